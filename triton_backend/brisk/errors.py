@@ -1,0 +1,83 @@
+"""Every error Brisk raises on purpose, classed by what the caller can do about it.
+
+The class decides the Triton error code, once, at the edge (``brisk.frontend.errors``).
+A message says what failed, which one, and what was expected.
+"""
+
+from __future__ import annotations
+
+
+class BriskError(Exception):
+    """Base of all deliberate errors; ``code`` is the name carried on the wire."""
+
+    code = "internal"
+
+
+class InvalidModelError(BriskError):
+    """The model file or its entry cannot be served as it is; fix the model."""
+
+    code = "invalid_model"
+
+
+class UnsupportedOperatorError(InvalidModelError):
+    """No solution, not even the reference one, implements an operator of the model."""
+
+    code = "unsupported_operator"
+
+
+class InvalidConfigurationError(BriskError):
+    """``config.pbtxt`` asks for something impossible or unknown; fix the entry."""
+
+    code = "invalid_configuration"
+
+
+class InvalidRequestError(BriskError):
+    """The request does not fit the model (name, shape, dtype, value); fix the request."""
+
+    code = "invalid_request"
+
+
+class ModelNotLoadedError(BriskError):
+    """The request names a model version that the runtime does not hold."""
+
+    code = "not_loaded"
+
+
+class UnavailableError(BriskError):
+    """A queue is full, a time-out ran out or the runtime is restarting; try again later."""
+
+    code = "unavailable"
+
+
+class CancelledError(BriskError):
+    """The client gave the request up."""
+
+    code = "cancelled"
+
+
+class ProtocolError(BriskError):
+    """The other end of a socket sent something that is not a valid record."""
+
+    code = "protocol"
+
+
+class InternalError(BriskError):
+    """Brisk is at fault."""
+
+    code = "internal"
+
+
+ERROR_BY_CODE: dict[str, type[BriskError]] = {
+    error.code: error
+    for error in (
+        InvalidModelError,
+        UnsupportedOperatorError,
+        InvalidConfigurationError,
+        InvalidRequestError,
+        ModelNotLoadedError,
+        UnavailableError,
+        CancelledError,
+        ProtocolError,
+        InternalError,
+    )
+}
