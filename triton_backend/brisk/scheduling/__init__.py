@@ -1,0 +1,1 @@
+"""Which job runs next. Standard library only: testable in virtual time."""

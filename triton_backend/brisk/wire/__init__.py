@@ -1,0 +1,4 @@
+"""What the frontend and the runtime say to each other, and the memory they share.
+
+Standard library and numpy only: this package is imported inside Triton's stub processes.
+"""

@@ -1,0 +1,120 @@
+"""The ready queue: waiting jobs in the policy's order, bounded per model.
+
+Used by the worker's one scheduling thread; not thread-safe.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Generic
+
+from brisk.errors import UnavailableError
+from brisk.scheduling.job import Job, JobState, Payload
+from brisk.scheduling.policy import OrderingKey
+
+
+class ReadyQueue(Generic[Payload]):
+    """Jobs that wait, smallest ordering key first."""
+
+    def __init__(self, ordering: OrderingKey) -> None:
+        self._ordering = ordering
+        self._ready: list[tuple[tuple[int, ...], Job[Payload]]] = []
+        self._deadlines: list[tuple[int, int, Job[Payload]]] = []
+        self._waiting: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return self._waiting.total()
+
+    def waiting(self, model: str) -> int:
+        """How many jobs of ``model`` wait."""
+        return self._waiting[model]
+
+    def add(self, job: Job[Payload], limit: int) -> None:
+        """Take a job in; UnavailableError where ``limit`` jobs of its model wait already."""
+        if self._waiting[job.model] >= limit:
+            raise UnavailableError(
+                f"{limit} requests of model '{job.model}' wait already; "
+                "brisk_max_queue_size is the bound"
+            )
+        self._waiting[job.model] += 1
+        heapq.heappush(self._ready, (self._ordering(job), job))
+        if job.deadline_ns is not None:
+            heapq.heappush(self._deadlines, (job.deadline_ns, job.sequence, job))
+
+    def pop(self) -> Job[Payload] | None:
+        """The next job, now running; None where nothing waits."""
+        while self._ready:
+            _, job = heapq.heappop(self._ready)
+            if job.state is JobState.WAITING:
+                self._leave(job, JobState.RUNNING)
+                return job
+        return None
+
+    def pop_companions(
+        self, first: Job[Payload], accept: Callable[[Job[Payload]], bool]
+    ) -> list[Job[Payload]]:
+        """Further jobs of ``first``'s model, in order, while ``accept`` says yes; running now.
+
+        Stops at the first one refused, so that no job of a model overtakes another.
+        """
+        companions = []
+        for job in self._in_order():
+            if job.model != first.model:
+                continue
+            if not accept(job):
+                break
+            self._leave(job, JobState.RUNNING)
+            companions.append(job)
+        return companions
+
+    def withdraw(self, job: Job[Payload]) -> bool:
+        """Take a waiting job out; False where it does not wait any more."""
+        if job.state is not JobState.WAITING:
+            return False
+        self._leave(job, JobState.ENDED)
+        self._forget_left()
+        return True
+
+    def expire(self, now_ns: int) -> list[Job[Payload]]:
+        """Take out the jobs whose deadline has passed."""
+        expired = []
+        while self._deadlines and self._deadlines[0][0] <= now_ns:
+            _, _, job = heapq.heappop(self._deadlines)
+            if self.withdraw(job):
+                expired.append(job)
+        return expired
+
+    def next_deadline_ns(self) -> int | None:
+        """The earliest deadline of a waiting job."""
+        while self._deadlines and self._deadlines[0][2].state is not JobState.WAITING:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def check_integrity(self) -> None:
+        """AssertionError where the counts and the heap disagree."""
+        counted = Counter(
+            job.model for _, job in self._ready if job.state is JobState.WAITING
+        )
+        assert counted == +self._waiting, f"{counted} wait, {self._waiting} counted"
+
+    def _in_order(self) -> Iterator[Job[Payload]]:
+        yield from (job for _, job in sorted(self._ready) if job.state is JobState.WAITING)
+
+    def _leave(self, job: Job[Payload], state: JobState) -> None:
+        job.state = state
+        self._waiting[job.model] -= 1
+        if not self._waiting[job.model]:
+            del self._waiting[job.model]
+
+    def _forget_left(self) -> None:
+        """Rebuild the heaps when most of them is jobs that have left."""
+        if len(self._ready) > 2 * len(self) + 64:
+            self._ready = [entry for entry in self._ready if entry[1].state is JobState.WAITING]
+            heapq.heapify(self._ready)
+        if len(self._deadlines) > 2 * len(self) + 64:
+            self._deadlines = [
+                entry for entry in self._deadlines if entry[2].state is JobState.WAITING
+            ]
+            heapq.heapify(self._deadlines)

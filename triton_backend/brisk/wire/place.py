@@ -1,0 +1,146 @@
+"""Where the runtime of a device is found: a private directory with a socket and a lock.
+
+The supervisor holds the lock for as long as it lives, so "is there a runtime?" has one answer,
+two supervisors can never be, and whatever lies in the directory of a free lock is left over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from brisk.errors import InvalidConfigurationError
+from brisk.wire.channel import new_socket
+
+MAX_SOCKET_PATH_BYTES = 107
+_DEVICE = re.compile(r"cpu|cuda:\d+")
+
+
+def base_directory() -> Path:
+    """``$BRISK_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/brisk``, else ``/tmp/brisk-<uid>``."""
+    if chosen := os.environ.get("BRISK_RUNTIME_DIR"):
+        return Path(chosen)
+    if session := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(session) / "brisk"
+    return Path(f"/tmp/brisk-{os.geteuid()}")
+
+
+def _make_private(directory: Path) -> None:
+    """Create with mode 0700, or verify that an existing one is ours and nobody else's."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise InvalidConfigurationError(
+            f"runtime directory {directory} must be a directory of user {os.geteuid()}; "
+            "set BRISK_RUNTIME_DIR to one that is"
+        )
+    if status.st_mode & 0o077:
+        os.chmod(directory, 0o700)
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimePlace:
+    """The directory of one device's runtime."""
+
+    base: Path
+    device: str
+
+    @property
+    def directory(self) -> Path:
+        return self.base / self.device.replace(":", "-")
+
+    @property
+    def socket_path(self) -> Path:
+        """Where the foreground worker listens."""
+        return self.directory / "foreground.sock"
+
+    @property
+    def lock_path(self) -> Path:
+        return self.directory / "lock"
+
+    def prepare(self) -> None:
+        """Make the directories private. Raises InvalidConfigurationError where impossible."""
+        try:
+            _make_private(self.base)
+            _make_private(self.directory)
+        except OSError as error:
+            raise InvalidConfigurationError(
+                f"runtime directory {self.directory} cannot be used ({error}); "
+                "set BRISK_RUNTIME_DIR to a writable one"
+            ) from error
+
+    def connect(self, timeout_s: float) -> socket.socket:
+        """A connection to the worker, or to its queue while it starts. OSError where none."""
+        connection = new_socket()
+        try:
+            connection.settimeout(timeout_s)
+            connection.connect(str(self.socket_path))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def try_lock(self) -> int | None:
+        """The lock's descriptor, now held by this process; None where another holds it."""
+        while True:
+            try:
+                descriptor = os.open(self.lock_path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:  # a runtime that ends has just removed the directory
+                self.prepare()
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with contextlib.suppress(FileNotFoundError):
+                    # The holder removes the file before it lets go: then this lock is of a
+                    # file that nobody will find again.
+                    if os.fstat(descriptor).st_ino == os.stat(self.lock_path).st_ino:
+                        return descriptor
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+    def sweep(self) -> bool:
+        """Remove what a dead runtime left; False where a live one holds the place."""
+        if not self.directory.is_dir():
+            return True
+        descriptor = self.try_lock()
+        if descriptor is None:
+            return False
+        self.remove(descriptor)
+        return True
+
+    def remove(self, lock: int) -> None:
+        """Holder of ``lock`` only: remove the place's files, then let go."""
+        for path in (self.socket_path, self.lock_path):
+            path.unlink(missing_ok=True)
+        os.close(lock)
+        for directory in (self.directory, self.base):
+            with contextlib.suppress(OSError):  # another device's runtime may live there
+                directory.rmdir()
+
+
+def runtime_place(device: str) -> RuntimePlace:
+    """The place of ``device`` (``cpu``, ``cuda:0``), not yet made.
+
+    Raises InvalidConfigurationError for a device that cannot be, or a path too long for a
+    socket.
+    """
+    if not _DEVICE.fullmatch(device):
+        raise InvalidConfigurationError(f"device '{device}' is neither cpu nor cuda:<number>")
+    place = RuntimePlace(base_directory(), device)
+    if len(os.fsencode(place.socket_path)) > MAX_SOCKET_PATH_BYTES:
+        raise InvalidConfigurationError(
+            f"{place.socket_path} is too long for a socket ({MAX_SOCKET_PATH_BYTES} bytes); "
+            "set BRISK_RUNTIME_DIR to a shorter path"
+        )
+    return place

@@ -1,0 +1,200 @@
+"""The records of the protocol: one frozen dataclass per message, all fields typed.
+
+A connection starts with ``Hello`` and ``Welcome``. Afterwards the frontend sends ``AttachSlab``,
+``LoadModel``, ``Infer``, ``Cancel`` and ``Release``; the worker sends ``AttachSlab``,
+``ModelLoaded``, ``LoadFailed``, ``Result``, ``Failure`` and ``Log``. Closing the connection gives
+back everything it held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+PROTOCOL_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First record of a frontend. ``pid`` is the sender's, for logs."""
+
+    protocol: int
+    version: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The worker's answer to a Hello of its own protocol version."""
+
+    protocol: int
+    version: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The worker's answer to a Hello it cannot serve; the connection closes after it."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A stretch of a slab, in bytes."""
+
+    slab: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRecord:
+    """A tensor in shared memory.
+
+    ``datatype`` is Triton's name (``FP32``, ``BF16``, ``BYTES`` …); elements lie in row-major
+    order, BYTES as Triton serialises them (4-byte little-endian length before each element).
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    region: Region
+
+
+@dataclass(frozen=True, slots=True)
+class AttachSlab:
+    """Announces a sealed memfd, sent beside this record; its owner alone allocates in it."""
+
+    slab: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class DetachSlab:
+    """The owner has given the slab up; no record will name it again."""
+
+    slab: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadModel:
+    """Asks for a session of one model version; ``model`` names it in later records.
+
+    ``mark`` is a region of the frontend's in which the worker notes that it has begun
+    (see ``brisk.wire.mark``). ``max_batch_size`` 0: the model's first dimension is no batch.
+    ``batching``: queued requests may be joined along the batch dimension.
+    """
+
+    model: int
+    name: str
+    version: int
+    path: str
+    mark: Region
+    max_batch_size: int
+    batching: bool
+    max_queue_size: int
+    job_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLoaded:
+    """The session is ready. ``load_ns`` is what the load took; 0 if it was loaded already."""
+
+    model: int
+    load_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    model: int
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadModel:
+    """Gives one reference back; the last one frees the session."""
+
+    model: int
+
+
+@dataclass(frozen=True, slots=True)
+class Infer:
+    """One request.
+
+    ``deadline_ns``: CLOCK_MONOTONIC time after which the answer is of no use; None: no limit.
+    ``outputs``: names wanted, in order; the worker sends no others.
+    """
+
+    request: int
+    model: int
+    inputs: tuple[TensorRecord, ...]
+    outputs: tuple[str, ...]
+    job_class: str
+    deadline_ns: int | None
+    mark: Region
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The client has gone; the worker answers with a Failure as soon as it can."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The answer. Its regions stay the frontend's to read until it sends Release."""
+
+    request: int
+    outputs: tuple[TensorRecord, ...]
+    queue_ns: int
+    execution_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    request: int
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The frontend has copied the Result of ``request``; its regions are free again."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A line for Triton's log. ``level``: ``info``, ``warning`` or ``error``."""
+
+    level: str
+    text: str
+
+
+Record: TypeAlias = (
+    "Hello | Welcome | Refused | AttachSlab | DetachSlab | LoadModel | ModelLoaded | LoadFailed "
+    "| UnloadModel | Infer | Cancel | Result | Failure | Release | Log"
+)
+
+RECORD_TYPES: tuple[type, ...] = (
+    Hello,
+    Welcome,
+    Refused,
+    AttachSlab,
+    DetachSlab,
+    LoadModel,
+    ModelLoaded,
+    LoadFailed,
+    UnloadModel,
+    Infer,
+    Cancel,
+    Result,
+    Failure,
+    Release,
+    Log,
+)
