@@ -1,0 +1,138 @@
+"""The directory that ``tritonserver --backend-directory`` reads, with Brisk in it.
+
+Layout::
+
+    <directory>/python/{libtriton_python.so, triton_python_backend_utils.py, …_stub}
+    <directory>/brisk/{model.py, brisk/}          this package
+    <directory>/onnxruntime/{model.py, brisk/}    the same, for entries of the ONNX Runtime backend
+    <directory>/<other backends of a system server>
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import brisk
+from brisk.errors import InvalidConfigurationError
+from brisk.server.locate import ServerInstallation
+
+DEFAULT_NAMES = ("brisk", "onnxruntime")
+REPLACED_SUFFIX = ".replaced-by-brisk"
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSource:
+    """The two things a backend called Brisk is made of."""
+
+    model: Path
+    package: Path
+
+
+def backend_source() -> BackendSource:
+    """Where the running Brisk's own files are: a source checkout, or a pip installation.
+
+    Raises InvalidConfigurationError where ``model.py`` was not installed with the package.
+    """
+    package = Path(brisk.__file__).resolve().parent
+    for model in (package.parent / "model.py", Path(sys.prefix) / "share" / "brisk" / "model.py"):
+        if model.is_file():
+            return BackendSource(model.resolve(), package)
+    raise InvalidConfigurationError(
+        f"the package at '{package}' came without the backend's model.py; install Brisk again"
+    )
+
+
+def assemble(
+    directory: Path,
+    installation: ServerInstallation,
+    *,
+    names: Sequence[str] = DEFAULT_NAMES,
+) -> Path:
+    """Make ``directory`` a complete backend directory for ``installation``; idempotent.
+
+    Everything is a symbolic link, so a change of the code is served at the next start.
+    Safe to call by several processes at once for the same installation.
+    """
+    python = directory / "python"
+    python.mkdir(parents=True, exist_ok=True)
+    for file in installation.python_backend:
+        _link(file, python / file.name)
+    source = backend_source()
+    for name in names:
+        _place(source, directory / name, copy=False)
+    if installation.backends is not None:
+        for other in sorted(installation.backends.iterdir()):
+            if other.is_dir() and other.name not in ("python", *names):
+                _link(other, directory / other.name)
+    return directory
+
+
+def install(
+    directory: Path, *, name: str = "brisk", copy: bool = False, force: bool = False
+) -> Path:
+    """Put Brisk into an existing deployment's backend directory as ``<directory>/<name>``.
+
+    A backend that stands there already is replaced only with ``force``, and kept beside it
+    under ``<name>.replaced-by-brisk``. Raises InvalidConfigurationError otherwise, and where
+    ``directory`` is no backend directory.
+    """
+    if not directory.is_dir():
+        raise InvalidConfigurationError(f"'{directory}' is no directory")
+    if not (directory / "python" / "libtriton_python.so").is_file():
+        raise InvalidConfigurationError(
+            f"'{directory}' holds no python/libtriton_python.so: it is no Triton backend "
+            "directory, or one without the Python backend, which Brisk needs"
+        )
+    if not name or Path(name).name != name:
+        raise InvalidConfigurationError(f"'{name}' is no backend name")
+    target = directory / name
+    if target.exists() and not _is_ours(target):
+        if not force:
+            raise InvalidConfigurationError(
+                f"'{target}' is another backend; --force moves it to '{name}{REPLACED_SUFFIX}'"
+            )
+        kept = directory / (name + REPLACED_SUFFIX)
+        if kept.exists():
+            raise InvalidConfigurationError(f"'{kept}' is in the way; move it first")
+        target.rename(kept)
+    _place(backend_source(), target, copy=copy)
+    return target
+
+
+def _is_ours(target: Path) -> bool:
+    return (target / "model.py").exists() and (target / "brisk" / "errors.py").exists()
+
+
+def _place(source: BackendSource, target: Path, *, copy: bool) -> None:
+    target.mkdir(exist_ok=True)
+    if not copy:
+        _link(source.model, target / "model.py")
+        _link(source.package, target / "brisk")
+        return
+    _remove(target / "brisk")
+    _remove(target / "model.py")
+    shutil.copytree(source.package, target / "brisk", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy2(source.model, target / "model.py")
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.is_dir():
+        shutil.rmtree(path)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Make ``target`` a link to ``source``, replacing what stood there, with no gap between."""
+    if target.is_symlink() and Path(os.readlink(target)) == source:
+        return
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary.symlink_to(source)
+    temporary.replace(target)

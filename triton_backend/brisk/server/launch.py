@@ -1,0 +1,216 @@
+"""Starts a real ``tritonserver``, waits until it is ready, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from brisk.errors import BriskError, UnavailableError
+from brisk.server.locate import ServerInstallation
+from brisk.server.options import Endpoints, endpoints, on_loopback, with_default, with_free_ports
+
+READY_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 45.0
+_POLL_S = 0.05
+_SHARED_MEMORY = Path("/dev/shm")
+_TAIL_LINES = 30
+_REGION_OPTION = "shm-region-prefix-name"
+
+
+class ServerFailedError(BriskError):
+    """The server ended, or did not become ready in time; the text has its log's end."""
+
+
+def command_line(
+    installation: ServerInstallation,
+    repository: Path,
+    backends: Path,
+    options: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """The whole command: caller's ``options`` win over the defaults set here."""
+    options = on_loopback(options)
+    options = with_default(options, "model-repository", str(repository))
+    options = with_default(options, "backend-directory", str(backends))
+    if installation.caches is not None:
+        options = with_default(options, "cache-directory", str(installation.caches))
+    return (str(installation.executable), *options)
+
+
+def server_environment(
+    installation: ServerInstallation, base: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """``base`` (default: this process's) with what the server and its stubs need.
+
+    The wheel's stub runs the ``python3`` that is first in PATH: this interpreter's. The
+    runtime gets this interpreter too (``$BRISK_PYTHON``) unless the caller chose one.
+    """
+    environment = dict(os.environ if base is None else base)
+    environment.setdefault("BRISK_PYTHON", sys.executable)
+    if installation.embedded:
+        _prepend(environment, "PATH", [str(Path(sys.executable).parent)])
+    _prepend(environment, "LD_LIBRARY_PATH", [str(path) for path in installation.library_path])
+    return environment
+
+
+def _prepend(environment: dict[str, str], name: str, directories: Sequence[str]) -> None:
+    present = environment.get(name, "").split(os.pathsep)
+    merged = [*directories, *(path for path in present if path and path not in directories)]
+    if merged:
+        environment[name] = os.pathsep.join(merged)
+
+
+class TritonServer:
+    """One running server; use as a context manager.
+
+    Ports that ``options`` do not give are free ones on the loopback address. The process leads
+    a group of its own, so that Ctrl-C reaches only this process, which then stops it, and so
+    that stubs which outlive a killed server are found. Not for use by several threads.
+    """
+
+    def __init__(
+        self,
+        installation: ServerInstallation,
+        repository: Path,
+        backends: Path,
+        *,
+        log: Path,
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        options = with_free_ports(options)
+        self._region_prefix = f"brisk_server_{os.getpid()}_{uuid.uuid4().hex[:8]}_"
+        options = (*options, f"--backend-config=python,{_REGION_OPTION}={self._region_prefix}")
+        self.command = command_line(installation, repository, backends, options)
+        self.endpoints: Endpoints = endpoints(self.command)
+        self.log = log
+        self._environment = server_environment(installation, environment)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start_bytes = 0
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise UnavailableError("the server is not running")
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit status; None while running."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Start the process; does not wait. Its output is appended to ``log``."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as output:
+            self._log_start_bytes = output.tell()
+            self._process = self._spawn(output)
+
+    def _spawn(self, output: BinaryIO) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=self._environment,
+            start_new_session=True,
+        )
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Return when all models are loaded and requests are answered.
+
+        Raises ServerFailedError with the end of the log when the process ends or time is out.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while not self.is_ready():
+            if self.returncode is not None:
+                raise ServerFailedError(
+                    f"tritonserver ended with status {self.returncode} before it was ready; "
+                    f"its log ({self.log}) ends:\n{self.log_tail()}"
+                )
+            if time.monotonic() > deadline_s:
+                raise ServerFailedError(
+                    f"tritonserver was not ready within {timeout_s:g} s; "
+                    f"its log ({self.log}) ends:\n{self.log_tail()}"
+                )
+            time.sleep(_POLL_S)
+
+    def is_ready(self) -> bool:
+        """True when the process runs and its readiness endpoint answers 200.
+
+        Without HTTP, when the log says that gRPC is served (which Triton prints after loading).
+        """
+        if self._process is None or self._process.poll() is not None:
+            return False
+        if self.endpoints.http is None:
+            return "Started GRPCInferenceService" in self.log_text()
+        try:
+            url = f"http://{self.endpoints.http}/v2/health/ready"
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
+        """Ask the server to end, kill it when it does not; returns its exit status.
+
+        Whatever of its process group is left then (stubs of a killed server) is killed too, and
+        the shared-memory regions such a server leaves are removed. Does nothing the second
+        time. Close clients first: a kept-alive HTTP connection holds the server back until its
+        ``--exit-timeout-secs`` (30 unless given).
+        """
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for region in _SHARED_MEMORY.glob(self._region_prefix + "*"):
+            region.unlink(missing_ok=True)
+        return process.returncode
+
+    def log_text(self) -> str:
+        """What this start of the server has written so far."""
+        with self.log.open("rb") as file:
+            file.seek(self._log_start_bytes)
+            return file.read().decode(errors="replace")
+
+    def log_tail(self) -> str:
+        """The last lines of the log, after the errors among the earlier ones."""
+        lines = [line for line in self.log_text().splitlines() if line.strip()]
+        earlier, tail = lines[:-_TAIL_LINES], lines[-_TAIL_LINES:]
+        errors = [line for line in earlier if line.startswith("E")]
+        return "\n".join([*errors[-10:], *tail])
+
+    def __enter__(self) -> TritonServer:
+        self.start()
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()

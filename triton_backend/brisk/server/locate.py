@@ -1,0 +1,154 @@
+"""Where the real Triton is: the wheel's own server, or one installed on the system.
+
+The wheel ``nvidia-pytriton`` carries a complete ``tritonserver``; nothing of it is imported
+(it would pull in packages that Brisk does not need), only its files are used.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from brisk.errors import InvalidConfigurationError
+
+STUB = "triton_python_backend_stub"
+UTILS = "triton_python_backend_utils.py"
+LIBRARY = "libtriton_python.so"
+SYSTEM_SERVER = Path("/opt/tritonserver/bin/tritonserver")
+
+_LINKER_DIRECTORIES = ("/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInstallation:
+    """The files of one Triton; every path exists.
+
+    ``python_backend``: the three files of Triton's Python backend, in the order library,
+        module, stub.
+    ``backends``: the server's own backend directory, None for the wheel's, which has only the
+        Python backend.
+    ``caches``: for ``--cache-directory``; None where the server finds its caches by itself.
+    ``library_path``: directories the server and the stub need in ``LD_LIBRARY_PATH``.
+    """
+
+    executable: Path
+    python_backend: tuple[Path, ...]
+    backends: Path | None
+    caches: Path | None
+    library_path: tuple[Path, ...]
+
+    @property
+    def embedded(self) -> bool:
+        """True for the wheel's server, whose stub runs the same Python as this process."""
+        return self.backends is None
+
+
+def locate_server(requested: Path | str | None = None) -> ServerInstallation:
+    """Find a Triton: ``requested``, else ``$TRITONSERVER``, the wheel's, ``/opt``, ``PATH``.
+
+    ``requested`` is the executable or the directory that holds ``bin/tritonserver``.
+    Raises InvalidConfigurationError that says what is missing and how to get it.
+    """
+    chosen = requested or os.environ.get("TRITONSERVER")
+    if chosen:
+        return _installation(_executable(Path(chosen).expanduser()))
+    wheel = _wheel_executable()
+    if wheel is not None:
+        return _installation(wheel)
+    on_path = shutil.which("tritonserver")
+    for candidate in (SYSTEM_SERVER, *([Path(on_path)] if on_path else [])):
+        if candidate.is_file():
+            return _installation(candidate)
+    raise InvalidConfigurationError(
+        "no tritonserver found; run `pip install --no-deps nvidia-pytriton==0.7.0`, or give one "
+        "with --tritonserver or $TRITONSERVER"
+    )
+
+
+def _executable(path: Path) -> Path:
+    for candidate in (path, path / "tritonserver", path / "bin" / "tritonserver"):
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate.resolve()
+    raise InvalidConfigurationError(f"no executable tritonserver at '{path}'")
+
+
+def _wheel_executable() -> Path | None:
+    """The server inside the installed wheel, found without importing the package."""
+    specification = importlib.util.find_spec("pytriton")
+    if specification is None or specification.origin is None:
+        return None
+    path = Path(specification.origin).parent / "tritonserver" / "bin" / "tritonserver"
+    return path if path.is_file() else None
+
+
+def _installation(executable: Path) -> ServerInstallation:
+    prefix = executable.parent.parent
+    stubs = prefix / "python_backend_stubs"
+    return _wheel(executable, prefix, stubs) if stubs.is_dir() else _system(executable, prefix)
+
+
+def _system(executable: Path, prefix: Path) -> ServerInstallation:
+    python = prefix / "backends" / "python"
+    caches = prefix / "caches"
+    return ServerInstallation(
+        executable=executable,
+        python_backend=_required(python / LIBRARY, python / UTILS, python / STUB),
+        backends=prefix / "backends",
+        caches=caches if caches.is_dir() else None,
+        library_path=(),
+    )
+
+
+def _wheel(executable: Path, prefix: Path, stubs: Path) -> ServerInstallation:
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    stub = stubs / version / STUB
+    if not stub.is_file():
+        known = ", ".join(sorted(path.name for path in stubs.iterdir()))
+        raise InvalidConfigurationError(
+            f"the server at '{executable}' has no stub for Python {version}, only for {known}; "
+            "run Brisk with one of these"
+        )
+    python = prefix / "backends" / "python"
+    libraries = prefix.parent.parent / "nvidia_pytriton.libs"
+    return ServerInstallation(
+        executable=executable,
+        python_backend=_required(python / LIBRARY, python / UTILS, stub),
+        backends=None,
+        caches=prefix / "caches",
+        library_path=(*_required(libraries), *libpython_directories()),
+    )
+
+
+def _required(*paths: Path) -> tuple[Path, ...]:
+    for path in paths:
+        if not path.exists():
+            raise InvalidConfigurationError(
+                f"this Triton has no '{path}'; its Python backend is needed"
+            )
+    return paths
+
+
+def libpython_directories() -> tuple[Path, ...]:
+    """Directories to add for the shared libpython of this interpreter.
+
+    Empty where the system's linker finds it by itself. Raises InvalidConfigurationError where
+    there is none: Triton's stub links to it.
+    """
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    name = f"libpython{version}.so.1.0"
+    multiarch = sysconfig.get_config_var("MULTIARCH") or ""
+    for directory in (sysconfig.get_config_var("LIBDIR"), f"{sys.base_prefix}/lib"):
+        if directory and (Path(directory) / name).is_file():
+            return () if directory in _LINKER_DIRECTORIES else (Path(directory),)
+    for directory in _LINKER_DIRECTORIES:
+        if any((Path(directory) / part / name).is_file() for part in ("", multiarch)):
+            return ()
+    raise InvalidConfigurationError(
+        f"Python {version} at '{sys.base_prefix}' has no {name}, which Triton's Python backend "
+        f"needs; install it (Debian: apt-get install libpython{version})"
+    )

@@ -1,0 +1,103 @@
+"""Reading and completing ``tritonserver``'s command line."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LOOPBACK = "127.0.0.1"
+DEFAULT_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
+_FALSE = ("0", "false", "off", "no")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """``host:port`` of each service; None for one that is switched off."""
+
+    http: str | None
+    grpc: str | None
+    metrics: str | None
+
+
+def option(options: Sequence[str], name: str) -> str | None:
+    """The last value given for ``--name``, as ``--name=value`` or ``--name value``."""
+    value = None
+    flag = f"--{name}"
+    for position, word in enumerate(options):
+        if word.startswith(flag + "="):
+            value = word[len(flag) + 1 :]
+        elif word == flag:
+            following = options[position + 1 : position + 2]
+            value = following[0] if following and not following[0].startswith("--") else ""
+    return value
+
+
+def with_default(options: Sequence[str], name: str, value: str) -> tuple[str, ...]:
+    """``options`` with ``--name=value`` added unless it is there."""
+    if option(options, name) is not None:
+        return tuple(options)
+    return (*options, f"--{name}={value}")
+
+
+def on_loopback(options: Sequence[str]) -> tuple[str, ...]:
+    """Bind every service to the loopback address unless the caller named another.
+
+    Metrics follow ``--http-address`` in tritonserver itself.
+    """
+    for name in ("http-address", "grpc-address"):
+        options = with_default(options, name, LOOPBACK)
+    return tuple(options)
+
+
+def with_free_ports(options: Sequence[str], *, prefer_default: bool = False) -> tuple[str, ...]:
+    """Give every service without a port one that is free now.
+
+    ``prefer_default`` keeps Triton's 8000, 8001 and 8002 where they are free. The port is
+    released before the server takes it, so another process can still be faster; the server
+    then ends with an error that names the port.
+    """
+    held: list[socket.socket] = []
+    try:
+        for service, default in DEFAULT_PORTS.items():
+            if option(options, f"{service}-port") is None:
+                held.append(_bind(default if prefer_default else 0))
+                port = held[-1].getsockname()[1]
+                options = with_default(options, f"{service}-port", str(port))
+    finally:
+        for each in held:
+            each.close()
+    return tuple(options)
+
+
+def _bind(port: int) -> socket.socket:
+    for candidate in (port, 0):
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            listener.bind((LOOPBACK, candidate))
+        except OSError:
+            listener.close()
+            if candidate == 0:
+                raise
+        else:
+            return listener
+    raise AssertionError("unreachable: the second candidate returns or raises")
+
+
+def endpoints(options: Sequence[str]) -> Endpoints:
+    """Where a client on this machine reaches each service of these options."""
+    http_host = option(options, "http-address")
+    return Endpoints(
+        http=_endpoint(options, "http", http_host),
+        grpc=_endpoint(options, "grpc", option(options, "grpc-address")),
+        metrics=_endpoint(options, "metrics", option(options, "metrics-address") or http_host),
+    )
+
+
+def _endpoint(options: Sequence[str], service: str, host: str | None) -> str | None:
+    allowed = option(options, f"allow-{service}")
+    if allowed is not None and allowed.lower() in _FALSE:
+        return None
+    if host in (None, "", "0.0.0.0"):
+        host = LOOPBACK
+    return f"{host}:{option(options, f'{service}-port') or DEFAULT_PORTS[service]}"
