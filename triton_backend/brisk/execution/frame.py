@@ -1,0 +1,86 @@
+"""One job's values and its position in a loaded program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from brisk.errors import BriskError, InternalError, InvalidRequestError
+from brisk.execution.loading import LoadedProgram
+from brisk.solutions.base import Value
+
+
+class Frame:
+    """Runs a program one layer at a time; belongs to one thread at a time.
+
+    Raises InvalidRequestError where the inputs do not fit the program, from the constructor or,
+    for what only the values show, from ``step``. A frame whose step has raised is finished.
+    """
+
+    __slots__ = ("_layers", "_loaded", "_position", "_requested", "_values")
+
+    def __init__(
+        self,
+        loaded: LoadedProgram,
+        inputs: Mapping[str, Value],
+        requested: Sequence[str] | None = None,
+    ) -> None:
+        """``inputs`` by name; ``requested`` output names, None for all."""
+        self._requested = loaded.check_requested(requested)
+        self._values = loaded.bind_inputs(inputs)
+        self._loaded = loaded
+        self._layers = loaded.layers
+        self._position = 0
+
+    @property
+    def position(self) -> int:
+        """Layers done so far."""
+        return self._position
+
+    @property
+    def is_finished(self) -> bool:
+        return self._position == len(self._layers)
+
+    def step(self) -> bool:
+        """Run one layer, free what nothing reads any more; True where the job is finished."""
+        values = self._values
+        if self._position == len(self._layers):
+            return True
+        layer = self._layers[self._position]
+        try:
+            made = layer.kernel(*[values[slot] for slot in layer.reads])
+        except BriskError:
+            raise
+        except Exception as error:
+            raise self._classify(error) from error
+        for slot, value in zip(layer.writes, made):  # noqa: B905  # strict costs; load checks it
+            values[slot] = value
+        for slot in layer.dead:
+            values[slot] = None
+        self._position += 1
+        return self._position == len(self._layers)
+
+    def results(self) -> dict[str, Value]:
+        """The requested outputs by name. Precondition: the job is finished."""
+        if not self.is_finished:
+            raise InternalError(
+                f"program '{self._loaded.program.name}' has run {self._position} of "
+                f"{len(self._layers)} layers, results were asked for"
+            )
+        return {name: self._values[slot] for name, slot in self._requested.items()}
+
+    def _classify(self, error: Exception) -> BriskError:
+        """Whose fault a kernel's exception is.
+
+        A program whose inputs are all of fixed shape and whose kernel fails otherwise than by
+        the values' fault (index, value) is ours; the rest is what the request brought.
+        """
+        layer = self._layers[self._position].layer
+        text = f"layer {layer.index} ({layer.main.describe()}) failed: {error}"
+        if isinstance(error, (torch.OutOfMemoryError, MemoryError, TypeError, AttributeError)):
+            return InternalError(text)
+        static = all(variable.type.is_static for variable in self._loaded.program.inputs)
+        if static and not isinstance(error, (IndexError, ValueError)):
+            return InternalError(text)
+        return InvalidRequestError(text)

@@ -1,0 +1,75 @@
+"""What a loaded program accepts as an input: the check before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from brisk.errors import InvalidRequestError
+from brisk.graph.program import UNKNOWN_TYPE, Container, ValueType, Variable
+from brisk.solutions.base import Value
+from brisk.solutions.values import dtype_name
+
+
+@dataclass(frozen=True, slots=True)
+class InputSlot:
+    """Where an input's value goes in a frame, and what it has to be."""
+
+    index: int
+    variable: Variable
+    is_required: bool
+
+    @classmethod
+    def captured(cls, index: int, name: str) -> InputSlot:
+        """The slot of a value that a body reads from outside; its maker has checked it."""
+        return cls(index, Variable(name, UNKNOWN_TYPE), True)
+
+    def accept(self, value: Value, device: torch.device) -> Value:
+        """The value on the program's device.
+
+        Raises InvalidRequestError where it is not of the declared container, dtype or shape.
+        """
+        declared = self.variable.type
+        if declared.dtype is not None and declared.container is Container.TENSOR:
+            self._check_tensor(value, declared)
+        elif declared.container is Container.SEQUENCE and not isinstance(value, list):
+            raise InvalidRequestError(f"input '{self.variable.name}': expected a sequence")
+        return _move(value, device)
+
+    def _check_tensor(self, value: Value, declared: ValueType) -> None:
+        if value is None or isinstance(value, list):
+            kind = "nothing" if value is None else "a sequence"
+            raise InvalidRequestError(
+                f"input '{self.variable.name}': expected a tensor, got {kind}"
+            )
+        name = dtype_name(value)
+        shape = tuple(value.shape)
+        fits = declared.shape is None or (
+            len(shape) == len(declared.shape)
+            and all(
+                not isinstance(size, int) or size == actual
+                for size, actual in zip(declared.shape, shape, strict=True)
+            )
+        )
+        if name != declared.dtype or not fits:
+            raise InvalidRequestError(
+                f"input '{self.variable.name}': expected {describe(declared)}, "
+                f"got {describe(ValueType(name, shape))}"
+            )
+
+
+def describe(declared: ValueType) -> str:
+    """``float32 [N, 3, 224, 224]``, for messages."""
+    if declared.shape is None:
+        return f"{declared.dtype} of any shape"
+    sizes = ", ".join("?" if size is None else str(size) for size in declared.shape)
+    return f"{declared.dtype} [{sizes}]"
+
+
+def _move(value: Value, device: torch.device) -> Value:
+    if isinstance(value, torch.Tensor):
+        return value if value.device == device else value.to(device)
+    if isinstance(value, list):
+        return [_move(item, device) for item in value]
+    return value

@@ -1,0 +1,68 @@
+"""The plan: for each layer the solution that will compute it, and why not a better one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from brisk.graph.program import Program
+from brisk.solutions.base import Problem, Solution, Verdict
+from brisk.solutions.catalogue import Catalogue
+from brisk.solutions.problem import make_problem
+
+NO_CONSTANTS: Mapping[str, np.ndarray] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlan:
+    """``passed_over``: better candidates, each with its reason, in order of preference."""
+
+    problem: Problem
+    solution: Solution
+    passed_over: tuple[tuple[Solution, Verdict], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One entry for each layer of the program, in its order."""
+
+    program: Program
+    device: torch.device
+    layers: tuple[LayerPlan, ...]
+
+
+def constants_of(program: Program, outer: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """All values that never change: weights without defaults of inputs, captured constants."""
+    inputs = {variable.name for variable in program.inputs}
+    own = {name: array for name, array in program.weights.items() if name not in inputs}
+    return {name: outer[name] for name in program.captures if name in outer} | own
+
+
+def make_plan(
+    program: Program,
+    device: torch.device,
+    catalogue: Catalogue,
+    outer_constants: Mapping[str, np.ndarray] = NO_CONSTANTS,
+) -> Plan:
+    """Choose a solution for every layer.
+
+    Raises UnsupportedOperatorError naming the first layer that has none.
+    """
+    constants = constants_of(program, outer_constants)
+    layers = []
+    for layer in program.layers:
+        problem = make_problem(program, layer, constants, device)
+        layers.append(_plan_layer(problem, catalogue))
+    return Plan(program, device, tuple(layers))
+
+
+def _plan_layer(problem: Problem, catalogue: Catalogue) -> LayerPlan:
+    passed_over: list[tuple[Solution, Verdict]] = []
+    for solution, verdict in catalogue.consider(problem):
+        if verdict.ok:
+            return LayerPlan(problem, solution, tuple(passed_over))
+        passed_over.append((solution, verdict))
+    return LayerPlan(problem, catalogue.choose(problem), ())  # raises with the reasons

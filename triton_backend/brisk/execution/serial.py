@@ -1,0 +1,19 @@
+"""The serial executor: the simple path, and the oracle of every later pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from brisk.execution.frame import Frame
+from brisk.execution.loading import LoadedProgram
+from brisk.solutions.base import Value
+
+
+def run_serially(
+    loaded: LoadedProgram, inputs: Mapping[str, Value], requested: Sequence[str] | None = None
+) -> dict[str, Value]:
+    """Run the whole program in the calling thread; the requested outputs by name."""
+    frame = Frame(loaded, inputs, requested)
+    while not frame.step():
+        pass
+    return frame.results()

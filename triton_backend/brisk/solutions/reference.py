@@ -1,0 +1,93 @@
+"""The always-applicable family: any layer by the operators' definition, on ``onnx.reference``.
+
+Slow, complete and right: it is the oracle of every tuned solution, and what serves operators
+that have none. Computes with numpy on the CPU whatever the device; values are moved both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx
+import torch
+
+from brisk.errors import UnsupportedOperatorError
+from brisk.graph.program import Node
+from brisk.solutions.base import (
+    APPLIES,
+    Kernel,
+    LoadContext,
+    Pattern,
+    Problem,
+    Solution,
+    Value,
+    Verdict,
+    refused,
+)
+from brisk.solutions.onnx_nodes import node_proto, operator_sets
+from brisk.solutions.problem import dynamic_operands
+from brisk.solutions.values import from_numpy, to_numpy
+
+
+class Reference(Solution):
+    """Runs ``layer.nodes`` one after the other."""
+
+    name = "reference"
+    pattern = Pattern.REFERENCE
+
+    def operators(self) -> frozenset[tuple[str, str]]:
+        return frozenset()
+
+    def check(self, problem: Problem) -> Verdict:
+        for node in problem.layer.nodes:
+            if not onnx.defs.has(node.operator, node.domain):
+                return refused(f"{node.describe()} is no standard ONNX operator")
+        return APPLIES
+
+    def load(
+        self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
+    ) -> Kernel:
+        steps = [(node, _evaluator(node)) for node in problem.layer.nodes]
+        operands = (*problem.operands, *problem.epilogue_operands, *problem.captures)
+        constants = {
+            operand.name: operand.constant
+            for operand in operands
+            if operand is not None and operand.constant is not None
+        }
+        names = [operand.name for operand in dynamic_operands(problem)]
+        outputs = problem.layer.outputs
+        device = context.device
+
+        def kernel(*values: Value) -> Sequence[Value]:
+            results: dict[str, Any] = dict(constants)
+            for name, value in zip(names, values, strict=True):
+                results[name] = to_numpy(value)
+            for node, evaluator in steps:
+                made = evaluator.run(None, results)
+                results.update(zip(node.outputs, made, strict=True))
+            return [from_numpy(results[name], device) if name else None for name in outputs]
+
+        return kernel
+
+
+def _evaluator(node: Node) -> Any:
+    """An evaluator of one node, fed with all values it reads, captures included, by name.
+
+    Its graph declares no inputs, so that an operator defined by a function of its input types
+    finds them at each run.
+    """
+    from onnx.reference import ReferenceEvaluator  # takes 0.3 s: only models that need it pay
+
+    proto = node_proto(node)
+    versions = operator_sets((node,))
+    versions.setdefault("", onnx.defs.onnx_opset_version())
+    graph = onnx.GraphProto(name="node", node=[proto])
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.outputs)
+    try:
+        return ReferenceEvaluator(graph, opsets=versions)
+    except NotImplementedError as error:
+        raise UnsupportedOperatorError(f"{node.describe()}: {error}") from error
+
+
+SOLUTIONS: tuple[Solution, ...] = (Reference(),)
