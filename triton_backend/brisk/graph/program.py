@@ -162,6 +162,8 @@ class Program:
     types: Mapping[str, ValueType]
     last_use: tuple[tuple[str, ...], ...]
     captures: tuple[str, ...] = ()
+    defaults: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Values of optional inputs for requests that leave them out; these are no weights."""
 
     def type_of(self, name: str) -> ValueType:
         """The static type of value ``name``; UNKNOWN_TYPE where inference found none."""

@@ -1,0 +1,250 @@
+"""Turns graphs into programs: nodes made canonical, drafts optimised, lifetimes computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, GraphProto, NodeProto
+
+from brisk.errors import InvalidModelError
+from brisk.graph.canonical import canonicalise
+from brisk.graph.draft import Draft, layer_of, rename_reads
+from brisk.graph.inference import is_complete, refine_types, types_of
+from brisk.graph.lifetimes import last_use_table
+from brisk.graph.operators import domain_of
+from brisk.graph.ordering import in_order
+from brisk.graph.passes import optimise
+from brisk.graph.program import Attribute, Node, Program, ValueType, Variable
+from brisk.graph.sources import Extraction
+from brisk.graph.tensors import densify, read_tensor
+from brisk.graph.value_types import from_type_proto, type_of_array
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a body sees of the graphs around it."""
+
+    weights: Mapping[str, np.ndarray]
+    types: Mapping[str, ValueType]
+    names: frozenset[str]
+
+
+NOWHERE = Surroundings({}, {}, frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class Assembler:
+    """Makes programs of the skeletons that ``extraction`` cut; one per model.
+
+    ``versions``: the model's opset by domain. ``overridable``: inputs with initialisers are
+    defaults (IR version 4 on), not weights that an old writer listed twice.
+    """
+
+    extraction: Extraction
+    versions: Mapping[str, int]
+    overridable: bool
+
+    def program(self, graph: GraphProto, name: str, outer: Surroundings = NOWHERE) -> Program:
+        draft = self._draft(graph, name, outer)
+        if not is_complete(draft):
+            refine_types(draft)
+        optimise(draft)
+        return finish(draft)
+
+    def _draft(self, graph: GraphProto, name: str, outer: Surroundings) -> Draft:
+        constants = self.extraction.table_of(graph)
+        stated = [info.name for info in graph.input]
+        defaults = {key: constants[key] for key in stated if key in constants}
+        types = types_of(graph)
+        inputs = tuple(
+            Variable(key, types.get(key, ValueType(None, None)), key in defaults)
+            for key in stated
+            if self.overridable or key not in defaults
+        )
+        if not self.overridable:
+            defaults = {}
+        weights = {key: array for key, array in constants.items() if key not in defaults}
+        types |= {key: type_of_array(array) for key, array in weights.items()}
+        draft = Draft(name, inputs, (), [], weights, types, defaults=defaults)
+        nodes = list(graph.node)
+        local = _local_names(graph, [variable.name for variable in inputs], weights)
+        draft.taken = set(outer.names) | local
+        self._adopt_outer(draft, graph, local, outer)
+        known = {variable.name for variable in inputs} | set(weights) | set(draft.captures)
+        for node in in_order(nodes, known, self._free_names):
+            for canonical in canonicalise(self._node(node, draft), draft):
+                draft.layers.append(layer_of(canonical))
+        _settle_outputs(draft, [info.name for info in graph.output], is_body=outer is not NOWHERE)
+        return draft
+
+    def _adopt_outer(
+        self, draft: Draft, graph: GraphProto, local: set[str], outer: Surroundings
+    ) -> None:
+        """Outer constants that a body reads become its own (shared) weights, the rest captures."""
+        captures = []
+        for name in sorted(self._reads(graph) - local):
+            if name in outer.weights:
+                draft.weights[name] = outer.weights[name]
+                draft.types[name] = type_of_array(outer.weights[name])
+            elif name in outer.names:
+                captures.append(name)
+                if name in outer.types:
+                    draft.types[name] = outer.types[name]
+        draft.captures = tuple(captures)
+
+    def _reads(self, graph: GraphProto) -> set[str]:
+        reads = {name for node in graph.node for name in self._free_names(node)}
+        reads.update(info.name for info in graph.output)
+        return reads - {""}
+
+    def _free_names(self, node: NodeProto) -> set[str]:
+        """Values that ``node`` reads, those its bodies take from outside included."""
+        names = {name for name in node.input if name}
+        for attribute in node.attribute:
+            for body in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                local = _local_names(
+                    body, [info.name for info in body.input], self.extraction.table_of(body)
+                )
+                names |= self._reads(body) - local
+        return names
+
+    def _node(self, proto: NodeProto, draft: Draft) -> Node:
+        domain = domain_of(proto.domain)
+        version = self.versions.get(domain, 0)
+        node = Node(
+            proto.op_type,
+            tuple(proto.input),
+            tuple(proto.output),
+            {item.name: self._attribute(item, proto, draft) for item in proto.attribute},
+            domain,
+            version,
+            proto.name,
+        )
+        return node
+
+    def _attribute(self, proto: AttributeProto, node: NodeProto, draft: Draft) -> Attribute:
+        kinds = AttributeProto
+        kind = proto.type
+        if proto.ref_attr_name:
+            raise InvalidModelError(
+                f"node '{node.name or node.op_type}' refers to attribute "
+                f"'{proto.ref_attr_name}' of a function, but is in none"
+            )
+        if kind in _PLAIN:
+            return _PLAIN[kind](proto)
+        if kind == kinds.TENSOR:
+            return read_tensor(proto.t, self.extraction.directory)
+        if kind == kinds.SPARSE_TENSOR:
+            return densify(proto.sparse_tensor, self.extraction.directory)
+        if kind == kinds.TYPE_PROTO:
+            return from_type_proto(proto.tp)
+        if kind in (kinds.GRAPH, kinds.GRAPHS):
+            seen = Surroundings(draft.weights, draft.types, frozenset(draft.taken))
+            graphs = [proto.g] if kind == kinds.GRAPH else list(proto.graphs)
+            bodies = tuple(
+                self.program(graph, graph.name or f"{node.name}.{proto.name}", seen)
+                for graph in graphs
+            )
+            return bodies[0] if kind == kinds.GRAPH else bodies
+        raise InvalidModelError(
+            f"node '{node.name or node.op_type}' has attribute '{proto.name}' of a kind "
+            f"({kinds.AttributeType.Name(kind)}) that no operator uses"
+        )
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+_PLAIN: dict[int, Any] = {
+    AttributeProto.FLOAT: lambda proto: proto.f,
+    AttributeProto.INT: lambda proto: proto.i,
+    AttributeProto.STRING: lambda proto: _text(proto.s),
+    AttributeProto.FLOATS: lambda proto: tuple(proto.floats),
+    AttributeProto.INTS: lambda proto: tuple(proto.ints),
+    AttributeProto.STRINGS: lambda proto: tuple(_text(item) for item in proto.strings),
+}
+
+
+def _local_names(
+    graph: GraphProto, inputs: list[str], weights: Mapping[str, np.ndarray]
+) -> set[str]:
+    """Names that ``graph`` itself defines; raises InvalidModelError where one is defined twice."""
+    names = set(weights)
+    for name in [*inputs, *(name for node in graph.node for name in node.output if name)]:
+        if name in names and name not in inputs:
+            raise InvalidModelError(f"value '{name}' is defined twice")
+        names.add(name)
+    if len(set(inputs)) != len(inputs):
+        twice = sorted({name for name in inputs if inputs.count(name) > 1})
+        raise InvalidModelError(f"input '{twice[0]}' is listed twice")
+    return names
+
+
+def _settle_outputs(draft: Draft, names: list[str], is_body: bool) -> None:
+    """Make every output the result of a layer, and each listed once.
+
+    The exception is a model's output that is its input: it is passed through by name.
+    """
+    computed = {name for layer in draft.layers for name in layer.outputs}
+    inputs = {variable.name for variable in draft.inputs}
+    elsewhere = inputs | set(draft.weights) | set(draft.captures)
+    outputs: list[str] = []
+    for name in names:
+        if name not in computed | elsewhere:
+            raise InvalidModelError(f"output '{name}' is not computed by any node")
+        if name in outputs and not is_body:
+            raise InvalidModelError(f"output '{name}' is listed twice")
+        outputs.append(name)
+    settled: list[str] = []
+    for name in outputs:
+        passed_through = not is_body and name in inputs
+        if (name in computed and name not in settled) or passed_through:
+            settled.append(name)
+            continue
+        settled.append(_copied(draft, name, keep_name=not is_body))
+    draft.outputs = tuple(settled)
+
+
+def _copied(draft: Draft, name: str, keep_name: bool) -> str:
+    """A layer's copy of an input, weight or capture that is an output as well.
+
+    A model's output keeps its name, so the weight that it copies is renamed.
+    """
+    source = name
+    if keep_name:
+        source = draft.fresh(f"{name}.constant")
+        draft.weights[source] = draft.weights.pop(name)
+        draft.types[source] = draft.type_of(name)
+        target = name
+        draft.layers = [rename_reads(layer, {name: source}) for layer in draft.layers]
+    else:
+        target = draft.add_value(f"{name}.copy", draft.type_of(name))
+    draft.layers.append(layer_of(draft.node("Identity", (source,), (target,))))
+    return target
+
+
+def finish(draft: Draft) -> Program:
+    """The program of an optimised draft; drops weights and types that nothing refers to."""
+    layers = tuple(replace(layer, index=index) for index, layer in enumerate(draft.layers))
+    read = {name for layer in layers for name in layer.operands}
+    read.update(name for layer in layers for node in layer.nodes for name in node.inputs)
+    weights = {name: array for name, array in draft.weights.items() if name in read}
+    mentioned = read.union(draft.outputs, *(layer.outputs for layer in layers))
+    mentioned.update(name for layer in layers for node in layer.nodes for name in node.outputs)
+    inputs = tuple(variable.name for variable in draft.inputs)
+    mentioned.update(inputs)
+    return Program(
+        name=draft.name,
+        inputs=draft.inputs,
+        outputs=tuple(Variable(name, draft.type_of(name)) for name in draft.outputs),
+        layers=layers,
+        weights=weights,
+        types={name: value for name, value in draft.types.items() if name in mentioned},
+        last_use=last_use_table(layers, inputs, draft.outputs),
+        captures=draft.captures,
+        defaults=draft.defaults,
+    )

@@ -1,0 +1,141 @@
+"""The graph while it is being rewritten: mutable, single-threaded, discarded afterwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from brisk.graph.operators import newest_version
+from brisk.graph.program import (
+    UNKNOWN_TYPE,
+    Attribute,
+    Layer,
+    Node,
+    Program,
+    ValueType,
+    Variable,
+)
+from brisk.graph.value_types import type_of_array
+
+
+def captures_of(node: Node) -> tuple[str, ...]:
+    """Outer values that the bodies of ``node`` read, each once, in order."""
+    names: dict[str, None] = {}
+    for value in node.attributes.values():
+        bodies = value if isinstance(value, tuple) else (value,)
+        for body in bodies:
+            if isinstance(body, Program):
+                names.update(dict.fromkeys(body.captures))
+    return tuple(names)
+
+
+def has_body(node: Node) -> bool:
+    return any(
+        isinstance(body, Program)
+        for value in node.attributes.values()
+        for body in (value if isinstance(value, tuple) else (value,))
+    )
+
+
+def layer_of(node: Node) -> Layer:
+    """A layer of one node; its index is set when the program is assembled."""
+    return Layer(0, node, (node,), node.outputs, captures=captures_of(node))
+
+
+def reads_of(layer: Layer) -> Iterator[str]:
+    """Every value ``layer`` reads, repeats included, without left-out inputs."""
+    return (name for name in layer.operands if name)
+
+
+@dataclass(slots=True)
+class Draft:
+    """Layers in execution order with everything passes look at.
+
+    ``outputs`` are all computed by layers, each by name once. ``captures``: outer values that
+    the graph, a body, reads. ``defaults``: values of inputs that a request may leave out.
+    """
+
+    name: str
+    inputs: tuple[Variable, ...]
+    outputs: tuple[str, ...]
+    layers: list[Layer]
+    weights: dict[str, np.ndarray]
+    types: dict[str, ValueType]
+    captures: tuple[str, ...] = ()
+    defaults: dict[str, np.ndarray] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    """Names in use, here and in enclosing graphs."""
+
+    def type_of(self, name: str) -> ValueType:
+        return self.types.get(name, UNKNOWN_TYPE)
+
+    def fresh(self, hint: str) -> str:
+        """A name that nothing has yet."""
+        name, number = hint, 0
+        while name in self.taken:
+            number += 1
+            name = f"{hint}.{number}"
+        self.taken.add(name)
+        return name
+
+    def add_weight(self, array: np.ndarray, hint: str) -> str:
+        """Keep a new constant and return its name; takes ``array`` over as read-only."""
+        name = self.fresh(hint)
+        array = np.asarray(array)
+        array.setflags(write=False)
+        self.weights[name] = array
+        self.types[name] = type_of_array(array)
+        return name
+
+    def add_value(self, hint: str, value_type: ValueType = UNKNOWN_TYPE) -> str:
+        """A name for a new computed value."""
+        name = self.fresh(hint)
+        if value_type is not UNKNOWN_TYPE:
+            self.types[name] = value_type
+        return name
+
+    def node(
+        self,
+        operator: str,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        name: str = "",
+        **attributes: Attribute,
+    ) -> Node:
+        """A node of the default operator set in its newest form."""
+        while inputs and not inputs[-1]:
+            inputs = inputs[:-1]
+        return Node(operator, inputs, outputs, attributes, "", newest_version(operator, ""), name)
+
+    def read_counts(self) -> Counter[str]:
+        """How often each value is read: by layers, bodies, and as an output."""
+        counts = Counter(name for layer in self.layers for name in reads_of(layer))
+        counts.update(self.outputs)
+        return counts
+
+
+def rename_reads(layer: Layer, names: dict[str, str]) -> Layer:
+    """``layer`` reading ``names[x]`` instead of ``x``.
+
+    Precondition: no body of the layer captures a renamed value.
+    """
+
+    def renamed(node: Node) -> Node:
+        if not any(name in names for name in node.inputs):
+            return node
+        return replace(node, inputs=tuple(names.get(name, name) for name in node.inputs))
+
+    return replace(
+        layer,
+        main=renamed(layer.main),
+        nodes=tuple(renamed(node) for node in layer.nodes),
+        epilogue=tuple(
+            step
+            if step.operand is None
+            else replace(step, operand=names.get(step.operand, step.operand))
+            for step in layer.epilogue
+        ),
+    )

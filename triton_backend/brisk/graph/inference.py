@@ -1,0 +1,85 @@
+"""Static types by ``onnx.shape_inference``, on graphs that hold no large tensor."""
+
+from __future__ import annotations
+
+import logging
+
+import onnx
+from google.protobuf.message import EncodeError
+from onnx import GraphProto, ModelProto, ValueInfoProto, shape_inference
+
+from brisk.graph.draft import Draft, has_body
+from brisk.graph.operators import newest_opset, newest_version
+from brisk.graph.program import UNKNOWN_TYPE, ValueType
+from brisk.graph.proto import operator_sets, to_node_proto, to_tensor_proto
+from brisk.graph.value_types import from_type_proto, merge, to_type_proto
+
+SMALL_TENSOR_BYTES = 1024
+"""Constants up to this size stay visible to inference: shape arithmetic needs their values."""
+
+_LOGGER = logging.getLogger(__name__)
+_FAILURES = (shape_inference.InferenceError, RuntimeError, ValueError, EncodeError)
+
+
+def infer(model: ModelProto) -> ModelProto:
+    """``model`` with the types that could be inferred; with none where inference fails."""
+    for data_propagation in (True, False):
+        try:
+            return shape_inference.infer_shapes(model, data_prop=data_propagation)
+        except _FAILURES as error:
+            _LOGGER.debug("shape inference failed: %s", error)
+    return model
+
+
+def types_of(graph: GraphProto) -> dict[str, ValueType]:
+    """Types stated or inferred in ``graph`` itself (bodies excluded)."""
+    return {
+        info.name: from_type_proto(info.type)
+        for group in (graph.value_info, graph.output, graph.input)
+        for info in group
+        if info.HasField("type")
+    }
+
+
+def is_complete(draft: Draft) -> bool:
+    """True where every value has a type whose shape is known."""
+    return all(
+        not name or (draft.type_of(name).dtype and draft.type_of(name).shape is not None)
+        for layer in draft.layers
+        for name in layer.outputs
+    )
+
+
+def refine_types(draft: Draft) -> None:
+    """Infer again on the canonical nodes, adding what is new to ``draft.types``.
+
+    Nodes with bodies and nodes kept in an old form are left out; their outputs keep the types
+    they have.
+    """
+    graph = GraphProto(name="refined")
+    produced: set[str] = set()
+    for layer in draft.layers:
+        for node in layer.nodes:
+            if has_body(node) or node.version != newest_version(node.operator, node.domain):
+                continue
+            graph.node.append(to_node_proto(node))
+            produced.update(node.outputs)
+    used = {name for node in graph.node for name in node.input if name}
+    for name in sorted(used | produced):
+        array = draft.weights.get(name)
+        if array is not None and array.nbytes <= SMALL_TENSOR_BYTES:
+            graph.initializer.append(to_tensor_proto(array, name))
+            continue
+        proto = to_type_proto(draft.type_of(name))
+        if proto is not None:
+            group = graph.value_info if name in produced or array is not None else graph.input
+            group.append(ValueInfoProto(name=name, type=proto))
+    versions = {"": newest_opset()}
+    for node in graph.node:
+        if node.domain:
+            versions[node.domain] = newest_version(node.op_type, node.domain)
+    model = ModelProto(ir_version=onnx.IR_VERSION, opset_import=operator_sets(versions))
+    model.graph.CopyFrom(graph)
+    for name, inferred in types_of(infer(model).graph).items():
+        if inferred is not UNKNOWN_TYPE and name not in draft.weights:
+            draft.types[name] = merge(draft.type_of(name), inferred)

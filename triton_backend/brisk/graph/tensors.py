@@ -1,0 +1,118 @@
+"""Arrays of ONNX tensors: views where the encoding allows it, external files included."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from brisk.errors import InvalidModelError
+from brisk.graph.value_types import dtype_of_element
+
+_PACKED = frozenset(
+    getattr(TensorProto, name)
+    for name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2")
+    if hasattr(TensorProto, name)
+)
+
+
+def read_tensor(
+    tensor: TensorProto, directory: Path | None, raw: memoryview | None = None
+) -> np.ndarray:
+    """Read-only array of ``tensor``; a view of ``raw`` or of its bytes where possible.
+
+    ``raw``: the raw data where it was detached from the message.
+    ``directory``: the model's folder, in which external data must lie; None: refuse them.
+    Strings come as an object array of str. Raises InvalidModelError naming the tensor.
+    """
+    label = f"tensor '{tensor.name}'"
+    shape = tuple(tensor.dims)
+    if any(size < 0 for size in shape):
+        raise InvalidModelError(f"{label} has a negative dimension: {list(shape)}")
+    if tensor.data_location == TensorProto.EXTERNAL:
+        raw = _external_data(tensor, directory)
+    elif raw is None and tensor.HasField("raw_data"):
+        raw = memoryview(tensor.raw_data)
+    try:
+        dtype = dtype_of_element(tensor.data_type)
+    except (KeyError, TypeError) as error:
+        raise InvalidModelError(f"{label} has unknown element type {tensor.data_type}") from error
+    if raw is not None and tensor.data_type == TensorProto.STRING:
+        raise InvalidModelError(f"{label} holds strings as raw data, which ONNX forbids")
+    if raw is not None and tensor.data_type not in _PACKED:
+        expected = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if len(raw) != expected:
+            raise InvalidModelError(
+                f"{label} of shape {list(shape)} and type {dtype} needs {expected} bytes, "
+                f"the file holds {len(raw)}"
+            )
+        array = np.frombuffer(raw, dtype).reshape(shape)
+    else:
+        array = _decode(tensor, raw, label)
+    array.setflags(write=False)
+    return array
+
+
+def _decode(tensor: TensorProto, raw: memoryview | None, label: str) -> np.ndarray:
+    if raw is not None:
+        tensor = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=bytes(raw))
+    try:
+        array = np.asarray(numpy_helper.to_array(tensor))
+    except (ValueError, TypeError, UnicodeDecodeError) as error:
+        raise InvalidModelError(f"{label} cannot be decoded: {error}") from error
+    return array if array.flags.owndata else array.copy()
+
+
+def _external_data(tensor: TensorProto, directory: Path | None) -> memoryview:
+    label = f"tensor '{tensor.name}'"
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    if directory is None or not location:
+        raise InvalidModelError(f"{label} keeps its data in a file, but none can be located")
+    root = Path(os.path.realpath(directory))
+    path = Path(os.path.realpath(root / location))
+    if Path(location).is_absolute() or not path.is_relative_to(root):
+        raise InvalidModelError(
+            f"{label} refers to external data '{location}' outside the model's folder"
+        )
+    try:
+        offset = int(entries.get("offset", 0))
+        length = int(entries["length"]) if "length" in entries else None
+        with path.open("rb") as file:
+            available = os.fstat(file.fileno()).st_size - offset
+            wanted = available if length is None else length
+            if offset < 0 or wanted < 0 or wanted > available:
+                raise InvalidModelError(
+                    f"{label} needs bytes {offset} to {offset + wanted} of external data "
+                    f"'{location}', which ends at {offset + available}"
+                )
+            file.seek(offset)
+            return memoryview(file.read(wanted))
+    except OSError as error:
+        raise InvalidModelError(
+            f"{label}: external data '{location}' cannot be read: {error.strerror}"
+        ) from error
+    except ValueError as error:
+        raise InvalidModelError(f"{label} has a malformed external data entry: {error}") from error
+
+
+def densify(sparse: onnx.SparseTensorProto, directory: Path | None) -> np.ndarray:
+    """Dense read-only array of a COO tensor (linear or per-axis indices)."""
+    values = read_tensor(sparse.values, directory)
+    indices = read_tensor(sparse.indices, directory)
+    shape = tuple(sparse.dims)
+    dense = np.zeros(shape, values.dtype)
+    try:
+        if indices.ndim == 1:
+            dense.reshape(-1)[indices] = values
+        else:
+            dense[tuple(indices.T)] = values
+    except (IndexError, ValueError) as error:
+        raise InvalidModelError(
+            f"sparse tensor '{sparse.values.name}' does not fit its shape {list(shape)}: {error}"
+        ) from error
+    dense.setflags(write=False)
+    return dense

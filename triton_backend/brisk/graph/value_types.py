@@ -1,0 +1,108 @@
+"""Static types, between ONNX's TypeProto, numpy arrays and ``ValueType``."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import onnx
+from onnx import TensorProto, TypeProto, helper
+
+from brisk.graph.program import UNKNOWN_TYPE, Container, Dimension, ValueType
+
+ANONYMOUS_DIMENSIONS = frozenset({"", "?", "-1", "None", "none", "unk"})
+"""Names that exporters give to several sizes that need not be equal."""
+
+
+@cache
+def dtype_of_element(element: int) -> np.dtype:
+    """numpy (or ml_dtypes) dtype of a TensorProto.DataType; KeyError where there is none."""
+    if element == TensorProto.UNDEFINED:
+        raise KeyError(element)
+    return np.dtype(helper.tensor_dtype_to_np_dtype(element))
+
+
+@cache
+def _name_of_element(element: int) -> str | None:
+    if element == TensorProto.UNDEFINED:
+        return None
+    if element == TensorProto.STRING:
+        return "string"
+    try:
+        return dtype_of_element(element).name
+    except (KeyError, TypeError):
+        return None
+
+
+@cache
+def _element_by_name() -> dict[str, int]:
+    names = {_name_of_element(value): value for value in TensorProto.DataType.values()}
+    return {name: value for name, value in names.items() if name is not None}
+
+
+def element_of_dtype(name: str) -> int:
+    """TensorProto.DataType of a dtype's name (``float32``, ``bfloat16``, ``string`` …)."""
+    return _element_by_name()[name]
+
+
+def type_of_array(array: np.ndarray) -> ValueType:
+    name = "string" if array.dtype.kind in "OUS" else array.dtype.name
+    return ValueType(name, tuple(array.shape))
+
+
+def _dimension(dim: onnx.TensorShapeProto.Dimension) -> Dimension:
+    if dim.HasField("dim_value"):
+        return dim.dim_value if dim.dim_value >= 0 else None
+    return None if dim.dim_param in ANONYMOUS_DIMENSIONS else dim.dim_param
+
+
+_CONTAINERS = {
+    "sequence_type": Container.SEQUENCE,
+    "optional_type": Container.OPTIONAL,
+    "map_type": Container.MAP,
+    "sparse_tensor_type": Container.SPARSE,
+}
+
+
+def from_type_proto(proto: TypeProto) -> ValueType:
+    kind = proto.WhichOneof("value")
+    if kind == "tensor_type" or kind == "sparse_tensor_type":
+        tensor = getattr(proto, kind)
+        shape = (
+            tuple(_dimension(dim) for dim in tensor.shape.dim)
+            if tensor.HasField("shape")
+            else None
+        )
+        container = _CONTAINERS.get(kind, Container.TENSOR)
+        return ValueType(_name_of_element(tensor.elem_type), shape, container)
+    if kind == "sequence_type" or kind == "optional_type":
+        inner = from_type_proto(getattr(proto, kind).elem_type)
+        return ValueType(inner.dtype, inner.shape, _CONTAINERS[kind])
+    if kind == "map_type":
+        inner = from_type_proto(proto.map_type.value_type)
+        return ValueType(inner.dtype, inner.shape, Container.MAP)
+    return UNKNOWN_TYPE
+
+
+def to_type_proto(value: ValueType) -> TypeProto | None:
+    """The TypeProto of a tensor or a sequence of tensors; None where too little is known."""
+    if value.dtype is None or value.dtype not in _element_by_name():
+        return None
+    tensor = helper.make_tensor_type_proto(element_of_dtype(value.dtype), value.shape)
+    if value.container is Container.TENSOR:
+        return tensor
+    if value.container is Container.SEQUENCE:
+        return helper.make_sequence_type_proto(tensor)
+    return None
+
+
+def merge(known: ValueType, better: ValueType) -> ValueType:
+    """The more informative of two types of one value, dimension by dimension."""
+    if known.shape is None or better.shape is None or len(known.shape) != len(better.shape):
+        shape = better.shape if better.shape is not None else known.shape
+    else:
+        shape = tuple(
+            old if isinstance(old, int) or new is None else new
+            for old, new in zip(known.shape, better.shape, strict=True)
+        )
+    return ValueType(better.dtype or known.dtype, shape, better.container)
