@@ -1,0 +1,1 @@
+"""The client side of Brisk: sample models, a demonstration, and the benchmark runner."""

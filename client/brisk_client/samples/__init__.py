@@ -1,0 +1,1 @@
+"""Builds the sample models of ``model_repository`` and their expected answers."""
