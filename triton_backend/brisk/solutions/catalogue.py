@@ -9,7 +9,11 @@ from collections.abc import Iterator, Sequence
 from brisk.errors import UnsupportedOperatorError
 from brisk.solutions.base import Problem, Solution, Verdict
 
-FAMILIES: tuple[str, ...] = ("reference",)
+FAMILIES: tuple[str, ...] = (
+    "activation",
+    "elementwise",
+    "reference",
+)
 """Modules of this package, most specialised first; each has ``SOLUTIONS``, best first."""
 
 
