@@ -12,30 +12,32 @@ from pathlib import Path
 
 from rich.console import Console
 
-from brisk_client.samples.entries import SAMPLES, generate, is_current
+from brisk_client.samples.expectations import is_current
 
 REPOSITORY = Path(__file__).resolve().parent
 
 
 def main() -> None:
+    names = sorted(file.parent.name for file in REPOSITORY.glob("*/config.pbtxt"))
     parser = argparse.ArgumentParser(description="Generate the sample models.")
     parser.add_argument("--force", action="store_true", help="generate what is current, too")
-    parser.add_argument(
-        "--only", nargs="+", metavar="NAME", choices=[sample.name for sample in SAMPLES]
-    )
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, default=names)
     chosen = parser.parse_args()
-    console = Console()
+    console = Console(highlight=False)
+    wanted = [name for name in chosen.only if chosen.force or not is_current(REPOSITORY / name)]
+    if not wanted:
+        console.print("sample models are current", style="dim")
+        return
+
+    from brisk_client.samples.entries import SAMPLES, generate  # imports torch
+
     for sample in SAMPLES:
-        entry = REPOSITORY / sample.name
-        if chosen.only and sample.name not in chosen.only:
-            continue
-        if not chosen.force and is_current(sample, entry):
-            console.print(f"[dim]{sample.name}: current[/dim]")
+        if sample.name not in wanted:
             continue
         started_s = time.monotonic()
         with console.status(f"generating {sample.name} …"):
-            generate(sample, entry)
-        console.print(f"{sample.name}: generated in {time.monotonic() - started_s:.1f} s")
+            generate(sample, REPOSITORY / sample.name)
+        console.print(f"generated {sample.name} in {time.monotonic() - started_s:.1f} s")
 
 
 if __name__ == "__main__":

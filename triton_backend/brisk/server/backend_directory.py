@@ -10,6 +10,7 @@ Layout::
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
@@ -45,6 +46,20 @@ def backend_source() -> BackendSource:
     raise InvalidConfigurationError(
         f"the package at '{package}' came without the backend's model.py; install Brisk again"
     )
+
+
+def default_directory(installation: ServerInstallation, names: Sequence[str]) -> Path:
+    """A lasting place for ``assemble``, one for each server, Brisk and set of names.
+
+    Under ``$BRISK_CACHE_DIR``, else ``$XDG_CACHE_HOME/brisk``, else ``~/.cache/brisk``.
+    """
+    if chosen := os.environ.get("BRISK_CACHE_DIR"):
+        base = Path(chosen)
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brisk"
+    parts = [*map(str, installation.python_backend), str(backend_source().package), *names]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return base / "backends" / key
 
 
 def assemble(

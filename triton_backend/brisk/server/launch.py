@@ -32,16 +32,9 @@ class ServerFailedError(BriskError):
     """The server ended, or did not become ready in time; the text has its log's end."""
 
 
-def command_line(
-    installation: ServerInstallation,
-    repository: Path,
-    backends: Path,
-    options: Sequence[str] = (),
-) -> tuple[str, ...]:
-    """The whole command: caller's ``options`` win over the defaults set here."""
+def command_line(installation: ServerInstallation, options: Sequence[str]) -> tuple[str, ...]:
+    """The whole command; what ``options`` say wins over the defaults added here."""
     options = on_loopback(options)
-    options = with_default(options, "model-repository", str(repository))
-    options = with_default(options, "backend-directory", str(backends))
     if installation.caches is not None:
         options = with_default(options, "cache-directory", str(installation.caches))
     return (str(installation.executable), *options)
@@ -91,7 +84,9 @@ class TritonServer:
         options = with_free_ports(options)
         self._region_prefix = f"brisk_server_{os.getpid()}_{uuid.uuid4().hex[:8]}_"
         options = (*options, f"--backend-config=python,{_REGION_OPTION}={self._region_prefix}")
-        self.command = command_line(installation, repository, backends, options)
+        options = with_default(options, "model-repository", str(repository))
+        options = with_default(options, "backend-directory", str(backends))
+        self.command = command_line(installation, options)
         self.endpoints: Endpoints = endpoints(self.command)
         self.log = log
         self._environment = server_environment(installation, environment)

@@ -1,0 +1,131 @@
+"""Asks every sample model over both transports and compares with the expected answers."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+from tritonclient.utils import InferenceServerException
+
+from brisk_client.inference import InferenceClient, Transport
+from brisk_client.samples.expectations import EXPECTED, Expectation, read_expectations
+
+RELATIVE_TOLERANCE = 1e-3
+ABSOLUTE_TOLERANCE = 1e-4
+_REPEATS = 5
+_SHOWN_VALUES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one model version answered over one transport.
+
+    ``latency_ms``: median of the requests after the first; None where a request failed.
+    ``problem``: why the answer is not right; empty where it is.
+    """
+
+    model: str
+    version: int
+    transport: str
+    answer: str
+    expected: str
+    latency_ms: float | None
+    problem: str
+
+    @property
+    def right(self) -> bool:
+        return not self.problem
+
+
+def query_samples(repository: Path, *, http_url: str, grpc_url: str) -> list[Answer]:
+    """Ask every generated entry of ``repository``, in the order of their names."""
+    entries = sorted(file.parent for file in repository.glob(f"*/{EXPECTED}"))
+    questions = [(entry.name, each) for entry in entries for each in read_expectations(entry)]
+    with (
+        InferenceClient(http_url, Transport.HTTP) as http,
+        InferenceClient(grpc_url, Transport.GRPC) as grpc,
+    ):
+        return [
+            ask(client, model, expectation)
+            for model, expectation in questions
+            for client in (http, grpc)
+        ]
+
+
+def ask(client: InferenceClient, model: str, expectation: Expectation) -> Answer:
+    """Ask once for the answer and a few times more for the latency."""
+    shown = min(expectation.outputs, key=lambda name: expectation.outputs[name].size)
+    expected = _excerpt(shown, expectation.outputs)
+    transport = client.transport.value
+    try:
+        outputs = client.infer(model, expectation.inputs, version=expectation.version)
+        latency_ms = _latency_ms(client, model, expectation)
+    except InferenceServerException as error:
+        return Answer(model, expectation.version, transport, "-", expected, None, str(error))
+    return Answer(
+        model,
+        expectation.version,
+        transport,
+        _excerpt(shown, outputs),
+        expected,
+        latency_ms,
+        difference(outputs, expectation.outputs),
+    )
+
+
+def difference(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> str:
+    """Why ``outputs`` are not the expected ones; empty where they are, within tolerance."""
+    if outputs.keys() != expected.keys():
+        return f"outputs are {sorted(outputs)}, expected {sorted(expected)}"
+    for name, right in expected.items():
+        given = outputs[name]
+        if given.shape != right.shape or given.dtype != right.dtype:
+            return (
+                f"output '{name}' is {given.dtype}{list(given.shape)}, "
+                f"expected {right.dtype}{list(right.shape)}"
+            )
+        if not np.allclose(given, right, RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE):
+            largest = np.abs(given.astype(np.float64) - right).max()
+            return f"output '{name}' is off by up to {largest:.2g}"
+    return ""
+
+
+def _latency_ms(client: InferenceClient, model: str, expectation: Expectation) -> float:
+    times_ms = []
+    for _ in range(_REPEATS):
+        started_ns = time.perf_counter_ns()
+        client.infer(model, expectation.inputs, version=expectation.version)
+        times_ms.append((time.perf_counter_ns() - started_ns) / 1e6)
+    return statistics.median(times_ms)
+
+
+def _excerpt(name: str, outputs: Mapping[str, np.ndarray]) -> str:
+    """``logits -0.51 0.877 -0.187 -1.1 …``"""
+    if name not in outputs:
+        return "-"
+    flat = outputs[name].reshape(-1)
+    values = " ".join(f"{value:.3g}" for value in flat[:_SHOWN_VALUES])
+    return f"{name} {values}" + (" …" if flat.size > _SHOWN_VALUES else "")
+
+
+def table_of(answers: list[Answer]) -> Table:
+    table = Table(title="Sample models, asked through Triton", title_justify="left")
+    for heading in ("model", "version", "transport", "answer", "expected", "ok"):
+        table.add_column(heading)
+    table.add_column("latency", justify="right")
+    for answer in answers:
+        table.add_row(
+            answer.model,
+            str(answer.version),
+            answer.transport,
+            answer.answer,
+            answer.expected,
+            "[green]yes[/green]" if answer.right else "[red]NO[/red]",
+            "-" if answer.latency_ms is None else f"{answer.latency_ms:.2f} ms",
+        )
+    return table

@@ -1,0 +1,93 @@
+"""One way to ask a Triton server, over HTTP or gRPC, in numpy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from tritonclient import grpc, http, utils
+
+Parameters = Mapping[str, "str | int | bool"]
+
+
+class Transport(str, Enum):
+    HTTP = "HTTP"
+    GRPC = "gRPC"
+
+
+class InferenceClient:
+    """A connection to one server; use as a context manager. Not for use by several threads.
+
+    Errors are tritonclient's own ``InferenceServerException``.
+    """
+
+    def __init__(self, url: str, transport: Transport, timeout_s: float = 60.0) -> None:
+        self.transport = transport
+        self._timeout_s = timeout_s
+        self._module: Any = http if transport is Transport.HTTP else grpc
+        self._client: Any = (
+            http.InferenceServerClient(
+                url, connection_timeout=timeout_s, network_timeout=timeout_s
+            )
+            if transport is Transport.HTTP
+            else grpc.InferenceServerClient(url)
+        )
+
+    def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, np.ndarray],
+        *,
+        version: int | None = None,
+        outputs: Sequence[str] | None = None,
+        parameters: Parameters | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Ask ``model`` (its newest version unless given) for ``outputs`` (all unless given).
+
+        ``parameters`` travel with the request, for example ``{"brisk_class": "realtime"}``.
+        """
+        timeout = {} if self.transport is Transport.HTTP else {"client_timeout": self._timeout_s}
+        result = self._client.infer(
+            model,
+            [self._input(name, array) for name, array in inputs.items()],
+            model_version="" if version is None else str(version),
+            outputs=[self._module.InferRequestedOutput(name) for name in outputs or ()] or None,
+            parameters=dict(parameters) if parameters else None,
+            **timeout,
+        )
+        return {name: result.as_numpy(name) for name in self._output_names(result)}
+
+    def _input(self, name: str, array: np.ndarray) -> Any:
+        """A bfloat16 array (ml_dtypes) is sent as BF16; everything else by its numpy type."""
+        if array.dtype.name == "bfloat16":
+            described = self._module.InferInput(name, list(array.shape), "BF16")
+            described.set_data_from_numpy(array.astype(np.float32))
+            return described
+        datatype = utils.np_to_triton_dtype(array.dtype)
+        described = self._module.InferInput(name, list(array.shape), datatype)
+        described.set_data_from_numpy(array)
+        return described
+
+    def _output_names(self, result: Any) -> list[str]:
+        response = result.get_response()
+        if self.transport is Transport.HTTP:
+            return [output["name"] for output in response.get("outputs", ())]
+        return [output.name for output in response.outputs]
+
+    def close(self) -> None:
+        """Close the connection; an open one keeps a stopping server waiting."""
+        self._client.close()
+
+    def __enter__(self) -> InferenceClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

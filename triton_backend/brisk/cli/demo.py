@@ -1,0 +1,109 @@
+"""``brisk demo``: serves the sample models, asks each of them, and shows the answers."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from brisk.server.launch import TritonServer
+
+
+def demo(
+    repository: Annotated[
+        Path, typer.Option(help="The generated sample repository.", metavar="DIR")
+    ] = Path("model_repository"),
+    build: Annotated[
+        Path, typer.Option(help="Where the backend directory and the log go.", metavar="DIR")
+    ] = Path("build"),
+    tritonserver: Annotated[
+        Path | None,
+        typer.Option(help="A Triton to use instead of the embedded one.", metavar="PATH"),
+    ] = None,
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once", help="End after the queries, with status 0 only if every answer is right."
+        ),
+    ] = False,
+) -> None:
+    """Serve the sample models and query each of them over HTTP and gRPC.
+
+    The server stays up until Ctrl-C unless `--once` is given. It listens on Triton's usual
+    ports of the loopback address where these are free, else on others.
+    """
+    from rich.console import Console
+
+    from brisk.server.backend_directory import assemble
+    from brisk.server.launch import TritonServer
+    from brisk.server.locate import locate_server
+    from brisk.server.options import with_free_ports
+
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    console = Console(highlight=False)
+    installation = locate_server(tritonserver)
+    backends = assemble(build.resolve() / "backends", installation)
+    server = TritonServer(
+        installation,
+        repository.resolve(),
+        backends,
+        log=build.resolve() / "tritonserver.log",
+        options=with_free_ports((), prefer_default=True),
+    )
+    started_s = time.monotonic()
+    try:
+        with console.status("starting tritonserver and loading the sample models …"):
+            server.__enter__()
+        console.print(f"tritonserver is ready after {time.monotonic() - started_s:.1f} s")
+        all_right = _query(console, server, repository)
+        if not once:
+            _stay(console, server)
+    except KeyboardInterrupt:
+        all_right = not once
+    finally:
+        with console.status("stopping tritonserver …"):
+            server.stop()
+    raise typer.Exit(0 if all_right else 1)
+
+
+def _as_interrupt(signal_number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _query(console: Console, server: TritonServer, repository: Path) -> bool:
+    from brisk_client.demo import query_samples, table_of
+
+    http, grpc = server.endpoints.http, server.endpoints.grpc
+    assert http is not None
+    assert grpc is not None
+    with console.status("querying every sample model over HTTP and gRPC …"):
+        answers = query_samples(repository, http_url=http, grpc_url=grpc)
+    console.print(table_of(answers))
+    wrong = [answer for answer in answers if not answer.right]
+    for answer in wrong:
+        console.print(f"{answer.model} over {answer.transport}: {answer.problem}", style="red")
+    console.print(f"{len(answers) - len(wrong)} of {len(answers)} answers are right")
+    return bool(answers) and not wrong
+
+
+def _stay(console: Console, server: TritonServer) -> None:
+    """Show where the server is until it ends or Ctrl-C comes."""
+    from brisk.server.launch import ServerFailedError
+
+    console.print(f"HTTP     http://{server.endpoints.http}/v2")
+    console.print(f"gRPC     {server.endpoints.grpc}")
+    console.print(f"metrics  http://{server.endpoints.metrics}/metrics")
+    console.print(f"log      {server.log}")
+    console.print("Ctrl-C stops the server")
+    while server.returncode is None:
+        time.sleep(0.2)
+    raise ServerFailedError(
+        f"tritonserver ended with status {server.returncode}:\n{server.log_tail()}"
+    )

@@ -1,0 +1,103 @@
+"""``brisk explain``: the layers of a model and the solution chosen for each, with reasons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from brisk.execution.plan import LayerPlan, Plan
+
+
+def explain(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="A model's directory in the repository, or an ONNX file.",
+            metavar="MODEL_DIR",
+            show_default=False,
+        ),
+    ],
+    version: Annotated[
+        int | None, typer.Option(help="Version to explain; the newest unless given.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda:N.")] = "cpu",
+    every: Annotated[
+        bool, typer.Option("--all", help="List every candidate of every layer with its verdict.")
+    ] = False,
+) -> None:
+    """Print a model's layers, their problems and the chosen solutions with the reasons."""
+    import torch
+    from rich.console import Console
+
+    from brisk.execution import make_plan
+    from brisk.graph import read_program
+    from brisk.solutions.catalogue import default_catalogue
+
+    program = read_program(_model_file(model, version))
+    plan = make_plan(program, torch.device(device), default_catalogue())
+    console = Console(soft_wrap=True, highlight=False)
+    _print_header(console, plan)
+    for layer in plan.layers:
+        _print_layer(console, layer)
+        if every:
+            _print_candidates(console, layer)
+    _print_summary(console, plan)
+
+
+def _model_file(model: Path, version: int | None) -> Path:
+    from brisk.cli.model_entry import version_files
+    from brisk.errors import InvalidModelError
+
+    if not model.is_dir():
+        return model
+    files = version_files(model)
+    chosen = max(files) if version is None else version
+    if chosen not in files:
+        raise InvalidModelError(f"'{model}' has no version {chosen}, only {list(files)}")
+    return files[chosen]
+
+
+def _print_header(console: Console, plan: Plan) -> None:
+    from brisk.cli.explain_text import variable_text
+
+    program = plan.program
+    weights_bytes = sum(array.nbytes for array in program.weights.values())
+    console.print(f"program '{program.name}' on {plan.device}", style="bold", markup=False)
+    for kind, variables in (("input", program.inputs), ("output", program.outputs)):
+        for variable in variables:
+            console.print(f"  {kind} {variable_text(variable)}", markup=False)
+    console.print(f"  {len(program.layers)} layers, {weights_bytes / 1e6:.1f} MB of weights")
+
+
+def _print_layer(console: Console, planned: LayerPlan) -> None:
+    from brisk.cli.explain_text import choice_text, problem_text
+
+    layer = planned.problem.layer
+    console.print(f"{layer.index:>4}  {layer.name}", style="bold", markup=False)
+    console.print(f"      problem   {problem_text(planned.problem)}", markup=False)
+    console.print(f"      solution  {choice_text(planned)}", style="green", markup=False)
+
+
+def _print_candidates(console: Console, planned: LayerPlan) -> None:
+    from brisk.solutions.catalogue import default_catalogue
+
+    for solution, verdict in default_catalogue().explain(planned.problem):
+        mark, style = ("+", "dim green") if verdict.ok else ("-", "dim yellow")
+        console.print(
+            f"      {mark} {solution.name} [{solution.pattern.value}]: {verdict.reason}",
+            style=style,
+            markup=False,
+        )
+
+
+def _print_summary(console: Console, plan: Plan) -> None:
+    from brisk.cli.explain_text import solution_counts
+
+    console.print("solutions", style="bold")
+    for name, count in solution_counts(plan):
+        console.print(f"  {count:>4} x {name}", markup=False)

@@ -1,0 +1,111 @@
+"""A model's directory in a repository, and the ``config.pbtxt`` that describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from brisk.errors import InvalidModelError
+from brisk.graph import read_program
+from brisk.graph.program import Container, Dimension, Program, Variable
+from brisk.wire.datatypes import BY_ELEMENT_NAME
+
+_INDENT = "  "
+
+
+def version_files(model_directory: Path) -> dict[int, Path]:
+    """The ONNX file of each version, oldest first.
+
+    Raises InvalidModelError where there is none.
+    """
+    files = {
+        int(path.parent.name): path
+        for path in model_directory.glob("*/model.onnx")
+        if path.parent.name.isdigit()
+    }
+    if not files:
+        raise InvalidModelError(
+            f"'{model_directory}' has no version: expected a file like "
+            f"'{model_directory / '1' / 'model.onnx'}'"
+        )
+    return dict(sorted(files.items()))
+
+
+def configuration_text(model_directory: Path, max_batch_size: int) -> str:
+    """A complete configuration of the newest version.
+
+    ``max_batch_size`` applies where the first dimension of every input and output is dynamic;
+    else the model is served unbatched. Raises InvalidModelError where the file cannot be read
+    or has an input or output that Triton has no type for.
+    """
+    program = read_program(list(version_files(model_directory).values())[-1])
+    batch = max_batch_size if is_batchable(program) else 0
+    blocks = [
+        f'name: "{model_directory.resolve().name}"',
+        'backend: "brisk"',
+        f"max_batch_size: {batch}",
+        _variables("input", program.inputs, batched=batch > 0),
+        _variables("output", program.outputs, batched=batch > 0),
+    ]
+    return "\n".join(blocks) + "\n"
+
+
+def is_batchable(program: Program) -> bool:
+    """True when the first dimension of all inputs and outputs is dynamic, and the same one."""
+    names: set[Dimension] = set()
+    for variable in program.inputs:
+        shape = variable.type.shape
+        if not shape or isinstance(shape[0], int):
+            return False
+        names.add(shape[0])
+    if len(names - {None}) > 1 or not program.inputs:
+        return False
+    shapes = [variable.type.shape for variable in program.outputs]
+    return all(shape and not isinstance(shape[0], int) for shape in shapes)
+
+
+def _variables(kind: str, variables: Sequence[Variable], *, batched: bool) -> str:
+    entries = [_variable(variable, batched=batched, kind=kind) for variable in variables]
+    body = ",\n".join(entries)
+    return f"{kind} [\n{body}\n]"
+
+
+def _variable(variable: Variable, *, batched: bool, kind: str) -> str:
+    shape = _known_shape(variable, kind)
+    sizes = [size if isinstance(size, int) and size > 0 else -1 for size in shape]
+    if batched:
+        sizes = sizes[1:]
+    lines = [
+        f'name: "{variable.name}"',
+        f"data_type: {_data_type(variable, kind)}",
+        f"dims: [ {', '.join(map(str, sizes or [1]))} ]",
+    ]
+    if not sizes:
+        lines.append("reshape: { shape: [ ] }")
+    if kind == "input" and variable.optional:
+        lines.append("optional: true")
+    body = "\n".join(_INDENT * 2 + line for line in lines)
+    return f"{_INDENT}{{\n{body}\n{_INDENT}}}"
+
+
+def _known_shape(variable: Variable, kind: str) -> tuple[Dimension, ...]:
+    if variable.type.container is not Container.TENSOR:
+        raise InvalidModelError(
+            f"{kind} '{variable.name}' is a {variable.type.container.value}; "
+            "Triton serves only tensors"
+        )
+    if variable.type.shape is None:
+        raise InvalidModelError(
+            f"{kind} '{variable.name}' has no known rank; write its dims into config.pbtxt by hand"
+        )
+    return variable.type.shape
+
+
+def _data_type(variable: Variable, kind: str) -> str:
+    datatype = BY_ELEMENT_NAME.get(variable.type.dtype or "")
+    if datatype is None:
+        raise InvalidModelError(
+            f"{kind} '{variable.name}' has element type {variable.type.dtype}, "
+            "which Triton does not know"
+        )
+    return "TYPE_STRING" if datatype.name == "BYTES" else f"TYPE_{datatype.name}"
