@@ -1,0 +1,40 @@
+# make run          a real Triton serves the sample models through Brisk; Ctrl-C stops it
+# make run ONCE=1   the same, but ends after every model was asked; status 0 if all was right
+# make test         linters, type check and all tests; TESTS=tests/unit for some of them
+# make bench        the benchmark BENCH (warm); ARGS="--quick" and other options of it
+# make clean        removes what was generated, .venv stays
+
+VENV := .venv
+TESTS ?= tests
+BENCH ?= warm
+SOURCES := triton_backend client tests model_repository
+
+.PHONY: help run test bench samples environment test-environment clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+environment:
+	@tools/make-environment run
+
+test-environment:
+	@tools/make-environment run
+	@tools/make-environment test
+
+samples: environment
+	@$(VENV)/bin/python model_repository/generate.py
+
+run: samples
+	@$(VENV)/bin/brisk demo $(if $(ONCE),--once) $(if $(TRITONSERVER),--tritonserver '$(TRITONSERVER)')
+
+test: test-environment samples
+	$(VENV)/bin/ruff check $(SOURCES)
+	$(VENV)/bin/ruff format --check $(SOURCES)
+	$(VENV)/bin/mypy triton_backend client
+	$(VENV)/bin/pytest $(TESTS)
+
+bench: test-environment samples
+	@$(VENV)/bin/brisk bench $(BENCH) $(ARGS)
+
+clean:
+	rm -rf build model_repository/*/*/model.onnx model_repository/*/expected.npz model_repository/*/accuracy.json

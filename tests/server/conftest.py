@@ -1,0 +1,132 @@
+"""A real tritonserver for tests, on free loopback ports, with a runtime of its own.
+
+``start_server(repository, options=…)`` starts one and stops it after the test;
+``sample_server`` serves all sample entries and is shared by the whole run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from brisk.server.backend_directory import assemble
+from brisk.server.launch import TritonServer
+from brisk.server.locate import ServerInstallation, locate_server
+
+SAMPLES = Path(__file__).resolve().parents[2] / "model_repository"
+_RUNTIME_END_TIMEOUT_S = 10.0
+
+StartServer = Callable[..., TritonServer]
+
+
+@pytest.fixture(scope="session")
+def installation() -> ServerInstallation:
+    return locate_server()
+
+
+@pytest.fixture(scope="session")
+def backends(tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation) -> Path:
+    """A backend directory with Brisk as ``brisk`` and as ``onnxruntime``."""
+    return assemble(tmp_path_factory.mktemp("backends"), installation)
+
+
+@contextlib.contextmanager
+def private_runtime() -> Iterator[Path]:
+    """A runtime directory; its path is short, as a socket's must be, and it ends empty.
+
+    Whatever process of the runtime still lives when its server is gone is ended here.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="brisk-test-"))
+    try:
+        yield directory
+    finally:
+        end_processes(directory)
+        shutil.rmtree(directory)
+
+
+def processes_of(runtime_directory: Path) -> list[int]:
+    """Processes that were started with ``$BRISK_RUNTIME_DIR`` set to the directory."""
+    marker = f"BRISK_RUNTIME_DIR={runtime_directory}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if marker in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def end_processes(runtime_directory: Path) -> None:
+    """End what ``processes_of`` finds: SIGTERM, and SIGKILL after a time-out."""
+    deadline_s = time.monotonic() + _RUNTIME_END_TIMEOUT_S
+    signal_number = signal.SIGTERM
+    while remaining := processes_of(runtime_directory):
+        for process in remaining:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal_number)
+        if time.monotonic() > deadline_s:
+            signal_number = signal.SIGKILL
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def running_server(
+    installation: ServerInstallation,
+    repository: Path,
+    backends: Path,
+    log: Path,
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[TritonServer]:
+    """A ready server with a private runtime. Clients must be closed before it ends."""
+    with private_runtime() as runtime:
+        variables = {**os.environ, "BRISK_RUNTIME_DIR": str(runtime), **(environment or {})}
+        with TritonServer(
+            installation,
+            repository,
+            backends,
+            log=log,
+            options=["--exit-timeout-secs=10", *options],
+            environment=variables,
+        ) as server:
+            yield server
+
+
+@pytest.fixture
+def start_server(
+    tmp_path: Path, installation: ServerInstallation, backends: Path
+) -> Iterator[StartServer]:
+    """``start_server(repository, options=(), environment=None) -> TritonServer``, ready."""
+    with contextlib.ExitStack() as servers:
+        started = 0
+
+        def start(
+            repository: Path,
+            options: Sequence[str] = (),
+            environment: Mapping[str, str] | None = None,
+        ) -> TritonServer:
+            nonlocal started
+            started += 1
+            log = tmp_path / f"tritonserver-{started}.log"
+            return servers.enter_context(
+                running_server(installation, repository, backends, log, options, environment)
+            )
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def sample_server(
+    tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation, backends: Path
+) -> Iterator[TritonServer]:
+    log = tmp_path_factory.mktemp("sample-server") / "tritonserver.log"
+    with running_server(installation, SAMPLES, backends, log) as server:
+        yield server
