@@ -12,6 +12,9 @@ from brisk.solutions.base import Problem, Solution, Verdict
 FAMILIES: tuple[str, ...] = (
     "activation",
     "elementwise",
+    "movement",
+    "reduction",
+    "control",
     "reference",
 )
 """Modules of this package, most specialised first; each has ``SOLUTIONS``, best first."""

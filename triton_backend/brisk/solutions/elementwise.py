@@ -171,13 +171,23 @@ _OF_FLOATS: dict[str, Callable[..., Value]] = {
     "IsNaN": torch.isnan,
 }
 
+_ARITHMETIC: dict[str, Any] = {"Add": torch.add, "Sub": torch.sub, "Mul": torch.mul}
+
+_COMPARISONS: dict[str, tuple[Any, frozenset[str]]] = {
+    "Equal": (torch.eq, MOVED),
+    "Greater": (torch.gt, NUMBERS),
+    "Less": (torch.lt, NUMBERS),
+    "GreaterOrEqual": (torch.ge, NUMBERS),
+    "LessOrEqual": (torch.le, NUMBERS),
+}
+
 _RULES: dict[str, Rule] = {
     **_rules(takes(FLOATS), _OF_FLOATS),
     **_rules(takes(NUMBERS), {"Abs": torch.abs, "Sign": _sign}),
     **_rules(takes(FLOATS | SIGNED), {"Neg": torch.neg}),
     **{
         name: Rule(_arithmetic(function), takes(NUMBERS), since=7)
-        for name, function in {"Add": torch.add, "Sub": torch.sub, "Mul": torch.mul}.items()
+        for name, function in _ARITHMETIC.items()
     },
     "Div": Rule(_load_divide, takes(NUMBERS), since=7),
     "Mod": Rule(_load_modulo, takes(NUMBERS), since=10),
@@ -204,13 +214,7 @@ _RULES: dict[str, Rule] = {
     "IsInf": Rule(_load_is_infinite, takes(FLOATS)),
     **{
         name: Rule(_arithmetic(function), takes(dtypes), since=7)
-        for name, function, dtypes in (
-            ("Equal", torch.eq, MOVED),
-            ("Greater", torch.gt, NUMBERS),
-            ("Less", torch.lt, NUMBERS),
-            ("GreaterOrEqual", torch.ge, NUMBERS),
-            ("LessOrEqual", torch.le, NUMBERS),
-        )
+        for name, (function, dtypes) in _COMPARISONS.items()
     },
     "Clip": Rule(_load_clip, takes(NUMBERS), since=11),
     "Max": Rule(_variadic(torch.maximum), takes(NUMBERS), since=8),

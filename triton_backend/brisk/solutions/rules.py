@@ -132,6 +132,13 @@ def constant(problem: Problem, position: int) -> Any:
     return operand.constant.tolist()
 
 
+def single(number: Any) -> Any:
+    """The number of a tensor of one element that came as Python numbers, of rank 0 or 1."""
+    while isinstance(number, list):
+        (number,) = number
+    return number
+
+
 def is_dynamic(problem: Problem, position: int) -> bool:
     operand = problem.operand(position)
     return operand is not None and operand.constant is None

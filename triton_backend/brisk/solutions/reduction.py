@@ -1,0 +1,215 @@
+"""Reductions along axes, extreme positions, running sums and the largest few, on torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from brisk.solutions.base import Kernel, Pattern, Problem, Solution, Value
+from brisk.solutions.rules import (
+    BOOLEAN,
+    FLOATS,
+    INDICES,
+    NUMBERS,
+    Rule,
+    RuleFamily,
+    attribute,
+    bind,
+    is_dynamic,
+    single,
+    takes,
+)
+
+Axes = tuple[int, ...]
+Reduce = Callable[[torch.Tensor, Axes, bool], torch.Tensor]
+"""Takes the tensor, the axes to reduce, all named, and whether they stay with size 1."""
+
+
+def _maximum(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
+    return _extreme(x, axes, keep, torch.amax, smallest=True)
+
+
+def _minimum(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
+    return _extreme(x, axes, keep, torch.amin, smallest=False)
+
+
+def _extreme(
+    x: torch.Tensor, axes: Axes, keep: bool, function: Callable[..., Any], *, smallest: bool
+) -> torch.Tensor:
+    """Of no elements at all: the identity, which is the dtype's other end."""
+    if x.numel() == 0:
+        if x.dtype.is_floating_point:
+            end: Any = float("-inf") if smallest else float("inf")
+        elif x.dtype is torch.bool:
+            end = not smallest
+        else:
+            limits: Any = torch.iinfo(x.dtype)
+            end = limits.min if smallest else limits.max
+        return torch.full_like(x.sum(axes, keepdim=keep), end, dtype=x.dtype)
+    return function(x, axes, keepdim=keep)
+
+
+def _sum(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
+    return torch.sum(x, axes, keepdim=keep, dtype=x.dtype)
+
+
+def _mean(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
+    return torch.mean(x, axes, keepdim=keep)
+
+
+def _product(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
+    for axis in sorted((axis % x.dim() for axis in axes), reverse=True):
+        x = torch.prod(x, axis, keepdim=keep, dtype=x.dtype)
+    return x
+
+
+def _l1(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
+    return _sum(x.abs(), axes, keep)
+
+
+def _l2(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
+    return torch.linalg.vector_norm(x, dim=axes, keepdim=keep)
+
+
+def _log_sum(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
+    return torch.log(torch.sum(x, axes, keepdim=keep))
+
+
+def _log_sum_exp(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
+    return torch.logsumexp(x, axes, keepdim=keep)
+
+
+def _sum_square(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
+    return _sum(x * x, axes, keep)
+
+
+_ELEMENT_MAPS: dict[Reduce, Callable[[torch.Tensor], torch.Tensor]] = {
+    _l1: torch.abs,
+    _l2: torch.abs,
+    _log_sum: torch.log,
+    _sum_square: torch.square,
+}
+"""What a reduction over no axes does to each element; the others nothing."""
+
+
+def _loader(function: Reduce) -> Callable[[Problem], Kernel]:
+    def load(problem: Problem) -> Kernel:
+        keep = bool(attribute(problem, "keepdims", 1))
+        empty_means_none = bool(attribute(problem, "noop_with_empty_axes", 0))
+        on_element = _ELEMENT_MAPS.get(function, lambda x: x)
+        axes_operand = problem.operand(1)
+        if axes_operand is not None and axes_operand.constant is not None:
+            axes = tuple(axes_operand.constant.reshape(-1).tolist())
+            if axes and is_dynamic(problem, 0):
+                return lambda x, *_: (function(x, axes, keep),)
+
+        def reduce(x: torch.Tensor, axes: Sequence[int] | None = None) -> torch.Tensor:
+            if not axes:
+                if empty_means_none:
+                    return on_element(x)
+                axes = range(x.dim())
+            return function(x, tuple(axes), keep) if x.dim() else on_element(x)
+
+        return bind(problem, reduce, numbers={1})
+
+    return load
+
+
+def _load_extreme_place(function: Callable[..., torch.Tensor]) -> Callable[[Problem], Kernel]:
+    def load(problem: Problem) -> Kernel:
+        axis = attribute(problem, "axis", 0)
+        keep = bool(attribute(problem, "keepdims", 1))
+        if not attribute(problem, "select_last_index", 0):
+            return bind(problem, lambda x: function(x, axis, keepdim=keep))
+
+        def last(x: torch.Tensor) -> torch.Tensor:
+            return x.shape[axis] - 1 - function(x.flip(axis), axis, keepdim=keep)
+
+        return bind(problem, last)
+
+    return load
+
+
+def _running(function: Callable[..., torch.Tensor], start: int) -> Callable[[Problem], Kernel]:
+    """``start`` is what an exclusive run begins with."""
+
+    def load(problem: Problem) -> Kernel:
+        exclusive = attribute(problem, "exclusive", 0)
+        reverse = attribute(problem, "reverse", 0)
+
+        def run(x: torch.Tensor, axis: Any) -> torch.Tensor:
+            axis = single(axis)
+            if reverse:
+                x = x.flip(axis)
+            total = function(x, axis, dtype=x.dtype)
+            if exclusive:
+                first = torch.full_like(total.narrow(axis, 0, 1), start)
+                total = torch.cat((first, total.narrow(axis, 0, x.shape[axis] - 1)), axis)
+            return total.flip(axis) if reverse else total
+
+        return bind(problem, run, numbers={1})
+
+    return load
+
+
+def _load_top(problem: Problem) -> Kernel:
+    """Equal elements keep their order, as the definition asks: hence a stable sort."""
+    axis = attribute(problem, "axis", -1)
+    largest = bool(attribute(problem, "largest", 1))
+
+    def top(x: torch.Tensor, count: int) -> Sequence[Value]:
+        values, places = torch.sort(x, dim=axis, descending=largest, stable=True)
+        return values.narrow(axis, 0, count), places.narrow(axis, 0, count)
+
+    if is_dynamic(problem, 1):
+        return lambda x, count: top(x, int(count))
+    operand = problem.operands[1]
+    assert operand is not None
+    assert operand.constant is not None
+    fixed = int(operand.constant.reshape(-1)[0])
+    return lambda x: top(x, fixed)
+
+
+def _check_top(problem: Problem) -> str | None:
+    if not is_dynamic(problem, 0):
+        return "sorts a constant"
+    return takes(NUMBERS, INDICES)(problem)
+
+
+_REDUCTIONS: dict[str, tuple[Reduce, frozenset[str], int]] = {
+    "ReduceSum": (_sum, NUMBERS, 13),
+    "ReduceMean": (_mean, FLOATS, 18),
+    "ReduceMax": (_maximum, NUMBERS | BOOLEAN, 18),
+    "ReduceMin": (_minimum, NUMBERS | BOOLEAN, 18),
+    "ReduceProd": (_product, NUMBERS, 18),
+    "ReduceL1": (_l1, NUMBERS, 18),
+    "ReduceL2": (_l2, FLOATS, 18),
+    "ReduceLogSum": (_log_sum, FLOATS, 18),
+    "ReduceLogSumExp": (_log_sum_exp, FLOATS, 18),
+    "ReduceSumSquare": (_sum_square, NUMBERS, 18),
+}
+
+_RULES: dict[str, Rule] = {
+    **{
+        name: Rule(_loader(function), takes(dtypes, INDICES), since)
+        for name, (function, dtypes, since) in _REDUCTIONS.items()
+    },
+    "ArgMax": Rule(_load_extreme_place(torch.argmax), takes(NUMBERS)),
+    "ArgMin": Rule(_load_extreme_place(torch.argmin), takes(NUMBERS)),
+    "CumSum": Rule(_running(torch.cumsum, 0), takes(NUMBERS, INDICES)),
+    "CumProd": Rule(_running(torch.cumprod, 1), takes(NUMBERS, INDICES)),
+    "TopK": Rule(_load_top, _check_top, since=10),
+}
+
+
+class Reduction(RuleFamily):
+    name = "reduction"
+    pattern = Pattern.REDUCTION
+    rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
+        ("", name): rule for name, rule in _RULES.items()
+    }
+
+
+SOLUTIONS: Sequence[Solution] = (Reduction(),)
