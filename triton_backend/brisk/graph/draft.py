@@ -12,6 +12,7 @@ from brisk.graph.operators import newest_version
 from brisk.graph.program import (
     UNKNOWN_TYPE,
     Attribute,
+    Dimension,
     Layer,
     Node,
     Program,
@@ -66,6 +67,8 @@ class Draft:
     types: dict[str, ValueType]
     captures: tuple[str, ...] = ()
     defaults: dict[str, np.ndarray] = field(default_factory=dict)
+    values: dict[str, tuple[Dimension, ...]] = field(default_factory=dict)
+    """What is known of the elements of small integer tensors (``brisk.graph.symbolic``)."""
     taken: set[str] = field(default_factory=set)
     """Names in use, here and in enclosing graphs."""
 

@@ -3,7 +3,46 @@
 from __future__ import annotations
 
 from brisk.graph.draft import Draft
+from brisk.graph.inference import refine_types
+from brisk.graph.passes.attention import fuse_attention
+from brisk.graph.passes.batch_normalization import fold_batch_normalization
+from brisk.graph.passes.constants import fold_constants
+from brisk.graph.passes.dead import remove_dead
+from brisk.graph.passes.duplicates import merge_duplicates
+from brisk.graph.passes.dynamic_quantization import fuse_dynamic_quantization
+from brisk.graph.passes.epilogues import fuse_epilogues
+from brisk.graph.passes.gates import fuse_gates
+from brisk.graph.passes.layer_normalization import fuse_layer_normalization
+from brisk.graph.passes.linear import fuse_linear
+from brisk.graph.passes.noops import remove_noops
+from brisk.graph.passes.padding import fold_padding
+from brisk.graph.passes.reshapes import simplify_reshapes
+from brisk.graph.passes.scaling import fold_scaling
+from brisk.graph.symbolic import propagate
+
+_SIMPLIFY = (fold_constants, simplify_reshapes, remove_noops, merge_duplicates, remove_dead)
+_FUSE = (
+    fold_padding,
+    fold_batch_normalization,
+    fold_scaling,
+    fuse_layer_normalization,
+    fuse_gates,
+    fuse_attention,
+    fuse_dynamic_quantization,
+    fuse_linear,
+    fuse_epilogues,
+    remove_dead,
+)
+_ROUNDS = 3
+"""Folding reveals types, types reveal constants; real models settle in two rounds."""
 
 
 def optimise(draft: Draft) -> None:
     """Rewrite ``draft`` in place; its inputs, outputs and their values stay the same."""
+    for _ in range(_ROUNDS):
+        propagate(draft)
+        if not sum(apply(draft) for apply in _SIMPLIFY):
+            break
+        refine_types(draft)
+    for apply in _FUSE:
+        apply(draft)

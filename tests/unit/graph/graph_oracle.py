@@ -1,0 +1,68 @@
+"""Executes a program by its layers' oracle nodes, one by one, on ``onnx.reference``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from brisk.graph.lifetimes import check_integrity
+from brisk.graph.program import Epilogue, Layer, Node, Program
+from brisk.graph.proto import operator_sets, to_node_proto
+
+
+def evaluate(program: Program, inputs: Mapping[str, Any]) -> list[Any]:
+    """The outputs of ``program`` in order; values are freed by the last-use table."""
+    check_integrity(program)
+    values = {**program.defaults, **inputs}
+    for layer, dead in zip(program.layers, program.last_use, strict=True):
+        known = {**program.weights, **values}
+        local = {name: known[name] for name in layer.operands if name}
+        local.update(zip(layer.outputs, _run(layer.nodes, local, layer), strict=True))
+        values.update({name: local[name] for name in layer.outputs if name})
+        for name in dead:
+            del values[name]
+    return [values[variable.name] for variable in program.outputs]
+
+
+def _run(nodes: tuple[Node, ...], values: dict[str, Any], layer: Layer) -> list[Any]:
+    for node in nodes:
+        graph = onnx.GraphProto(name="node", node=[to_node_proto(node)])
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.outputs if name)
+        versions = {"": onnx.defs.onnx_opset_version(), node.domain: node.version}
+        model = onnx.ModelProto(
+            graph=graph, ir_version=onnx.IR_VERSION, opset_import=operator_sets(versions)
+        )
+        results = ReferenceEvaluator(model).run(None, values)
+        names = [name for name in node.outputs if name]
+        values.update(zip(names, results, strict=True))
+    return [values.get(name) for name in layer.outputs]
+
+
+def expected(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
+    """The outputs of ``model`` as it was, by the operators' definition."""
+    return ReferenceEvaluator(model).run(None, dict(inputs))
+
+
+def operators(program: Program) -> list[str]:
+    """Main operators in order, with their epilogues: ``Conv+Add+Relu``."""
+    return [
+        "+".join([layer.main.operator, *(step.operator for step in layer.epilogue)])
+        for layer in program.layers
+    ]
+
+
+def apply_epilogue(step: Epilogue, value: np.ndarray, operand: np.ndarray | None) -> np.ndarray:
+    """One step by its definition, to check records against oracle nodes."""
+    if step.operator == "Add":
+        assert operand is not None
+        return value + operand
+    if step.operator == "Silu":
+        return value / (1 + np.exp(-value))
+    if step.operator == "Clip":
+        return np.clip(value, step.attributes.get("min"), step.attributes.get("max"))
+    node = onnx.helper.make_node(step.operator, ["x"], ["y"], **step.attributes)
+    return ReferenceEvaluator(node).run(None, {"x": value})[0]

@@ -1,0 +1,111 @@
+"""Computes at load what depends on constants alone, within bounds."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+
+from brisk.graph.draft import Draft
+from brisk.graph.passes.duplicates import RANDOM
+from brisk.graph.program import Container, Node
+from brisk.graph.proto import to_node_proto
+from brisk.graph.rewriting import Rewriter, plain
+from brisk.graph.symbolic.values import as_array
+from brisk.graph.value_types import dtype_of_element, element_of_dtype, type_of_array
+
+FREE_BYTES = 1 << 20
+"""A folded result may always be this large …"""
+
+GROWTH = 4
+"""… or this many times its constant inputs (int8 weights that are cast to float32)."""
+
+_KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", *RANDOM})
+"""Quantised weights stay as they are: solutions know what to do with them."""
+
+
+def fold_constants(draft: Draft) -> int:
+    graph = Rewriter(draft)
+    for layer in graph:
+        node = plain(layer)
+        if node is None or any(name in draft.outputs for name in node.outputs):
+            continue
+        known = as_array(draft, node.outputs[0]) if len(node.outputs) == 1 else None
+        if known is None and not _is_foldable(graph, node):
+            continue
+        results = _evaluate(graph, node) if known is None else [known]
+        if results is None:
+            continue
+        for name, array in zip(node.outputs, results, strict=True):
+            if name:
+                array.setflags(write=False)
+                draft.weights[name] = array
+                draft.types[name] = type_of_array(array)
+        graph.remove(layer)
+    return graph.commit()
+
+
+def _is_foldable(graph: Rewriter, node: Node) -> bool:
+    draft = graph.draft
+    if node.operator in _KEPT or node.domain or not node.inputs:
+        return False
+    arrays = [draft.weights.get(name) for name in node.inputs if name]
+    if any(array is None for array in arrays):
+        return False
+    limit = max(FREE_BYTES, GROWTH * sum(array.nbytes for array in arrays if array is not None))
+    return all(not name or _size(draft, name) <= limit for name in node.outputs)
+
+
+def _size(draft: Draft, name: str) -> float:
+    """Bytes of a value to come; infinite where the types do not tell."""
+    kind = draft.type_of(name)
+    if kind.container is not Container.TENSOR or not kind.is_static or kind.dtype is None:
+        return float("inf")
+    assert kind.shape is not None
+    if kind.dtype == "string":
+        return float("inf")
+    item = dtype_of_element(element_of_dtype(kind.dtype)).itemsize
+    return prod(int(size) for size in kind.shape if size is not None) * item
+
+
+def _evaluate(graph: Rewriter, node: Node) -> list[np.ndarray] | None:
+    """The node's outputs; None where the reference cannot compute them."""
+    inputs = {name: graph.draft.weights[name] for name in node.inputs if name}
+    fast = _directly(node, [inputs[name] for name in node.inputs if name in inputs])
+    if fast is not None:
+        return [fast]
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # constant NaN or infinity is the model's affair
+            model = onnx.GraphProto(name="constant", node=[to_node_proto(node)])
+            model.output.extend(onnx.ValueInfoProto(name=name) for name in node.outputs if name)
+            results: Sequence[Any] = ReferenceEvaluator(
+                model, opsets={"": max(node.version, 1)}
+            ).run(None, inputs)
+    except Exception:  # noqa: BLE001 - an operator that fails here fails at run time, if ever
+        return None
+    arrays = [np.asarray(result) for result in results]
+    made = iter(arrays)
+    return [next(made) if name else np.empty(0) for name in node.outputs]
+
+
+def _directly(node: Node, inputs: list[np.ndarray]) -> np.ndarray | None:
+    """The commonest operators on plain numbers without the reference's preparation."""
+    if any(array.dtype.kind not in "fiub" for array in inputs):
+        return None
+    operator = node.operator
+    if operator == "Mul" and inputs[0].dtype.kind != "b":
+        return np.asarray(inputs[0] * inputs[1])
+    if operator == "Cast":
+        target = dtype_of_element(int(node.attributes["to"]))  # type: ignore[arg-type]
+        widening = target.kind == "f" and inputs[0].dtype.kind in "iub"
+        return inputs[0].astype(target) if widening and target.itemsize >= 4 else None
+    if operator == "Transpose" and "perm" in node.attributes:
+        return np.ascontiguousarray(inputs[0].transpose(node.attributes["perm"]))
+    return None

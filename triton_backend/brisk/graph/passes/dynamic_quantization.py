@@ -1,0 +1,102 @@
+"""Recognises a linear layer whose input is quantised at run time, as exporters spell it.
+
+DynamicQuantizeLinear -> MatMulInteger -> Cast -> Mul by both scales (-> Add of a bias). Layers
+that share one quantised input each repeat the quantisation among their oracle nodes.
+"""
+
+from __future__ import annotations
+
+from brisk.graph.draft import Draft
+from brisk.graph.fusions import DYNAMIC_QUANTIZED_LINEAR, fused
+from brisk.graph.program import Layer, Node
+from brisk.graph.rewriting import Rewriter, optional_input, plain
+
+
+def fuse_dynamic_quantization(draft: Draft) -> int:
+    graph = Rewriter(draft)
+    for layer in list(graph):
+        node = plain(layer)
+        if node is not None and node.operator == "MatMulInteger":
+            _fuse(graph, layer, node)
+    return graph.commit()
+
+
+def _fuse(graph: Rewriter, layer: Layer, product: Node) -> None:
+    draft = graph.draft
+    quantise = graph.made_by(product.inputs[0], "DynamicQuantizeLinear")
+    weight = graph.constant(product.inputs[1])
+    zero_point = optional_input(product, 3)
+    if quantise is None or weight is None or weight.ndim != 2:
+        return
+    if (
+        product.inputs[0] != quantise.outputs[0]
+        or optional_input(product, 2) != quantise.outputs[2]
+    ):
+        return
+    columns = (weight.shape[1],)
+    if zero_point and not _is_per_column(graph, zero_point, columns):
+        return
+    cast_layer = graph.sole_reader(product.outputs[0])
+    cast = None if cast_layer is None else plain(cast_layer)
+    if cast_layer is None or cast is None or cast.operator != "Cast":
+        return
+    if draft.type_of(cast.outputs[0]).dtype != "float32":
+        return
+    root = graph.sole_reader(cast.outputs[0])
+    scaling = None if root is None else plain(root)
+    if root is None or scaling is None or scaling.operator != "Mul":
+        return
+    scales = scaling.inputs[1 if scaling.inputs[0] == cast.outputs[0] else 0]
+    combined, combined_layer = graph.made_by(scales, "Mul"), graph.maker(scales)
+    if combined is None or combined_layer is None or quantise.outputs[1] not in combined.inputs:
+        return
+    scale = combined.inputs[1 if combined.inputs[0] == quantise.outputs[1] else 0]
+    if not _is_per_column(graph, scale, columns):
+        return
+    parts = [layer, cast_layer, combined_layer, root]
+    bias = ""
+    adder = graph.sole_reader(root.outputs[0])
+    add = None if adder is None else plain(adder)
+    if adder is not None and add is not None and add.operator == "Add":
+        other = add.inputs[1 if add.inputs[0] == root.outputs[0] else 0]
+        array = graph.constant(other)
+        if array is not None and array.shape == columns:
+            bias, root = other, adder
+            parts.append(adder)
+    inputs = (quantise.inputs[0], product.inputs[1], scale, zero_point, bias)
+    while not inputs[-1]:
+        inputs = inputs[:-1]
+    main = fused(DYNAMIC_QUANTIZED_LINEAR, inputs, root.outputs, layer.name)
+    graph.fuse(root, parts, main, nodes=_oracle(graph, quantise, parts))
+
+
+def _is_per_column(graph: Rewriter, name: str, columns: tuple[int, ...]) -> bool:
+    array = graph.constant(name)
+    return array is not None and array.shape in ((), (1,), columns)
+
+
+def _oracle(graph: Rewriter, quantise: Node, parts: list[Layer]) -> list[Node]:
+    """The parts' nodes behind a quantisation with results of their own."""
+    draft = graph.draft
+    target = parts[-1].outputs[0]
+    names = {
+        name: draft.add_value(f"{target}.{part}", draft.type_of(name))
+        for name, part in zip(quantise.outputs, ("quantised", "scale", "zero_point"), strict=True)
+    }
+    own = draft.node("DynamicQuantizeLinear", quantise.inputs, tuple(names.values()))
+    nodes = [own]
+    for part in parts:
+        main = part.main
+        inputs = tuple(names.get(name, name) for name in main.inputs)
+        nodes.append(
+            Node(
+                main.operator,
+                inputs,
+                main.outputs,
+                main.attributes,
+                main.domain,
+                main.version,
+                main.name,
+            )
+        )
+    return nodes
