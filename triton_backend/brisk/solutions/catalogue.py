@@ -10,8 +10,17 @@ from brisk.errors import UnsupportedOperatorError
 from brisk.solutions.base import Problem, Solution, Verdict
 
 FAMILIES: tuple[str, ...] = (
+    "convolution_small",
+    "convolution",
+    "convolution_torch",
+    "convolution_transpose",
+    "gemm",
+    "gemm_torch",
+    "attention",
+    "normalisation",
     "activation",
     "elementwise",
+    "pooling",
     "movement",
     "reduction",
     "control",

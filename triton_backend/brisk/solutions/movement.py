@@ -10,6 +10,7 @@ from brisk.solutions.generating import GENERATING
 from brisk.solutions.indexing import INDEXING
 from brisk.solutions.joining import JOINING
 from brisk.solutions.reshaping import RESHAPING
+from brisk.solutions.resizing import RESIZING
 from brisk.solutions.rules import Rule, RuleFamily
 from brisk.solutions.scattering import SCATTERING
 from brisk.solutions.sequences import SEQUENCES
@@ -20,7 +21,7 @@ class Movement(RuleFamily):
     pattern = Pattern.MOVEMENT
     rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
         ("", name): rule
-        for rules in (RESHAPING, INDEXING, SCATTERING, JOINING, GENERATING, SEQUENCES)
+        for rules in (RESHAPING, INDEXING, SCATTERING, JOINING, GENERATING, RESIZING, SEQUENCES)
         for name, rule in rules.items()
     }
 

@@ -45,7 +45,7 @@ def _extreme(
         elif x.dtype is torch.bool:
             end = not smallest
         else:
-            limits: Any = torch.iinfo(x.dtype)
+            limits = torch.iinfo(x.dtype)  # type: ignore[no-untyped-call]
             end = limits.min if smallest else limits.max
         return torch.full_like(x.sum(axes, keepdim=keep), end, dtype=x.dtype)
     return function(x, axes, keepdim=keep)
