@@ -14,6 +14,7 @@ import hashlib
 import os
 import shutil
 import sys
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +104,7 @@ def install(
             f"'{directory}' holds no python/libtriton_python.so: it is no Triton backend "
             "directory, or one without the Python backend, which Brisk needs"
         )
-    if not name or Path(name).name != name:
+    if name in ("", "..") or Path(name).name != name:
         raise InvalidConfigurationError(f"'{name}' is no backend name")
     target = directory / name
     if target.exists() and not _is_ours(target):
@@ -148,6 +149,6 @@ def _link(source: Path, target: Path) -> None:
         return
     if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     temporary.symlink_to(source)
     temporary.replace(target)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Mapping, Sequence
@@ -23,6 +23,7 @@ from brisk.server.options import Endpoints, endpoints, on_loopback, with_default
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 45.0
 _POLL_S = 0.05
+_PROBE_TIMEOUT_S = 2.0
 _SHARED_MEMORY = Path("/dev/shm")
 _TAIL_LINES = 30
 _REGION_OPTION = "shm-region-prefix-name"
@@ -141,20 +142,19 @@ class TritonServer:
             time.sleep(_POLL_S)
 
     def is_ready(self) -> bool:
-        """True when the process runs and its readiness endpoint answers 200.
+        """True when the process runs, its models are loaded and every service listens.
 
-        Without HTTP, when the log says that gRPC is served (which Triton prints after loading).
+        Triton starts HTTP before metrics, so HTTP's word alone is not enough. Without HTTP the
+        log says that gRPC is served, which Triton prints after loading.
         """
         if self._process is None or self._process.poll() is not None:
             return False
         if self.endpoints.http is None:
-            return "Started GRPCInferenceService" in self.log_text()
-        try:
-            url = f"http://{self.endpoints.http}/v2/health/ready"
-            with urllib.request.urlopen(url, timeout=2) as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+            ready = "Started GRPCInferenceService" in self.log_text()
+        else:
+            ready = _answers_ok(f"http://{self.endpoints.http}/v2/health/ready")
+        others = (self.endpoints.grpc, self.endpoints.metrics)
+        return ready and all(_accepts(endpoint) for endpoint in others if endpoint is not None)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
         """Ask the server to end, kill it when it does not; returns its exit status.
@@ -209,3 +209,20 @@ class TritonServer:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _answers_ok(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=_PROBE_TIMEOUT_S) as answer:
+            return bool(answer.status == 200)
+    except OSError:  # an HTTP status of refusal is one, too
+        return False
+
+
+def _accepts(endpoint: str) -> bool:
+    host, _, port = endpoint.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=_PROBE_TIMEOUT_S):
+            return True
+    except OSError:
+        return False

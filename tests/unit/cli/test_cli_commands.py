@@ -1,0 +1,117 @@
+"""The command line as a user types it; each call is a process of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from identity_models import FLOAT_BATCH, write_model
+
+import brisk
+from brisk.server.locate import LIBRARY
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "brisk.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", ["serve", "install", "config", "explain", "bench", "demo"])
+def test_every_command_has_help(command: str) -> None:
+    answer = run(command, "--help")
+    assert answer.returncode == 0
+    assert f"brisk {command}" in answer.stdout.replace("python -m brisk.cli", "brisk")
+
+
+def test_the_version_is_printed() -> None:
+    assert run("--version").stdout.strip() == brisk.__version__
+
+
+def test_looking_at_help_loads_neither_torch_nor_onnx() -> None:
+    program = (
+        "import sys, brisk.cli; "
+        "print(sorted({'torch', 'onnx', 'numpy', 'tritonclient'} & sys.modules.keys()))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert answer.stdout.strip() == "[]"
+
+
+def test_serving_nothing_is_an_error_in_one_line_with_the_next_step() -> None:
+    answer = run("serve", "--http-port", "1")
+    assert answer.returncode == 1
+    assert answer.stderr == "error: no model repository; give one with --repository DIR\n"
+
+
+def test_serving_a_missing_repository_names_it(tmp_path: Path) -> None:
+    answer = run("serve", "--repository", tmp_path / "absent")
+    assert answer.returncode == 1
+    assert "absent' is no directory" in answer.stderr
+
+
+def test_a_wrong_option_of_a_command_of_our_own_is_a_usage_error() -> None:
+    answer = run("config", "--nonsense")
+    assert answer.returncode == 2
+    assert "--nonsense" in answer.stderr
+
+
+def test_config_writes_the_file_once_and_overwrites_only_when_forced(tmp_path: Path) -> None:
+    entry = write_model(tmp_path / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    assert run("config", entry).returncode == 0
+    written = (entry / "config.pbtxt").read_text()
+    assert "max_batch_size: 8" in written
+    again = run("config", entry, "--max-batch-size", "2")
+    assert again.returncode == 1
+    assert "--force overwrites it" in again.stderr
+    assert (entry / "config.pbtxt").read_text() == written
+    assert run("config", entry, "--max-batch-size", "2", "--stdout").stdout == written.replace(
+        "max_batch_size: 8", "max_batch_size: 2"
+    )
+    assert run("config", entry, "--max-batch-size", "2", "--force").returncode == 0
+    assert "max_batch_size: 2" in (entry / "config.pbtxt").read_text()
+
+
+def test_a_file_that_is_not_onnx_is_named_in_the_error(tmp_path: Path) -> None:
+    model = tmp_path / "1" / "model.onnx"
+    model.parent.mkdir()
+    model.write_text("hello")
+    answer = run("config", tmp_path)
+    assert answer.returncode == 1
+    assert str(model) in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_explain_shows_layers_problems_and_solutions(tmp_path: Path) -> None:
+    entry = write_model(tmp_path / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    answer = run("explain", entry, "--all")
+    assert answer.returncode == 0, answer.stderr
+    assert "input x: float32[batch, 3, height]" in answer.stdout
+    assert "output y: float32[batch, 3, height]" in answer.stdout
+
+
+def test_explaining_an_absent_version_lists_the_present_ones(tmp_path: Path) -> None:
+    entry = write_model(tmp_path / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    answer = run("explain", entry, "--version", "9")
+    assert answer.returncode == 1
+    assert "no version 9, only [1]" in answer.stderr
+
+
+def test_install_says_where_and_how_to_use_it(tmp_path: Path) -> None:
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python" / LIBRARY).touch()
+    answer = run("install", "--backend-directory", tmp_path, "--as", "onnxruntime", "--copy")
+    assert answer.returncode == 0, answer.stderr
+    assert str(tmp_path / "onnxruntime") in answer.stdout
+    assert not (tmp_path / "onnxruntime" / "brisk").is_symlink()
+
+
+def test_an_unknown_benchmark_is_refused() -> None:
+    answer = run("bench", "nonsense")
+    assert answer.returncode == 1
+    assert "there is no benchmark 'nonsense'" in answer.stderr
