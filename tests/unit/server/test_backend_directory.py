@@ -30,7 +30,9 @@ def test_an_assembled_directory_has_the_python_backend_and_brisk_under_both_name
     installation = locate_server()
     directory = assemble(tmp_path / "backends", installation)
     for file in installation.python_backend:
-        assert (directory / "python" / file.name).resolve() == file.resolve()
+        copied = directory / "python" / file.name
+        assert not copied.is_symlink()  # Triton refuses a library whose real path is elsewhere
+        assert copied.read_bytes() == file.read_bytes()
     for name in ("brisk", "onnxruntime"):
         assert (directory / name / "model.py").resolve() == backend_source().model
         assert (directory / name / "brisk" / "errors.py").is_file()

@@ -71,13 +71,14 @@ def assemble(
 ) -> Path:
     """Make ``directory`` a complete backend directory for ``installation``; idempotent.
 
-    Everything is a symbolic link, so a change of the code is served at the next start.
-    Safe to call by several processes at once for the same installation.
+    Brisk is linked, so a change of its code is served at the next start. The Python backend's
+    files are copied: Triton refuses a backend library whose real path is elsewhere. Safe to
+    call by several processes at once for the same installation.
     """
     python = directory / "python"
     python.mkdir(parents=True, exist_ok=True)
     for file in installation.python_backend:
-        _link(file, python / file.name)
+        _copy(file, python / file.name)
     source = backend_source()
     for name in names:
         _place(source, directory / name, copy=False)
@@ -143,12 +144,28 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
 
 
+def _copy(source: Path, target: Path) -> None:
+    """Copy unless size and time say that it was copied before; no gap when replacing."""
+    wanted = source.stat()
+    if target.is_file() and not target.is_symlink():
+        present = target.stat()
+        if (present.st_size, present.st_mtime_ns) == (wanted.st_size, wanted.st_mtime_ns):
+            return
+    temporary = _temporary(target)
+    shutil.copy2(source, temporary)
+    temporary.replace(target)
+
+
+def _temporary(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+
+
 def _link(source: Path, target: Path) -> None:
     """Make ``target`` a link to ``source``, replacing what stood there, with no gap between."""
     if target.is_symlink() and Path(os.readlink(target)) == source:
         return
     if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    temporary = _temporary(target)
     temporary.symlink_to(source)
     temporary.replace(target)

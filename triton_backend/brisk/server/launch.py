@@ -25,7 +25,8 @@ STOP_TIMEOUT_S = 45.0
 _POLL_S = 0.05
 _PROBE_TIMEOUT_S = 2.0
 _SHARED_MEMORY = Path("/dev/shm")
-_TAIL_LINES = 30
+_TAIL_LINES = 20
+_LINE_CHARACTERS = 400
 _REGION_OPTION = "shm-region-prefix-name"
 
 
@@ -187,11 +188,15 @@ class TritonServer:
             return file.read().decode(errors="replace")
 
     def log_tail(self) -> str:
-        """The last lines of the log, after the errors among the earlier ones."""
-        lines = [line for line in self.log_text().splitlines() if line.strip()]
+        """The last lines of the log, after the errors among the earlier ones; no tables."""
+        lines = [
+            line[:_LINE_CHARACTERS]
+            for line in self.log_text().splitlines()
+            if line.strip() and not line.startswith(("|", "+-"))
+        ]
         earlier, tail = lines[:-_TAIL_LINES], lines[-_TAIL_LINES:]
         errors = [line for line in earlier if line.startswith("E")]
-        return "\n".join([*errors[-10:], *tail])
+        return "\n".join([*errors[-_TAIL_LINES:], *tail])
 
     def __enter__(self) -> TritonServer:
         self.start()
