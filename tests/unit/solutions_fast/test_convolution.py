@@ -8,6 +8,9 @@ from solution_oracle import assert_agrees, layer_problem
 
 from brisk.graph.program import Epilogue, Node
 from brisk.solutions.convolution import OneDnnConvolution
+from brisk.solutions.convolution_small import SmallConvolution
+from brisk.solutions.convolution_torch import TorchConvolution
+from brisk.solutions.convolution_transpose import TorchTransposedConvolution
 
 GENERATOR = np.random.default_rng(7)
 
@@ -40,13 +43,20 @@ GEOMETRIES = [
 ]
 
 
-@pytest.mark.parametrize("solution", [OneDnnConvolution()], ids=lambda solution: solution.name)
+SOLUTIONS = [OneDnnConvolution(), TorchConvolution(), SmallConvolution()]
+
+
+@pytest.mark.parametrize("solution", SOLUTIONS, ids=lambda solution: solution.name)
 @pytest.mark.parametrize("with_bias", [False, True], ids=["no bias", "bias"])
 @pytest.mark.parametrize(("source", "weight", "attributes"), GEOMETRIES)
 def test_a_convolution_equals_its_definition(solution, with_bias, source, weight, attributes):
     values = {"x": normal(*source), "w": normal(*weight), "b": normal(weight[0])}
     node = conv(*("x", "w", "b")[: 2 + with_bias], **attributes)
-    assert_agrees(solution, layer_problem(node, values, constants=("w", "b")), values)
+    problem = layer_problem(node, values, constants=("w", "b"))
+    if isinstance(solution, SmallConvolution) and not solution.check(problem).ok:
+        assert len(source) == 5 or {"group", "dilations"} & set(attributes)
+        return
+    assert_agrees(solution, problem, values)
 
 
 STEPS = [
@@ -72,13 +82,14 @@ STEPS = [
 ]
 
 
+@pytest.mark.parametrize("solution", SOLUTIONS, ids=lambda solution: solution.name)
 @pytest.mark.parametrize("source", [(2, 4, 6, 6), (2, 4, 9)], ids=["plane", "line"])
 @pytest.mark.parametrize("step", STEPS, ids=str)
-def test_an_activation_is_applied_behind_the_convolution(step, source):
+def test_an_activation_is_applied_behind_the_convolution(step, source, solution):
     rank = len(source) - 2
     values = {"x": normal(*source), "w": normal(5, 4, *[3] * rank), "b": normal(5)}
     problem = layer_problem(conv(), values, constants=("w", "b"), epilogue=[step])
-    assert_agrees(OneDnnConvolution(), problem, values)
+    assert_agrees(solution, problem, values)
 
 
 CHAINS = [
@@ -111,7 +122,8 @@ def test_a_second_operand_joins_by_the_broadcasting_rules(steps, shape, symbolic
         conv(pads=(1,) * (2 * rank)), values,
         constants=("w", "b", *constants), epilogue=steps, symbolic=hidden,
     )  # fmt: skip
-    assert_agrees(OneDnnConvolution(), problem, values)
+    for solution in SOLUTIONS[: 2 if symbolic else 3]:
+        assert_agrees(solution, problem, values)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -133,3 +145,65 @@ def test_refusals_say_why():
         constants=("w", "b"), symbolic={"x": (2, 3)},
     )  # fmt: skip
     assert "known only at run time" in OneDnnConvolution().check(growing).reason
+
+
+@pytest.mark.parametrize("constants", [(), ("b",), ("w",), ("x",)], ids=str)
+def test_weights_may_come_with_the_call(constants):
+    values = {"x": normal(1, 4, 6, 7), "w": normal(5, 4, 3, 3), "b": normal(5), "r": normal(1)}
+    steps = [Epilogue("Relu"), Epilogue("Add", operand="r")]
+    for epilogue in ([], steps):
+        problem = layer_problem(
+            conv(auto_pad="SAME_LOWER", strides=(2, 2)), values,
+            constants=constants, epilogue=epilogue, symbolic={"x": (2, 3)},
+        )  # fmt: skip
+        assert_agrees(TorchConvolution(), problem, values)
+
+
+def test_a_small_convolution_takes_a_large_batch_too():
+    values = {"x": normal(1, 4, 8, 8), "w": normal(5, 4, 3, 3), "b": normal(5)}
+    problem = layer_problem(conv(), values, constants=("w", "b"), symbolic={"x": (0,)})
+    assert_agrees(SmallConvolution(), problem, values | {"x": normal(512, 4, 8, 8)})
+    assert_agrees(SmallConvolution(), problem, values)
+
+
+TRANSPOSED = [
+    pytest.param((2, 4, 5, 6), (4, 3, 3, 3), {}, id="plain"),
+    pytest.param((1, 4, 5, 6), (4, 3, 3, 3), {"strides": (2, 3)}, id="strides"),
+    pytest.param((1, 4, 5, 6), (4, 3, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}, id="pads"),
+    pytest.param((1, 4, 5, 6), (4, 3, 3, 3), {"pads": (0, 1, 2, 0)}, id="asymmetric"),
+    pytest.param(
+        (1, 4, 5, 6), (4, 3, 3, 3), {"strides": (2, 2), "output_padding": (1, 1)}, id="extra"
+    ),
+    pytest.param((1, 4, 5, 6), (4, 3, 3, 3), {"dilations": (2, 2)}, id="dilations"),
+    pytest.param((1, 4, 5), (4, 3, 3), {"strides": (2,), "pads": (1, 0)}, id="line"),
+    pytest.param((1, 4, 3, 4, 3), (4, 3, 2, 2, 2), {"strides": (2, 1, 2)}, id="volume"),
+    pytest.param(
+        (1, 4, 5, 6), (4, 3, 3, 3), {"auto_pad": "SAME_UPPER", "strides": (2, 2)}, id="same upper"
+    ),
+    pytest.param(
+        (1, 4, 5, 6), (4, 3, 3, 3), {"auto_pad": "SAME_LOWER", "strides": (2, 2)}, id="same lower"
+    ),
+    pytest.param(
+        (1, 4, 5, 6), (4, 3, 4, 4),
+        {"auto_pad": "SAME_UPPER", "strides": (2, 2), "output_shape": (9, 11)}, id="output shape",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("constants", [("w", "b"), ()], ids=["constant", "variable"])
+@pytest.mark.parametrize(("source", "weight", "attributes"), TRANSPOSED)
+def test_a_transposed_convolution_equals_its_definition(source, weight, attributes, constants):
+    values = {"x": normal(*source), "w": normal(*weight), "b": normal(3)}
+    node = Node("ConvTranspose", ("x", "w", "b"), ("y",), attributes, version=22)
+    problem = layer_problem(node, values, constants=constants)
+    assert_agrees(TorchTransposedConvolution(), problem, values)
+
+
+def test_an_output_shape_larger_than_the_product_is_filled_at_the_end():
+    values = {"x": normal(1, 1, 3, 3), "w": normal(1, 2, 3, 3)}
+    node = Node(
+        "ConvTranspose", ("x", "w"), ("y",), {"strides": (3, 2), "output_shape": (10, 8)},
+        version=22,
+    )  # fmt: skip
+    problem = layer_problem(node, values, constants=("w",))
+    assert_agrees(TorchTransposedConvolution(), problem, values)

@@ -45,9 +45,11 @@ class OneDnnConvolution(Solution):
         return frozenset({("", "Conv")})
 
     def check(self, problem: Problem) -> Verdict:
-        weight, bias = problem.operand(1), problem.operand(2)
-        if weight is None:
-            return refused("no weights")
+        source, weight, bias = problem.operand(0), problem.operand(1), problem.operand(2)
+        if source is None or weight is None:
+            return refused("an operand is missing")
+        if source.constant is not None:
+            return refused("the input is constant")
         reason = onednn_refusal(weight.type.dtype, problem.device)
         if reason is not None:
             return refused(reason)

@@ -64,6 +64,8 @@ def unary_step(step: Epilogue) -> _Unary | None:
     if step.operator == "Clip":
         low, high = clip_bounds(step)
         return functools.partial(torch.clamp_, min=low, max=high)
+    if step.operator == "Swish" and number(attributes, "alpha", 1.0) == 1.0:
+        return _PLAIN["Silu"]
     if step.operator == "HardSigmoid":
         alpha, beta = number(attributes, "alpha", 0.2), number(attributes, "beta", 0.5)
         return lambda result: result.mul_(alpha).add_(beta).clamp_(0.0, 1.0)

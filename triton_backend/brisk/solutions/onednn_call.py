@@ -94,9 +94,14 @@ def finished(compute: Compute, finish: Finish | None, taken: int) -> Kernel:
     return lambda *operands: (finish(compute(*operands[:taken]), operands[taken:]),)
 
 
+def pad_amounts(begin: tuple[int, ...], end: tuple[int, ...]) -> list[int]:
+    """Zeros before and after each dimension as ``torch.constant_pad_nd`` wants them."""
+    pairs = reversed(list(zip(begin, end, strict=True)))
+    return [amount for pair in pairs for amount in pair]
+
+
 def _padded(compute: Compute, geometry: Geometry) -> Compute:
-    begin, end = lifted(geometry.begin, 0), lifted(geometry.end, 0)
-    amounts = [amount for pair in reversed(list(zip(begin, end, strict=True))) for amount in pair]
+    amounts = pad_amounts(lifted(geometry.begin, 0), lifted(geometry.end, 0))
 
     def padding_first(source: torch.Tensor, *operands: torch.Tensor) -> torch.Tensor:
         return compute(torch.constant_pad_nd(source, amounts), *operands)

@@ -64,6 +64,8 @@ def activation_of(step: Epilogue) -> Activation | None:
             return Activation("relu")
         finite = math.isfinite(low) and math.isfinite(high) and low <= high
         return Activation("hardtanh", (low, high)) if finite else None
+    if step.operator == "Swish" and number(step.attributes, "alpha", 1.0) == 1.0:
+        return Activation("swish")
     if step.operator == "HardSigmoid":
         alpha = number(step.attributes, "alpha", 0.2)
         beta = number(step.attributes, "beta", 0.5)

@@ -1,0 +1,77 @@
+"""Matrix products of any two operands, by torch's general operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from brisk.solutions.base import Kernel, LoadContext, Pattern, Problem, Solution, Verdict, refused
+from brisk.solutions.binding import bound_kernel, constant_operands
+from brisk.solutions.epilogue import check_epilogue, number
+from brisk.solutions.rules import FLOATS
+
+
+class TorchProduct(Solution):
+    """Gemm, MatMul with numpy's broadcasting, and Linear."""
+
+    name = "torch_product"
+    pattern = Pattern.GEMM
+
+    def operators(self) -> frozenset[tuple[str, str]]:
+        return frozenset({("", "Gemm"), ("", "MatMul"), ("brisk", "Linear")})
+
+    def check(self, problem: Problem) -> Verdict:
+        dtypes = {operand.type.dtype for operand in problem.operands if operand is not None}
+        if len(dtypes) != 1:
+            return refused(f"dtypes {sorted(map(str, dtypes))} differ")
+        dtype = dtypes.pop()
+        exact = ("int32", "int64") if _computes_integers(problem) else ()
+        if dtype not in (*sorted(FLOATS), *exact):
+            return refused(f"dtype {dtype} is not one of {', '.join((*sorted(FLOATS), *exact))}")
+        ranks = [operand.type.rank for operand in problem.operands[:2] if operand is not None]
+        if None in ranks or 0 in ranks:
+            return refused(f"operands of rank {ranks}")
+        return check_epilogue(problem)
+
+    def load(
+        self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
+    ) -> Kernel:
+        compute = _gemm(problem) if problem.operator == "Gemm" else _product
+        count = len(problem.operands)
+        return bound_kernel(problem, compute, constant_operands(problem, count))
+
+
+def _computes_integers(problem: Problem) -> bool:
+    """torch multiplies integer matrices on the CPU only; they wrap as ONNX's do."""
+    return problem.operator == "MatMul" and problem.device.type == "cpu" and not problem.epilogue
+
+
+def _product(
+    left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    result = torch.matmul(left, right)
+    return result if bias is None else result + bias
+
+
+def _gemm(problem: Problem) -> Callable[..., torch.Tensor]:
+    attributes = problem.attributes
+    left_transposed = bool(attributes.get("transA", 0))
+    right_transposed = bool(attributes.get("transB", 0))
+    alpha = number(attributes, "alpha", 1.0)
+    beta = number(attributes, "beta", 1.0)
+
+    def compute(
+        left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        left = left.t() if left_transposed else left
+        right = right.t() if right_transposed else right
+        if bias is None:
+            result = torch.mm(left, right)
+            return result if alpha == 1.0 else result.mul_(alpha)
+        return torch.addmm(bias, left, right, beta=beta, alpha=alpha)
+
+    return compute
+
+
+SOLUTIONS: tuple[Solution, ...] = (TorchProduct(),)

@@ -1,0 +1,159 @@
+"""Normalisation over fixed statistics (BatchNormalization) and over the input's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch.nn import functional
+
+from brisk.solutions.base import Kernel, Pattern, Problem, Solution
+from brisk.solutions.rules import FLOATS, Check, Rule, RuleFamily, attribute, bind, both, rank
+
+_COMPUTED = ("float32", "float64")
+
+
+def _one_float(problem: Problem) -> str | None:
+    """All operands have one floating dtype and the first one's rank is known."""
+    dtypes = {operand.type.dtype for operand in problem.operands if operand is not None}
+    if len(dtypes) != 1 or not dtypes <= FLOATS:
+        return f"dtypes {sorted(map(str, dtypes))}, one floating dtype is known"
+    if rank(problem) is None:
+        return "the input's rank is not known"
+    if len(problem.layer.outputs) != 1:
+        return f"{len(problem.layer.outputs)} outputs, only the first is computed"
+    return None
+
+
+def _rank_at_least(least: int) -> Check:
+    def check(problem: Problem) -> str | None:
+        known = rank(problem)
+        return None if known is not None and known >= least else f"rank {known} is below {least}"
+
+    return check
+
+
+def _computes_in(name: str) -> Check:
+    """The attribute ``name`` asks to compute in float32, which torch does for narrower inputs."""
+
+    def check(problem: Problem) -> str | None:
+        asked = attribute(problem, name, 1)
+        return None if asked == 1 else f"{name} {asked} is not float32"
+
+    return check
+
+
+def _scale_covers_the_axes(problem: Problem) -> str | None:
+    """Scale and bias have exactly the normalised dimensions, as torch wants them."""
+    shape = problem.operands[0].type.shape or ()  # type: ignore[union-attr]
+    axis = int(attribute(problem, "axis", -1)) % len(shape) if shape else 0
+    normalised = shape[axis:]
+    for operand in problem.operands[1:]:
+        if operand is None:
+            continue
+        given = operand.type.shape
+        if given is None or len(given) != len(normalised):
+            return f"'{operand.name}' of shape {given} for dimensions {normalised}"
+        for size, wanted in zip(given, normalised, strict=True):
+            if not isinstance(size, int) or (size != wanted and (size == 1 or wanted is int)):
+                return f"'{operand.name}' of shape {given} for dimensions {normalised}"
+    return None if problem.operand(1) is not None else "no scale"
+
+
+def _normalised_shape(problem: Problem) -> tuple[int, ...]:
+    return tuple(problem.operands[1].type.shape or ())  # type: ignore[union-attr,arg-type]
+
+
+def _batch(problem: Problem) -> Kernel:
+    epsilon = attribute(problem, "epsilon", 1e-5)
+
+    def compute(x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> torch.Tensor:
+        return torch.batch_norm(x, scale, bias, mean, variance, False, 0.0, epsilon, False)
+
+    return bind(problem, compute)
+
+
+def _layer(problem: Problem) -> Kernel:
+    epsilon, shape = attribute(problem, "epsilon", 1e-5), _normalised_shape(problem)
+    call = torch.layer_norm
+    return bind(problem, lambda x, scale, bias=None: call(x, shape, scale, bias, epsilon))
+
+
+def _root_mean_square(problem: Problem) -> Kernel:
+    epsilon, shape = attribute(problem, "epsilon", 1e-5), _normalised_shape(problem)
+    return bind(problem, lambda x, scale: torch.rms_norm(x, shape, scale, epsilon))
+
+
+def _instance(problem: Problem) -> Kernel:
+    epsilon = attribute(problem, "epsilon", 1e-5)
+
+    def compute(x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.instance_norm(x, scale, bias, None, None, True, 0.0, epsilon, False)
+
+    return bind(problem, compute)
+
+
+def _group(problem: Problem) -> Kernel:
+    epsilon = attribute(problem, "epsilon", 1e-5)
+    groups = int(attribute(problem, "num_groups", 1))
+    return bind(problem, lambda x, s, b: torch.group_norm(x, groups, s, b, epsilon, False))
+
+
+def _local_response(problem: Problem) -> Kernel:
+    size = int(attribute(problem, "size", 1))
+    alpha, beta = attribute(problem, "alpha", 1e-4), attribute(problem, "beta", 0.75)
+    bias = attribute(problem, "bias", 1.0)
+    return bind(problem, lambda x: functional.local_response_norm(x, size, alpha, beta, bias))
+
+
+def _mean_variance(problem: Problem) -> Kernel:
+    axes = list(attribute(problem, "axes", (0, 2, 3)))
+
+    def compute(x: torch.Tensor) -> torch.Tensor:
+        mean = x.mean(axes, keepdim=True)
+        deviation = ((x * x).mean(axes, keepdim=True) - mean * mean).sqrt()
+        return (x - mean) / (deviation + 1e-9)
+
+    return bind(problem, compute)
+
+
+def _infer_only(problem: Problem) -> str | None:
+    return "training mode" if attribute(problem, "training_mode", 0) else None
+
+
+def _odd_size(problem: Problem) -> str | None:
+    size = attribute(problem, "size", 1)
+    return None if size % 2 else f"a window of even size {size} lies differently in torch"
+
+
+def _rule(load: Callable[[Problem], Kernel], *checks: Check, since: int = 1) -> Rule:
+    return Rule(load, both(_one_float, *checks), since)
+
+
+class Normalisation(RuleFamily):
+    """One torch call for each operator."""
+
+    name = "torch_normalisation"
+    pattern = Pattern.NORMALISATION
+    rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
+        ("", "BatchNormalization"): _rule(_batch, _rank_at_least(2), _infer_only, since=9),
+        ("", "LayerNormalization"): _rule(
+            _layer, _rank_at_least(1), _computes_in("stash_type"), _scale_covers_the_axes
+        ),
+        ("", "RMSNormalization"): _rule(
+            _root_mean_square,
+            _rank_at_least(1),
+            _computes_in("stash_type"),
+            _scale_covers_the_axes,
+        ),
+        ("", "InstanceNormalization"): _rule(_instance, _rank_at_least(3)),
+        ("", "GroupNormalization"): _rule(
+            _group, _rank_at_least(2), _computes_in("stash_type"), since=21
+        ),
+        ("", "LRN"): _rule(_local_response, _rank_at_least(3), _odd_size),
+        ("", "MeanVarianceNormalization"): _rule(_mean_variance, _rank_at_least(1)),
+    }
+
+
+SOLUTIONS: tuple[Solution, ...] = (Normalisation(),)
