@@ -17,7 +17,8 @@ from brisk.graph.proto import operator_sets, to_node_proto
 def evaluate(program: Program, inputs: Mapping[str, Any]) -> list[Any]:
     """The outputs of ``program`` in order; values are freed by the last-use table."""
     check_integrity(program)
-    values = {**program.defaults, **inputs}
+    defaults = [variable.name for variable in program.inputs if variable.optional]
+    values = {**{name: program.weights[name] for name in defaults}, **inputs}
     for layer, dead in zip(program.layers, program.last_use, strict=True):
         known = {**program.weights, **values}
         local = {name: known[name] for name in layer.operands if name}

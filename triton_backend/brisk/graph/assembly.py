@@ -17,10 +17,10 @@ from brisk.graph.lifetimes import last_use_table
 from brisk.graph.operators import domain_of
 from brisk.graph.ordering import in_order
 from brisk.graph.passes import optimise
-from brisk.graph.program import Attribute, Node, Program, ValueType, Variable
+from brisk.graph.program import UNKNOWN_TYPE, Attribute, Node, Program, ValueType, Variable
 from brisk.graph.sources import Extraction
 from brisk.graph.tensors import densify, read_tensor
-from brisk.graph.value_types import from_type_proto, type_of_array
+from brisk.graph.value_types import complete, from_type_proto, type_of_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,9 @@ class Assembler:
         stated = [info.name for info in graph.input]
         defaults = {key: constants[key] for key in stated if key in constants}
         types = types_of(graph)
+        claims = self.extraction.claims_of(graph)
+        for key, claim in claims.items():
+            types[key] = complete(types.get(key, UNKNOWN_TYPE), claim)
         inputs = tuple(
             Variable(key, types.get(key, ValueType(None, None)), key in defaults)
             for key in stated
@@ -114,7 +117,7 @@ class Assembler:
     def _node(self, proto: NodeProto, draft: Draft) -> Node:
         domain = domain_of(proto.domain)
         version = self.versions.get(domain, 0)
-        node = Node(
+        return Node(
             proto.op_type,
             tuple(proto.input),
             tuple(proto.output),
@@ -123,7 +126,6 @@ class Assembler:
             version,
             proto.name,
         )
-        return node
 
     def _attribute(self, proto: AttributeProto, node: NodeProto, draft: Draft) -> Attribute:
         kinds = AttributeProto
@@ -242,9 +244,8 @@ def finish(draft: Draft) -> Program:
         inputs=draft.inputs,
         outputs=tuple(Variable(name, draft.type_of(name)) for name in draft.outputs),
         layers=layers,
-        weights=weights,
+        weights=weights | draft.defaults,
         types={name: value for name, value in draft.types.items() if name in mentioned},
         last_use=last_use_table(layers, inputs, draft.outputs),
         captures=draft.captures,
-        defaults=draft.defaults,
     )

@@ -38,7 +38,8 @@ def check_integrity(program: Program) -> None:
     value once and none too early; bodies are checked too.
     """
     outer = set(program.captures)
-    defined = {variable.name for variable in program.inputs} | set(program.weights) | outer
+    inputs = {variable.name for variable in program.inputs}
+    defined = inputs | set(program.weights) | outer
     assert len(program.last_use) == len(program.layers), "a last-use entry for every layer"
     alive = set(defined)
     for index, layer in enumerate(program.layers):
@@ -53,7 +54,7 @@ def check_integrity(program: Program) -> None:
             alive.add(name)
         for name in program.last_use[index]:
             assert name in alive, f"'{name}' is freed twice"
-            assert name not in program.weights, f"weight '{name}' is freed"
+            assert name in inputs or name not in program.weights, f"weight '{name}' is freed"
             assert name not in outer, f"captured '{name}' is freed"
             alive.discard(name)
         for value in layer.main.attributes.values():
@@ -65,10 +66,9 @@ def check_integrity(program: Program) -> None:
     outputs = [variable.name for variable in program.outputs]
     assert len(set(outputs)) == len(outputs), "an output is listed twice"
     computed = {name for layer in program.layers for name in layer.outputs}
-    passed_through = {variable.name for variable in program.inputs}
     for name in outputs:
         assert name in alive, f"output '{name}' does not outlive the program"
-        assert name in computed or name in passed_through, f"nothing computes output '{name}'"
+        assert name in computed or name in inputs, f"nothing computes output '{name}'"
 
 
 def _check_nodes(layer: Layer) -> None:

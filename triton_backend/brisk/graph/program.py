@@ -150,7 +150,8 @@ class Program:
     ``last_use[i]``: computed values (never weights, inputs included) that no layer after
     ``layers[i]`` reads and that are no outputs.
     ``types``: static type of every value that has one, weights included.
-    ``weights``: constants by name; arrays are read-only and may be views of a mapped file.
+    ``weights``: constants by name; arrays are read-only and may be views of the file's bytes.
+        Under the name of an optional input: its default, which is no constant.
     ``captures``: for a body of If/Loop/Scan, the outer values it reads; else empty.
     """
 
@@ -162,8 +163,6 @@ class Program:
     types: Mapping[str, ValueType]
     last_use: tuple[tuple[str, ...], ...]
     captures: tuple[str, ...] = ()
-    defaults: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Values of optional inputs for requests that leave them out; these are no weights."""
 
     def type_of(self, name: str) -> ValueType:
         """The static type of value ``name``; UNKNOWN_TYPE where inference found none."""

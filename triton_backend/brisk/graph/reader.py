@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, inliner
 
 from brisk.errors import BriskError, InvalidModelError

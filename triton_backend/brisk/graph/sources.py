@@ -13,9 +13,15 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoPro
 from brisk.errors import InvalidModelError
 from brisk.graph.inference import SMALL_TENSOR_BYTES
 from brisk.graph.operators import domain_of
+from brisk.graph.program import ValueType
 from brisk.graph.proto import to_tensor_proto
 from brisk.graph.tensors import densify, read_tensor
-from brisk.graph.value_types import ANONYMOUS_DIMENSIONS, to_type_proto, type_of_array
+from brisk.graph.value_types import (
+    from_type_proto,
+    is_anonymous,
+    to_type_proto,
+    type_of_array,
+)
 
 
 @dataclass(slots=True)
@@ -30,6 +36,8 @@ class Extraction:
     raw: Mapping[str, memoryview]
     """Data of initialisers of the main graph that was detached from the messages."""
     tables: list[dict[str, np.ndarray]] = field(default_factory=list)
+    claims: list[dict[str, ValueType]] = field(default_factory=list)
+    """What the model itself says of the types in each graph, where inference does not know."""
 
     def model(self, model: ModelProto) -> ModelProto:
         """The skeleton of ``model``, which stays as it is."""
@@ -44,14 +52,20 @@ class Extraction:
     def table_of(self, skeleton: GraphProto) -> dict[str, np.ndarray]:
         return self.tables[int(skeleton.doc_string)]
 
+    def claims_of(self, skeleton: GraphProto) -> dict[str, ValueType]:
+        return self.claims[int(skeleton.doc_string)]
+
     def graph(self, graph: GraphProto) -> GraphProto:
         table: dict[str, np.ndarray] = {}
         raw = self.raw if not self.tables else {}
         skeleton = GraphProto(name=graph.name, doc_string=str(len(self.tables)))
         self.tables.append(table)
-        for name, info in (("input", graph.input), ("output", graph.output)):
-            getattr(skeleton, name).extend(_without_anonymous_dimensions(item) for item in info)
-        skeleton.value_info.extend(map(_without_anonymous_dimensions, graph.value_info))
+        self.claims.append(
+            {info.name: from_type_proto(info.type) for info in graph.value_info}
+            | {info.name: _output_claim(info) for info in graph.output}
+        )
+        skeleton.input.extend(map(_without_anonymous_dimensions, graph.input))
+        skeleton.output.extend(map(_without_shape, graph.output))
         for tensor in graph.initializer:
             self._keep(
                 table, tensor.name, read_tensor(tensor, self.directory, raw.get(tensor.name))
@@ -132,6 +146,23 @@ class Extraction:
         return array
 
 
+def _output_claim(info: ValueInfoProto) -> ValueType:
+    """Exporters write the sizes of their example into outputs; only the rank is believed."""
+    claim = from_type_proto(info.type)
+    shape = None if claim.shape is None else (None,) * len(claim.shape)
+    return ValueType(claim.dtype, shape, claim.container)
+
+
+def _without_shape(info: ValueInfoProto) -> ValueInfoProto:
+    """``info`` of a tensor with its element type alone."""
+    kind = info.type.tensor_type
+    if info.type.WhichOneof("value") != "tensor_type" or not kind.HasField("shape"):
+        return info
+    copy = ValueInfoProto(name=info.name)
+    copy.type.tensor_type.elem_type = kind.elem_type
+    return copy
+
+
 def _without_anonymous_dimensions(info: ValueInfoProto) -> ValueInfoProto:
     """``info`` without sizes that only look like numbers or like one shared name."""
     if info.type.WhichOneof("value") != "tensor_type":
@@ -150,4 +181,4 @@ def _without_anonymous_dimensions(info: ValueInfoProto) -> ValueInfoProto:
 def _is_anonymous(dim: onnx.TensorShapeProto.Dimension) -> bool:
     if dim.HasField("dim_value"):
         return bool(dim.dim_value < 0)
-    return dim.HasField("dim_param") and dim.dim_param in ANONYMOUS_DIMENSIONS
+    return dim.HasField("dim_param") and is_anonymous(dim.dim_param)

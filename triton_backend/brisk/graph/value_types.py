@@ -14,6 +14,11 @@ ANONYMOUS_DIMENSIONS = frozenset({"", "?", "-1", "None", "none", "unk"})
 """Names that exporters give to several sizes that need not be equal."""
 
 
+def is_anonymous(name: str) -> bool:
+    """Whether a dimension's name identifies nothing; inference numbers its own from ``unk__0``."""
+    return name in ANONYMOUS_DIMENSIONS or name.startswith("unk__")
+
+
 @cache
 def dtype_of_element(element: int) -> np.dtype:
     """numpy (or ml_dtypes) dtype of a TensorProto.DataType; KeyError where there is none."""
@@ -53,7 +58,7 @@ def type_of_array(array: np.ndarray) -> ValueType:
 def _dimension(dim: onnx.TensorShapeProto.Dimension) -> Dimension:
     if dim.HasField("dim_value"):
         return dim.dim_value if dim.dim_value >= 0 else None
-    return None if dim.dim_param in ANONYMOUS_DIMENSIONS else dim.dim_param
+    return None if is_anonymous(dim.dim_param) else dim.dim_param
 
 
 _CONTAINERS = {
@@ -94,6 +99,20 @@ def to_type_proto(value: ValueType) -> TypeProto | None:
     if value.container is Container.SEQUENCE:
         return helper.make_sequence_type_proto(tensor)
     return None
+
+
+def complete(known: ValueType, claim: ValueType) -> ValueType:
+    """``known``, with what is missing taken from ``claim``."""
+    if known.dtype is None and known.shape is None:
+        return claim
+    shape = known.shape
+    if shape is None:
+        shape = claim.shape
+    elif claim.shape is not None and len(claim.shape) == len(shape):
+        shape = tuple(
+            said if size is None else size for size, said in zip(shape, claim.shape, strict=True)
+        )
+    return ValueType(known.dtype or claim.dtype, shape, known.container)
 
 
 def merge(known: ValueType, better: ValueType) -> ValueType:
