@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -125,10 +124,12 @@ def _load_shape(problem: Problem) -> Kernel:
     start = attribute(problem, "start", 0)
     end = attribute(problem, "end", None)
 
-    def shape(x: Any) -> torch.Tensor:
-        return torch.tensor(x.shape[start:end], dtype=torch.int64)
-
-    return bind(problem, shape)
+    operand = problem.operands[0]
+    if operand is None or operand.type.dtype not in STORED:  # strings and such, as arrays
+        return bind(problem, lambda x: torch.tensor(x.shape[start:end], dtype=torch.int64))
+    if start == 0 and end is None:
+        return bind(problem, torch._shape_as_tensor)
+    return bind(problem, lambda x: torch._shape_as_tensor(x)[start:end])
 
 
 def _load_size(problem: Problem) -> Kernel:

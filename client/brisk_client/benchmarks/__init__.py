@@ -1,0 +1,1 @@
+"""Measurements that `brisk bench` runs, one module each; every one returns a report."""

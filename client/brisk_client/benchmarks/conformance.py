@@ -1,0 +1,103 @@
+"""`brisk bench conformance`: how much of ONNX's own node tests Brisk passes, and on what."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import platform
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import torch
+
+from brisk.solutions.catalogue import default_catalogue
+from brisk_client.benchmarks.onnx_cases import Outcome, collect_cases, run_case
+from brisk_client.report import Check, Report
+
+EXPECTED_SHARE = 0.97
+"""Of all cases, excluded ones counted as failed."""
+
+QUICK_STRIDE = 10
+"""A quick run takes every tenth case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """Cases, by a shell pattern of their names, that cannot pass, and why."""
+
+    pattern: str
+    reason: str
+
+    def covers(self, name: str) -> bool:
+        return fnmatch.fnmatchcase(name, self.pattern)
+
+
+EXCLUSIONS: tuple[Exclusion, ...] = (
+    Exclusion("test_bernoulli*", "random numbers: the definition does not say which generator"),
+    Exclusion("test_not_?d", "opset 1; Brisk reads opset 7 and newer"),
+)
+
+
+def exclusion_of(name: str) -> Exclusion | None:
+    return next((exclusion for exclusion in EXCLUSIONS if exclusion.covers(name)), None)
+
+
+def run(quick: bool) -> Report:
+    """Run the node cases, a tenth of them where ``quick``, on the CPU."""
+    cases = collect_cases()[:: QUICK_STRIDE if quick else 1]
+    device = torch.device("cpu")
+    outcomes = [run_case(case, default_catalogue(), device) for case in cases]
+    return summarise(outcomes)
+
+
+def summarise(outcomes: Sequence[Outcome]) -> Report:
+    """The report of ``outcomes``: one row for each group, checks, and every exclusion."""
+    passed = [outcome for outcome in outcomes if outcome.passed]
+    excluded = [outcome for outcome in outcomes if exclusion_of(outcome.name) is not None]
+    failed = [outcome for outcome in outcomes if not outcome.passed and outcome not in excluded]
+    unexpected = [outcome.name for outcome in excluded if outcome.passed]
+    by_reference = [outcome for outcome in passed if not outcome.is_tuned]
+    share = len(passed) / max(len(outcomes), 1)
+    rows: list[dict[str, Any]] = [
+        {"group": "all cases", "cases": len(outcomes)},
+        {"group": "passed", "cases": len(passed)},
+        {"group": "passed on the reference solution alone", "cases": len(by_reference)},
+        {"group": "excluded", "cases": len(excluded)},
+        {"group": "failed", "cases": len(failed)},
+    ]
+    checks = [
+        Check("share passed", round(share, 4), f">= {EXPECTED_SHARE}", share >= EXPECTED_SHARE),
+        Check("cases failed", len(failed), "0", not failed),
+        Check("exclusions that pass", len(unexpected), "0", not unexpected),
+    ]
+    return Report(
+        name="conformance",
+        machine={"processor": platform.machine(), "cores": os.cpu_count()},
+        versions={"onnx": onnx.__version__, "torch": torch.__version__},
+        rows=rows,
+        checks=checks,
+        notes=[
+            *(f"failed: {outcome.name}: {outcome.failure}" for outcome in failed),
+            *(f"passes although excluded: {name}" for name in unexpected),
+            *_exclusion_notes(excluded),
+            f"on the reference solution alone, by operator: {_operators(by_reference)}",
+        ],
+    )
+
+
+def _exclusion_notes(excluded: Iterable[Outcome]) -> list[str]:
+    counts = Counter(exclusion_of(outcome.name) for outcome in excluded)
+    return [
+        f"excluded: {exclusion.pattern} ({count} cases): {exclusion.reason}"
+        for exclusion, count in counts.items()
+        if exclusion is not None
+    ]
+
+
+def _operators(outcomes: Iterable[Outcome]) -> str:
+    """Case names without their variants, most frequent first: ``cast 98, attention 93 …``."""
+    words = (outcome.name.removeprefix("test_").split("_")[0] for outcome in outcomes)
+    return ", ".join(f"{word} {count}" for word, count in Counter(words).most_common())
