@@ -45,7 +45,7 @@ def _extreme(
         elif x.dtype is torch.bool:
             end = not smallest
         else:
-            limits = torch.iinfo(x.dtype)  # type: ignore[no-untyped-call]
+            limits = torch.iinfo(x.dtype)
             end = limits.min if smallest else limits.max
         return torch.full_like(x.sum(axes, keepdim=keep), end, dtype=x.dtype)
     return function(x, axes, keepdim=keep)
@@ -98,7 +98,7 @@ def _loader(function: Reduce) -> Callable[[Problem], Kernel]:
     def load(problem: Problem) -> Kernel:
         keep = bool(attribute(problem, "keepdims", 1))
         empty_means_none = bool(attribute(problem, "noop_with_empty_axes", 0))
-        on_element = _ELEMENT_MAPS.get(function, lambda x: x)
+        on_element: Callable[[torch.Tensor], Any] = _ELEMENT_MAPS.get(function, lambda x: x)
         axes_operand = problem.operand(1)
         if axes_operand is not None and axes_operand.constant is not None:
             axes = tuple(axes_operand.constant.reshape(-1).tolist())
