@@ -11,10 +11,10 @@ _LENGTH = struct.Struct("<I")
 
 
 def serialise(elements: Iterable[object]) -> bytes:
-    """Elements (bytes or str, str as UTF-8) in order, each behind its length."""
+    """Elements (bytes, or str as UTF-8 with surrogate escapes) in order, each behind its length."""
     parts: list[bytes] = []
     for element in elements:
-        data = element if isinstance(element, bytes) else str(element).encode("utf-8")
+        data = element if isinstance(element, bytes) else str(element).encode("utf-8", "surrogateescape")
         parts.append(_LENGTH.pack(len(data)))
         parts.append(data)
     return b"".join(parts)

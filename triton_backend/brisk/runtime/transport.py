@@ -1,0 +1,179 @@
+"""The worker's sockets: accepting, reading and writing without ever blocking on a peer."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from brisk.errors import ProtocolError
+from brisk.wire.arena import Arena, ArenaView
+from brisk.wire.channel import check_peer, receive_record, send_bytes, slab_records
+from brisk.wire.codec import encode_record
+from brisk.wire.records import Record
+
+MAX_OUTBOX_RECORDS = 65536
+"""Records a peer may leave unread before its connection is given up."""
+
+RECORDS_PER_TURN = 32
+"""Records read from one peer before the next one has its turn."""
+
+
+class Peer:
+    """A connected frontend and the memory shared with it."""
+
+    __slots__ = ("arena", "is_open", "is_welcome", "number", "outbox", "pid", "socket", "view")
+
+    def __init__(self, number: int, connection: socket.socket) -> None:
+        self.number = number
+        self.socket = connection
+        self.view = ArenaView()
+        self.arena = Arena()
+        self.outbox: deque[tuple[bytes, int | None]] = deque()
+        self.is_open = True
+        self.is_welcome = False
+        self.pid = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """``record`` came from ``peer``; a ``descriptor`` is the receiver's to close."""
+
+    peer: Peer
+    record: Record
+    descriptor: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """``peer`` is gone, for the reason given; None where it just closed."""
+
+    peer: Peer
+    reason: str | None
+
+
+class Transport:
+    """All peers of a worker. One thread, except ``wake``."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        listener.setblocking(False)
+        self._listener = listener
+        self._poll = select.epoll()
+        self._poll.register(listener.fileno(), select.EPOLLIN)
+        self._alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll.register(self._alarm, select.EPOLLIN)
+        self._peers: dict[int, Peer] = {}
+        self._departures: deque[Departure] = deque()
+        self._accepted = 0
+
+    @property
+    def peer_count(self) -> int:
+        return len(self._peers)
+
+    def wake(self) -> None:
+        """End a ``poll`` that waits; any thread."""
+        os.eventfd_write(self._alarm, 1)
+
+    def poll(self, timeout_s: float | None) -> Iterator[Arrival | Departure]:
+        """What has come within ``timeout_s``; 0 does not wait, None waits for anything."""
+        if self._departures:
+            timeout_s = 0
+        for descriptor, events in self._poll.poll(-1 if timeout_s is None else timeout_s):
+            if descriptor == self._listener.fileno():
+                self._accept()
+            elif descriptor == self._alarm:
+                os.eventfd_read(self._alarm)
+            elif (peer := self._peers.get(descriptor)) is not None:
+                if events & select.EPOLLOUT:
+                    self._flush(peer)
+                if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
+                    yield from self._read(peer)
+        while self._departures:
+            yield self._departures.popleft()
+
+    def send(self, peer: Peer, record: Record) -> None:
+        """Send now or as soon as the peer reads; slabs made meanwhile are announced first."""
+        if not peer.is_open:
+            return
+        for change, descriptor in slab_records(peer.arena.take_changes()):
+            # The slab may be given up, and its descriptor closed, before the peer reads this.
+            copy = None if descriptor is None else os.dup(descriptor)
+            peer.outbox.append((encode_record(change), copy))
+        peer.outbox.append((encode_record(record), None))
+        self._flush(peer)
+
+    def drop(self, peer: Peer, reason: str | None) -> None:
+        """Close the connection; the next ``poll`` tells of the departure."""
+        if not peer.is_open:
+            return
+        peer.is_open = False
+        del self._peers[peer.socket.fileno()]
+        self._poll.unregister(peer.socket.fileno())
+        peer.socket.close()
+        for _, descriptor in peer.outbox:
+            if descriptor is not None:
+                os.close(descriptor)
+        peer.outbox.clear()
+        self._departures.append(Departure(peer, reason))
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            try:
+                check_peer(connection)
+            except ProtocolError:
+                connection.close()
+                continue
+            connection.setblocking(False)
+            self._accepted += 1
+            self._peers[connection.fileno()] = Peer(self._accepted, connection)
+            self._poll.register(connection.fileno(), select.EPOLLIN)
+
+    def _read(self, peer: Peer) -> Iterator[Arrival]:
+        for _ in range(RECORDS_PER_TURN):
+            if not peer.is_open:
+                return
+            try:
+                record, descriptor = receive_record(peer.socket)
+            except BlockingIOError:
+                return
+            except (EOFError, ConnectionError):
+                self.drop(peer, None)
+                return
+            except (ProtocolError, OSError) as error:
+                self.drop(peer, str(error))
+                return
+            yield Arrival(peer, record, descriptor)
+
+    def _flush(self, peer: Peer) -> None:
+        had_more = len(peer.outbox) > 1
+        while peer.outbox:
+            data, descriptor = peer.outbox[0]
+            try:
+                send_bytes(peer.socket, data, descriptor)
+            except BlockingIOError:
+                if len(peer.outbox) > MAX_OUTBOX_RECORDS:
+                    self.drop(peer, f"{MAX_OUTBOX_RECORDS} records left unread")
+                else:
+                    self._poll.modify(peer.socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
+                return
+            except OSError as error:
+                self.drop(peer, None if isinstance(error, ConnectionError) else str(error))
+                return
+            peer.outbox.popleft()
+            if descriptor is not None:
+                os.close(descriptor)
+        if had_more:
+            self._poll.modify(peer.socket.fileno(), select.EPOLLIN)
+
+    def close(self) -> None:
+        for peer in list(self._peers.values()):
+            self.drop(peer, None)
+        self._poll.close()
+        os.close(self._alarm)
