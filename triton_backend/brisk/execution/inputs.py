@@ -35,7 +35,7 @@ class InputSlot:
             self._check_tensor(value, declared)
         elif declared.container is Container.SEQUENCE and not isinstance(value, list):
             raise InvalidRequestError(f"input '{self.variable.name}': expected a sequence")
-        return _move(value, device)
+        return move(value, device)
 
     def _check_tensor(self, value: Value, declared: ValueType) -> None:
         if value is None or isinstance(value, list):
@@ -67,9 +67,10 @@ def describe(declared: ValueType) -> str:
     return f"{declared.dtype} [{sizes}]"
 
 
-def _move(value: Value, device: torch.device) -> Value:
+def move(value: Value, device: torch.device) -> Value:
+    """The value on ``device``; itself where it is there, or is nothing that torch holds."""
     if isinstance(value, torch.Tensor):
         return value if value.device == device else value.to(device)
     if isinstance(value, list):
-        return [_move(item, device) for item in value]
+        return [move(item, device) for item in value]
     return value

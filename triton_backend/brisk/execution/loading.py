@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from brisk.errors import BriskError, InternalError, InvalidRequestError
-from brisk.execution.inputs import InputSlot
+from brisk.execution.inputs import InputSlot, move
 from brisk.execution.plan import NO_CONSTANTS, LayerPlan, constants_of, make_plan
 from brisk.graph.program import Layer, Program
 from brisk.solutions.base import BodyRunner, Kernel, LoadContext, Solution, Value
@@ -93,10 +93,9 @@ def load_program(
     catalogue = catalogue or default_catalogue()
     plan = make_plan(program, device, catalogue, outer_constants)
     constants = constants_of(program, outer_constants)
-    context = _load_context(device, catalogue)
     slots = _assign_slots(program, constants)
     layers = tuple(
-        _load_layer(planned, slots, program.last_use[planned.problem.layer.index], context)
+        _load_layer(planned, slots, program.last_use[planned.problem.layer.index], catalogue)
         for planned in plan.layers
     )
     initial: list[Value] = [None] * (len(slots) + 1)
@@ -131,10 +130,11 @@ def _assign_slots(program: Program, constants: Mapping[str, np.ndarray]) -> dict
 
 
 def _load_layer(
-    planned: LayerPlan, slots: Mapping[str, int], last_use: Sequence[str], context: LoadContext
+    planned: LayerPlan, slots: Mapping[str, int], last_use: Sequence[str], catalogue: Catalogue
 ) -> LoadedLayer:
     problem, solution = planned.problem, planned.solution
     layer = problem.layer
+    context = _load_context(problem.device, catalogue)
     try:
         kernel = solution.load(problem, solution.transform(problem), context)
     except BriskError:
@@ -144,6 +144,8 @@ def _load_layer(
             f"solution '{solution.name}' accepted {layer.main.describe()} but failed to load: "
             f"{type(error).__name__}: {error}"
         ) from error
+    if planned.moves:
+        kernel = _with_moves(kernel, planned.moves, problem.device)
     return LoadedLayer(
         layer=layer,
         solution=solution,
@@ -154,16 +156,31 @@ def _load_layer(
     )
 
 
+def _with_moves(kernel: Kernel, moves: Sequence[int], device: torch.device) -> Kernel:
+    """The kernel behind copies of some of its operands to the device."""
+
+    def moved(*values: Value) -> Sequence[Value]:
+        arguments = list(values)
+        for place in moves:
+            arguments[place] = move(arguments[place], device)
+        return kernel(*arguments)
+
+    return moved
+
+
 def _load_context(device: torch.device, catalogue: Catalogue) -> LoadContext:
     def load_body(body: Program, constants: Mapping[str, np.ndarray]) -> BodyRunner:
-        from brisk.execution.serial import run_serially  # a body runs as a program does
+        from brisk.execution.frame import Frame  # a body runs as a program does
 
         loaded = load_program(body, device, catalogue, constants)
         names = [variable.name for variable in body.outputs]
 
         def run(values: Mapping[str, Value]) -> list[Value]:
-            results = run_serially(loaded, values)
-            return [results[name] for name in names]
+            frame = Frame(loaded, values)
+            while not frame.step():
+                pass
+            results = frame.results()
+            return [move(results[name], device) for name in names]
 
         return run
 

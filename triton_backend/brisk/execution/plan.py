@@ -8,21 +8,28 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from brisk.execution.placement import host_values, operands_to_move
 from brisk.graph.program import Program
 from brisk.solutions.base import Problem, Solution, Verdict
 from brisk.solutions.catalogue import Catalogue
 from brisk.solutions.problem import make_problem
 
 NO_CONSTANTS: Mapping[str, np.ndarray] = {}
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """``passed_over``: better candidates, each with its reason, in order of preference."""
+    """``passed_over``: better candidates, each with its reason, in order of preference.
+
+    ``moves``: places among the dynamic operands of values that are on the CPU and are needed on
+    the problem's device, which is the CPU for layers that only compute sizes.
+    """
 
     problem: Problem
     solution: Solution
     passed_over: tuple[tuple[Solution, Verdict], ...]
+    moves: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +59,19 @@ def make_plan(
     Raises UnsupportedOperatorError naming the first layer that has none.
     """
     constants = constants_of(program, outer_constants)
+    host = host_values(program, constants) if device.type != "cpu" else frozenset()
     layers = []
     for layer in program.layers:
-        problem = make_problem(program, layer, constants, device)
-        layers.append(_plan_layer(problem, catalogue))
+        on_host = any(name in host for name in layer.outputs)
+        problem = make_problem(program, layer, constants, _CPU if on_host else device)
+        layers.append(_plan_layer(problem, catalogue, operands_to_move(problem, host)))
     return Plan(program, device, tuple(layers))
 
 
-def _plan_layer(problem: Problem, catalogue: Catalogue) -> LayerPlan:
+def _plan_layer(problem: Problem, catalogue: Catalogue, moves: tuple[int, ...]) -> LayerPlan:
     passed_over: list[tuple[Solution, Verdict]] = []
     for solution, verdict in catalogue.consider(problem):
         if verdict.ok:
-            return LayerPlan(problem, solution, tuple(passed_over))
+            return LayerPlan(problem, solution, tuple(passed_over), moves)
         passed_over.append((solution, verdict))
     return LayerPlan(problem, catalogue.choose(problem), ())  # raises with the reasons

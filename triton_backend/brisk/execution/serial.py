@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from brisk.execution.frame import Frame
 from brisk.execution.loading import LoadedProgram
 from brisk.solutions.base import Value
@@ -13,7 +15,8 @@ def run_serially(
     loaded: LoadedProgram, inputs: Mapping[str, Value], requested: Sequence[str] | None = None
 ) -> dict[str, Value]:
     """Run the whole program in the calling thread; the requested outputs by name."""
-    frame = Frame(loaded, inputs, requested)
-    while not frame.step():
-        pass
-    return frame.results()
+    with torch.inference_mode():
+        frame = Frame(loaded, inputs, requested)
+        while not frame.step():
+            pass
+        return frame.results()
