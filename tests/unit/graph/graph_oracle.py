@@ -64,6 +64,9 @@ def apply_epilogue(step: Epilogue, value: np.ndarray, operand: np.ndarray | None
     if step.operator == "Silu":
         return value / (1 + np.exp(-value))
     if step.operator == "Clip":
-        return np.clip(value, step.attributes.get("min"), step.attributes.get("max"))
+        low, high = (step.attributes.get(name) for name in ("min", "max"))
+        assert isinstance(low, float)
+        assert isinstance(high, float)
+        return np.clip(value, low, high)
     node = onnx.helper.make_node(step.operator, ["x"], ["y"], **step.attributes)
     return ReferenceEvaluator(node).run(None, {"x": value})[0]

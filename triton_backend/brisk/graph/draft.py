@@ -120,6 +120,23 @@ class Draft:
         return counts
 
 
+def rename_result(layer: Layer, old: str, new: str) -> Layer:
+    """``layer`` making ``new`` where it made ``old``."""
+
+    def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(new if name == old else name for name in names)
+
+    return replace(
+        layer,
+        main=replace(layer.main, outputs=renamed(layer.main.outputs)),
+        nodes=tuple(
+            replace(node, inputs=renamed(node.inputs), outputs=renamed(node.outputs))
+            for node in layer.nodes
+        ),
+        outputs=renamed(layer.outputs),
+    )
+
+
 def rename_reads(layer: Layer, names: dict[str, str]) -> Layer:
     """``layer`` reading ``names[x]`` instead of ``x``.
 

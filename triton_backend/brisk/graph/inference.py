@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import onnx
-from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
+from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto, ValueInfoProto, shape_inference
 
 from brisk.graph.draft import Draft, has_body

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 
 import onnx
@@ -44,23 +43,6 @@ def domain_of(name: str) -> str:
     return "" if name == "ai.onnx" else name
 
 
-def check_operator_sets(versions: Mapping[str, int], label: str) -> None:
-    """Refuse a default operator set older or newer than Brisk reads."""
-    version = versions.get("")
-    if version is None:
-        return
-    if version < OLDEST_OPSET:
-        raise UnsupportedOperatorError(
-            f"{label} uses opset {version} of domain ai.onnx; the oldest supported is "
-            f"{OLDEST_OPSET}"
-        )
-    if version > newest_opset():
-        raise UnsupportedOperatorError(
-            f"{label} uses opset {version} of domain ai.onnx; the newest that the installed "
-            f"onnx {onnx.__version__} knows is {newest_opset()}"
-        )
-
-
 def check_node(node: Node) -> OpSchema:
     """The definition of ``node`` at ``node.version`` (here: its model's opset).
 
@@ -68,6 +50,8 @@ def check_node(node: Node) -> OpSchema:
     not fit it.
     """
     schema = find_schema(node.operator, node.version, node.domain)
+    if not node.domain:
+        _check_age(node, schema)
     if schema is None or node.domain not in DOMAINS:
         known = ", ".join(domain or "ai.onnx" for domain in DOMAINS)
         reason = (
@@ -85,6 +69,22 @@ def check_node(node: Node) -> OpSchema:
         if name not in schema.attributes:
             raise InvalidModelError(f"{node.describe()} has no attribute '{name}'")
     return schema
+
+
+def _check_age(node: Node, schema: OpSchema | None) -> None:
+    """Refuse what newer or older sets than Brisk reads may mean by ``node``."""
+    if node.version > newest_opset():
+        raise UnsupportedOperatorError(
+            f"{node.describe()} is not supported: the newest opset that the installed onnx "
+            f"{onnx.__version__} knows is {newest_opset()}"
+        )
+    if node.version >= OLDEST_OPSET:
+        return
+    oldest = find_schema(node.operator, OLDEST_OPSET, "")
+    if schema is None or oldest is None or oldest.since_version != schema.since_version:
+        raise UnsupportedOperatorError(
+            f"{node.describe()} is not supported: the oldest opset that is read is {OLDEST_OPSET}"
+        )
 
 
 def _check_arity(node: Node, what: str, count: int, least: int, most: int) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 from onnx import ModelProto, inliner
 
 from brisk.errors import BriskError, InvalidModelError
 from brisk.graph.assembly import Assembler
 from brisk.graph.inference import infer
-from brisk.graph.operators import check_operator_sets, domain_of
+from brisk.graph.operators import domain_of
 from brisk.graph.program import Program
 from brisk.graph.sources import Extraction
 from brisk.graph.wire_format import MalformedMessage, detach_large_tensors
@@ -63,14 +63,20 @@ def _build(
     if not model.HasField("graph") or not model.opset_import:
         raise InvalidModelError("not an ONNX model: it has no graph or no operator set")
     versions = {domain_of(entry.domain): entry.version for entry in model.opset_import}
-    check_operator_sets(versions, f"model '{name}'")
     if model.functions:
         model = _without_functions(model)
         versions = {domain_of(entry.domain): entry.version for entry in model.opset_import}
     extraction = Extraction(directory, raw)
-    skeleton = infer(extraction.model(model))
-    assembler = Assembler(extraction, versions, overridable=(model.ir_version or 4) >= 4)
-    return assembler.program(skeleton.graph, name)
+    try:
+        skeleton = infer(extraction.model(model))
+        assembler = Assembler(extraction, versions, overridable=(model.ir_version or 4) >= 4)
+        return assembler.program(skeleton.graph, name)
+    except BriskError:
+        raise
+    except Exception as error:  # the model's writer, not Brisk, decides what can be wrong here
+        raise InvalidModelError(
+            f"the model is malformed: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _without_functions(model: ModelProto) -> ModelProto:

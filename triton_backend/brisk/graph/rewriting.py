@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from brisk.graph.draft import Draft, captures_of, has_body, reads_of, rename_reads
+from brisk.graph.draft import Draft, captures_of, has_body, reads_of, rename_reads, rename_result
 from brisk.graph.program import Attribute, Epilogue, Layer, Node
 
 ABSENT = ""
@@ -163,6 +163,26 @@ class Rewriter:
             renamed = rename_reads(layer, {old: new})
             self._layers[position] = renamed
             self._enter(position, renamed)
+
+    def absorb(self, layer: Layer, source: str) -> bool:
+        """Remove ``layer``, a copy of ``source`` with a name that must stay, if possible.
+
+        The copy's name goes to what makes ``source``; False, changing nothing, where both names
+        must stay or this graph does not compute ``source``.
+        """
+        (target,) = layer.outputs
+        maker = self.maker(source)
+        if maker is None or not self.is_renamable(source):
+            return False
+        self.remove(layer)
+        self.redirect(source, target)
+        position = self._maker[source]
+        self._leave(position)
+        renamed = rename_result(maker, source, target)
+        self._layers[position] = renamed
+        self._enter(position, renamed)
+        self.draft.types.setdefault(target, self.draft.type_of(source))
+        return True
 
     def _constants_for(self, nodes: Sequence[Node], operands: set[str | None]) -> list[Node]:
         wanted = {name: None for node in nodes for name in node.inputs if name not in operands}

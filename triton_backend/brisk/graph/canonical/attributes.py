@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from brisk.graph.canonical.rules import below, integer, integers, number, upgraded
+from brisk.graph.attributes import integer, integers, number
+from brisk.graph.canonical.rules import below, upgraded
 from brisk.graph.draft import Draft
 from brisk.graph.program import Node
 from brisk.graph.value_types import dtype_of_element, element_of_dtype

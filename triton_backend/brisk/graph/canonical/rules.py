@@ -47,21 +47,3 @@ def upgraded(
         attributes={**kept, **attributes},
         version=newest_version(operator, ""),
     )
-
-
-def integers(node: Node, name: str) -> tuple[int, ...] | None:
-    """An attribute that is a list of int; None where it is absent."""
-    value = node.attributes.get(name)
-    return None if value is None else tuple(int(item) for item in value)  # type: ignore[union-attr, arg-type]
-
-
-def integer(node: Node, name: str, default: int) -> int:
-    value = node.attributes.get(name, default)
-    assert isinstance(value, int)
-    return value
-
-
-def number(node: Node, name: str, default: float) -> float:
-    value = node.attributes.get(name, default)
-    assert isinstance(value, (int, float))
-    return float(value)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from brisk.graph.canonical.rules import below, integer, upgraded
+from brisk.graph.attributes import integer
+from brisk.graph.canonical.rules import below, upgraded
 from brisk.graph.draft import Draft
 from brisk.graph.program import Node
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from brisk.graph.attributes import integers
 from brisk.graph.draft import Draft, layer_of
 from brisk.graph.fusions import ATTENTION, fused
 from brisk.graph.passes.products import product_of
@@ -107,13 +108,13 @@ def _untransposed(
     transpose, layer = graph.made_by(name, "Transpose"), graph.maker(name)
     if transpose is None or layer is None or graph.sole_reader(name) is None:
         return name, (0, 1, 3, 2)
-    order = transpose.attributes.get("perm")
+    order = integers(transpose, "perm")
     if order == (0, 1, 3, 2):
         parts.append(layer)
         return transpose.inputs[0], None
-    if isinstance(order, tuple) and len(order) == 4:
+    if order is not None and len(order) == 4:
         parts.append(layer)
-        first, second, third, fourth = (int(axis) for axis in order)  # type: ignore[arg-type]
+        first, second, third, fourth = order
         return transpose.inputs[0], (first, second, fourth, third)
     return name, (0, 1, 3, 2)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from brisk.graph.attributes import number
 from brisk.graph.draft import Draft, layer_of
 from brisk.graph.passes.weights import FOLDABLE, scale_and_shift
 from brisk.graph.rewriting import Rewriter, plain
@@ -30,7 +31,7 @@ def fold_batch_normalization(draft: Draft) -> int:
         scale, bias, mean, variance = parameters
         if main is None or scale is None or bias is None or mean is None or variance is None:
             continue
-        epsilon = float(node.attributes.get("epsilon", 1e-5))  # type: ignore[arg-type]
+        epsilon = number(node, "epsilon", 1e-5)
         factor = scale / np.sqrt(variance + np.asarray(epsilon, variance.dtype))
         folded = scale_and_shift(graph, main, factor, bias - mean * factor, node.outputs[0])
         if folded is not None:

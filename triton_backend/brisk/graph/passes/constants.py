@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from brisk.graph.attributes import integer, integers
 from brisk.graph.draft import Draft
 from brisk.graph.passes.duplicates import RANDOM
 from brisk.graph.program import Container, Node
@@ -103,9 +104,9 @@ def _directly(node: Node, inputs: list[np.ndarray]) -> np.ndarray | None:
     if operator == "Mul" and inputs[0].dtype.kind != "b":
         return np.asarray(inputs[0] * inputs[1])
     if operator == "Cast":
-        target = dtype_of_element(int(node.attributes["to"]))  # type: ignore[arg-type]
+        target = dtype_of_element(integer(node, "to", 0))
         widening = target.kind == "f" and inputs[0].dtype.kind in "iub"
         return inputs[0].astype(target) if widening and target.itemsize >= 4 else None
-    if operator == "Transpose" and "perm" in node.attributes:
-        return np.ascontiguousarray(inputs[0].transpose(node.attributes["perm"]))
+    if operator == "Transpose":
+        return np.ascontiguousarray(inputs[0].transpose(integers(node, "perm")))
     return None

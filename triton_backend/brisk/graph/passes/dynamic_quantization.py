@@ -6,6 +6,9 @@ that share one quantised input each repeat the quantisation among their oracle n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from brisk.graph.draft import Draft
 from brisk.graph.fusions import DYNAMIC_QUANTIZED_LINEAR, fused
 from brisk.graph.program import Layer, Node
@@ -53,7 +56,10 @@ def _fuse(graph: Rewriter, layer: Layer, product: Node) -> None:
     scale = combined.inputs[1 if combined.inputs[0] == quantise.outputs[1] else 0]
     if not _is_per_column(graph, scale, columns):
         return
-    parts = [layer, cast_layer, combined_layer, root]
+    parts = [layer, cast_layer, root]
+    shared = [quantise, combined]
+    if graph.sole_reader(scales) is not None:
+        parts.append(combined_layer)
     bias = ""
     adder = graph.sole_reader(root.outputs[0])
     add = None if adder is None else plain(adder)
@@ -63,11 +69,16 @@ def _fuse(graph: Rewriter, layer: Layer, product: Node) -> None:
         if array is not None and array.shape == columns:
             bias, root = other, adder
             parts.append(adder)
-    inputs = (quantise.inputs[0], product.inputs[1], scale, zero_point, bias)
+    inputs: tuple[str, ...] = (quantise.inputs[0], product.inputs[1], scale, zero_point, bias)
     while not inputs[-1]:
         inputs = inputs[:-1]
     main = fused(DYNAMIC_QUANTIZED_LINEAR, inputs, root.outputs, layer.name)
-    graph.fuse(root, parts, main, nodes=_oracle(graph, quantise, parts))
+    graph.fuse(
+        root,
+        parts,
+        main,
+        nodes=_oracle(graph, shared, (product, cast, scaling, add if bias else None)),
+    )
 
 
 def _is_per_column(graph: Rewriter, name: str, columns: tuple[int, ...]) -> bool:
@@ -75,28 +86,21 @@ def _is_per_column(graph: Rewriter, name: str, columns: tuple[int, ...]) -> bool
     return array is not None and array.shape in ((), (1,), columns)
 
 
-def _oracle(graph: Rewriter, quantise: Node, parts: list[Layer]) -> list[Node]:
-    """The parts' nodes behind a quantisation with results of their own."""
+def _oracle(graph: Rewriter, shared: Sequence[Node], own: Sequence[Node | None]) -> list[Node]:
+    """The matched nodes, those that others may share first and with results of their own."""
     draft = graph.draft
-    target = parts[-1].outputs[0]
+    made = [node for node in own if node is not None]
+    target = made[-1].outputs[0]
     names = {
-        name: draft.add_value(f"{target}.{part}", draft.type_of(name))
-        for name, part in zip(quantise.outputs, ("quantised", "scale", "zero_point"), strict=True)
+        name: draft.add_value(f"{target}.{name}", draft.type_of(name))
+        for node in shared
+        for name in node.outputs
     }
-    own = draft.node("DynamicQuantizeLinear", quantise.inputs, tuple(names.values()))
-    nodes = [own]
-    for part in parts:
-        main = part.main
-        inputs = tuple(names.get(name, name) for name in main.inputs)
-        nodes.append(
-            Node(
-                main.operator,
-                inputs,
-                main.outputs,
-                main.attributes,
-                main.domain,
-                main.version,
-                main.name,
-            )
+    return [
+        replace(
+            node,
+            inputs=tuple(names.get(name, name) for name in node.inputs),
+            outputs=tuple(names.get(name, name) for name in node.outputs),
         )
-    return nodes
+        for node in (*shared, *made)
+    ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import isclose, pi, sqrt
 
+from brisk.graph.attributes import number
 from brisk.graph.draft import Draft
 from brisk.graph.passes.products import Product, product_of, sum_with_scalar
 from brisk.graph.program import Attribute, Layer
@@ -141,8 +142,8 @@ def _hard_swish(graph: Rewriter, root: Layer, product: Product, value: str, gate
     """``x · clip(x + 3, 0, 6) / 6``, or ``x · hard_sigmoid(x)`` with slope 1/6."""
     sigmoid, layer = graph.made_by(gate, "HardSigmoid"), graph.maker(gate)
     if sigmoid is not None and layer is not None and sigmoid.inputs[0] == value:
-        slope = float(sigmoid.attributes.get("alpha", 0.2))  # type: ignore[arg-type]
-        offset = float(sigmoid.attributes.get("beta", 0.5))  # type: ignore[arg-type]
+        slope = number(sigmoid, "alpha", 0.2)
+        offset = number(sigmoid, "beta", 0.5)
         if product.factor == 1.0 and _close(slope, 1 / 6) and _close(offset, 0.5):
             return _fuse(graph, root, [*product.parts, layer], "HardSwish", value)
         return False

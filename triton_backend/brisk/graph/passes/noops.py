@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from brisk.graph.attributes import integers
 from brisk.graph.draft import Draft
 from brisk.graph.program import Node, ValueType
 from brisk.graph.rewriting import Rewriter, optional_input, plain
@@ -23,6 +24,8 @@ def remove_noops(draft: Draft) -> int:
         if graph.is_renamable(target):
             graph.redirect(target, source)
             graph.remove(layer)
+        elif len(layer.outputs) == 1:
+            graph.absorb(layer, source)
     return graph.commit()
 
 
@@ -51,8 +54,8 @@ def _unchanged_input(graph: Rewriter, node: Node) -> str | None:
         same = source.dtype is not None and source.dtype == other.dtype
         return node.inputs[0] if same else None
     if operator == "Transpose":
-        order = node.attributes.get("perm")
-        return node.inputs[0] if order == tuple(range(len(order or ()))) and order else None
+        order = integers(node, "perm")
+        return node.inputs[0] if order and order == tuple(range(len(order))) else None
     if operator in ("Reshape", "Expand", "Flatten", "Squeeze", "Unsqueeze"):
         return node.inputs[0] if _same_shape(source, target) else None
     if operator in _NEUTRAL:

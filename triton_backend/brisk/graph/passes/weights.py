@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from brisk.graph.attributes import integer
 from brisk.graph.program import Node
 from brisk.graph.rewriting import Rewriter, optional_input
 
@@ -20,7 +21,7 @@ def output_channels(graph: Rewriter, node: Node) -> int | None:
     if node.operator == "Conv":
         return weight.shape[0]
     if node.operator == "ConvTranspose":
-        return weight.shape[1] * int(node.attributes.get("group", 1))  # type: ignore[arg-type]
+        return weight.shape[1] * integer(node, "group", 1)
     return weight.shape[0 if node.attributes.get("transB", 0) else 1]
 
 
@@ -62,7 +63,7 @@ def _scaled(node: Node, weight: np.ndarray, factor: np.ndarray) -> np.ndarray:
         return weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
     if node.operator == "Gemm":
         return weight * (factor[:, None] if node.attributes.get("transB", 0) else factor)
-    groups = int(node.attributes.get("group", 1))  # type: ignore[arg-type]
+    groups = integer(node, "group", 1)
     inputs, outputs, *kernel = weight.shape
     grouped = weight.reshape(groups, inputs // groups, outputs, *kernel)
     by_group = factor.reshape(groups, 1, outputs, *[1] * len(kernel))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from brisk.graph.attributes import integer, integers
 from brisk.graph.draft import Draft
 from brisk.graph.program import Dimension, Node
 from brisk.graph.rewriting import optional_input
@@ -60,8 +61,8 @@ def _broadcast(shapes: Sequence[Sizes]) -> Sizes:
 
 
 def _transpose(node: Node, draft: Draft, first: tuple[Dimension, ...]) -> Sizes:
-    order = node.attributes.get("perm", tuple(reversed(range(len(first)))))
-    return tuple(first[int(axis)] for axis in order)  # type: ignore[union-attr, arg-type]
+    order = integers(node, "perm") or tuple(reversed(range(len(first))))
+    return tuple(first[axis] for axis in order)
 
 
 def _reshape(node: Node, draft: Draft, first: tuple[Dimension, ...]) -> Sizes:
@@ -86,7 +87,7 @@ def _expand(node: Node, draft: Draft, first: tuple[Dimension, ...]) -> Sizes:
 
 
 def _flatten(node: Node, draft: Draft, first: tuple[Dimension, ...]) -> Sizes:
-    axis = int(node.attributes.get("axis", 1))  # type: ignore[arg-type]
+    axis = integer(node, "axis", 1)
     axis = axis + len(first) if axis < 0 else axis
     return product(first[:axis]), product(first[axis:])
 
@@ -130,7 +131,7 @@ def _concat(node: Node, draft: Draft, first: tuple[Dimension, ...]) -> Sizes:
     known = [shape for shape in shapes if shape is not None and len(shape) == len(first)]
     if len(known) != len(shapes):
         return None
-    along = int(node.attributes["axis"]) % len(first)  # type: ignore[arg-type]
+    along = integer(node, "axis", 0) % len(first)
     return tuple(
         total(column) if axis == along else next((size for size in column if size), None)
         for axis, column in enumerate(zip(*known, strict=True))
@@ -155,7 +156,7 @@ def _gemm(node: Node, draft: Draft, first: tuple[Dimension, ...]) -> Sizes:
 
 def _gather(node: Node, draft: Draft, first: tuple[Dimension, ...]) -> Sizes:
     places = draft.type_of(node.inputs[1]).shape
-    axis = int(node.attributes.get("axis", 0)) % max(len(first), 1)  # type: ignore[arg-type]
+    axis = integer(node, "axis", 0) % max(len(first), 1)
     return None if places is None else (*first[:axis], *places, *first[axis + 1 :])
 
 

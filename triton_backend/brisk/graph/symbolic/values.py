@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from brisk.graph.draft import Draft
@@ -84,11 +86,11 @@ def _slice(node: Node, draft: Draft, first: tuple[Dimension, ...]) -> tuple[Dime
 
 
 def _arithmetic(
-    operator: str, operands: list[tuple[Dimension, ...] | None]
+    operator: str, operands: Sequence[tuple[Dimension, ...] | None]
 ) -> tuple[Dimension, ...] | None:
     if len(operands) != 2 or operands[0] is None or operands[1] is None:
         return None
-    one, other = operands
+    one, other = operands[0], operands[1]
     length = max(len(one), len(other))
     if {len(one), len(other)} - {1, length}:
         return None

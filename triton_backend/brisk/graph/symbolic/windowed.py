@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from brisk.graph.attributes import integer, integers
 from brisk.graph.draft import Draft
-from brisk.graph.program import Attribute, Dimension, Node
+from brisk.graph.program import Dimension, Node
 from brisk.graph.symbolic.dimensions import product, shifted, windows
-
-
-def _integers(value: Attribute | None, default: tuple[int, ...]) -> tuple[int, ...]:
-    return default if value is None else tuple(int(item) for item in value)  # type: ignore[union-attr, arg-type]
 
 
 def _spatial(
@@ -17,9 +14,9 @@ def _spatial(
     count = len(spatial)
     if len(kernel) != count:
         return None
-    strides = _integers(node.attributes.get("strides"), (1,) * count)
-    dilations = _integers(node.attributes.get("dilations"), (1,) * count)
-    pads = _integers(node.attributes.get("pads"), (0,) * 2 * count)
+    strides = integers(node, "strides") or (1,) * count
+    dilations = integers(node, "dilations") or (1,) * count
+    pads = integers(node, "pads") or (0,) * 2 * count
     mode = node.attributes.get("auto_pad", "NOTSET")
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         return tuple(
@@ -62,7 +59,7 @@ def pooling(
     """``ceil_mode`` drops a last window that starts in the padding, so sizes stay open there."""
     if node.attributes.get("ceil_mode", 0):
         return None
-    spatial = _spatial(node, first[2:], _integers(node.attributes.get("kernel_shape"), ()))
+    spatial = _spatial(node, first[2:], integers(node, "kernel_shape") or ())
     return None if spatial is None else (*first[:2], *spatial)
 
 
@@ -75,11 +72,11 @@ def transposed_convolution(
     if weight is None or not explicit or "output_shape" in node.attributes:
         return None
     count = len(first) - 2
-    strides = _integers(node.attributes.get("strides"), (1,) * count)
-    dilations = _integers(node.attributes.get("dilations"), (1,) * count)
-    pads = _integers(node.attributes.get("pads"), (0,) * 2 * count)
-    extra = _integers(node.attributes.get("output_padding"), (0,) * count)
-    channels = weight[1] * int(node.attributes.get("group", 1))  # type: ignore[arg-type]
+    strides = integers(node, "strides") or (1,) * count
+    dilations = integers(node, "dilations") or (1,) * count
+    pads = integers(node, "pads") or (0,) * 2 * count
+    extra = integers(node, "output_padding") or (0,) * count
+    channels = weight[1] * integer(node, "group", 1)
     spatial = tuple(
         shifted(
             product((strides[axis], size)),
