@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from rich import box
 from rich.table import Table
 from tritonclient.utils import InferenceServerException
 
@@ -18,7 +19,7 @@ from brisk_client.samples.expectations import EXPECTED, Expectation, read_expect
 RELATIVE_TOLERANCE = 1e-3
 ABSOLUTE_TOLERANCE = 1e-4
 _REPEATS = 5
-_SHOWN_VALUES = 4
+_SHOWN_VALUES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +106,20 @@ def _latency_ms(client: InferenceClient, model: str, expectation: Expectation) -
 
 
 def _excerpt(name: str, outputs: Mapping[str, np.ndarray]) -> str:
-    """``logits -0.51 0.877 -0.187 -1.1 …``"""
+    """The first values of an output: ``-0.51 0.88 -0.19 …``."""
     if name not in outputs:
         return "-"
     flat = outputs[name].reshape(-1)
-    values = " ".join(f"{value:.3g}" for value in flat[:_SHOWN_VALUES])
-    return f"{name} {values}" + (" …" if flat.size > _SHOWN_VALUES else "")
+    values = " ".join(f"{value:.2g}" for value in flat[:_SHOWN_VALUES])
+    return values + (" …" if flat.size > _SHOWN_VALUES else "")
 
 
 def table_of(answers: list[Answer]) -> Table:
-    table = Table(title="Sample models, asked through Triton", title_justify="left")
-    for heading in ("model", "version", "transport", "answer", "expected", "ok"):
-        table.add_column(heading)
-    table.add_column("latency", justify="right")
+    """One line for each answer; fits 80 columns."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in ("model", "v.", "via", "answer", "expected", "ok"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("latency", justify="right", no_wrap=True)
     for answer in answers:
         table.add_row(
             answer.model,

@@ -55,6 +55,7 @@ def test_a_default_port_that_is_taken_is_replaced_by_a_free_one() -> None:
         occupant.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(OSError):  # somebody else holds it, which serves as well
             occupant.bind(("127.0.0.1", 8000))
+            occupant.listen()
         options = with_free_ports([], prefer_default=True)
     assert option(options, "http-port") != "8000"
 

@@ -46,7 +46,8 @@ def demo(
     from brisk.server.locate import locate_server
     from brisk.server.options import with_free_ports
 
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):  # a shell may have SIGINT ignored
+        signal.signal(signal_number, _as_interrupt)
     console = Console(highlight=False)
     installation = locate_server(tritonserver)
     backends = assemble(build.resolve() / "backends", installation)

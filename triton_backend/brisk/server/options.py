@@ -73,6 +73,8 @@ def with_free_ports(options: Sequence[str], *, prefer_default: bool = False) -> 
 def _bind(port: int) -> socket.socket:
     for candidate in (port, 0):
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # Connections of an earlier server that linger in TIME_WAIT do not hold its port.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((LOOPBACK, candidate))
         except OSError:
