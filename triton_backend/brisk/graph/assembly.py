@@ -233,7 +233,6 @@ def finish(draft: Draft) -> Program:
     """The program of an optimised draft; drops weights and types that nothing refers to."""
     layers = tuple(replace(layer, index=index) for index, layer in enumerate(draft.layers))
     read = {name for layer in layers for name in layer.operands}
-    read.update(name for layer in layers for node in layer.nodes for name in node.inputs)
     weights = {name: array for name, array in draft.weights.items() if name in read}
     mentioned = read.union(draft.outputs, *(layer.outputs for layer in layers))
     mentioned.update(name for layer in layers for node in layer.nodes for name in node.outputs)

@@ -42,7 +42,7 @@ def fuse_attention(draft: Draft) -> int:
         if node is None or node.operator != "MatMul":
             continue
         match = _match(graph, node)
-        if match is not None and _fits(draft, match):
+        if match is not None and _fits(draft, match, node.outputs[0]):
             _fuse(graph, layer, match)
     return graph.commit()
 
@@ -119,16 +119,18 @@ def _untransposed(
     return name, (0, 1, 3, 2)
 
 
-def _fits(draft: Draft, match: _Match) -> bool:
-    """Four dimensions each, batch and heads surely equal, one floating type."""
+def _fits(draft: Draft, match: _Match, target: str) -> bool:
+    """Four dimensions each, batch and heads surely equal, one floating type, no widening."""
     query, key, value = (draft.type_of(name) for name in (match.query, match.key, match.value))
     key = _permuted(key, match.key_order)
-    if query.shape is None or key.shape is None or value.shape is None:
+    result = draft.type_of(target).shape
+    if query.shape is None or key.shape is None or value.shape is None or result is None:
         return False
     if not len(query.shape) == len(key.shape) == len(value.shape) == 4:
         return False
     batch = query.shape[:2]
     same = batch == key.shape[:2] == value.shape[:2] and None not in batch
+    same = same and result[:3] == query.shape[:3]
     mask = draft.type_of(match.mask) if match.mask else query
     rank = mask.rank
     return (

@@ -31,6 +31,8 @@ def _fuse(graph: Rewriter, layer: Layer, product: Node) -> None:
     zero_point = optional_input(product, 3)
     if quantise is None or weight is None or weight.ndim != 2:
         return
+    if (draft.type_of(quantise.inputs[0]).rank or 0) < 2:
+        return
     if (
         product.inputs[0] != quantise.outputs[0]
         or optional_input(product, 2) != quantise.outputs[2]

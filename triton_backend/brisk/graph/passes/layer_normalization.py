@@ -118,6 +118,8 @@ def _fuse(graph: Rewriter, match: _Match) -> None:
     draft = graph.draft
     shape = draft.type_of(match.source).shape
     assert shape is not None
+    if draft.type_of(match.root.outputs[0]).rank != len(shape):
+        return
     sizes = shape[match.axes[0] :]
     root, parts = match.root, [match.root, *match.parts]
     scale, root = _affine(graph, root, "Mul", sizes, parts)

@@ -1,0 +1,28 @@
+"""Every node test case of the ONNX project becomes a program that holds together."""
+
+from __future__ import annotations
+
+import warnings
+
+from brisk.errors import BriskError
+from brisk.graph import build_program
+from brisk.graph.lifetimes import check_integrity
+
+REFUSED: dict[str, str] = {}
+"""Cases that are not read, each with its reason."""
+
+
+def test_all_node_cases_are_read_but_those_listed() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # making the cases divides by zero on purpose
+        from onnx.backend.test.case.node import collect_testcases
+
+        cases = collect_testcases(None)
+    assert len(cases) > 1000
+    failed = {}
+    for case in cases:
+        try:
+            check_integrity(build_program(case.model))
+        except BriskError as error:
+            failed[case.name] = str(error)
+    assert failed.keys() == REFUSED.keys(), failed

@@ -1,0 +1,183 @@
+"""Work that need not be done per request is not: folding, no-ops, duplicates, shape arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from graph_models import integers, model, random, scalar
+from graph_oracle import evaluate, expected, operators
+
+from brisk.graph import build_program
+
+
+def test_what_depends_on_constants_alone_is_computed_at_load() -> None:
+    made = model(
+        """g (float[N,4] x) => (y) {t = Transpose <perm = [1,0]> (w) s = Mul(t, two)
+        y = MatMul(x, s)}""",
+        w=random(5, 4),
+        two=scalar(2),
+    )
+    program = build_program(made)
+    assert operators(program) == ["Linear"]
+    np.testing.assert_allclose(
+        program.weights[program.layers[0].main.inputs[1]], 2 * random(5, 4).T
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "r = RandomNormal <shape = [4]> () y = Add(x, r)",
+        "b = Bernoulli(w) y = Add(x, b)",
+        "q = QuantizeLinear(w, s) d = DequantizeLinear(q, s) y = Add(x, d)",
+    ],
+)
+def test_random_and_quantising_operators_are_not_folded(body: str) -> None:
+    made = model(f"g (float[4] x) => (y) {{{body}}}", 18, w=abs(random(4)) / 9, s=scalar(0.1))
+    assert len(build_program(made).layers) == body.count("=") - body.count("shape")
+
+
+def test_a_constant_that_would_grow_huge_stays_a_layer() -> None:
+    made = model(
+        "g (float[1] x) => (y) {e = Expand(w, n) s = ReduceSum(e) y = Add(x, s)}",
+        w=random(1),
+        n=integers(100_000_000),
+    )
+    assert operators(build_program(made))[0] == "Expand"
+
+
+def test_what_no_output_needs_is_dropped_with_its_weights() -> None:
+    made = model("g (float[N,4] x) => (y) {z = MatMul(x, w) y = Relu(x)}", w=random(4, 4))
+    program = build_program(made)
+    assert operators(program) == ["Relu"]
+    assert not program.weights
+
+
+NOOPS = {
+    "Identity": "a = Identity(x)",
+    "Dropout": "a = Dropout(x)",
+    "Cast to the same type": "a = Cast <to = 1> (x)",
+    "Reshape to the same shape": "a = Reshape(x, same)",
+    "Transpose in place": "a = Transpose <perm = [0, 1]> (x)",
+    "Adding zero": "a = Add(x, zero)",
+    "Multiplying by one": "a = Mul(one, x)",
+    "Concat of one": "a = Concat <axis = 0> (x)",
+    "Padding by nothing": "a = Pad(x, none)",
+}
+
+
+@pytest.mark.parametrize("name", NOOPS)
+def test_layers_that_change_nothing_vanish(name: str) -> None:
+    made = model(
+        f"g (float[2,4] x) => (y) {{{NOOPS[name]} y = Relu(a)}}",
+        same=integers(2, 4),
+        zero=scalar(0),
+        one=scalar(1),
+        none=integers(0, 0, 0, 0),
+    )
+    program = build_program(made)
+    assert operators(program) == ["Relu"]
+    np.testing.assert_array_equal(evaluate(program, {"x": random(2, 4)})[0], random(2, 4).clip(0))
+
+
+def test_a_neutral_operand_that_widens_is_kept() -> None:
+    made = model(
+        "g (float[N,1] x) => (y) {a = Add(x, zeros) y = Relu(a)}", zeros=np.zeros((1, 4), "f4")
+    )
+    assert operators(build_program(made)) == ["Add", "Relu"]
+
+
+def test_an_output_that_copies_a_result_takes_its_place() -> None:
+    made = model("g (float[4] x) => (y, z) {h = Relu(x) y = Identity(h) z = Neg(h)}")
+    program = build_program(made)
+    assert operators(program) == ["Relu", "Neg"]
+    x = {"x": random(4)}
+    for ours, theirs in zip(evaluate(program, x), expected(made, x), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_two_outputs_of_one_value_stay_two() -> None:
+    made = model("g (float[4] x) => (y, z) {h = Relu(x) y = Identity(h) z = Identity(h)}")
+    y, z = evaluate(build_program(made), {"x": random(4)})
+    np.testing.assert_array_equal(y, z)
+
+
+def test_equal_layers_become_one_and_differing_ones_stay() -> None:
+    made = model(
+        """g (float[4,4] x) => (y) {a = Softmax <axis = 0> (x) b = Softmax <axis = 0> (x)
+        c = Softmax <axis = 1> (x) d = Add(a, b) y = Add(c, d)}"""
+    )
+    assert operators(build_program(made)).count("Softmax") == 2
+
+
+def test_random_layers_are_never_merged() -> None:
+    made = model(
+        """g (float[4] x) => (y) {a = RandomNormalLike (x) b = RandomNormalLike (x)
+        y = Sub(a, b)}"""
+    )
+    assert operators(build_program(made)).count("RandomNormalLike") == 2
+
+
+HEADS = """g (float[batch,length,8] x) => (y) {
+    s = Shape(x)  b = Gather <axis = 0> (s, i0)  l = Gather <axis = 0> (s, i1)
+    bu = Unsqueeze(b, ax)  lu = Unsqueeze(l, ax)
+    n = Concat <axis = 0> (bu, lu, h, d)  v = Reshape(x, n)
+    t = Transpose <perm = [0,2,1,3]> (v)  y = Abs(t)}"""
+
+
+def test_shape_arithmetic_around_a_reshape_vanishes() -> None:
+    made = model(
+        HEADS, i0=np.array(0), i1=np.array(1), ax=integers(0), h=integers(2), d=integers(4)
+    )
+    program = build_program(made)
+    assert operators(program) == ["Reshape", "Transpose", "Abs"]
+    assert program.type_of("v").shape == ("batch", "length", 2, 4)
+    for sizes in ((1, 3), (5, 2), (0, 4)):
+        x = {"x": random(*sizes, 8)}
+        np.testing.assert_array_equal(evaluate(program, x)[0], expected(made, x)[0])
+
+
+def test_a_transpose_through_merged_heads_is_one_transpose() -> None:
+    made = model(
+        """g (float[batch,2,length,4] x) => (y) {
+        s = Shape(x)  l = Slice(s, two, three)  f = Slice(s, zero, two)
+        m = Concat <axis = 0> (minus, l, four)  a = Reshape(x, m)
+        t = Transpose <perm = [0,2,1]> (a)  o = Concat <axis = 0> (f, four, l)
+        r = Reshape(t, o)  y = Abs(r)}""",
+        zero=integers(0),
+        two=integers(2),
+        three=integers(3),
+        four=integers(4),
+        minus=integers(-1),
+    )
+    program = build_program(made)
+    assert operators(program) == ["Transpose", "Abs"]
+    x = {"x": random(3, 2, 5, 4)}
+    np.testing.assert_array_equal(evaluate(program, x)[0], expected(made, x)[0])
+
+
+def test_the_shape_of_a_static_value_is_a_constant() -> None:
+    made = model(
+        """g (float[2,3] x) => (y) {s = Shape(x) p = ReduceProd(s) f = Cast <to = 1> (p)
+        y = Mul(x, f)}"""
+    )
+    assert operators(build_program(made)) == ["Mul"]
+
+
+def test_sizes_after_equal_windows_carry_equal_names() -> None:
+    made = model(
+        """g (float[N,3,H,W] x) => (a, b, c) {
+        a = Conv <pads = [1,1,1,1], strides = [2,2]> (x, w)
+        b = AveragePool <kernel_shape = [1,1], strides = [2,2]> (x)
+        c = Conv <pads = [1,1,1,1]> (x, w)}""",
+        w=random(3, 3, 3, 3),
+    )
+    program = build_program(made)
+    assert program.type_of("a") == program.type_of("b")
+    assert program.type_of("c").shape == ("N", 3, "H", "W")
+    assert program.type_of("a").shape != program.type_of("c").shape
+
+
+def test_exporters_claims_about_outputs_do_not_become_types() -> None:
+    made = model("g (float[N,4] x) => (float[1,4] y) {h = Neg(x) y = Relu(h)}")
+    assert build_program(made).type_of("y").shape == ("N", 4)
