@@ -57,9 +57,7 @@ def load_session(path: Path, device: torch.device) -> Session:
     loaded = load_program(program, device)
     load_ns = time.monotonic_ns() - started_ns
     slow = Counter(
-        layer.layer.main.operator
-        for layer in loaded.layers
-        if layer.solution.name == "reference"
+        layer.layer.main.operator for layer in loaded.layers if layer.solution.name == "reference"
     )
     summary = f"{len(loaded.layers)} layers in {load_ns / 1e6:.0f} ms"
     if slow:

@@ -17,13 +17,13 @@ class Settings:
 
 
 def read_settings() -> Settings:
-    """``$BRISK_THREADS`` (default: usable cores), ``$BRISK_IDLE_EXIT_S`` (default: 30).
+    """``$BRISK_THREADS`` (default: usable cores), ``$BRISK_IDLE_EXIT_S`` (default: 10).
 
     Raises InvalidConfigurationError naming the variable that is no positive number.
     """
     return Settings(
         threads=int(_positive("BRISK_THREADS", len(os.sched_getaffinity(0)))),
-        idle_exit_s=_positive("BRISK_IDLE_EXIT_S", 30.0),
+        idle_exit_s=_positive("BRISK_IDLE_EXIT_S", 10.0),
     )
 
 

@@ -85,9 +85,7 @@ def _padded(size: int) -> int:
     return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
-def _measure(
-    name: str, value: Value
-) -> tuple[str, tuple[int, ...], torch.Tensor | bytes, int]:
+def _measure(name: str, value: Value) -> tuple[str, tuple[int, ...], torch.Tensor | bytes, int]:
     """Triton datatype, shape, what to copy, and its size in bytes."""
     if isinstance(value, torch.Tensor):
         datatype = BY_ELEMENT_NAME.get(dtype_name(value))

@@ -31,12 +31,15 @@ class ReadyQueue(Generic[Payload]):
         """How many jobs of ``model`` wait."""
         return self._waiting[model]
 
-    def add(self, job: Job[Payload], limit: int) -> None:
-        """Take a job in; UnavailableError where ``limit`` jobs of its model wait already."""
-        if self._waiting[job.model] >= limit:
+    def add(self, job: Job[Payload], limit: int | None, name: str) -> None:
+        """Take a job in; UnavailableError where ``limit`` jobs of its model wait already.
+
+        ``limit`` None: no bound. ``name`` is the model's, for the message.
+        """
+        if limit is not None and self._waiting[job.model] >= limit:
             raise UnavailableError(
-                f"{limit} requests of model '{job.model}' wait already; "
-                "brisk_max_queue_size is the bound"
+                f"{limit} requests of model '{name}' wait already, which is its "
+                "brisk_max_queue_size; try again later or raise it"
             )
         self._waiting[job.model] += 1
         heapq.heappush(self._ready, (self._ordering(job), job))
@@ -94,9 +97,7 @@ class ReadyQueue(Generic[Payload]):
 
     def check_integrity(self) -> None:
         """AssertionError where the counts and the heap disagree."""
-        counted = Counter(
-            job.model for _, job in self._ready if job.state is JobState.WAITING
-        )
+        counted = Counter(job.model for _, job in self._ready if job.state is JobState.WAITING)
         assert counted == +self._waiting, f"{counted} wait, {self._waiting} counted"
 
     def _in_order(self) -> Iterator[Job[Payload]]:

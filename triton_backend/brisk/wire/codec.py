@@ -71,9 +71,7 @@ def _structure(record: type) -> tuple[Encoder, Decoder]:
     count = len(names)
 
     def encode(value: Any) -> list[Any]:
-        return [
-            encoder(getter(value)) for encoder, getter in zip(encoders, getters, strict=True)
-        ]
+        return [encoder(getter(value)) for encoder, getter in zip(encoders, getters, strict=True)]
 
     def decode(value: Any) -> Any:
         if type(value) is not list or len(value) != count:

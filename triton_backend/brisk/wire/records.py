@@ -126,6 +126,7 @@ class Infer:
 
     ``deadline_ns``: CLOCK_MONOTONIC time after which the answer is of no use; None: no limit.
     ``outputs``: names wanted, in order; the worker sends no others.
+    ``is_replay``: an earlier worker had it; it waits again whatever the queue's bound is.
     """
 
     request: int
@@ -135,6 +136,7 @@ class Infer:
     job_class: str
     deadline_ns: int | None
     mark: Region
+    is_replay: bool
 
 
 @dataclass(frozen=True, slots=True)

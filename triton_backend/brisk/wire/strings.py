@@ -11,10 +11,14 @@ _LENGTH = struct.Struct("<I")
 
 
 def serialise(elements: Iterable[object]) -> bytes:
-    """Elements (bytes, or str as UTF-8 with surrogate escapes) in order, each behind its length."""
+    """Elements in order (bytes, or str as UTF-8 with surrogate escapes), lengths before each."""
     parts: list[bytes] = []
     for element in elements:
-        data = element if isinstance(element, bytes) else str(element).encode("utf-8", "surrogateescape")
+        data = (
+            element
+            if isinstance(element, bytes)
+            else str(element).encode("utf-8", "surrogateescape")
+        )
         parts.append(_LENGTH.pack(len(data)))
         parts.append(data)
     return b"".join(parts)

@@ -1,0 +1,385 @@
+"""A stub's line to the worker: sends requests, receives answers, survives the worker's death.
+
+Two threads meet here: Triton's, which submits, and the receiver, which hands answers out and,
+when the line breaks, makes a new one and replays what is unanswered. Inference is idempotent
+and the inputs lie in memory that this process owns, so a replay copies nothing (REEF, 4.2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from brisk.errors import ERROR_BY_CODE, BriskError, InternalError, ProtocolError, UnavailableError
+from brisk.frontend.pending import MAX_STRIKES, Pending, Reply, StagedRequest
+from brisk.frontend.starting import open_connection, reap_started
+from brisk.wire import mark
+from brisk.wire.arena import ALIGNMENT, Arena, ArenaView
+from brisk.wire.channel import receive_record, send_record, slab_records
+from brisk.wire.place import RuntimePlace
+from brisk.wire.records import (
+    AttachSlab,
+    Cancel,
+    DetachSlab,
+    Failure,
+    Infer,
+    LoadFailed,
+    LoadModel,
+    Log,
+    ModelLoaded,
+    Record,
+    Region,
+    Release,
+    Result,
+    TensorRecord,
+)
+
+MAX_LOAD_STRIKES = 3
+"""Workers a model's load may take down with it before the model is given up."""
+
+RESTART_TIMEOUT_S = 60.0
+"""How long requests wait for a new runtime before they fail; then it is tried again."""
+
+MODEL_NUMBER = 0
+"""A connection serves one model; several share a runtime, not a connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """What ``LoadModel`` says, without the connection's own fields."""
+
+    name: str
+    version: int
+    path: str
+    max_batch_size: int
+    batching: bool
+    max_queue_size: int
+    job_class: str
+
+
+class Connection:
+    """One model instance's connection. ``log(level, text)`` may be called from any thread."""
+
+    def __init__(
+        self, place: RuntimePlace, model: ModelDescription, log: Callable[[str, str], None]
+    ) -> None:
+        self._place = place
+        self._model = model
+        self._log = log
+        self._arena = Arena()
+        self._view = ArenaView()
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None  # None while there is no worker
+        self._pending: dict[int, Pending] = {}
+        self._numbers = itertools.count(1)
+        self._load_mark = self._arena.allocate(mark.MARK_BYTES)
+        self._load_strikes = 0
+        self._load_outcome: ModelLoaded | BriskError | None = None
+        self._is_loading = False
+        self._load_settled = threading.Event()
+        self._closing = False
+        self._receiver: threading.Thread | None = None
+
+    def open(self) -> int:
+        """Connect, load the model, and begin to receive; the load's time in ns.
+
+        Raises what the load raised; the connection is closed then.
+        """
+        try:
+            line = open_connection(self._place)
+            self._resume(line)
+            self._receiver = threading.Thread(
+                target=self._receive, args=(line,), name="brisk-receiver", daemon=True
+            )
+            self._receiver.start()
+            self._load_settled.wait()
+            outcome = self._load_outcome
+            if isinstance(outcome, BriskError):
+                raise outcome
+        except BaseException:
+            self.close()
+            raise
+        assert isinstance(outcome, ModelLoaded)
+        return outcome.load_ns
+
+    def stage(self, inputs: Sequence[tuple[str, str, tuple[int, ...], int]]) -> StagedRequest:
+        """Memory for a request's inputs, given as name, datatype, shape and size in bytes.
+
+        Raises UnavailableError where there is none. Pass the result to ``submit`` or
+        ``discard``.
+        """
+        offset, places = mark.MARK_BYTES, []
+        for _, _, _, size in inputs:
+            places.append(offset)
+            offset += (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        whole = self._arena.allocate(offset)
+        return StagedRequest(
+            region=whole,
+            mark=Region(whole.slab, whole.offset, mark.MARK_BYTES),
+            inputs=[
+                TensorRecord(name, datatype, shape, Region(whole.slab, whole.offset + place, size))
+                for (name, datatype, shape, size), place in zip(inputs, places, strict=True)
+            ],
+        )
+
+    def memory(self, region: Region) -> memoryview:
+        """Own memory, to write inputs to."""
+        return self._arena.memory(region)
+
+    def discard(self, staged: StagedRequest) -> None:
+        self._arena.free(staged.region)
+
+    def submit(
+        self,
+        staged: StagedRequest,
+        outputs: Sequence[str],
+        job_class: str,
+        deadline_ns: int | None,
+        reply: Reply,
+    ) -> int:
+        """Send a request, now or when a worker is there again; its number, for ``cancel``.
+
+        ``reply`` is called exactly once, whatever happens.
+        """
+        number = next(self._numbers)
+        record = Infer(
+            number,
+            MODEL_NUMBER,
+            tuple(staged.inputs),
+            tuple(outputs),
+            job_class,
+            deadline_ns,
+            staged.mark,
+            False,
+        )
+        pending = Pending(record, staged.region, reply)
+        with self._lock:
+            refusal = self._refusal()
+            if refusal is None:
+                mark.reset(self._arena.memory(staged.mark))
+                self._pending[number] = pending
+                try:
+                    self._send(record)
+                except ProtocolError as error:  # too long a record: the request's fault
+                    del self._pending[number]
+                    refusal = error
+        if refusal is not None:
+            self._arena.free(staged.region)
+            reply.fail(refusal)
+        return number
+
+    def cancel(self, number: int) -> None:
+        """Ask the worker to give the request up; its reply comes as for any other."""
+        with self._lock:
+            if number in self._pending:
+                self._send(Cancel(number))
+
+    def close(self) -> None:
+        """End the connection; requests still unanswered fail."""
+        with self._lock:
+            self._closing = True
+            if self._socket is not None:
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+        if self._receiver is not None:
+            self._receiver.join(timeout=10.0)
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+        self._fail_all(UnavailableError(f"model '{self._model.name}' is being unloaded"))
+        self._arena.close()
+        reap_started()
+
+    def statistics(self) -> dict[str, int]:
+        with self._lock:
+            return {"pending": len(self._pending), **self._arena.statistics()}
+
+    # --- sending; the lock is held --------------------------------------------------------
+
+    def _refusal(self) -> BriskError | None:
+        """Why no request can be taken: the model is gone for good, or the stub ends."""
+        if self._closing:
+            return UnavailableError(f"model '{self._model.name}' is being unloaded")
+        return self._load_outcome if isinstance(self._load_outcome, BriskError) else None
+
+    def _send(self, record: Record) -> None:
+        """Without a worker, or if it dies now, do nothing: the replay will send it."""
+        if self._socket is None:
+            return
+        try:
+            for change, descriptor in slab_records(self._arena.take_changes()):
+                send_record(self._socket, change, descriptor)
+            send_record(self._socket, record)
+        except OSError:
+            self._socket = None  # the receiver, which reads the end of it, makes a new one
+
+    # --- receiving; the receiver's thread -------------------------------------------------
+
+    def _receive(self, line: socket.socket | None) -> None:
+        while not self._closing:
+            try:
+                if line is None:
+                    raise EOFError("no connection")
+                record, descriptor = receive_record(line)
+                self._take(record, descriptor)
+            except (EOFError, OSError, ProtocolError) as error:
+                if isinstance(error, ProtocolError):
+                    self._log("error", f"the runtime sent something invalid: {error}")
+                if line is not None:
+                    line.close()
+                if not self._closing:
+                    line = self._recover()
+
+    def _take(self, record: Record, descriptor: int | None) -> None:
+        if isinstance(record, Result):
+            self._succeed(record)
+        elif isinstance(record, Failure):
+            self._fail(record)
+        elif isinstance(record, AttachSlab) and descriptor is not None:
+            self._view.attach(record.slab, record.size, descriptor)
+        elif isinstance(record, DetachSlab):
+            self._view.detach(record.slab)
+        elif isinstance(record, ModelLoaded):
+            self._settle_load(record)
+        elif isinstance(record, LoadFailed):
+            self._settle_load(_error(record.code, record.message))
+        elif isinstance(record, Log):
+            self._log(record.level, record.text)
+        else:
+            raise ProtocolError(f"a worker may not send {type(record).__name__}")
+
+    def _succeed(self, result: Result) -> None:
+        with self._lock:
+            pending = self._pending.pop(result.request, None)
+        if pending is None:
+            raise ProtocolError(f"an answer to request {result.request}, which is not in flight")
+        self._arena.free(pending.region)
+        try:
+            pending.reply.succeed(result, lambda tensor: self._view.memory(tensor.region))
+        finally:
+            with self._lock:
+                self._send(Release(result.request))
+
+    def _fail(self, failure: Failure) -> None:
+        with self._lock:
+            pending = self._pending.pop(failure.request, None)
+        if pending is not None:
+            self._arena.free(pending.region)
+            pending.reply.fail(_error(failure.code, failure.message))
+
+    def _settle_load(self, outcome: ModelLoaded | BriskError) -> None:
+        self._is_loading = False
+        if isinstance(outcome, BriskError):
+            with self._lock:
+                self._load_outcome = outcome
+            self._fail_all(outcome)
+        else:
+            self._load_strikes = 0
+            with self._lock:
+                self._load_outcome = outcome
+        self._load_settled.set()
+
+    def _fail_all(self, error: BriskError) -> None:
+        with self._lock:
+            pending, self._pending = list(self._pending.values()), {}
+        for request in pending:
+            self._arena.free(request.region)
+            request.reply.fail(error)
+
+    # --- after the worker's death; the receiver's thread ----------------------------------
+
+    def _recover(self) -> socket.socket | None:
+        """Blame, connect anew, load, replay; the new connection, None where there is none yet."""
+        with self._lock:
+            self._socket = None
+        self._view.clear()
+        self._blame()
+        started_s = time.monotonic()
+        try:
+            line = open_connection(self._place, RESTART_TIMEOUT_S)
+        except BriskError as error:
+            self._log("error", f"no runtime: {error}")
+            self._fail_all(UnavailableError(f"the runtime cannot be restarted: {error}"))
+            if not self._load_settled.is_set():
+                self._settle_load(error)
+            time.sleep(1.0)
+            return None
+        if self._closing:
+            line.close()
+            return None
+        replayed = self._resume(line)
+        if self._load_settled.is_set():
+            took_ms = (time.monotonic() - started_s) * 1e3
+            self._log(
+                "warning",
+                f"connected to a new worker after {took_ms:.0f} ms, {replayed} requests replayed",
+            )
+        return line
+
+    def _resume(self, line: socket.socket) -> int:
+        """Tell a new worker everything: memory, model, requests; how many of those."""
+        with self._lock:
+            self._socket = line
+            try:
+                for change, descriptor in slab_records(self._arena.announce_all()):
+                    send_record(line, change, descriptor)
+            except OSError:
+                self._socket = None  # it died already: the receiver will see the end of it
+            mark.reset(self._arena.memory(self._load_mark))
+            self._is_loading = True
+            self._send(self._load_record())
+            for pending in list(self._pending.values()):
+                mark.reset(self._arena.memory(pending.record.mark))
+                self._send(replace(pending.record, is_replay=True))
+            return len(self._pending)
+
+    def _load_record(self) -> LoadModel:
+        model = self._model
+        return LoadModel(
+            MODEL_NUMBER,
+            model.name,
+            model.version,
+            model.path,
+            self._load_mark,
+            model.max_batch_size,
+            model.batching,
+            model.max_queue_size,
+            model.job_class,
+        )
+
+    def _blame(self) -> None:
+        """Strike what the dead worker was doing; refuse what has taken too many with it."""
+        if self._is_loading and mark.has_begun(self._arena.memory(self._load_mark)):
+            self._load_strikes += 1
+            if self._load_strikes >= MAX_LOAD_STRIKES:
+                self._settle_load(
+                    InternalError(
+                        f"loading model '{self._model.name}' version {self._model.version} ended "
+                        f"{self._load_strikes} workers; it is given up"
+                    )
+                )
+        guilty = []
+        with self._lock:
+            for number, pending in list(self._pending.items()):
+                if mark.has_begun(self._arena.memory(pending.record.mark)):
+                    pending.strikes += 1
+                    if pending.strikes >= MAX_STRIKES:
+                        guilty.append(self._pending.pop(number))
+        for pending in guilty:
+            self._arena.free(pending.region)
+            text = (
+                f"request {pending.record.request} of model '{self._model.name}' was running when "
+                f"{pending.strikes} workers died; it is not tried again"
+            )
+            self._log("error", text)
+            pending.reply.fail(InternalError(text))
+
+
+def _error(code: str, message: str) -> BriskError:
+    return ERROR_BY_CODE.get(code, InternalError)(message)

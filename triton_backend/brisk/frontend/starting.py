@@ -1,0 +1,133 @@
+"""Finding the runtime of a device, and starting it where there is none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from brisk import __version__
+from brisk.errors import InvalidConfigurationError, ProtocolError, UnavailableError
+from brisk.wire.channel import check_peer, receive_record, send_record
+from brisk.wire.place import RuntimePlace
+from brisk.wire.records import PROTOCOL_VERSION, Hello, Refused, Welcome
+
+CONNECT_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 120.0
+"""How long a runtime may take to its first word: torch from a cold disk can take long."""
+
+_RETRY_PAUSE_S = 0.02
+
+_started: list[subprocess.Popen[bytes]] = []
+"""Runtimes this process started; polled so that none stays behind as a zombie."""
+
+
+def open_connection(place: RuntimePlace, timeout_s: float = START_TIMEOUT_S) -> socket.socket:
+    """A greeted, blocking connection to the worker of ``place``, started if need be.
+
+    Raises UnavailableError where none answers in time, ProtocolError where it is another
+    version of Brisk, InvalidConfigurationError where it cannot be started.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    starter: subprocess.Popen[bytes] | None = None
+    while time.monotonic() < deadline_s:
+        try:
+            connection = place.connect(CONNECT_TIMEOUT_S)
+        except OSError:
+            starter = _start_if_absent(place, starter)
+            time.sleep(_RETRY_PAUSE_S)
+            continue
+        try:
+            return _greet(connection, deadline_s)
+        except (OSError, EOFError):  # it ended as we came: the next one will do
+            connection.close()
+            time.sleep(_RETRY_PAUSE_S)
+        except BaseException:
+            connection.close()
+            raise
+    raise UnavailableError(
+        f"the runtime of {place.device} did not answer at {place.socket_path} within "
+        f"{timeout_s:.0f} s; its own words are in the server's log"
+    )
+
+
+def reap_started() -> None:
+    """Take the exit status of runtimes that have ended."""
+    _started[:] = [process for process in _started if process.poll() is None]
+
+
+def _greet(connection: socket.socket, deadline_s: float) -> socket.socket:
+    check_peer(connection)
+    connection.settimeout(max(0.1, deadline_s - time.monotonic()))
+    send_record(connection, Hello(PROTOCOL_VERSION, __version__, os.getpid()))
+    answer, _ = receive_record(connection)
+    if isinstance(answer, Refused):
+        raise ProtocolError(answer.message)
+    if not isinstance(answer, Welcome):
+        raise ProtocolError(f"expected Welcome, got {type(answer).__name__}")
+    connection.settimeout(None)
+    return connection
+
+
+def _start_if_absent(
+    place: RuntimePlace, starter: subprocess.Popen[bytes] | None
+) -> subprocess.Popen[bytes] | None:
+    """Start a runtime unless one holds the place or ours is still on its way."""
+    if starter is not None:
+        status = starter.poll()
+        if status is None:
+            return starter
+        if status != 0:
+            raise InvalidConfigurationError(
+                f"the runtime of {place.device} ended with status {status} while it started; "
+                "its own words are in the server's log"
+            )
+    place.prepare()
+    lock = place.try_lock()
+    if lock is None:
+        return None
+    os.close(lock)  # nobody is there; of several frontends that start one now, one gets the lock
+    reap_started()
+    process = _spawn(place)
+    _started.append(process)
+    return process
+
+
+def _spawn(place: RuntimePlace) -> subprocess.Popen[bytes]:
+    """The runtime in a session of its own: it outlives this stub, and signals meant for it."""
+    package_root = str(Path(__file__).resolve().parents[2])
+    search_path = os.environ.get("PYTHONPATH", "")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": package_root + (os.pathsep + search_path if search_path else ""),
+        "BRISK_RUNTIME_DIR": str(place.base),
+    }
+    interpreter = runtime_interpreter()
+    try:
+        return subprocess.Popen(
+            [interpreter, "-m", "brisk.runtime", "--device", place.device],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.__stderr__,
+            env=environment,
+            start_new_session=True,
+            cwd="/",
+        )
+    except OSError as error:
+        raise InvalidConfigurationError(
+            f"the runtime's Python '{interpreter}' cannot be run ({error}); "
+            "set BRISK_PYTHON to one that has torch"
+        ) from error
+
+
+def runtime_interpreter() -> str:
+    """``$BRISK_PYTHON``, else the Python this process runs on, else ``python3``."""
+    if chosen := os.environ.get("BRISK_PYTHON"):
+        return chosen
+    own = Path(sys.prefix) / "bin" / "python3"
+    if own.exists():
+        return str(own)
+    return shutil.which("python3") or "python3"
