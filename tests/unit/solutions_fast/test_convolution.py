@@ -8,6 +8,7 @@ from solution_oracle import assert_agrees, layer_problem
 
 from brisk.graph.program import Epilogue, Node
 from brisk.solutions.convolution import OneDnnConvolution
+from brisk.solutions.convolution_pointwise import PointwiseConvolution
 from brisk.solutions.convolution_small import SmallConvolution
 from brisk.solutions.convolution_torch import TorchConvolution
 from brisk.solutions.convolution_transpose import TorchTransposedConvolution
@@ -164,6 +165,21 @@ def test_a_small_convolution_takes_a_large_batch_too():
     problem = layer_problem(conv(), values, constants=("w", "b"), symbolic={"x": (0,)})
     assert_agrees(SmallConvolution(), problem, values | {"x": normal(512, 4, 8, 8)})
     assert_agrees(SmallConvolution(), problem, values)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 3)])
+@pytest.mark.parametrize("steps", [[], *CHAINS], ids=str)
+def test_a_pointwise_convolution_is_a_product(steps, strides, batch):
+    values = {"x": normal(1, 256, 6, 7), "w": normal(256, 256, 1, 1), "b": normal(256)}
+    shape = (batch, 256, -(-6 // strides[0]), -(-7 // strides[1]))
+    values["r"], values["s"] = normal(*shape), normal(*shape)
+    problem = layer_problem(
+        conv(strides=strides), values | {"x": normal(batch, 256, 6, 7)},
+        constants=("w", "b"), epilogue=steps, symbolic={"x": (0,)},
+    )  # fmt: skip
+    values["x"] = normal(batch, 256, 6, 7)
+    assert_agrees(PointwiseConvolution(), problem, values, rtol=1e-3, atol=1e-4)
 
 
 TRANSPOSED = [

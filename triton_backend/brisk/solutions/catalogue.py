@@ -11,6 +11,7 @@ from brisk.solutions.base import Problem, Solution, Verdict
 
 FAMILIES: tuple[str, ...] = (
     "convolution_small",
+    "convolution_pointwise",
     "convolution",
     "convolution_torch",
     "convolution_transpose",
