@@ -113,6 +113,40 @@ def test_constant_factors_and_summands_per_channel_vanish_in_a_convolution() -> 
     checked(made, {"x": IMAGE}, ["Conv"])
 
 
+def test_constants_before_an_unpadded_convolution_vanish_in_it() -> None:
+    made = model(
+        "g (float[N,3,8,8] x) => (y) {a = Mul(x, f) b = Add(a, o) c = Mul(t, b) y = Conv (c, w)}",
+        w=random(4, 3, 3, 3),
+        f=random(3, 1, 1, seed=1),
+        o=random(1, 3, 1, 1, seed=2),
+        t=scalar(0.5),
+    )
+    checked(made, {"x": IMAGE}, ["Conv"])
+
+
+def test_a_summand_before_a_padded_convolution_stays_but_a_factor_goes() -> None:
+    made = model(
+        """g (float[N,3,8,8] x) => (y) {a = Mul(x, f) b = Add(a, o) c = Mul(t, b)
+        y = Conv <pads = [1,1,1,1], group = 3> (c, w)}""",
+        w=random(3, 1, 3, 3),
+        f=random(3, 1, 1, seed=1),
+        o=random(1, 3, 1, 1, seed=2),
+        t=scalar(0.5),
+    )
+    checked(made, {"x": IMAGE}, ["Mul", "Add", "Conv"])
+
+
+def test_scalars_behind_an_activation_follow_it() -> None:
+    made = model(
+        "g (float[N,3,8,8] x) => (y) {h = Conv (x, w) r = Relu(h) m = Mul(f, r) y = Add(m, o)}",
+        w=random(4, 3, 3, 3),
+        f=np.array([0.5], np.float32),
+        o=scalar(-0.25),
+    )
+    program = checked(made, {"x": IMAGE}, ["Conv+Relu+Mul+Add"])
+    assert program.layers[0].operands == ("x", "w", "f", "o")
+
+
 def test_a_constant_that_varies_over_the_image_stays() -> None:
     made = model(
         "g (float[N,3,8,8] x) => (y) {h = Conv (x, w) y = Mul(h, f)}",

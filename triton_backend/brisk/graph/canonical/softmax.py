@@ -12,6 +12,8 @@ from brisk.graph.program import Node
 def matrix_softmax(node: Node, draft: Draft) -> list[Node]:
     """One axis where the others behind it have size 1, else through an explicit matrix."""
     axis = integer(node, "axis", 1)
+    if axis == -1:
+        return [upgraded(node, *node.inputs, axis=-1)]
     shape = draft.type_of(node.inputs[0]).shape
     if shape is not None:
         axis = axis + len(shape) if axis < 0 else axis

@@ -12,21 +12,31 @@ from brisk.graph.passes.duplicates import merge_duplicates
 from brisk.graph.passes.dynamic_quantization import fuse_dynamic_quantization
 from brisk.graph.passes.epilogues import fuse_epilogues
 from brisk.graph.passes.gates import fuse_gates
+from brisk.graph.passes.input_scaling import fold_input_scaling
 from brisk.graph.passes.layer_normalization import fuse_layer_normalization
 from brisk.graph.passes.linear import fuse_linear
+from brisk.graph.passes.matrix_softmax import simplify_matrix_softmax
 from brisk.graph.passes.noops import remove_noops
 from brisk.graph.passes.padding import fold_padding
 from brisk.graph.passes.reshapes import simplify_reshapes
 from brisk.graph.passes.scaling import fold_scaling
 from brisk.graph.symbolic import propagate
 
-_SIMPLIFY = (fold_constants, simplify_reshapes, remove_noops, merge_duplicates, remove_dead)
+_SIMPLIFY = (
+    fold_constants,
+    simplify_matrix_softmax,
+    simplify_reshapes,
+    remove_noops,
+    merge_duplicates,
+    remove_dead,
+)
 _FUSE = (
     fold_padding,
     fold_batch_normalization,
     fold_scaling,
     fuse_layer_normalization,
     fuse_gates,
+    fold_input_scaling,
     fuse_attention,
     fuse_dynamic_quantization,
     fuse_linear,

@@ -32,7 +32,7 @@ _StepOf: TypeAlias = "Callable[[Rewriter, Node, str], Epilogue | None]"
 
 
 def fuse_epilogues(draft: Draft) -> int:
-    """At most one addition, then at most one activation."""
+    """At most one residual, then at most one activation, then constant scalars."""
     graph = Rewriter(draft)
     for layer in graph:
         if (layer.main.domain, layer.main.operator) not in _HOSTS or layer.epilogue:
@@ -40,7 +40,9 @@ def fuse_epilogues(draft: Draft) -> int:
         if draft.type_of(layer.outputs[0]).dtype not in ("float32", "float16", "bfloat16"):
             continue
         grown = _extend(graph, layer, _addition)
-        _extend(graph, grown, _activation)
+        grown = _extend(graph, grown, _activation)
+        while (longer := _extend(graph, grown, _scalar)) is not grown:
+            grown = longer
     return graph.commit()
 
 
@@ -76,6 +78,18 @@ def _addition(graph: Rewriter, node: Node, value: str) -> Epilogue | None:
     if mine.shape is None or None in mine.shape or mine != theirs:
         return None
     return Epilogue("Add", {}, other, first)
+
+
+def _scalar(graph: Rewriter, node: Node, value: str) -> Epilogue | None:
+    """A factor or summand of one element, as mobile networks learn them."""
+    if node.domain or node.operator not in ("Add", "Mul"):
+        return None
+    first = node.inputs[1] == value
+    other = node.inputs[0 if first else 1]
+    array, mine = graph.constant(other), graph.draft.type_of(value)
+    if array is None or array.size != 1 or mine.rank is None or array.ndim > mine.rank:
+        return None
+    return Epilogue(node.operator, {}, other, first)
 
 
 def _activation(graph: Rewriter, node: Node, value: str) -> Epilogue | None:

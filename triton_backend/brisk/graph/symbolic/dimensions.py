@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from hashlib import blake2s
 from math import prod
 
 from brisk.graph.program import Dimension
+
+_LONGEST_NAME = 48
 
 
 def _factors(size: int | str) -> tuple[int, Counter[str]]:
@@ -66,7 +69,7 @@ def shifted(size: Dimension, offset: int) -> Dimension:
         return size + offset
     if size is None or offset == 0:
         return size
-    return f"({_atom(size)}{offset:+d})"
+    return _opaque(f"({_atom(size)}{offset:+d})")
 
 
 def windows(size: Dimension, offset: int, stride: int, up: bool = False) -> Dimension:
@@ -79,7 +82,7 @@ def windows(size: Dimension, offset: int, stride: int, up: bool = False) -> Dime
         steps = size + offset
         return (-(-steps // stride) if up else steps // stride) + 1
     name = "ceil" if up else "floor"
-    return f"({name}({_atom(size)}{offset:+d},{stride})+1)"
+    return _opaque(f"({name}({_atom(size)}{offset:+d},{stride})+1)")
 
 
 def total(sizes: Iterable[Dimension]) -> Dimension:
@@ -93,7 +96,7 @@ def total(sizes: Iterable[Dimension]) -> Dimension:
         return numbers
     if len(names) == 1 and numbers == 0:
         return next(size for size in known if isinstance(size, str))
-    return "(" + "+".join([*names, *([str(numbers)] if numbers else [])]) + ")"
+    return _opaque("(" + "+".join([*names, *([str(numbers)] if numbers else [])]) + ")")
 
 
 def broadcast(sizes: Iterable[Dimension]) -> Dimension:
@@ -105,6 +108,13 @@ def broadcast(sizes: Iterable[Dimension]) -> Dimension:
         return wide.pop()
     numbers = {size for size in wide if isinstance(size, int)}
     return numbers.pop() if len(numbers) == 1 else None
+
+
+def _opaque(name: str) -> str:
+    """``name``, or a digest of it where names built upon it would grow without bound."""
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"size-{blake2s(name.encode(), digest_size=6).hexdigest()}"
 
 
 def _atom(size: int | str) -> str:
