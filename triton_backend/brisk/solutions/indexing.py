@@ -44,10 +44,10 @@ def _load_slice(problem: Problem) -> Kernel:
     starts, ends, axes, steps = (constant(problem, position) for position in range(1, 5))
     fixed = not any(is_dynamic(problem, position) for position in range(1, 5))
     if fixed and is_dynamic(problem, 0) and len(starts) == 1 and (steps or [1])[0] > 0:
-        # torch clips to the size as ONNX does
-        axis, start, step = (axes or [0])[0], starts[0], (steps or [1])[0]
-        end = min(ends[0], 2**62)
-        return lambda x: (torch.ops.aten.slice.Tensor(x, axis, start, end, step),)
+        axis, picked = (axes or [0])[0], slice(starts[0], ends[0], (steps or [1])[0])
+        if axis >= 0:  # torch clips to the size as ONNX does
+            index = (slice(None),) * axis + (picked,)
+            return lambda x: (x[index],)
     return bind(problem, _slice, numbers={1, 2, 3, 4})
 
 

@@ -29,6 +29,11 @@ _MAXIMUM: dict[int, Any] = {
     2: functional.max_pool2d,
     3: functional.max_pool3d,
 }
+_MAXIMUM_ALONE: dict[int, Any] = {
+    1: torch.max_pool1d,
+    2: torch.max_pool2d,
+    3: torch.max_pool3d,
+}
 _AVERAGE: dict[int, Any] = {
     1: torch.avg_pool1d,
     2: torch._C._nn.avg_pool2d,
@@ -51,7 +56,8 @@ def _load_maximum(problem: Problem) -> Kernel:
         return bind(problem, pad_and_pool)
     pads, ceil = window.pads_before, window.ceil
     if len(problem.layer.main.outputs) == 1:
-        return bind(problem, lambda x: native(x, kernel, strides, pads, dilations, ceil))
+        direct = _MAXIMUM_ALONE[window.axes]
+        return bind(problem, lambda x: direct(x, kernel, strides, pads, dilations, ceil))
 
     def with_places(x: torch.Tensor) -> Sequence[Value]:
         """torch counts places within a plane, ONNX from the start of the tensor."""

@@ -21,6 +21,7 @@ from brisk.solutions.rules import (
     both,
     constant,
     is_dynamic,
+    rank,
     takes,
 )
 
@@ -50,6 +51,8 @@ def _flatten(x: torch.Tensor, axis: int) -> torch.Tensor:
 
 def _load_flatten(problem: Problem) -> Kernel:
     axis = attribute(problem, "axis", 1)
+    if axis == 1 and (rank(problem) or 0) >= 2:
+        return bind(problem, lambda x: x.flatten(1))
     return bind(problem, lambda x: _flatten(x, axis))
 
 
@@ -82,7 +85,7 @@ def _load_transpose(problem: Problem) -> Kernel:
     if order is None:
         return bind(problem, lambda x: x.permute(*range(x.dim() - 1, -1, -1)))
     axes = tuple(order)  # type: ignore[arg-type]
-    return bind(problem, lambda x: x.permute(axes))
+    return bind(problem, lambda x: x.permute(*axes))
 
 
 def _expand(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:

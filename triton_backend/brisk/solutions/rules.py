@@ -134,7 +134,7 @@ def constant(problem: Problem, position: int) -> Any:
 
 def single(number: Any) -> Any:
     """The number of a tensor of one element that came as Python numbers, of rank 0 or 1."""
-    while isinstance(number, list):
+    while isinstance(number, (list, tuple)):
         (number,) = number
     return number
 
@@ -156,7 +156,7 @@ def bind(
     """A kernel with one output that calls ``function`` with every main operand in order.
 
     Constants are bound now, as tensors on the device, None where left out. Operands at the
-    positions ``numbers`` arrive as Python numbers or lists of them.
+    positions ``numbers`` arrive as Python numbers or sequences of them.
     """
     operands = problem.operands
     dynamic = [i for i, operand in enumerate(operands) if operand and operand.constant is None]
@@ -200,4 +200,7 @@ def _bind_tensors(
 def _bound(operand: Operand | None, as_numbers: bool, device: torch.device) -> Any:
     if operand is None or operand.constant is None:
         return None
-    return operand.constant.tolist() if as_numbers else from_numpy(operand.constant, device)
+    if not as_numbers:
+        return from_numpy(operand.constant, device)
+    numbers = operand.constant.tolist()
+    return tuple(numbers) if isinstance(numbers, list) else numbers
