@@ -20,6 +20,7 @@ import pytest
 from brisk.server.backend_directory import assemble
 from brisk.server.launch import TritonServer
 from brisk.server.locate import ServerInstallation, locate_server
+from brisk_client.samples.expectations import is_current
 
 SAMPLES = Path(__file__).resolve().parents[2] / "model_repository"
 _RUNTIME_END_TIMEOUT_S = 10.0
@@ -127,6 +128,8 @@ def start_server(
 def sample_server(
     tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation, backends: Path
 ) -> Iterator[TritonServer]:
+    for entry in sorted(file.parent for file in SAMPLES.glob("*/config.pbtxt")):
+        assert is_current(entry), f"sample '{entry.name}' is not generated; run `make samples`"
     log = tmp_path_factory.mktemp("sample-server") / "tritonserver.log"
     with running_server(installation, SAMPLES, backends, log) as server:
         yield server

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from brisk.errors import InvalidConfigurationError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +41,8 @@ def explain(
     from brisk.graph import read_program
     from brisk.solutions.catalogue import default_catalogue
 
+    if not re.fullmatch(r"cpu|cuda:\d+", device):
+        raise InvalidConfigurationError(f"there is no device '{device}'; name cpu or cuda:N")
     program = read_program(_model_file(model, version))
     plan = make_plan(program, torch.device(device), default_catalogue())
     console = Console(soft_wrap=True, highlight=False)
