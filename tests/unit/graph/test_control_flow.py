@@ -114,3 +114,26 @@ def test_names_that_bodies_share_stay_apart() -> None:
     for condition, factor in ((True, 2), (False, 3)):
         inputs = {"c": np.array(condition), "x": random(2)}
         np.testing.assert_allclose(evaluate(program, inputs)[0], random(2) * factor, rtol=1e-6)
+
+
+def test_a_condition_that_is_a_constant_leaves_only_its_branch() -> None:
+    made = model(
+        """g (float[1,4] x) => (float[4] y, float[1,4] z) {
+          k = Relu(x)
+          s = Shape(x)  d = Gather <axis = 0> (s, place)  c = Equal(d, one)
+          y, z = If (c) <
+            then_branch = t () => (float[4] a, float[1,4] k2) {
+              k = Exp(x)  a = Squeeze(k, place1)  k2 = Mul(k, w)},
+            else_branch = e () => (float[1,4] b, float[1,4] b2) {
+              b = Identity(k)  b2 = Identity(k)}> }""",
+        place=np.array(0, np.int64),
+        place1=np.array([0], np.int64),
+        one=np.array(1, np.int64),
+        w=random(4),
+    )
+    program = build_program(made)
+    assert [layer.main.operator for layer in program.layers] == ["Exp", "Squeeze", "Mul"]
+    x = random(1, 4, seed=2)
+    y, z = evaluate(program, {"x": x})
+    np.testing.assert_allclose(y, np.exp(x)[0], rtol=1e-6)
+    np.testing.assert_allclose(z, np.exp(x) * random(4), rtol=1e-6)

@@ -6,6 +6,7 @@ from brisk.graph.draft import Draft
 from brisk.graph.inference import refine_types
 from brisk.graph.passes.attention import fuse_attention
 from brisk.graph.passes.batch_normalization import fold_batch_normalization
+from brisk.graph.passes.branches import inline_branches
 from brisk.graph.passes.constants import fold_constants
 from brisk.graph.passes.dead import remove_dead
 from brisk.graph.passes.duplicates import merge_duplicates
@@ -24,6 +25,7 @@ from brisk.graph.symbolic import propagate
 
 _SIMPLIFY = (
     fold_constants,
+    inline_branches,
     simplify_matrix_softmax,
     simplify_reshapes,
     remove_noops,
@@ -32,6 +34,7 @@ _SIMPLIFY = (
 )
 _FUSE = (
     fold_padding,
+    fold_scaling,
     fold_batch_normalization,
     fold_scaling,
     fuse_layer_normalization,

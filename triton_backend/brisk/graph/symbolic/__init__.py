@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from brisk.graph.draft import Draft
-from brisk.graph.program import Container, Dimension, ValueType
+from brisk.graph.program import Container, Dimension, Node, ValueType
 from brisk.graph.rewriting import plain
-from brisk.graph.symbolic.shapes import sizes_of
+from brisk.graph.symbolic.shapes import demanded_rank, sizes_of
 from brisk.graph.symbolic.values import elements_of
 
 
@@ -23,6 +23,8 @@ def propagate(draft: Draft) -> None:
         _complete(draft, name, None)
     for layer in draft.layers:
         node = plain(layer)
+        if node is not None:
+            _accept_demand(node, draft)
         outputs = sizes_of(node, draft) if node is not None else {}
         for name in layer.outputs:
             if name:
@@ -31,6 +33,16 @@ def propagate(draft: Draft) -> None:
             elements = elements_of(node, draft)
             if elements is not None:
                 draft.values[node.outputs[0]] = elements
+
+
+def _accept_demand(node: Node, draft: Draft) -> None:
+    """Give the first input the rank without which ``node`` could not run."""
+    if not node.inputs or draft.type_of(node.inputs[0]).shape is not None:
+        return
+    rank = demanded_rank(node, draft)
+    if rank is not None:
+        draft.types[node.inputs[0]] = replace(draft.type_of(node.inputs[0]), shape=(None,) * rank)
+        _complete(draft, node.inputs[0], None)
 
 
 def _complete(draft: Draft, name: str, sizes: tuple[Dimension, ...] | None) -> None:

@@ -51,6 +51,13 @@ def sizes_of(node: Node, draft: Draft) -> dict[str, tuple[Dimension, ...]]:
     return {} if sizes is None else {node.outputs[0]: sizes}
 
 
+def demanded_rank(node: Node, draft: Draft) -> int | None:
+    """The rank that the first input must have for ``node`` to be valid."""
+    if node.operator in ("Conv", "ConvTranspose"):
+        return draft.type_of(node.inputs[1]).rank
+    return {"LSTM": 3, "GRU": 3, "RNN": 3, "Gemm": 2}.get(node.operator)
+
+
 def _broadcast(shapes: Sequence[Sizes]) -> Sizes:
     known = [shape for shape in shapes if shape is not None]
     if len(known) != len(shapes):
@@ -185,6 +192,10 @@ def _resize(node: Node, draft: Draft, first: tuple[Dimension, ...]) -> Sizes:
     )
 
 
+def _global_pool(node: Node, draft: Draft, first: tuple[Dimension, ...]) -> Sizes:
+    return (*first[:2], *[1] * (len(first) - 2))
+
+
 _RULES: dict[str, Rule] = {
     "Transpose": _transpose,
     "Reshape": _reshape,
@@ -201,6 +212,8 @@ _RULES: dict[str, Rule] = {
     "Resize": _resize,
     "Conv": convolution,
     "ConvTranspose": transposed_convolution,
+    "GlobalAveragePool": _global_pool,
+    "GlobalMaxPool": _global_pool,
     "MaxPool": pooling,
     "AveragePool": pooling,
     **{
