@@ -1,6 +1,7 @@
 """Starting and stopping a real tritonserver; the models are of Triton's own Python backend."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,8 +13,9 @@ from pathlib import Path
 import pytest
 from conftest import StartServer, private_runtime
 
-from brisk.server.launch import ServerFailedError, TritonServer
-from brisk.server.locate import ServerInstallation
+from brisk.server.backend_directory import assemble
+from brisk.server.launch import ServerFailedError, TritonServer, server_environment
+from brisk.server.locate import ServerInstallation, locate_server
 
 pytestmark = pytest.mark.server
 
@@ -191,3 +193,30 @@ def _answers(url: str) -> bool:
             return answer.status == 200
     except OSError:
         return False
+
+
+def test_a_system_installation_serves_as_well_with_its_other_backends(
+    installation: ServerInstallation, tmp_path: Path
+) -> None:
+    """The layout of /opt/tritonserver, made of the wheel's files."""
+    prefix = tmp_path / "tritonserver"
+    python = prefix / "backends" / "python"
+    python.mkdir(parents=True)
+    for file in installation.python_backend:
+        shutil.copy2(file, python)
+    (prefix / "backends" / "other").mkdir()
+    (prefix / "bin").mkdir()
+    shutil.copy2(installation.executable, prefix / "bin")
+
+    system = locate_server(prefix)
+    assert not system.embedded
+    backends = assemble(tmp_path / "backends", system)
+    assert (backends / "other").is_dir()
+    with TritonServer(
+        system,
+        make_repository(tmp_path / "repository"),
+        backends,
+        log=tmp_path / "log",
+        environment=server_environment(installation),
+    ) as server:
+        assert server.is_ready()
