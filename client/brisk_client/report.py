@@ -1,9 +1,15 @@
-"""What a benchmark found: rows to show, checks to pass."""
+"""What a benchmark found: rows to show, checks to pass; on the screen, as JSON, as a plot."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 
 @dataclass
@@ -18,11 +24,107 @@ class Check:
 
 @dataclass
 class Report:
-    """The result of one benchmark on one machine."""
+    """The result of one benchmark on one machine.
+
+    ``rows`` share their keys, in the order of the columns; units are part of the keys.
+    """
 
     name: str
     machine: dict[str, Any]
     versions: dict[str, str]
     rows: list[dict[str, Any]]
     checks: list[Check]
-    notes: list[str]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check holds."""
+        return all(check.ok for check in self.checks)
+
+
+def show(report: Report, console: Console | None = None) -> None:
+    """Print the rows, the checks and the notes."""
+    console = console or Console(highlight=False)
+    described = ", ".join(f"{key} {value}" for key, value in report.machine.items())
+    console.print(f"[bold]{report.name}[/bold]: {described}")
+    console.print(", ".join(f"{name} {version}" for name, version in report.versions.items()))
+    if report.rows:
+        console.print(_table(report.rows))
+    for check in report.checks:
+        mark = "[green]holds[/green]" if check.ok else "[red]fails[/red]"
+        found = _text(check.value)
+        console.print(f"{mark}  {check.name}: {found}, expected {_text(check.expected)}")
+    for note in report.notes:
+        console.print(note, style="dim")
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """``name``, ``machine``, ``versions``, ``rows``, ``checks`` and ``notes``, for json.dump."""
+    return {
+        "name": report.name,
+        "machine": report.machine,
+        "versions": report.versions,
+        "rows": report.rows,
+        "checks": [
+            {"name": c.name, "value": c.value, "expected": c.expected, "ok": c.ok}
+            for c in report.checks
+        ],
+        "notes": report.notes,
+    }
+
+
+def write_json(report: Report, file: Path) -> None:
+    """Write ``to_json`` of the report; makes the folder. Raises OSError where it cannot."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(to_json(report), indent=1, default=str) + "\n")
+
+
+def plot_bars(
+    report: Report, folder: Path, value: str, group: str, colour: str, spread: str = ""
+) -> list[Path]:
+    """One file for each value of key ``group``: bars of key ``value``, one for each row.
+
+    ``colour`` names the key that tells the bars of a group apart; ``spread`` one with the length
+    of the error bars. Rows that lack a key are left out.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for name in dict.fromkeys(row[group] for row in report.rows if group in row):
+        rows = [row for row in report.rows if row.get(group) == name and value in row]
+        figure, axes = pyplot.subplots(figsize=(6, 0.6 + 0.4 * len(rows)), layout="constrained")
+        errors = [row.get(spread) or 0.0 for row in rows] if spread else None
+        axes.barh([str(row[colour]) for row in rows], [row[value] for row in rows], xerr=errors)
+        axes.invert_yaxis()
+        axes.set_xlabel(value.replace("_", " "))
+        axes.set_title(f"{report.name}: {name}")
+        file = folder / f"{report.name}-{str(name).replace(' ', '-').replace('/', '-')}.png"
+        figure.savefig(file, dpi=120)
+        pyplot.close(figure)
+        files.append(file)
+    return files
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = Table()
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    for column in columns:
+        numeric = all(isinstance(row.get(column, 0), (int, float)) for row in rows)
+        table.add_column(column.replace("_", " "), justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*_cells(row, columns))
+    return table
+
+
+def _cells(row: dict[str, Any], columns: Iterable[str]) -> list[str]:
+    return [_text(row[column]) if column in row else "" for column in columns]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,101 @@
+"""The engines that are measured, each behind one function: arrays in, arrays out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Infer: TypeAlias = Callable[[Mapping[str, np.ndarray]], "list[Any]"]
+"""One inference: inputs by name, outputs in the model's order, all numpy arrays."""
+
+
+def open_brisk(model: Path, threads: int) -> Infer:
+    """Brisk's serial executor in this process, on the CPU."""
+    import torch
+
+    from brisk.execution import load_program, run_serially
+    from brisk.graph import read_program
+    from brisk.solutions.values import from_numpy, to_numpy
+
+    torch.set_num_threads(threads)
+    device = torch.device("cpu")
+    loaded = load_program(read_program(model), device)
+
+    def infer(inputs: Mapping[str, np.ndarray]) -> list[Any]:
+        with torch.inference_mode():
+            values = {name: from_numpy(array, device) for name, array in inputs.items()}
+            return [to_numpy(value) for value in run_serially(loaded, values).values()]
+
+    return infer
+
+
+def open_onnxruntime(model: Path, threads: int, *, spinning: bool = False) -> Infer:
+    """ONNX Runtime's CPU provider at its default optimisation.
+
+    ``spinning``: its default, idle threads that wait actively for the next operator.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    return lambda inputs: list(session.run(None, inputs))
+
+
+def open_onnxruntime_spinning(model: Path, threads: int) -> Infer:
+    return open_onnxruntime(model, threads, spinning=True)
+
+
+def open_openvino(model: Path, threads: int) -> Infer:
+    """OpenVINO's CPU plugin, tuned for latency, in FP32 as the others are."""
+    import openvino
+
+    core = openvino.Core()
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "f32",
+    }
+    compiled = core.compile_model(core.read_model(str(model)), "CPU", settings)
+    request = compiled.create_infer_request()
+
+    def infer(inputs: Mapping[str, np.ndarray]) -> list[Any]:
+        results = request.infer(dict(inputs))
+        return [results[output] for output in compiled.outputs]
+
+    return infer
+
+
+def open_torch(model: Path, threads: int) -> Infer:
+    """The same network written in torch and run eagerly, with weights of its own.
+
+    Raises LookupError where there is none for this model.
+    """
+    import torch
+
+    from brisk_client.benchmarks.eager import eager_network
+
+    torch.set_num_threads(threads)
+    network = eager_network(model).eval()
+
+    def infer(inputs: Mapping[str, np.ndarray]) -> list[Any]:
+        with torch.inference_mode():
+            tensors = [torch.from_numpy(array) for array in inputs.values()]
+            return [network(*tensors).numpy()]
+
+    return infer
+
+
+ENGINES: Mapping[str, Callable[[Path, int], Infer]] = {
+    "brisk": open_brisk,
+    "onnxruntime": open_onnxruntime,
+    "onnxruntime spinning": open_onnxruntime_spinning,
+    "openvino": open_openvino,
+    "torch eager": open_torch,
+}
