@@ -176,3 +176,37 @@ def test_activations_in_every_float_dtype(operator: str, dtype: Any) -> None:
     rtol = 5e-3 if dtype is np.float16 else 1e-5
     x = np.abs(floats(2, 9)).astype(dtype)
     assert_tuned_agrees(operator, [x], rtol=rtol)
+
+
+@pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel"])
+@pytest.mark.parametrize("sizes", [[1, 2, 14, 6], [1, 2, 6, 14], [2, 4, 7, 7], [1, 2, 28, 28]])
+def test_resizing_to_sizes_copies_the_nearest_element(coordinates: str, sizes: list[int]) -> None:
+    inputs = [floats(1, 2, 14, 14), None, None, int64(*sizes)]
+    modes = {"coordinate_transformation_mode": coordinates, "nearest_mode": "floor"}
+    assert_tuned_agrees("Resize", inputs, (3,), mode="nearest", **modes)
+
+
+@pytest.mark.parametrize("sizes", [(3, 1), (1, 1, 1), (4,), (2, 3, 4), (1,)])
+@pytest.mark.parametrize("constants", [(1,), ()])
+def test_expanding_broadcasts_both_ways(
+    sizes: tuple[int, ...], constants: tuple[int, ...]
+) -> None:
+    assert_tuned_agrees(
+        "Expand", [floats(3, 4 if sizes[-1] == 4 else 1), int64(*sizes)], constants
+    )
+
+
+@pytest.mark.parametrize("centred", [0, 1])
+@pytest.mark.parametrize("most", [0, 2, 50])
+def test_suppression_of_overlapping_boxes(centred: int, most: int) -> None:
+    boxes, scores = positive(2, 40, 4), np.abs(floats(2, 3, 40))
+    limits = [np.array([0.4], np.float32), np.array([0.3], np.float32)]
+    inputs = [boxes, scores, int64(most), *limits]
+    assert_tuned_agrees("NonMaxSuppression", inputs, (2, 3, 4), center_point_box=centred)
+
+
+@pytest.mark.parametrize("equation", ["bij,bjk->bik", "i j, j", "...ij->...ji", "ii->i"])
+def test_contraction_of_subscripts(equation: str) -> None:
+    shapes = [(2, 3, 3), (2, 3, 4)] if equation[0] == "b" else [(3, 3), (3,)]
+    inputs = [floats(*shape) for shape in shapes][: equation.count(",") + 1]
+    assert_tuned_agrees("Einsum", inputs, equation=equation)

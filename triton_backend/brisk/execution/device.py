@@ -83,7 +83,7 @@ class _CudaEvent(Event):
         self._event = event
 
     def is_done(self) -> bool:
-        return bool(self._event.query())
+        return bool(self._event.query())  # type: ignore[no-untyped-call]  # torch
 
     def wait(self) -> None:
         self._event.synchronize()
@@ -97,7 +97,7 @@ class _CudaStream(Stream):
         return torch.cuda.stream(self._stream)
 
     def record(self) -> Event:
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch
         event.record(self._stream)
         return _CudaEvent(event)
 
@@ -108,7 +108,10 @@ class CudaDevice(Device):
     def new_stream(self, priority: StreamPriority) -> Stream:
         # CUDA counts downwards: a smaller number is more urgent.
         number = -1 if priority is StreamPriority.HIGH else 0
-        return _CudaStream(torch.cuda.Stream(self.torch_device, priority=number))
+        stream = torch.cuda.Stream(  # type: ignore[no-untyped-call]  # torch
+            self.torch_device, priority=number
+        )
+        return _CudaStream(stream)
 
 
 def open_device(name: str) -> Device:

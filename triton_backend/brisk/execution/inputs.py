@@ -25,6 +25,10 @@ class InputSlot:
         """The slot of a value that a body reads from outside; its maker has checked it."""
         return cls(index, Variable(name, UNKNOWN_TYPE), True)
 
+    def unchecked(self) -> InputSlot:
+        """The same slot for a body, whose declared types are hints: a carried value may grow."""
+        return InputSlot(self.index, Variable(self.variable.name, UNKNOWN_TYPE), self.is_required)
+
     def accept(self, value: Value, device: torch.device) -> Value:
         """The value on the program's device.
 

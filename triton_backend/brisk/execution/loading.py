@@ -172,7 +172,10 @@ def _load_context(device: torch.device, catalogue: Catalogue) -> LoadContext:
     def load_body(body: Program, constants: Mapping[str, np.ndarray]) -> BodyRunner:
         from brisk.execution.frame import Frame  # a body runs as a program does
 
-        loaded = load_program(body, device, catalogue, constants)
+        checked = load_program(body, device, catalogue, constants)
+        loaded = dataclasses.replace(
+            checked, inputs=tuple(slot.unchecked() for slot in checked.inputs)
+        )
         names = [variable.name for variable in body.outputs]
 
         def run(values: Mapping[str, Value]) -> list[Value]:

@@ -24,6 +24,8 @@ FAMILIES: tuple[str, ...] = (
     "pooling",
     "movement",
     "reduction",
+    "contraction",
+    "detection",
     "control",
     "reference",
 )

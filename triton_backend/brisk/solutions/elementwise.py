@@ -24,6 +24,7 @@ from brisk.solutions.rules import (
     attribute,
     bind,
     constant,
+    is_dynamic,
     takes,
 )
 from brisk.solutions.values import from_numpy
@@ -124,11 +125,10 @@ def _load_is_infinite(problem: Problem) -> Kernel:
 def _load_clip(problem: Problem) -> Kernel:
     low, high = constant(problem, 1), constant(problem, 2)
     given = [operand for operand in problem.operands[1:] if operand is not None]
-    if problem.operands[0] is None or not given:
+    if not given:
         return bind(problem, lambda x, *_: x)
-    if all(operand.constant is not None and operand.constant.ndim == 0 for operand in given):
-        if low is None and problem.operands[0].type.dtype in FLOATS:
-            return lambda x: (torch.clamp_max(x, high),)
+    fixed = all(operand.constant is not None and operand.constant.ndim == 0 for operand in given)
+    if fixed and is_dynamic(problem, 0):
         return lambda x: (torch.clamp(x, low, high),)
     return bind(problem, lambda x, low=None, high=None: torch.clamp(x, low, high))
 

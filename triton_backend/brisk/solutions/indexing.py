@@ -16,6 +16,7 @@ from brisk.solutions.rules import (
     bind,
     constant,
     is_dynamic,
+    rank,
     single,
     takes,
 )
@@ -45,6 +46,7 @@ def _load_slice(problem: Problem) -> Kernel:
     fixed = not any(is_dynamic(problem, position) for position in range(1, 5))
     if fixed and is_dynamic(problem, 0) and len(starts) == 1 and (steps or [1])[0] > 0:
         axis, picked = (axes or [0])[0], slice(starts[0], ends[0], (steps or [1])[0])
+        axis += (rank(problem) or 0) if axis < 0 else 0
         if axis >= 0:  # torch clips to the size as ONNX does
             index = (slice(None),) * axis + (picked,)
             return lambda x: (x[index],)

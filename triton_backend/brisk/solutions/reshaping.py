@@ -90,7 +90,11 @@ def _load_transpose(problem: Problem) -> Kernel:
 
 def _expand(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     """Broadcasts both ways: a size of 1 in ``sizes`` keeps the tensor's."""
-    return x.expand(torch.broadcast_shapes(x.shape, sizes))  # type: ignore[no-untyped-call]
+    new = len(sizes) - x.dim()
+    if new < 0:
+        sizes = (*(1,) * -new, *sizes)
+        new = 0
+    return x.expand([-1 if size == 1 and i >= new else size for i, size in enumerate(sizes)])
 
 
 def _tile(x: torch.Tensor, repeats: Sequence[int]) -> torch.Tensor:

@@ -21,7 +21,6 @@ def _load_resize(problem: Problem) -> Kernel:
     targets = _target_reader(problem)
     resize_axes = _nearest if interpolation.mode == "nearest" else _weighted
     native = _native_kernel(interpolation, rank(problem))
-    roi = constant(problem, 1)
     fixed = None
     operand = problem.operands[0]
     if operand is not None and operand.type.is_static and not _dynamic_parameters(problem):
@@ -29,16 +28,26 @@ def _load_resize(problem: Problem) -> Kernel:
 
     def kernel(x: Any, *parameters: Any) -> tuple[torch.Tensor]:
         sizes, scales = fixed or targets(x.shape, [value.tolist() for value in parameters])
-        if native is not None and sizes[:2] == list(x.shape[:2]):
-            exact = all(
-                abs(size * scale - target) < 1e-4 * target
-                for size, scale, target in zip(x.shape[2:], scales[2:], sizes[2:], strict=True)
-            )
-            if exact:
-                return (native(x, sizes[2:]),)
-        return (resize_axes(x, sizes, scales, interpolation, roi),)
+        if native is not None and _has_exact_ratios(x.shape, sizes, scales, interpolation.mode):
+            return (native(x, sizes[2:]),)
+        return (resize_axes(x, sizes, scales, interpolation),)
 
     return kernel
+
+
+def _has_exact_ratios(
+    shape: Sequence[int], sizes: Sequence[int], scales: Sequence[float], mode: str
+) -> bool:
+    """Whether sizes alone say what the scales do, for spatial axes only.
+
+    Copying the nearest element needs whole ratios too: rounding decides which one that is.
+    """
+    for axis, (size, scale, target) in enumerate(zip(shape, scales, sizes, strict=True)):
+        whole = target > 0 and (target % size == 0 or size % target == 0)
+        fits = size == target if axis < 2 else abs(size * scale - target) <= 1e-4 * target
+        if not fits or (mode == "nearest" and not whole):
+            return False
+    return True
 
 
 def _native_kernel(interpolation: Interpolation, dims: int | None) -> Callable[..., Any] | None:
@@ -111,7 +120,7 @@ def _read_interpolation(problem: Problem) -> Interpolation:
 
 
 def _nearest(
-    x: torch.Tensor, sizes: list[int], scales: list[float], how: Interpolation, _: Any
+    x: torch.Tensor, sizes: list[int], scales: list[float], how: Interpolation
 ) -> torch.Tensor:
     for axis, (size, scale) in enumerate(zip(sizes, scales, strict=True)):
         if size != x.shape[axis] or scale != 1.0:
@@ -121,7 +130,7 @@ def _nearest(
 
 
 def _weighted(
-    x: torch.Tensor, sizes: list[int], scales: list[float], how: Interpolation, _: Any
+    x: torch.Tensor, sizes: list[int], scales: list[float], how: Interpolation
 ) -> torch.Tensor:
     for axis, (size, scale) in enumerate(zip(sizes, scales, strict=True)):
         if size != x.shape[axis] or scale != 1.0:

@@ -1,0 +1,102 @@
+"""Operators of vision models: boxes that overlap, and images sampled at given places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch.nn import functional
+
+from brisk.solutions.base import Kernel, Pattern, Problem, Solution
+from brisk.solutions.rules import FLOATS, Rule, RuleFamily, attribute, bind, rank, single, takes
+
+
+def _load_suppression(problem: Problem) -> Kernel:
+    centred = bool(attribute(problem, "center_point_box", 0))
+    device = problem.device
+
+    def suppress(
+        boxes: torch.Tensor,
+        scores: torch.Tensor,
+        most: Any = None,
+        overlap: Any = None,
+        threshold: Any = None,
+    ) -> torch.Tensor:
+        """int64 [selected, 3]: batch, class and box, best first within each class."""
+        limit, allowed = int(single(most) or 0), float(single(overlap) or 0.0)
+        least = float("-inf") if threshold is None else float(single(threshold))
+        corners, ranked = _corners(boxes.cpu(), centred), scores.cpu()
+        rows = []
+        for batch in range(ranked.shape[0]):
+            for label in range(ranked.shape[1]):
+                kept = _keep(corners[batch], ranked[batch, label], limit, allowed, least)
+                rows += [(batch, label, box) for box in kept]
+        return torch.tensor(rows, dtype=torch.int64, device=device).reshape(-1, 3)
+
+    return bind(problem, suppress, numbers={2, 3, 4})
+
+
+def _corners(boxes: torch.Tensor, centred: bool) -> torch.Tensor:
+    """Boxes as low and high corners; either two opposite ones, or centre and size, are given."""
+    first, second = boxes[..., :2], boxes[..., 2:]
+    if centred:
+        return torch.cat((first - second / 2, first + second / 2), -1)
+    return torch.cat((torch.minimum(first, second), torch.maximum(first, second)), -1)
+
+
+def _keep(
+    boxes: torch.Tensor, scores: torch.Tensor, limit: int, allowed: float, least: float
+) -> list[int]:
+    """Greedy: the best box left, then without those that overlap it by more than ``allowed``."""
+    left = (scores > least).nonzero().squeeze(1)
+    left = left[torch.sort(scores[left], descending=True, stable=True).indices]
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+    kept: list[int] = []
+    while left.numel() and len(kept) < limit:
+        best, left = left[0], left[1:]
+        kept.append(int(best))
+        low = torch.maximum(boxes[best, :2], boxes[left, :2])
+        high = torch.minimum(boxes[best, 2:], boxes[left, 2:])
+        shared = (high - low).clamp(min=0).prod(1)
+        union = areas[best] + areas[left] - shared
+        left = left[~((union > 0) & (shared / union > allowed))]
+    return kept
+
+
+_SAMPLING = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}
+
+
+def _load_grid_sample(problem: Problem) -> Kernel:
+    mode = _SAMPLING[attribute(problem, "mode", "linear")]
+    padding = attribute(problem, "padding_mode", "zeros")
+    align = bool(attribute(problem, "align_corners", 0))
+
+    def sample(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        return functional.grid_sample(x, grid, mode, padding, align)
+
+    return bind(problem, sample)
+
+
+def _check_grid_sample(problem: Problem) -> str | None:
+    mode = attribute(problem, "mode", "linear")
+    if mode not in _SAMPLING or rank(problem) not in ((4,) if mode == "cubic" else (4, 5)):
+        return f"mode {mode} at rank {rank(problem)}"
+    data, grid = problem.operands
+    if data is None or grid is None or data.type.dtype != grid.type.dtype:
+        return "the grid has another dtype"
+    return takes({"float32", "float64"})(problem)
+
+
+class Detection(RuleFamily):
+    name = "detection"
+    pattern = Pattern.MOVEMENT
+    rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
+        ("", "NonMaxSuppression"): Rule(
+            _load_suppression, takes({"float32"}, {"float32"}, {"int64"}, FLOATS), since=10
+        ),
+        ("", "GridSample"): Rule(_load_grid_sample, _check_grid_sample, since=20),
+    }
+
+
+SOLUTIONS: Sequence[Solution] = (Detection(),)
