@@ -1,0 +1,135 @@
+"""What Triton calls: a model instance, from ``initialize`` to ``finalize``."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from brisk.errors import BriskError
+from brisk.frontend.completion import complete
+from brisk.frontend.connection import Connection
+from brisk.frontend.entry import Entry, find_model, read_entry
+from brisk.frontend.onnx_signature import read_signature
+from brisk.frontend.parameters import request_class
+from brisk.frontend.reply import TritonReply
+from brisk.frontend.tensors import read_inputs
+from brisk.frontend.watcher import CancellationWatcher
+from brisk.wire.place import runtime_place
+
+
+class ModelInstance:
+    """One instance of one model version; Triton calls it from one thread."""
+
+    def __init__(self, arguments: Mapping[str, str]) -> None:
+        """Load the model; raises ``pb_utils.TritonModelException`` with the reason."""
+        name, version = arguments["model_name"], arguments["model_version"]
+        self._label = f"brisk: model '{name}' version {version}"
+        try:
+            self._entry = read_entry(arguments)
+            self._connection = Connection(
+                runtime_place(self._entry.device), self._entry.describe(), self._log
+            )
+            load_ns = self._connection.open()
+        except BriskError as error:
+            raise pb_utils.TritonModelException(f"{self._label}: {error}") from None
+        self._watcher = CancellationWatcher(self._connection.cancel)
+        self._tell(self._entry, load_ns)
+
+    def execute(self, requests: list[Any]) -> None:
+        """Take the requests in; each is answered through its own sender, sooner or later."""
+        arrived_ns = time.monotonic_ns()
+        for request in requests:
+            sender = request.get_response_sender()
+            reply = TritonReply(request, sender, arrived_ns / 1e9)
+            try:
+                self._submit(request, reply, arrived_ns)
+            except BriskError as error:
+                reply.fail(error)
+            except Exception as error:  # noqa: BLE001  # nothing may escape once a sender is taken
+                pb_utils.Logger.log_error(f"{self._label}: {type(error).__name__}: {error}")
+                reply.fail(BriskError(f"{type(error).__name__}: {error}"))
+
+    def finalize(self) -> None:
+        """Give the session back; requests still in flight have been answered by Triton's rules."""
+        self._watcher.close()
+        self._connection.close()
+
+    def _submit(self, request: Any, reply: TritonReply, arrived_ns: int) -> None:
+        entry, connection = self._entry, self._connection
+        parameters = json.loads(request.parameters() or "{}")
+        job_class = request_class(parameters, entry.parameters.job_class)
+        timeout_us = request.timeout()
+        deadline_ns = arrived_ns + timeout_us * 1000 if timeout_us else None
+        inputs = read_inputs(request, entry.bfloat16_inputs)
+        wanted = set(request.requested_output_names())
+        outputs = [name for name in entry.outputs if name in wanted]
+        staged = connection.stage([(i.name, i.datatype, i.shape, i.size) for i in inputs])
+        try:
+            for tensor, record in zip(inputs, staged.inputs, strict=True):
+                if tensor.size:
+                    tensor.write(connection.memory(record.region))
+        except BaseException:
+            connection.discard(staged)
+            raise
+        number = connection.submit(staged, outputs, job_class, deadline_ns, reply)
+        self._watcher.watch(number, reply)
+
+    def _log(self, level: str, text: str) -> None:
+        write = {
+            "error": pb_utils.Logger.log_error,
+            "warning": pb_utils.Logger.log_warn,
+        }.get(level, pb_utils.Logger.log_info)
+        write(f"{self._label}: {text}")
+
+    def _tell(self, entry: Entry, load_ns: int) -> None:
+        how = f"loaded in {load_ns / 1e6:.0f} ms" if load_ns else "shares a loaded session"
+        self._log("info", f"{how} on {entry.device}")
+        for names, text in (
+            (entry.parameters.ignored_onnxruntime, "of the ONNX Runtime backend have no meaning"),
+            (entry.parameters.foreign, "are unknown to Brisk and ignored"),
+        ):
+            if names:
+                self._log("info", f"parameters {', '.join(names)} {text}")
+
+
+def auto_complete(model_config: Any) -> Any:
+    """Fill in what the entry leaves out; raises ``pb_utils.TritonModelException``."""
+    config = model_config.as_dict()
+    try:
+        path = _model_file(config)
+        if path is None:
+            return model_config
+        completion = complete(read_signature(path), config)
+    except BriskError as error:
+        name = config.get("name", "")
+        raise pb_utils.TritonModelException(f"brisk: model '{name}': {error}") from None
+    for entry in completion.inputs:
+        model_config.add_input(entry)
+    for entry in completion.outputs:
+        model_config.add_output(entry)
+    if completion.max_batch_size:
+        model_config.set_max_batch_size(completion.max_batch_size)
+    if completion.has_dynamic_batching:
+        model_config.set_dynamic_batching()
+    return model_config
+
+
+def _model_file(config: Mapping[str, Any]) -> Path | None:
+    """The model's ONNX file while Triton completes its configuration; None where it is not told.
+
+    Triton passes no path to ``auto_complete_config``, but the stub's command line starts with
+    the ``model.py`` that a plain Python model would have in its version directory.
+    """
+    arguments = Path("/proc/self/cmdline").read_bytes().split(b"\0")
+    if len(arguments) < 2:
+        return None
+    version_directory = Path(os.fsdecode(arguments[1])).parent
+    if not version_directory.name.isdigit():
+        return None
+    return find_model(version_directory.parent, int(version_directory.name), config)

@@ -1,0 +1,77 @@
+"""Completing a configuration from the ONNX file, as the ONNX Runtime backend does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from brisk.errors import InvalidConfigurationError
+from brisk.frontend.onnx_signature import ModelSignature, TensorSignature
+from brisk.wire.datatypes import config_name
+
+DEFAULT_MAX_BATCH_SIZE = 4
+"""Triton's own ``default-max-batch-size``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a configuration lacks. ``inputs`` and ``outputs`` in the form of ``config.pbtxt``."""
+
+    max_batch_size: int
+    has_dynamic_batching: bool
+    inputs: tuple[dict[str, Any], ...]
+    outputs: tuple[dict[str, Any], ...]
+
+
+def complete(signature: ModelSignature, config: Mapping[str, Any]) -> Completion:
+    """Fill in ``max_batch_size``, inputs, outputs and the scheduler, leaving what is said.
+
+    The batch dimension is assumed where every tensor's first size is symbolic and the entry
+    says nothing else. Raises InvalidConfigurationError where the entry contradicts the model.
+    """
+    tensors = (*signature.inputs, *signature.outputs)
+    batchable = bool(tensors) and all(
+        tensor.shape is not None and len(tensor.shape) > 0 and tensor.shape[0] == -1
+        for tensor in tensors
+    )
+    configured = int(config.get("max_batch_size", 0))
+    if configured > 0 and not batchable:
+        fixed = next(t for t in tensors if not t.shape or t.shape[0] != -1)
+        raise InvalidConfigurationError(
+            f"max_batch_size is {configured}, but '{fixed.name}' of the model has shape "
+            f"{list(fixed.shape or ())}, whose first size is not dynamic"
+        )
+    said = bool(config.get("input")) or bool(config.get("output"))
+    guessed = DEFAULT_MAX_BATCH_SIZE if batchable and not said else 0
+    max_batch_size = configured or guessed
+    return Completion(
+        max_batch_size=max_batch_size,
+        has_dynamic_batching=max_batch_size > 1 and not configured and not _has_scheduler(config),
+        inputs=tuple(
+            _describe(t, max_batch_size) for t in signature.inputs if not _says(config, "input", t)
+        ),
+        outputs=tuple(
+            _describe(t, max_batch_size)
+            for t in signature.outputs
+            if not config.get("output")  # an entry may leave outputs out on purpose
+        ),
+    )
+
+
+def _has_scheduler(config: Mapping[str, Any]) -> bool:
+    return any(name in config for name in ("dynamic_batching", "sequence_batching"))
+
+
+def _says(config: Mapping[str, Any], field: str, tensor: TensorSignature) -> bool:
+    return any(entry.get("name") == tensor.name for entry in config.get(field, ()))
+
+
+def _describe(tensor: TensorSignature, max_batch_size: int) -> dict[str, Any]:
+    """Triton has no tensors of rank 0: a scalar is ``[1]``."""
+    if tensor.shape is None:
+        raise InvalidConfigurationError(
+            f"the model does not say the rank of '{tensor.name}': give its dims in config.pbtxt"
+        )
+    dims = list(tensor.shape[1:] if max_batch_size else tensor.shape)
+    return {"name": tensor.name, "data_type": config_name(tensor.datatype), "dims": dims or [1]}

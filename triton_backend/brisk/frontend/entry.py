@@ -1,0 +1,96 @@
+"""A model entry as Triton hands it over: configuration, files, device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brisk.errors import InvalidConfigurationError, InvalidModelError
+from brisk.frontend.connection import ModelDescription
+from brisk.frontend.parameters import Parameters, parse_parameters
+
+DEFAULT_MODEL_FILE = "model.onnx"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One version of a model entry on one device.
+
+    ``outputs``: the configured output names, in order. ``bfloat16_inputs``: the inputs that numpy
+    cannot show.
+    """
+
+    name: str
+    version: int
+    model_path: Path
+    device: str
+    max_batch_size: int
+    has_dynamic_batching: bool
+    outputs: tuple[str, ...]
+    bfloat16_inputs: frozenset[str]
+    parameters: Parameters
+
+    def describe(self) -> ModelDescription:
+        return ModelDescription(
+            name=self.name,
+            version=self.version,
+            path=str(self.model_path),
+            max_batch_size=self.max_batch_size,
+            batching=self.has_dynamic_batching and self.max_batch_size > 1,
+            max_queue_size=self.parameters.max_queue_size,
+            job_class=self.parameters.job_class,
+        )
+
+
+def read_entry(arguments: Mapping[str, str]) -> Entry:
+    """The entry that ``initialize``'s arguments describe.
+
+    Raises InvalidConfigurationError or InvalidModelError naming what is wrong.
+    """
+    config: dict[str, Any] = json.loads(arguments["model_config"])
+    version = int(arguments["model_version"])
+    return Entry(
+        name=arguments["model_name"],
+        version=version,
+        model_path=find_model(Path(arguments["model_repository"]), version, config),
+        device=_device(arguments),
+        max_batch_size=int(config.get("max_batch_size", 0)),
+        has_dynamic_batching="dynamic_batching" in config,
+        outputs=tuple(output["name"] for output in config.get("output", ())),
+        bfloat16_inputs=frozenset(
+            given["name"]
+            for given in config.get("input", ())
+            if given.get("data_type") == "TYPE_BF16"
+        ),
+        parameters=parse_parameters(config.get("parameters", {})),
+    )
+
+
+def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path:
+    """The ONNX file of a version: ``default_model_filename``, else ``model.onnx``.
+
+    A directory of that name holds a model with its external data, as ``model.onnx`` in it.
+    Raises InvalidModelError where there is none.
+    """
+    named = config.get("default_model_filename", "")
+    file_name = named if named and not named.endswith(".py") else DEFAULT_MODEL_FILE
+    path = directory / str(version) / file_name
+    if path.is_dir():
+        path = path / DEFAULT_MODEL_FILE
+    if not path.is_file():
+        raise InvalidModelError(f"there is no model file {path}")
+    return path
+
+
+def _device(arguments: Mapping[str, str]) -> str:
+    kind = arguments.get("model_instance_kind", "CPU")
+    if kind == "GPU":
+        return f"cuda:{int(arguments.get('model_instance_device_id', '0'))}"
+    if kind in ("CPU", "AUTO"):
+        return "cpu"
+    raise InvalidConfigurationError(
+        f"instance group kind {kind} is not served; expected KIND_CPU or KIND_GPU"
+    )

@@ -1,0 +1,128 @@
+"""The ``parameters`` of ``config.pbtxt``: parsed once, all problems reported together."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from brisk.errors import InvalidConfigurationError, InvalidRequestError
+
+JOB_CLASSES = ("realtime", "normal", "besteffort")
+
+DEFAULT_MAX_QUEUE_SIZE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What Brisk reads of an entry's parameters.
+
+    ``foreign``: names of others, listed once in the log. ``ignored_onnxruntime``: those of the
+    ONNX Runtime backend that mean nothing here.
+    """
+
+    job_class: str
+    max_queue_size: int
+    foreign: tuple[str, ...]
+    ignored_onnxruntime: tuple[str, ...]
+
+
+def _job_class(text: str) -> str:
+    if text not in JOB_CLASSES:
+        raise ValueError(f"must be one of {', '.join(JOB_CLASSES)}")
+    return text
+
+
+def _positive_integer(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1 or int(text) > 2**31 - 1:
+        raise ValueError("must be a whole number from 1 to 2147483647")
+    return int(text)
+
+
+_KNOWN: Mapping[str, tuple[Callable[[str], Any], Any]] = {
+    "brisk_class": (_job_class, "normal"),
+    "brisk_max_queue_size": (_positive_integer, DEFAULT_MAX_QUEUE_SIZE),
+}
+"""Parser and default by name; ``docs`` and messages are made from this table alone."""
+
+ONNXRUNTIME_PARAMETERS = frozenset(
+    {
+        "cudnn_conv_algo_search",
+        "cudnn_conv_use_max_workspace",
+        "default_max_batch_size",
+        "disable_prepacking",
+        "enable_mem_arena",
+        "enable_mem_pattern",
+        "execution_mode",
+        "gpu_mem_limit",
+        "inter_op_thread_count",
+        "intra_op_thread_count",
+        "memory.enable_memory_arena_shrinkage",
+        "optimization.memory.enable_memory_arena_shrinkage",
+        "optimization_level",
+        "session.dynamic_block_base",
+        "session.intra_op.allow_spinning",
+        "session.use_device_allocator_for_initializers",
+        "share_allocator",
+        "use_global_thread_pool",
+    }
+)
+"""Parameters of Triton's ONNX Runtime backend; an entry may keep them."""
+
+
+def parse_parameters(parameters: Mapping[str, Any]) -> Parameters:
+    """Parse the ``parameters`` field of a model configuration.
+
+    Raises InvalidConfigurationError naming every wrong or unknown ``brisk_*`` key.
+    """
+    problems: list[str] = []
+    values: dict[str, Any] = {name: default for name, (_, default) in _KNOWN.items()}
+    foreign, onnxruntime = [], []
+    for name, entry in parameters.items():
+        text = str(entry.get("string_value", "") if isinstance(entry, Mapping) else entry).strip()
+        if name in _KNOWN:
+            try:
+                values[name] = _KNOWN[name][0](text)
+            except ValueError as error:
+                problems.append(f"{name} {error}, not '{text}'")
+        elif name.lower().startswith("brisk_"):
+            problems.append(_unknown(name))
+        elif name in ONNXRUNTIME_PARAMETERS:
+            onnxruntime.append(name)
+        else:
+            foreign.append(name)
+    if problems:
+        raise InvalidConfigurationError("in the parameters: " + "; ".join(sorted(problems)))
+    return Parameters(
+        values["brisk_class"],
+        values["brisk_max_queue_size"],
+        tuple(sorted(foreign)),
+        tuple(sorted(onnxruntime)),
+    )
+
+
+def _unknown(name: str) -> str:
+    nearest = difflib.get_close_matches(name.lower(), _KNOWN, n=1, cutoff=0.0)
+    return f"unknown parameter '{name}', did you mean '{nearest[0]}'?"
+
+
+def request_class(parameters: Mapping[str, Any], default: str) -> str:
+    """A request's class: its parameter ``brisk_class``, else the entry's.
+
+    Raises InvalidRequestError for another ``brisk_*`` parameter or an unknown class.
+    """
+    job_class = default
+    for name, value in parameters.items():
+        if name == "brisk_class":
+            if value not in JOB_CLASSES:
+                raise InvalidRequestError(
+                    f"request parameter brisk_class must be one of {', '.join(JOB_CLASSES)}, "
+                    f"not {value!r:.60}"
+                )
+            job_class = value
+        elif name.startswith("brisk_"):
+            raise InvalidRequestError(
+                f"unknown request parameter '{name:.60}'; requests take brisk_class"
+            )
+    return job_class

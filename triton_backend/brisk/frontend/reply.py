@@ -1,0 +1,72 @@
+"""The way back of one request: exactly one final response, then nothing more is touched."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from brisk.errors import BriskError
+from brisk.frontend.errors import triton_error
+from brisk.frontend.pending import OutputReader, Reply
+from brisk.frontend.tensors import make_output
+from brisk.wire.records import Result
+
+_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class TritonReply(Reply):
+    """Answers through the request's response sender.
+
+    The lock makes the answer and a look at the request's cancellation exclude each other: after
+    the final response Triton may have freed the request.
+    """
+
+    __slots__ = ("_is_answered", "_lock", "_request", "_sender", "created_s")
+
+    def __init__(self, request: Any, sender: Any, created_s: float) -> None:
+        self._request = request
+        self._sender = sender
+        self._lock = threading.Lock()
+        self._is_answered = False
+        self.created_s = created_s
+
+    @property
+    def is_answered(self) -> bool:
+        return self._is_answered
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has given the request up; False once it is answered."""
+        with self._lock:
+            return not self._is_answered and bool(self._request.is_cancelled())
+
+    def succeed(self, result: Result, read: OutputReader) -> None:
+        try:
+            response = pb_utils.InferenceResponse(
+                [
+                    make_output(output.name, output.datatype, output.shape, read(output))
+                    for output in result.outputs
+                ]
+            )
+        except Exception as error:  # noqa: BLE001  # the request must be answered, whatever it is
+            response = _failed(error)
+        self._send(response)
+
+    def fail(self, error: BriskError) -> None:
+        self._send(_failed(error))
+
+    def _send(self, response: Any) -> None:
+        with self._lock:
+            if self._is_answered:
+                return
+            self._is_answered = True
+            try:
+                self._sender.send(response, flags=_FINAL)
+            except Exception as error:  # noqa: BLE001  # Triton refused the response itself
+                self._sender.send(_failed(error), flags=_FINAL)
+            self._request = self._sender = None
+
+
+def _failed(error: Exception) -> Any:
+    return pb_utils.InferenceResponse(output_tensors=[], error=triton_error(error))

@@ -1,0 +1,85 @@
+"""Triton's tensors to shared memory and back.
+
+An input is copied once, from Triton's shared memory into the arena; an output's memory is shown
+to Triton as it lies in the worker's arena, and Triton copies it into its response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from brisk.errors import InvalidRequestError
+from brisk.frontend.dlpack import bits_of, capsule_of
+from brisk.wire import strings
+from brisk.wire.datatypes import DATATYPES
+
+_NAMES = {
+    datatype.numpy: name for name, datatype in DATATYPES.items() if name not in ("BF16", "BYTES")
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InputData:
+    """``content``: a row-major array, or serialised strings."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    content: np.ndarray | bytes
+
+    @property
+    def size(self) -> int:
+        return self.content.nbytes if isinstance(self.content, np.ndarray) else len(self.content)
+
+    def write(self, memory: memoryview) -> None:
+        """Copy into ``memory`` of ``size`` bytes."""
+        if isinstance(self.content, np.ndarray):
+            target = np.frombuffer(memory, self.content.dtype)
+            np.copyto(target, self.content.reshape(-1))
+        else:
+            memory[:] = self.content
+
+
+def read_inputs(request: Any, bfloat16: Collection[str]) -> list[InputData]:
+    """The request's inputs, still in Triton's memory; ``bfloat16`` names those of that type.
+
+    Raises InvalidRequestError for a type that Triton has no datatype for.
+    """
+    return [_read_input(tensor, tensor.name() in bfloat16) for tensor in request.inputs()]
+
+
+def _read_input(tensor: Any, is_bfloat16: bool) -> InputData:
+    name = tensor.name()
+    if is_bfloat16:
+        bits = bits_of(tensor.to_dlpack(), tensor)
+        return InputData(name, "BF16", bits.shape, bits)
+    array = tensor.as_numpy()
+    if array.dtype.kind in "OSU":
+        return InputData(name, "BYTES", array.shape, strings.serialise(array.reshape(-1)))
+    datatype = _NAMES.get(array.dtype)
+    if datatype is None:
+        raise InvalidRequestError(
+            f"input '{name}' has a type of no Triton datatype: {array.dtype}"
+        )
+    return InputData(name, datatype, array.shape, np.ascontiguousarray(array))
+
+
+def make_output(name: str, datatype: str, shape: Sequence[int], memory: memoryview) -> Any:
+    """A Triton tensor over ``memory``, which must stay valid until the response is sent.
+
+    Raises InvalidRequestError where serialised strings are damaged.
+    """
+    if datatype == "BYTES":
+        count = int(np.prod(shape, dtype=np.int64))
+        array = np.empty(count, object)
+        array[:] = strings.deserialise(memory, count)
+        return pb_utils.Tensor(name, array.reshape(shape))
+    array = np.frombuffer(memory, DATATYPES[datatype].numpy).reshape(shape)
+    if datatype == "BF16":
+        return pb_utils.Tensor.from_dlpack(name, capsule_of(array))
+    return pb_utils.Tensor(name, array)
