@@ -12,6 +12,7 @@ from brisk_client.benchmarks.conformance import (
     Exclusion,
     exclusion_of,
     passing_exclusions,
+    summarise,
 )
 from brisk_client.benchmarks.onnx_cases import Outcome, collect_cases, compare, run_case
 
@@ -56,6 +57,13 @@ def test_every_exclusion_covers_a_case(outcomes: dict[str, Outcome]) -> None:
 def test_at_least_97_percent_of_all_cases_pass(outcomes: dict[str, Outcome]) -> None:
     assert len(outcomes) > 1500
     assert sum(outcome.passed for outcome in outcomes.values()) / len(outcomes) >= EXPECTED_SHARE
+
+
+def test_the_report_of_the_benchmark_holds_all_its_checks(outcomes: dict[str, Outcome]) -> None:
+    report = summarise(list(outcomes.values()))
+    assert [check.name for check in report.checks if not check.ok] == []
+    assert {row["group"]: row["cases"] for row in report.rows}["failed"] == 0
+    assert any("no defined generator" in note for note in report.notes)
 
 
 def test_tuned_solutions_agree_with_the_reference_solution(

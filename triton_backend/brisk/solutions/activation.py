@@ -44,6 +44,11 @@ def _swish(x: torch.Tensor, alpha: float) -> torch.Tensor:
     return functional.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x)
 
 
+def _load_gated_swish(problem: Problem) -> Kernel:
+    alpha = attribute(problem, "alpha", 1.0)
+    return bind(problem, lambda gate, value: _swish(gate, alpha) * value)
+
+
 def _hard_sigmoid(x: torch.Tensor, alpha: float, beta: float) -> torch.Tensor:
     return torch.clamp(x * alpha + beta, 0.0, 1.0)
 
@@ -117,6 +122,7 @@ _RULES: dict[str, Rule] = {
     "HardSwish": _rule(_with(functional.hardswish)),
     "Mish": _rule(_with(functional.mish)),
     "Swish": _rule(_with(_swish, alpha=1.0)),
+    "SwiGLU": _rule(_load_gated_swish),
     "ThresholdedRelu": _rule(_with(_thresholded_relu, alpha=1.0)),
     "Shrink": _rule(_with(_shrink, bias=0.0, lambd=0.5)),
     "Softmax": _rule(_along_axis(torch.softmax), since=13),

@@ -43,7 +43,7 @@ def _has_exact_ratios(
     Copying the nearest element needs whole ratios too: rounding decides which one that is.
     """
     for axis, (size, scale, target) in enumerate(zip(shape, scales, sizes, strict=True)):
-        whole = target > 0 and (target % size == 0 or size % target == 0)
+        whole = min(size, target) > 0 and (target % size == 0 or size % target == 0)
         fits = size == target if axis < 2 else abs(size * scale - target) <= 1e-4 * target
         if not fits or (mode == "nearest" and not whole):
             return False
