@@ -41,16 +41,17 @@ def backends(tmp_path_factory: pytest.TempPathFactory, installation: ServerInsta
 
 @contextlib.contextmanager
 def private_runtime() -> Iterator[Path]:
-    """A runtime directory; its path is short, as a socket's must be, and it ends empty.
+    """A runtime directory, which the runtime makes; its path is short, as a socket's must be.
 
     Whatever process of the runtime still lives when its server is gone is ended here.
     """
-    directory = Path(tempfile.mkdtemp(prefix="brisk-test-"))
+    parent = Path(tempfile.mkdtemp(prefix="brisk-test-"))
+    directory = parent / "runtime"
     try:
         yield directory
     finally:
         end_processes(directory)
-        shutil.rmtree(directory)
+        shutil.rmtree(parent)
 
 
 def processes_of(runtime_directory: Path) -> list[int]:
