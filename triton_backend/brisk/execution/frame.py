@@ -10,6 +10,9 @@ from brisk.errors import BriskError, InternalError, InvalidRequestError
 from brisk.execution.loading import LoadedProgram
 from brisk.solutions.base import Value
 
+_OURS = (torch.cuda.OutOfMemoryError, MemoryError, TypeError, AttributeError)
+"""Exceptions that no request can be blamed for."""
+
 
 class Frame:
     """Runs a program one layer at a time; belongs to one thread at a time.
