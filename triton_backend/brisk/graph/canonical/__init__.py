@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib import import_module
 
+from brisk.graph.canonical import contributed
 from brisk.graph.canonical.rules import RULES
 from brisk.graph.draft import Draft
 from brisk.graph.operators import check_node, newest_version
@@ -29,6 +30,10 @@ def canonicalise(node: Node, draft: Draft) -> list[Node]:
     May add constants and types to ``draft``. Raises UnsupportedOperatorError or
     InvalidModelError where the node does not fit its operator's definition.
     """
+    if node.domain == contributed.DOMAIN:
+        standard = contributed.expressed(node, draft)
+        if standard is not None:
+            return standard
     schema = check_node(node)
     node = replace(node, version=int(schema.since_version), inputs=_stripped(node.inputs))
     if node.domain:

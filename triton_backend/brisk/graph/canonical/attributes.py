@@ -18,7 +18,7 @@ def _vector(draft: Draft, node: Node, name: str, values: tuple[int, ...] | None)
     return draft.add_weight(np.array(values, np.int64), f"{node.outputs[0]}.{name}")
 
 
-def _scalar_like(draft: Draft, node: Node, name: str, value: float) -> tuple[str, list[Node]]:
+def scalar_like(draft: Draft, node: Node, name: str, value: float) -> tuple[str, list[Node]]:
     """A constant scalar of the first input's type, cast at run time where that is unknown."""
     hint = f"{node.outputs[0]}.{name}"
     dtype = draft.type_of(node.inputs[0]).dtype
@@ -37,7 +37,7 @@ def clip(node: Node, draft: Draft) -> list[Node]:
     for name in ("min", "max"):
         bound = ""
         if name in node.attributes:
-            bound, casts = _scalar_like(draft, node, name, number(node, name, 0.0))
+            bound, casts = scalar_like(draft, node, name, number(node, name, 0.0))
             before += casts
         bounds.append(bound)
     return [*before, upgraded(node, node.inputs[0], *bounds, without=("min", "max"))]
@@ -76,7 +76,7 @@ _SLICE = ("starts", "ends", "axes")
 @below(11, "Pad")
 def pad(node: Node, draft: Draft) -> list[Node]:
     pads = _vector(draft, node, "pads", integers(node, "pads"))
-    value, before = _scalar_like(draft, node, "value", number(node, "value", 0.0))
+    value, before = scalar_like(draft, node, "value", number(node, "value", 0.0))
     return [*before, upgraded(node, node.inputs[0], pads, value, without=("pads", "value"))]
 
 
@@ -89,7 +89,7 @@ def top_k(node: Node, draft: Draft) -> list[Node]:
 @below(12, "Dropout")
 def dropout(node: Node, draft: Draft) -> list[Node]:
     if len(node.outputs) > 1 and node.outputs[1]:
-        ratio, before = _scalar_like(draft, node, "ratio", number(node, "ratio", 0.5))
+        ratio, before = scalar_like(draft, node, "ratio", number(node, "ratio", 0.5))
         if node.version >= 10:
             return [*before, upgraded(node, node.inputs[0], ratio, without=("ratio",))]
         mask = draft.add_value(f"{node.outputs[1]}.boolean")
