@@ -74,6 +74,19 @@ def test_padding_in_every_mode(mode: str, constants: tuple[int, ...]) -> None:
     assert_tuned_agrees("Pad", [floats(2, 3, 5), int64(0, 1, 2, 0, 2, 3)], constants, mode=mode)
 
 
+@pytest.mark.parametrize("shape", [(3, 9), (2, 3, 5)])
+@pytest.mark.parametrize("amount", [(0, 3), (2, 1), (4, 0), (7, 0)])
+def test_reflecting_rows(shape: tuple[int, ...], amount: tuple[int, int]) -> None:
+    pads = np.zeros((2, len(shape)), np.int64)
+    pads[:, -1] = amount
+    assert_tuned_agrees("Pad", [floats(*shape), pads.reshape(-1)], (1,), mode="reflect")
+
+
+@pytest.mark.parametrize("place", [0, -1, 2])
+def test_gathering_one_place_is_a_slice(place: int) -> None:
+    assert_tuned_agrees("Gather", [floats(3, 4), int64(place)], (1,))
+
+
 @pytest.mark.parametrize("target", [[0, -1], [2, 0, -1, 1], [-1], [4, 6]])
 @pytest.mark.parametrize("constants", [(1,), ()])
 def test_reshape_copies_and_infers_sizes(target: list[int], constants: tuple[int, ...]) -> None:

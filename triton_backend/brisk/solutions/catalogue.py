@@ -18,6 +18,8 @@ FAMILIES: tuple[str, ...] = (
     "gemm",
     "gemm_torch",
     "attention",
+    "quantised",
+    "quantised_scaling",
     "normalisation",
     "activation",
     "elementwise",

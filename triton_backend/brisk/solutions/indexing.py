@@ -60,6 +60,9 @@ def _load_gather(problem: Problem) -> Kernel:
         place = indices.constant.tolist()
         if isinstance(place, int):
             return bind(problem, lambda x, place: x.select(axis, place), numbers={1})
+        if len(place) == 1 and indices.constant.ndim == 1:
+            first = place[0]
+            return bind(problem, lambda x, _: x.narrow(axis, first, 1))
         if indices.constant.ndim == 1 and indices.constant.size and min(place) >= 0:
             return bind(problem, lambda x, places: x.index_select(axis, places))
 

@@ -85,22 +85,47 @@ def _pad_constant(
     return functional.pad(x, sides, value=single(value) or 0)
 
 
+def _pad_by_places(
+    x: torch.Tensor, pads: Sequence[int], places: Places, axes: Sequence[int]
+) -> torch.Tensor:
+    for i, axis in enumerate(axes):
+        before, after = pads[i], pads[i + len(axes)]
+        if before or after:
+            picked = torch.from_numpy(places(x.shape[axis], before, after))
+            x = x.index_select(axis, picked.to(x.device))
+    return x
+
+
+def _is_row_padding(problem: Problem) -> bool:
+    """Floats of rank 2 or 3, padded at the last axis only: torch has a kernel for that."""
+    data, pads = problem.operands[0], constant(problem, 1)
+    dims = len(pads) // 2
+    rows = any(pads) and not any(pads[: dims - 1]) and not any(pads[dims:-1])
+    floats = data is not None and data.type.dtype in ("float32", "float64")
+    return dims in (2, 3) and rows and floats and min(pads) >= 0
+
+
 def _load_pad(problem: Problem) -> Kernel:
     mode = attribute(problem, "mode", "constant")
     if mode == "constant":
         return bind(problem, _pad_constant, numbers={1, 2, 3})
     places = _PLACES[mode]
+    pads = constant(problem, 1)
+    if mode == "reflect" and pads and problem.operand(3) is None and _is_row_padding(problem):
+        dims = len(pads) // 2
+        before, after = pads[dims - 1], pads[-1]
+
+        def reflect_rows(x: torch.Tensor) -> torch.Tensor:
+            if max(before, after) < x.shape[-1]:
+                return functional.pad(x, (before, after), mode="reflect")
+            return _pad_by_places(x, pads, places, range(dims))
+
+        return bind(problem, lambda x, *_: reflect_rows(x))
 
     def pad(
         x: torch.Tensor, pads: Sequence[int], _: Any = None, axes: Sequence[int] | None = None
     ) -> torch.Tensor:
-        axes = range(x.dim()) if axes is None else axes
-        for i, axis in enumerate(axes):
-            before, after = pads[i], pads[i + len(axes)]
-            if before or after:
-                picked = torch.from_numpy(places(x.shape[axis], before, after))
-                x = x.index_select(axis, picked.to(x.device))
-        return x
+        return _pad_by_places(x, pads, places, range(x.dim()) if axes is None else axes)
 
     return bind(problem, pad, numbers={1, 2, 3})
 

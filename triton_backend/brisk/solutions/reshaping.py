@@ -140,7 +140,7 @@ def _load_shape(problem: Problem) -> Kernel:
 
 
 def _load_size(problem: Problem) -> Kernel:
-    return bind(problem, lambda x: torch.tensor(math.prod(x.shape), dtype=torch.int64))
+    return bind(problem, lambda x: torch.scalar_tensor(math.prod(x.shape), dtype=torch.int64))
 
 
 def _check_shaped(problem: Problem) -> str | None:
