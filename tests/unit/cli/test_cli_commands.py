@@ -115,3 +115,14 @@ def test_an_unknown_benchmark_is_refused() -> None:
     answer = run("bench", "nonsense")
     assert answer.returncode == 1
     assert "there is no benchmark 'nonsense'" in answer.stderr
+
+
+def test_benchmarks_are_listed_and_read_their_own_options() -> None:
+    names = run("bench").stdout.split()
+    assert {"conformance", "warm"} <= set(names)
+    for name in ("conformance", "warm"):
+        answer = run("bench", name, "--help")
+        assert answer.returncode == 0
+        assert f"brisk bench {name}" in answer.stdout
+        assert "--quick" in answer.stdout
+    assert run("bench", "conformance", "--nonsense").returncode == 2

@@ -24,7 +24,7 @@ application.command(context_settings=_PASS_THROUGH)(serve.serve)
 application.command()(install.install)
 application.command()(config.config)
 application.command()(explain.explain)
-application.command(context_settings=_PASS_THROUGH)(bench.bench)
+application.command(context_settings=bench.CONTEXT)(bench.bench)
 application.command()(demo.demo)
 
 

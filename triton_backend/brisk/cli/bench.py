@@ -1,15 +1,17 @@
 """``brisk bench``: dispatches to the modules of ``brisk_client.benchmarks``.
 
-A benchmark is a module there with ``run(arguments: Sequence[str]) -> None``; it reads its own
-options, so that ``--quick``, ``--json FILE``, ``--plot DIR`` and ``--help`` can mean what each
-needs.
+A benchmark is a module there with ``run(quick=…) -> brisk_client.report.Report``. One that has
+options of its own also has ``main(arguments) -> int``, which reads them and gives the status.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -17,6 +19,9 @@ import typer
 from brisk.errors import InvalidConfigurationError
 
 PACKAGE = "brisk_client.benchmarks"
+
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+"""Everything behind the name is the benchmark's own, ``--help`` too."""
 
 
 def benchmark_names() -> list[str]:
@@ -38,17 +43,35 @@ def bench(
         typer.Argument(help="Which benchmark; none lists them.", show_default=False),
     ] = "",
 ) -> None:
-    """Run a benchmark: `brisk bench NAME [its options]`.
+    """Run a benchmark: `brisk bench NAME [--quick] [--json FILE] [its options]`.
 
-    `brisk bench` lists the names; `brisk bench NAME -- --help` lists a benchmark's own options,
-    usually `--quick`, `--json FILE` and `--plot DIR`.
+    `brisk bench` lists the names, `brisk bench NAME --help` a benchmark's own options. The exit
+    status is 0 where everything that the benchmark expects holds.
     """
     names = benchmark_names()
     if not name:
-        print("\n".join(names))
+        print(context.get_help() if "--help" in context.args else "\n".join(names))
         return
     if name not in names:
         raise InvalidConfigurationError(
             f"there is no benchmark '{name}'; there are: {', '.join(names) or 'none'}"
         )
-    importlib.import_module(f"{PACKAGE}.{name}").run(context.args)
+    module = importlib.import_module(f"{PACKAGE}.{name}")
+    if hasattr(module, "main"):
+        raise typer.Exit(module.main(context.args))
+    raise typer.Exit(_run(name, module, context.args))
+
+
+def _run(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
+    """Run a benchmark that has no options of its own."""
+    from brisk_client.report import show, write_json
+
+    parser = argparse.ArgumentParser(prog=f"brisk bench {name}", description=module.__doc__)
+    parser.add_argument("--quick", action="store_true", help="measure less, sooner")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
+    chosen = parser.parse_args(arguments)
+    report = module.run(quick=chosen.quick)
+    show(report)
+    if chosen.json:
+        write_json(report, chosen.json)
+    return 0 if report.ok else 1
