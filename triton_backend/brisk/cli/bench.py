@@ -49,8 +49,8 @@ def bench(
     status is 0 where everything that the benchmark expects holds.
     """
     names = benchmark_names()
-    if not name:
-        print(context.get_help() if "--help" in context.args else "\n".join(names))
+    if name in ("", "--help"):
+        print("\n".join(names) if not name else context.get_help())
         return
     if name not in names:
         raise InvalidConfigurationError(
