@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import torch
 from onnx import parser
@@ -53,3 +54,14 @@ def test_nothing_moves_on_the_cpu() -> None:
     constants = constants_of(SIZES, {})
     problem = make_problem(SIZES, SIZES.layers[-1], constants, torch.device("cpu"))
     assert operands_to_move(problem, {"f"}) == ()
+
+
+def test_a_table_is_looked_up_on_the_device_even_by_a_size() -> None:
+    looked_up = program(
+        """m (float[N, M] x, float[2, 64] table) => (float[2, 64] y) {
+          s = Shape (x)
+          y = Gather (table, s)
+        }"""
+    )
+    weights = {"table": np.zeros((2, 64), np.float32)}
+    assert host_values(looked_up, weights) == {"s"}

@@ -25,7 +25,10 @@ _ARITHMETIC = frozenset(
         *("Gather", "Concat", "Slice", "Split", "Squeeze", "Unsqueeze", "Reshape", "ScatterND"),
     }
 )
-"""Operators that make sizes of sizes, never more elements than a program has axes."""
+"""Operators that make sizes of sizes, as long as their constants are sizes too."""
+
+_MOST_SIZES = 64
+"""A constant with more elements is data, such as a table of embeddings."""
 
 _NUMBER_POSITIONS: Mapping[str, frozenset[int]] = {
     **dict.fromkeys(("Reshape", "Expand", "Tile", "Squeeze", "Unsqueeze"), frozenset({1})),
@@ -72,6 +75,8 @@ def is_host_layer(
         for position, name in enumerate(main.inputs)
         if name and name not in constants and position not in numbers
     ]
+    if any(name in constants and constants[name].size > _MOST_SIZES for name in main.inputs):
+        return False
     return main.operator in _ARITHMETIC and bool(data) and all(name in host for name in data)
 
 
