@@ -1,0 +1,112 @@
+"""Quantised operators against the reference solution, to the last bit where they are integers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from solution_oracle import assert_agrees, layer_problem
+
+from brisk.graph.program import Node
+from brisk.solutions.quantised import QuantisedProduct
+from brisk.solutions.quantised_scaling import QuantisedScaling
+
+GENERATOR = np.random.default_rng(17)
+LIMITS = {"int8": (-128, 128), "uint8": (0, 256)}
+
+
+def in_bytes(dtype: str, *shape: int) -> np.ndarray:
+    return GENERATOR.integers(*LIMITS[dtype], shape).astype(dtype)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.asarray(GENERATOR.standard_normal(shape), np.float32)
+
+
+@pytest.mark.parametrize("left", ["int8", "uint8"])
+@pytest.mark.parametrize("right", ["int8", "uint8"])
+@pytest.mark.parametrize("points", [(), ("a",), ("a", "b")], ids=str)
+@pytest.mark.parametrize("per_column", [False, True])
+@pytest.mark.parametrize("source", [(5, 40), (2, 3, 40), (1, 40)])
+def test_an_integer_product_is_exact(left, right, points, per_column, source):
+    values = {"x": in_bytes(left, *source), "w": in_bytes(right, 40, 9)}
+    values["a"] = in_bytes(left)
+    values["b"] = in_bytes(right, *((9,) if per_column else ()))
+    node = Node("MatMulInteger", ("x", "w", *points), ("y",), version=10)
+    for constants in (("w", "b"), ("w", "a", "b")):
+        problem = layer_problem(node, values, constants=constants)
+        assert_agrees(QuantisedProduct(), problem, values, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("left", ["int8", "uint8"])
+@pytest.mark.parametrize("right", ["int8", "uint8"])
+@pytest.mark.parametrize("result", ["int8", "uint8"])
+@pytest.mark.parametrize("per_column", [False, True])
+def test_a_requantised_product_rounds_and_saturates_exactly(left, right, result, per_column):
+    columns = (9,) if per_column else ()
+    values = {
+        "x": in_bytes(left, 4, 40), "xs": np.array(0.03, np.float32), "xz": in_bytes(left),
+        "w": in_bytes(right, 40, 9), "ws": np.asarray(np.abs(normal(*columns)) * np.float32(0.01)),
+        "wz": in_bytes(right, *columns), "ys": np.array(0.4, np.float32),
+        "yz": in_bytes(result),
+    }  # fmt: skip
+    values = {name: np.asarray(value) for name, value in values.items()}
+    names = ("x", "xs", "xz", "w", "ws", "wz", "ys", "yz")
+    node = Node("QLinearMatMul", names, ("y",), version=21)
+    problem = layer_problem(node, values, constants=names[1:])
+    assert_agrees(QuantisedProduct(), problem, values, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("low", [-3.0, 0.5, -9.0])
+def test_dynamic_quantisation_equals_its_definition(low):
+    values = {"x": normal(7, 33) + np.float32(low)}
+    node = Node("DynamicQuantizeLinear", ("x",), ("y", "scale", "point"), version=11)
+    problem = layer_problem(node, values)
+    assert_agrees(QuantisedProduct(), problem, values, rtol=0, atol=0)
+    zero = {"x": np.zeros((2, 3), np.float32)}
+    assert_agrees(QuantisedProduct(), layer_problem(node, zero), zero, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("right", ["int8", "uint8"])
+@pytest.mark.parametrize("per_column", [False, True])
+def test_a_dynamically_quantised_linear_layer_equals_its_parts(bias, right, per_column):
+    columns = (9,) if per_column else ()
+    values = {
+        "x": normal(2, 5, 40), "w": in_bytes(right, 40, 9), "z": in_bytes(right, *columns),
+        "s": np.abs(normal(*columns)) + np.float32(0.01), "b": normal(9),
+    }  # fmt: skip
+    values["s"] = np.asarray(values["s"])
+    inputs = ("x", "w", "s", "z", "b")[: 4 + bias]
+    main = Node("DynamicQuantizedLinear", inputs, ("y",), domain="brisk")
+    nodes = [
+        Node("DynamicQuantizeLinear", ("x",), ("q", "qs", "qz"), version=11),
+        Node("MatMulInteger", ("q", "w", "qz", "z"), ("i",), version=10),
+        Node("Cast", ("i",), ("f",), {"to": 1}, version=13),
+        Node("Mul", ("qs", "s"), ("scale",), version=14),
+        Node("Mul", ("f", "scale"), ("p" if bias else "y",), version=14),
+    ]
+    if bias:
+        nodes.append(Node("Add", ("p", "b"), ("y",), version=14))
+    problem = layer_problem(main, values, constants=("w", "s", "z", "b"), nodes=nodes)
+    assert_agrees(QuantisedProduct(), problem, values)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("with_point", [False, True])
+def test_scaling_to_bytes_and_back_is_exact(dtype, axis, with_point):
+    shape = () if axis is None else ((4, 6, 5)[axis],)
+    scale = np.asarray(np.abs(normal(*shape)) * np.float32(0.1) + np.float32(0.01))
+    point = in_bytes(dtype, *shape)
+    if not with_point:
+        point = np.zeros_like(point)
+    values = {"x": normal(4, 6, 5) * 5, "s": scale, "z": point, "q": in_bytes(dtype, 4, 6, 5)}
+    values["x"][0, 0, :3] = [0.5 * scale.flat[0], 1e6, -1e6]
+    attributes = {} if axis is None else {"axis": axis}
+    names = ("s", "z") if with_point or dtype == "int8" else ("s",)
+    quantise = Node("QuantizeLinear", ("x", *names), ("y",), attributes, version=21)
+    dequantise = Node("DequantizeLinear", ("q", *names), ("y",), attributes, version=21)
+    for node in (quantise, dequantise):
+        for constants in ((), ("s", "z")):
+            problem = layer_problem(node, values, constants=constants)
+            assert_agrees(QuantisedScaling(), problem, values, rtol=0, atol=0)
