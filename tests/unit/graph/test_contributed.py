@@ -74,7 +74,44 @@ def test_a_residual_normalisation_gives_its_sum_too() -> None:
     np.testing.assert_allclose(y, normal * positive(4) + random(4), rtol=1e-3, atol=1e-4)
 
 
+def test_quantised_operators_are_float_ones_between_scalings() -> None:
+    made = contributed(
+        """g (uint8[2,3,4] x) => (y) {
+        a = com.microsoft.QLinearAdd(x, s, z, w, t, z, u, z)
+        y = com.microsoft.QLinearLeakyRelu <alpha = 0.5> (a, u, z, u, z)}""",
+        s=np.array(0.1, np.float32),
+        t=np.array(0.2, np.float32),
+        u=np.array(0.25, np.float32),
+        z=np.array(128, np.uint8),
+        w=np.array([100, 128, 140, 200], np.uint8),
+    )
+    x = np.random.default_rng(0).integers(0, 255, (2, 3, 4)).astype(np.uint8)
+    (result,) = evaluate(build_program(made), {"x": x})
+    total = (x.astype(int) - 128) * 0.1 + (np.array([100, 128, 140, 200]) - 128) * 0.2
+    added = np.clip(np.rint(total / 0.25), -128, 127) * 0.25
+    wanted = np.rint(np.where(added < 0, added / 2, added) / 0.25) + 128
+    assert result.dtype == np.uint8
+    np.testing.assert_allclose(result, wanted, atol=1)
+
+
+def test_a_quantised_gemm_has_a_bias_in_units_of_both_scales() -> None:
+    made = contributed(
+        """g (uint8[2,4] x) => (y) {
+        y = com.microsoft.QGemm <transB = 1> (x, s, z, w, t, n, c)}""",
+        s=np.array(0.1, np.float32),
+        z=np.array(128, np.uint8),
+        w=np.arange(-6, 6, dtype=np.int8).reshape(3, 4),
+        t=np.array(0.5, np.float32),
+        n=np.array(0, np.int8),
+        c=np.array([10, -20, 30], np.int32),
+    )
+    x = np.array([[128, 130, 120, 255], [0, 1, 2, 3]], np.uint8)
+    (result,) = evaluate(build_program(made), {"x": x})
+    whole = (x.astype(int) - 128) @ np.arange(-6, 6).reshape(3, 4).T + np.array([10, -20, 30])
+    np.testing.assert_allclose(result, whole * 0.05, rtol=1e-5)
+
+
 def test_the_others_are_refused_by_name() -> None:
-    made = contributed("g (float[N,3,4] x) => (y) {y = com.microsoft.QLinearSigmoid(x)}")
-    with pytest.raises(UnsupportedOperatorError, match=r"QLinearSigmoid, domain com\.microsoft"):
+    made = contributed("g (float[N,3,4] x) => (y) {y = com.microsoft.BiasSplitGelu(x)}")
+    with pytest.raises(UnsupportedOperatorError, match=r"BiasSplitGelu, domain com\.microsoft"):
         build_program(made)

@@ -29,12 +29,28 @@ def test_what_depends_on_constants_alone_is_computed_at_load() -> None:
     [
         "r = RandomNormal <shape = [4]> () y = Add(x, r)",
         "b = Bernoulli(w) y = Add(x, b)",
-        "q = QuantizeLinear(w, s) d = DequantizeLinear(q, s) y = Add(x, d)",
     ],
 )
-def test_random_and_quantising_operators_are_not_folded(body: str) -> None:
-    made = model(f"g (float[4] x) => (y) {{{body}}}", 18, w=abs(random(4)) / 9, s=scalar(0.1))
+def test_random_operators_are_not_folded(body: str) -> None:
+    made = model(f"g (float[4] x) => (y) {{{body}}}", 18, w=abs(random(4)) / 9)
     assert len(build_program(made).layers) == body.count("=") - body.count("shape")
+
+
+def test_quantised_weights_are_scaled_back_once_and_activations_as_they_come() -> None:
+    made = model(
+        """g (float[N,4] x) => (y) {a = QuantizeLinear(x, s, z) b = DequantizeLinear(a, s, z)
+        c = DequantizeLinear <axis = 1> (w, t) d = MatMul(b, c) y = Add(d, e)}""",
+        s=scalar(0.05),
+        z=np.array(3, np.int8),
+        w=np.random.default_rng(0).integers(-127, 127, (4, 5)).astype(np.int8),
+        opset=21,
+        t=abs(random(5)),
+        e=random(5),
+    )
+    program = build_program(made)
+    assert operators(program) == ["QuantizeLinear", "DequantizeLinear", "Linear"]
+    x = {"x": random(2, 4)}
+    np.testing.assert_allclose(evaluate(program, x)[0], expected(made, x)[0], rtol=1e-5)
 
 
 def test_a_constant_that_would_grow_huge_stays_a_layer() -> None:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from brisk.graph.attributes import integer, number
 from brisk.graph.canonical.attributes import scalar_like
+from brisk.graph.canonical.contributed_quantised import expressed_quantised
 from brisk.graph.draft import Draft
 from brisk.graph.program import Node
 from brisk.graph.rewriting import optional_input
@@ -22,7 +23,7 @@ _Rule: TypeAlias = Callable[[Node, Draft], "list[Node] | None"]
 def expressed(node: Node, draft: Draft) -> list[Node] | None:
     """Standard nodes that mean the same as ``node``; None where there are none."""
     rule = _RULES.get(node.operator)
-    return None if rule is None else rule(node, draft)
+    return expressed_quantised(node, draft) if rule is None else rule(node, draft)
 
 
 def _added(draft: Draft, nodes: list[Node], one: str, other: str, hint: str) -> str:

@@ -23,10 +23,7 @@ FREE_BYTES = 1 << 20
 """A folded result may always be this large …"""
 
 GROWTH = 4
-"""… or this many times its constant inputs (int8 weights that are cast to float32)."""
-
-_KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", *RANDOM})
-"""Quantised weights stay as they are: solutions know what to do with them."""
+"""… or this many times its constant inputs (int8 weights that become float32)."""
 
 
 def fold_constants(draft: Draft) -> int:
@@ -52,7 +49,7 @@ def fold_constants(draft: Draft) -> int:
 
 def _is_foldable(graph: Rewriter, node: Node) -> bool:
     draft = graph.draft
-    if node.operator in _KEPT or node.domain or not node.inputs:
+    if node.operator in RANDOM or node.domain or not node.inputs:
         return False
     arrays = [draft.weights.get(name) for name in node.inputs if name]
     if any(array is None for array in arrays):
