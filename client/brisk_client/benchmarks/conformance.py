@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import fnmatch
-import os
-import platform
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import onnx
 import torch
 
 from brisk.solutions.catalogue import default_catalogue
+from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.onnx_cases import Outcome, collect_cases, run_case
 from brisk_client.report import Check, Report
 
@@ -87,8 +85,8 @@ def summarise(outcomes: Sequence[Outcome]) -> Report:
     ]
     return Report(
         name="conformance",
-        machine={"processor": platform.machine(), "cores": os.cpu_count()},
-        versions={"onnx": onnx.__version__, "torch": torch.__version__},
+        machine=describe_machine(),
+        versions=installed_versions("onnx", "torch", "numpy"),
         rows=rows,
         checks=checks,
         notes=[
