@@ -8,6 +8,7 @@ from solution_oracle import assert_agrees, layer_problem
 
 from brisk.graph.program import Node
 from brisk.solutions.quantised import QuantisedProduct
+from brisk.solutions.quantised_convolution import QuantisedConvolution
 from brisk.solutions.quantised_scaling import QuantisedScaling
 
 GENERATOR = np.random.default_rng(17)
@@ -110,3 +111,46 @@ def test_scaling_to_bytes_and_back_is_exact(dtype, axis, with_point):
         for constants in ((), ("s", "z")):
             problem = layer_problem(node, values, constants=constants)
             assert_agrees(QuantisedScaling(), problem, values, rtol=0, atol=0)
+
+
+CONVOLUTIONS = [
+    ((1, 3, 6, 7), (4, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ((2, 4, 6, 7), (4, 2, 3, 2), {"group": 2, "strides": (2, 1)}),
+    ((1, 3, 9), (4, 3, 3), {"pads": (0, 2)}),
+    ((1, 200, 5, 5), (4, 200, 3, 3), {"auto_pad": "SAME_UPPER", "strides": (2, 2)}),
+]
+
+
+@pytest.mark.parametrize("left", ["int8", "uint8"])
+@pytest.mark.parametrize("right", ["int8", "uint8"])
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("source", "weight", "attributes"), CONVOLUTIONS)
+def test_a_requantised_convolution_is_exact(
+    left, right, per_channel, bias, source, weight, attributes
+):
+    # onnx.reference gives scales per channel the shape for planes, whatever the rank
+    channels = weight[:1] if per_channel and len(source) == 4 else ()
+    values = {
+        "x": in_bytes(left, *source), "xs": np.array(0.03, np.float32), "xz": in_bytes(left),
+        "w": in_bytes(right, *weight),
+        "ws": np.asarray(np.abs(normal(*channels)) * np.float32(0.01)),
+        "wz": in_bytes(right, *channels), "ys": np.array(0.4, np.float32),
+        "yz": in_bytes(left), "b": GENERATOR.integers(-999, 999, weight[0]).astype(np.int32),
+    }  # fmt: skip
+    names = ("x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b")[: 8 + bias]
+    node = Node("QLinearConv", names, ("y",), attributes, version=10)
+    problem = layer_problem(node, values, constants=names[1:])
+    assert_agrees(QuantisedConvolution(), problem, values, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("points", [(), ("xz",), ("xz", "wz")], ids=str)
+@pytest.mark.parametrize(("source", "weight", "attributes"), CONVOLUTIONS[:1] + CONVOLUTIONS[3:])
+def test_an_integer_convolution_is_exact(points, source, weight, attributes):
+    values = {
+        "x": in_bytes("uint8", *source), "w": in_bytes("uint8", *weight),
+        "xz": in_bytes("uint8"), "wz": in_bytes("uint8"),
+    }  # fmt: skip
+    node = Node("ConvInteger", ("x", "w", *points), ("y",), attributes, version=10)
+    problem = layer_problem(node, values, constants=("w", "xz", "wz"))
+    assert_agrees(QuantisedConvolution(), problem, values, rtol=0, atol=0)

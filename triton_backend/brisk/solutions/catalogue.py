@@ -20,6 +20,8 @@ FAMILIES: tuple[str, ...] = (
     "attention",
     "quantised",
     "quantised_scaling",
+    "quantised_convolution",
+    "recurrent",
     "normalisation",
     "activation",
     "elementwise",
