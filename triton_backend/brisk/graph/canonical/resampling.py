@@ -24,7 +24,8 @@ def upsample(node: Node, draft: Draft) -> list[Node]:
 def resize(node: Node, draft: Draft) -> list[Node] | None:
     """Form 10 is asymmetric; form 11 spells left-out inputs as empty tensors."""
     if node.version < 11:
-        return [_asymmetric(node, node.inputs[1])]
+        shrinks = _shrinks(draft.weights.get(node.inputs[1]))
+        return [_asymmetric(node, node.inputs[1], "ceil" if shrinks else "floor")]
     if node.attributes.get("coordinate_transformation_mode") == "tf_half_pixel_for_nn":
         return None
     inputs = [
@@ -34,7 +35,12 @@ def resize(node: Node, draft: Draft) -> list[Node] | None:
     return [upgraded(node, *inputs)]
 
 
-def _asymmetric(node: Node, scales: str) -> Node:
+def _shrinks(scales: np.ndarray | None) -> bool:
+    """Form 10 rounds up where it shrinks: its test cases and ONNX Runtime do."""
+    return scales is not None and bool((scales <= 1).all() and (scales < 1).any())
+
+
+def _asymmetric(node: Node, scales: str, rounding: str = "floor") -> Node:
     mode = str(node.attributes.get("mode", "nearest"))
     return upgraded(
         node,
@@ -43,7 +49,7 @@ def _asymmetric(node: Node, scales: str) -> Node:
         without=("scales",),
         mode="linear" if mode in ("linear", "bilinear") else mode,
         coordinate_transformation_mode="asymmetric",
-        nearest_mode="floor",
+        nearest_mode=rounding,
     )
 
 
