@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
+from brisk.graph import build_program
 from brisk.graph.lifetimes import check_integrity
 from brisk.graph.program import Epilogue, Layer, Node, Program
 from brisk.graph.proto import operator_sets, to_node_proto
@@ -46,6 +47,17 @@ def _run(nodes: tuple[Node, ...], values: dict[str, Any], layer: Layer) -> list[
 def expected(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
     """The outputs of ``model`` as it was, by the operators' definition."""
     return ReferenceEvaluator(model).run(None, dict(inputs))
+
+
+def checked(
+    made: onnx.ModelProto, inputs: dict[str, Any], wanted: list[str], tolerance: float = 1e-5
+) -> Program:
+    """The program of ``made``, which has the ``wanted`` layers and computes the same."""
+    program = build_program(made)
+    for ours, theirs in zip(evaluate(program, inputs), expected(made, inputs), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+    assert operators(program) == wanted
+    return program
 
 
 def operators(program: Program) -> list[str]:
