@@ -64,7 +64,7 @@ class InferenceClient:
         """A bfloat16 array (ml_dtypes) is sent as BF16; everything else by its numpy type."""
         if array.dtype.name == "bfloat16":
             described = self._module.InferInput(name, list(array.shape), "BF16")
-            described.set_data_from_numpy(array.astype(np.float32))
+            described.set_data_from_numpy(array)
             return described
         datatype = utils.np_to_triton_dtype(array.dtype)
         described = self._module.InferInput(name, list(array.shape), datatype)

@@ -16,6 +16,7 @@ from brisk.frontend.completion import complete
 from brisk.frontend.connection import Connection
 from brisk.frontend.entry import Entry, find_model, read_entry
 from brisk.frontend.onnx_signature import read_signature
+from brisk.frontend.orphan import end_with_parent
 from brisk.frontend.parameters import request_class
 from brisk.frontend.reply import TritonReply
 from brisk.frontend.tensors import read_inputs
@@ -28,6 +29,7 @@ class ModelInstance:
 
     def __init__(self, arguments: Mapping[str, str]) -> None:
         """Load the model; raises ``pb_utils.TritonModelException`` with the reason."""
+        end_with_parent()
         name, version = arguments["model_name"], arguments["model_version"]
         self._label = f"brisk: model '{name}' version {version}"
         try:
@@ -100,6 +102,7 @@ class ModelInstance:
 
 def auto_complete(model_config: Any) -> Any:
     """Fill in what the entry leaves out; raises ``pb_utils.TritonModelException``."""
+    end_with_parent()
     config = model_config.as_dict()
     try:
         path = _model_file(config)

@@ -92,5 +92,5 @@ def _device(arguments: Mapping[str, str]) -> str:
     if kind in ("CPU", "AUTO"):
         return "cpu"
     raise InvalidConfigurationError(
-        f"instance group kind {kind} is not served; expected KIND_CPU or KIND_GPU"
+        f"instance group kind KIND_{kind} is not served; expected KIND_CPU or KIND_GPU"
     )

@@ -1,0 +1,203 @@
+"""Processes killed at any moment: clients see nothing of it, nothing stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import private_runtime, processes_of, running_server
+from entries import deep, deep_answer, doubled, write_entry
+
+from brisk.server.launch import TritonServer
+from brisk.server.locate import ServerInstallation
+from brisk_client.inference import InferenceClient, Transport
+
+pytestmark = pytest.mark.server
+
+CLIENTS = 32
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    write_entry(tmp_path / "repository", "deep", deep(20, 256))
+    write_entry(tmp_path / "repository", "doubled", doubled())
+    return tmp_path / "repository"
+
+
+@pytest.fixture
+def server(
+    repository: Path, installation: ServerInstallation, backends: Path, tmp_path: Path
+) -> Iterator[TritonServer]:
+    with running_server(installation, repository, backends, tmp_path / "log") as running:
+        yield running
+
+
+@dataclass
+class Load:
+    """What ``CLIENTS`` clients saw."""
+
+    answers: int = 0
+    errors: list[str] = field(default_factory=list)
+    wrong: int = 0
+    longest_s: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, right: bool, took_s: float) -> None:
+        with self.lock:
+            self.answers += 1
+            self.wrong += not right
+            self.longest_s = max(self.longest_s, took_s)
+
+
+@contextlib.contextmanager
+def clients_at_work(server: TritonServer, model: str = "deep") -> Iterator[Load]:
+    """Clients of both protocols that ask without pause until the block ends."""
+    load, stop = Load(), threading.Event()
+
+    def work(number: int) -> None:
+        transport = Transport.GRPC if number % 2 else Transport.HTTP
+        url = server.endpoints.grpc if number % 2 else server.endpoints.http
+        x = np.random.default_rng(number).random((4, 256), np.float32)
+        with InferenceClient(url, transport) as client:
+            while not stop.is_set():
+                started_s = time.monotonic()
+                try:
+                    answer = client.infer(model, {"x": x})["y"]
+                except Exception as error:  # noqa: BLE001  # any error at all is what is tested
+                    with load.lock:
+                        load.errors.append(repr(error))
+                else:
+                    right = np.allclose(answer, deep_answer(x, 20), atol=1e-5)
+                    load.note(right, time.monotonic() - started_s)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield load
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(timeout=60)
+
+
+def runtime_processes(server: TritonServer) -> tuple[int, int]:
+    """The supervisor and its worker."""
+    found = [
+        process
+        for process in processes_of(runtime_directory(server))
+        if b"brisk.runtime" in Path(f"/proc/{process}/cmdline").read_bytes()
+    ]
+    (worker,) = [process for process in found if parent_of(process) in found]
+    return parent_of(worker), worker
+
+
+def runtime_directory(server: TritonServer) -> Path:
+    variables = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
+    value = next(v for v in variables if v.startswith(b"BRISK_RUNTIME_DIR="))
+    return Path(os.fsdecode(value.partition(b"=")[2]))
+
+
+def parent_of(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"{what} did not come about in {timeout_s} s"
+        time.sleep(0.02)
+
+
+def answered_more(load: Load, count: int) -> Callable[[], bool]:
+    before = load.answers
+    return lambda: load.answers >= before + count
+
+
+def test_a_killed_worker_costs_no_client_an_answer(server: TritonServer) -> None:
+    with clients_at_work(server) as load:
+        for _ in range(5):
+            wait_for(answered_more(load, 2 * CLIENTS), 30, "answers between two kills")
+            _, worker = runtime_processes(server)
+            os.kill(worker, signal.SIGKILL)
+            started_s = time.monotonic()
+            wait_for(answered_more(load, CLIENTS), 30, "an answer after a kill")
+            assert time.monotonic() - started_s < 5.0
+    assert load.errors == []
+    assert load.wrong == 0
+
+
+def test_a_killed_supervisor_costs_no_client_an_answer(server: TritonServer) -> None:
+    with clients_at_work(server) as load:
+        for _ in range(2):
+            wait_for(answered_more(load, 2 * CLIENTS), 60, "answers between two kills")
+            supervisor, worker = runtime_processes(server)
+            os.kill(supervisor, signal.SIGKILL)
+            wait_for(lambda worker=worker: not alive(worker), 5, "the worker's end")
+            wait_for(answered_more(load, 2 * CLIENTS), 60, "answers after a kill")
+    assert load.errors == []
+    assert load.wrong == 0
+
+
+def alive(process: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def test_a_killed_stub_leaves_the_other_models_untouched(server: TritonServer) -> None:
+    stub = next(
+        process
+        for process in processes_of(runtime_directory(server))
+        if b"triton_python_backend_stub" in (line := command_line(process)) and b"doubled" in line
+    )
+    with clients_at_work(server) as load:
+        wait_for(answered_more(load, CLIENTS), 30, "the first answers")
+        os.kill(stub, signal.SIGKILL)
+        wait_for(answered_more(load, 4 * CLIENTS), 30, "answers after the kill")
+    assert load.errors == []
+    assert load.wrong == 0
+
+
+def command_line(process: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    return b""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
+def test_nothing_stays_behind(
+    number: int,
+    repository: Path,
+    installation: ServerInstallation,
+    backends: Path,
+    tmp_path: Path,
+) -> None:
+    with private_runtime() as runtime:
+        variables = {**os.environ, "BRISK_RUNTIME_DIR": str(runtime), "BRISK_IDLE_EXIT_S": "1"}
+        before = set(os.listdir("/dev/shm"))
+        server = TritonServer(
+            installation,
+            repository,
+            backends,
+            log=tmp_path / "log",
+            options=["--exit-timeout-secs=10"],
+            environment=variables,
+        )
+        with server:
+            with InferenceClient(server.endpoints.http, Transport.HTTP) as client:
+                client.infer("doubled", {"x": np.ones((1, 4), np.float32)})
+            os.kill(server.pid, number)
+            wait_for(lambda: server.returncode is not None, 30, "the server's end")
+            wait_for(lambda: not processes_of(runtime), 30, "the end of all its processes")
+        assert list(runtime.iterdir()) == [] if runtime.exists() else True
+        ours = {name for name in set(os.listdir("/dev/shm")) - before if "brisk" in name}
+        assert ours == set()
