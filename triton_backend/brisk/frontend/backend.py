@@ -16,11 +16,11 @@ from brisk.frontend.completion import complete
 from brisk.frontend.connection import Connection
 from brisk.frontend.entry import Entry, find_model, read_entry
 from brisk.frontend.onnx_signature import read_signature
-from brisk.frontend.orphan import end_with_parent
 from brisk.frontend.parameters import request_class
 from brisk.frontend.reply import TritonReply
 from brisk.frontend.tensors import read_inputs
 from brisk.frontend.watcher import CancellationWatcher
+from brisk.wire.orphan import end_with_parent
 from brisk.wire.place import runtime_place
 
 

@@ -63,7 +63,7 @@ def reap_started() -> None:
 def _greet(connection: socket.socket, deadline_s: float) -> socket.socket:
     check_peer(connection)
     connection.settimeout(max(0.1, deadline_s - time.monotonic()))
-    send_record(connection, Hello(PROTOCOL_VERSION, __version__, os.getpid()))
+    send_record(connection, Hello(PROTOCOL_VERSION, __version__, os.getpid(), os.getppid()))
     answer, _ = receive_record(connection)
     if isinstance(answer, Refused):
         raise ProtocolError(answer.message)

@@ -25,9 +25,21 @@ RECORDS_PER_TURN = 32
 class Peer:
     """A connected frontend and the memory shared with it."""
 
-    __slots__ = ("arena", "is_open", "is_welcome", "number", "outbox", "pid", "socket", "view")
+    __slots__ = (
+        "arena",
+        "is_open",
+        "is_welcome",
+        "number",
+        "orphaned_ns",
+        "outbox",
+        "parent",
+        "pid",
+        "socket",
+        "view",
+    )
 
-    def __init__(self, number: int, connection: socket.socket) -> None:
+    def __init__(self, number: int, connection: socket.socket, pid: int) -> None:
+        """``pid`` as the kernel attests it; ``parent`` 0 where it is not known."""
         self.number = number
         self.socket = connection
         self.view = ArenaView()
@@ -35,7 +47,9 @@ class Peer:
         self.outbox: deque[tuple[bytes, int | None]] = deque()
         self.is_open = True
         self.is_welcome = False
-        self.pid = 0
+        self.pid = pid
+        self.parent = 0
+        self.orphaned_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +86,9 @@ class Transport:
     @property
     def peer_count(self) -> int:
         return len(self._peers)
+
+    def peers(self) -> tuple[Peer, ...]:
+        return tuple(self._peers.values())
 
     def wake(self) -> None:
         """End a ``poll`` that waits; any thread."""
@@ -126,13 +143,13 @@ class Transport:
             except BlockingIOError:
                 return
             try:
-                check_peer(connection)
+                pid = check_peer(connection)
             except ProtocolError:
                 connection.close()
                 continue
             connection.setblocking(False)
             self._accepted += 1
-            self._peers[connection.fileno()] = Peer(self._accepted, connection)
+            self._peers[connection.fileno()] = Peer(self._accepted, connection, pid)
             self._poll.register(connection.fileno(), select.EPOLLIN)
 
     def _read(self, peer: Peer) -> Iterator[Arrival]:

@@ -19,12 +19,16 @@ def new_socket() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
 
 
-def check_peer(connection: socket.socket) -> None:
-    """ProtocolError unless the other end runs as our own user (kernel-attested)."""
+def check_peer(connection: socket.socket) -> int:
+    """The other end's process number, as the kernel attests it.
+
+    Raises ProtocolError unless it runs as our own user.
+    """
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, user, _ = _CREDENTIALS.unpack(data)
     if user != os.geteuid():
         raise ProtocolError(f"process {pid} of user {user} is not user {os.geteuid()}")
+    return int(pid)
 
 
 def send_bytes(connection: socket.socket, data: bytes, descriptor: int | None) -> None:

@@ -16,11 +16,12 @@ PROTOCOL_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First record of a frontend. ``pid`` is the sender's, for logs."""
+    """First record of a frontend. ``parent`` is the process number of its server."""
 
     protocol: int
     version: str
     pid: int
+    parent: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,68 @@
+"""``python -m brisk.runtime --device cpu``: become the runtime of a device, or find one there."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+
+from brisk.errors import BriskError
+from brisk.runtime.saying import say
+from brisk.runtime.settings import Settings, read_settings
+from brisk.runtime.supervisor import WORKER_ENDED_IDLE, Supervisor, listen
+from brisk.wire.place import runtime_place
+
+
+def main() -> int:
+    """Exit status: 0 ended idle or another runtime holds the place, 1 cannot run."""
+    parser = argparse.ArgumentParser(prog="python -m brisk.runtime", description=__doc__)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda:<number> (default: cpu)")
+    device = parser.parse_args().device
+    try:
+        settings = read_settings()
+        place = runtime_place(device)
+        place.prepare()
+        lock = place.try_lock()
+        if lock is None:
+            return 0
+        try:
+            listener = listen(place)
+            _prepare_environment(settings)
+            _import_once()
+            Supervisor(listener, lambda inherited: _work(inherited, device, settings)).run()
+        finally:
+            place.remove(lock)
+    except (BriskError, ImportError) as error:
+        say(f"the runtime of {device} cannot start: {error}")
+        return 1
+    return 0
+
+
+def _prepare_environment(settings: Settings) -> None:
+    """What libraries read when they are loaded.
+
+    OpenBLAS must start no thread in the supervisor. OpenMP threads give their core up soon
+    after a parallel region: other workers, and Triton itself, need it.
+    """
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    os.environ["OMP_NUM_THREADS"] = str(settings.threads)
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+
+def _import_once() -> None:
+    """Everything a worker needs, so that forked workers share its pages."""
+    import torch  # noqa: F401
+
+    import brisk.runtime.worker_process  # noqa: F401
+
+
+def _work(listener: socket.socket, device: str, settings: Settings) -> int:
+    from brisk.runtime.worker_process import run_worker
+
+    run_worker(listener, device, settings)
+    return WORKER_ENDED_IDLE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""Answers as records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from brisk.errors import BriskError, InternalError
+from brisk.runtime.batch import Request
+from brisk.runtime.tensors import write_tensors
+from brisk.solutions.base import Value
+from brisk.wire.records import Failure, Region, Result
+
+MAX_MESSAGE_CHARACTERS = 4096
+
+
+def failure(request: int, error: Exception) -> Failure:
+    """The error as a record, its message cut to a bounded length."""
+    code = error.code if isinstance(error, BriskError) else InternalError.code
+    return Failure(request, code, str(error)[:MAX_MESSAGE_CHARACTERS])
+
+
+def result(
+    request: Request, values: Mapping[str, Value], timing_ns: tuple[int, int]
+) -> tuple[Region | None, Result]:
+    """The values in the peer's arena, and the region to free when it has read them.
+
+    ``timing_ns``: time queued and time executing. Raises as ``write_tensors`` does.
+    """
+    region, records = write_tensors(values, request.peer.arena)
+    return region, Result(request.record.request, records, *timing_ns)

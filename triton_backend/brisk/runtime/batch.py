@@ -1,0 +1,123 @@
+"""A run of one session: one request, or several joined along the batch dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from brisk.errors import InternalError
+from brisk.execution import Frame
+from brisk.runtime.sessions import Binding
+from brisk.runtime.tensors import read_tensor
+from brisk.runtime.transport import Peer
+from brisk.scheduling.job import Job
+from brisk.solutions.base import Value
+from brisk.wire import mark
+from brisk.wire.records import Infer
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a job carries: the record, where it came from, and what it is asked of."""
+
+    peer: Peer
+    record: Infer
+    binding: Binding
+
+
+RequestJob = Job[Request]
+
+
+@dataclass(slots=True)
+class Run:
+    """``rows`` is each job's share of the batch dimension."""
+
+    jobs: list[RequestJob]
+    rows: list[int]
+    frame: Frame
+    started_ns: int
+
+
+def batch_rows(request: Request) -> int:
+    """Size of the batch dimension; 0 where the request has none."""
+    shapes = [tensor.shape for tensor in request.record.inputs]
+    return shapes[0][0] if shapes and shapes[0] else 0
+
+
+def can_join(first: Request, other: Request, rows: int) -> bool:
+    """Whether ``other`` fits behind ``rows`` rows that started with ``first``.
+
+    Same session, inputs of the same names, datatypes and row shapes, the same outputs wanted,
+    and no more rows than the model takes.
+    """
+    model = first.binding.model
+    return (
+        other.binding.session is first.binding.session
+        and model.batching
+        and rows > 0
+        and 0 < batch_rows(other) <= model.max_batch_size - rows
+        and first.record.outputs == other.record.outputs
+        and _row_signature(first.record) == _row_signature(other.record)
+    )
+
+
+def _row_signature(record: Infer) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {tensor.name: (tensor.datatype, tensor.shape[1:]) for tensor in record.inputs}
+
+
+def begin_run(jobs: list[RequestJob], started_ns: int) -> Run:
+    """Mark the jobs begun and make their frame; raises as ``Session.start`` does."""
+    first = jobs[0].payload
+    session = first.binding.session
+    if session is None:
+        raise InternalError(f"model '{first.binding.model.name}' was unloaded under a request")
+    for job in jobs:
+        mark.begin(job.payload.peer.view.memory(job.payload.record.mark))
+    inputs = [_read_inputs(job.payload) for job in jobs]
+    joined = inputs[0] if len(jobs) == 1 else _join(inputs)
+    rows = [batch_rows(job.payload) for job in jobs]
+    return Run(jobs, rows, session.start(joined, first.record.outputs), started_ns)
+
+
+def _read_inputs(request: Request) -> dict[str, Value]:
+    return {
+        tensor.name: read_tensor(tensor, request.peer.view) for tensor in request.record.inputs
+    }
+
+
+def _join(inputs: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
+    joined: dict[str, Value] = {}
+    for name, value in inputs[0].items():
+        parts = [values[name] for values in inputs]
+        if isinstance(value, torch.Tensor):
+            joined[name] = torch.cat(parts)  # type: ignore[arg-type]  # same datatype for all
+        else:
+            joined[name] = np.concatenate(parts)  # type: ignore[arg-type]
+    return joined
+
+
+def split_results(run: Run, results: Mapping[str, Value]) -> list[dict[str, Value]]:
+    """Each job's rows of the results.
+
+    Raises InternalError where an output has not the batch's rows: such a model must not be
+    batched, which its ``max_batch_size`` claims.
+    """
+    if len(run.jobs) == 1:
+        return [dict(results)]
+    total = sum(run.rows)
+    shares: list[dict[str, Value]] = [{} for _ in run.jobs]
+    for name, value in results.items():
+        shape = getattr(value, "shape", ())
+        if not shape or shape[0] != total:
+            raise InternalError(
+                f"output '{name}' has shape {list(shape)} for a batch of {total} rows; a model "
+                "with max_batch_size must have the batch as first dimension of every output"
+            )
+        start = 0
+        for share, rows in zip(shares, run.rows, strict=True):
+            share[name] = value[start : start + rows]  # type: ignore[index]
+            start += rows
+    return shares

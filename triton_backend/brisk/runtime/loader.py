@@ -1,0 +1,76 @@
+"""The load lane: one thread that loads sessions while the worker goes on serving."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from brisk.errors import BriskError, InternalError
+from brisk.runtime.session import Session, load_session
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOutcome:
+    """Exactly one of ``session`` and ``error``."""
+
+    key: str
+    session: Session | None
+    error: BriskError | None
+
+
+@dataclass(frozen=True, slots=True)
+class _LoadTask:
+    key: str
+    path: Path
+    begin: Callable[[], None]
+
+
+class Loader:
+    """Loads in the order asked. ``wake`` is called when an outcome waits in ``take``."""
+
+    def __init__(self, device: torch.device, wake: Callable[[], None]) -> None:
+        self._device = device
+        self._wake = wake
+        self._tasks: queue.SimpleQueue[_LoadTask | None] = queue.SimpleQueue()
+        self._outcomes: deque[LoadOutcome] = deque()
+        threading.Thread(target=self._run, name="brisk-loader", daemon=True).start()
+
+    def load(self, key: str, path: Path, begin: Callable[[], None]) -> None:
+        """Ask for a session; ``begin`` is called in the load lane just before it starts."""
+        self._tasks.put(_LoadTask(key, path, begin))
+
+    def give_memory_back(self) -> None:
+        """Return freed memory to the system, after the loads asked for so far."""
+        self._tasks.put(None)
+
+    def take(self) -> LoadOutcome | None:
+        """The next outcome; None where there is none."""
+        return self._outcomes.popleft() if self._outcomes else None
+
+    def _run(self) -> None:
+        while True:
+            task = self._tasks.get()
+            if task is None:
+                gc.collect()
+                ctypes.CDLL(None).malloc_trim(0)
+                continue
+            self._outcomes.append(self._perform(task))
+            self._wake()
+
+    def _perform(self, task: _LoadTask) -> LoadOutcome:
+        task.begin()
+        try:
+            return LoadOutcome(task.key, load_session(task.path, self._device), None)
+        except BriskError as error:
+            return LoadOutcome(task.key, None, error)
+        except Exception as error:  # noqa: BLE001  # whatever a load raises must reach its askers
+            text = f"loading {task.path} failed: {type(error).__name__}: {error}"
+            return LoadOutcome(task.key, None, InternalError(text))

@@ -1,0 +1,178 @@
+"""What peers send: greeted, checked, and handed to the tables that know what to do with it.
+
+A peer that breaks the protocol is dropped; no other one notices. Used by the worker's main
+thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from brisk import __version__
+from brisk.errors import (
+    BriskError,
+    InternalError,
+    InvalidRequestError,
+    ModelNotLoadedError,
+    ProtocolError,
+)
+from brisk.runtime.loader import LoadOutcome
+from brisk.runtime.requests import RequestTable
+from brisk.runtime.saying import say
+from brisk.runtime.sessions import SessionTable
+from brisk.runtime.transport import Arrival, Departure, Peer, Transport
+from brisk.scheduling.job import JobClass
+from brisk.wire.records import (
+    PROTOCOL_VERSION,
+    AttachSlab,
+    Cancel,
+    DetachSlab,
+    Hello,
+    Infer,
+    LoadFailed,
+    LoadModel,
+    ModelLoaded,
+    Refused,
+    Release,
+    UnloadModel,
+    Welcome,
+)
+
+_CLASSES = frozenset(job_class.value for job_class in JobClass)
+
+
+class Reception:
+    """Takes the transport's events in."""
+
+    def __init__(
+        self, transport: Transport, sessions: SessionTable, requests: RequestTable
+    ) -> None:
+        self._transport = transport
+        self._sessions = sessions
+        self._requests = requests
+        self._handlers: dict[type, Callable[[Peer, Arrival], None]] = {
+            AttachSlab: self._attach,
+            DetachSlab: self._detach,
+            LoadModel: self._load,
+            UnloadModel: self._unload,
+            Infer: self._infer,
+            Cancel: self._cancel,
+            Release: self._release,
+        }
+
+    def take(self, event: Arrival | Departure) -> None:
+        if isinstance(event, Departure):
+            self._forget(event)
+            return
+        peer, record = event.peer, event.record
+        try:
+            if not peer.is_welcome:
+                self._greet(peer, event)
+            elif (handler := self._handlers.get(type(record))) is not None:
+                handler(peer, event)
+            else:
+                raise ProtocolError(f"a frontend may not send {type(record).__name__}")
+        except ProtocolError as error:
+            self._transport.drop(peer, str(error))
+
+    def settle(self, outcome: LoadOutcome) -> None:
+        """Tell everybody who waits for a load how it ended; let its requests in, or refuse."""
+        for binding in self._sessions.settle(outcome):
+            model, peer = binding.model, binding.peer
+            backlog, binding.backlog = binding.backlog, []
+            if outcome.session is not None:
+                self._transport.send(peer, ModelLoaded(model.model, outcome.session.load_ns))
+                for record in backlog:
+                    self._requests.admit(binding, record)
+                continue
+            error = outcome.error or InternalError("the load ended without a session")
+            self._transport.send(peer, LoadFailed(model.model, error.code, str(error)))
+            for record in backlog:
+                self._requests.refuse(peer, record.request, error)
+
+    def _greet(self, peer: Peer, event: Arrival) -> None:
+        hello = event.record
+        if event.descriptor is not None:
+            os.close(event.descriptor)
+        if not isinstance(hello, Hello):
+            raise ProtocolError(f"expected Hello, got {type(hello).__name__}")
+        if (hello.protocol, hello.version) != (PROTOCOL_VERSION, __version__):
+            message = (
+                f"this runtime is Brisk {__version__} (protocol {PROTOCOL_VERSION}), the backend "
+                f"is {hello.version} (protocol {hello.protocol}); end the runtime (process "
+                f"{os.getppid()}) or give the backend a BRISK_RUNTIME_DIR of its own"
+            )
+            self._transport.send(peer, Refused(ProtocolError.code, message))
+            raise ProtocolError(message)
+        if hello.pid == peer.pid:  # else it lives in another process namespace than ours
+            peer.parent = hello.parent
+        peer.is_welcome = True
+        self._transport.send(peer, Welcome(PROTOCOL_VERSION, __version__, os.getpid()))
+
+    def _attach(self, peer: Peer, event: Arrival) -> None:
+        record = event.record
+        assert isinstance(record, AttachSlab)
+        assert event.descriptor is not None
+        peer.view.attach(record.slab, record.size, event.descriptor)
+
+    def _detach(self, peer: Peer, event: Arrival) -> None:
+        record = event.record
+        assert isinstance(record, DetachSlab)
+        peer.view.detach(record.slab)
+
+    def _load(self, peer: Peer, event: Arrival) -> None:
+        model = event.record
+        assert isinstance(model, LoadModel)
+        if model.job_class not in _CLASSES:
+            raise ProtocolError(f"unknown job class {model.job_class!r:.40}")
+        try:
+            binding = self._sessions.bind(peer, model)
+        except ProtocolError:
+            raise
+        except BriskError as error:
+            self._transport.send(peer, LoadFailed(model.model, error.code, str(error)))
+            return
+        if binding.session is not None:
+            self._transport.send(peer, ModelLoaded(model.model, 0))
+
+    def _unload(self, peer: Peer, event: Arrival) -> None:
+        record = event.record
+        assert isinstance(record, UnloadModel)
+        binding = self._sessions.find(peer, record.model)
+        if binding is not None:
+            self._sessions.release(binding)
+
+    def _infer(self, peer: Peer, event: Arrival) -> None:
+        record = event.record
+        assert isinstance(record, Infer)
+        peer.view.memory(record.mark)
+        binding = self._sessions.find(peer, record.model)
+        if binding is None:
+            missing = ModelNotLoadedError(f"model number {record.model} is not loaded")
+            self._requests.refuse(peer, record.request, missing)
+        elif record.job_class not in _CLASSES:
+            unknown = InvalidRequestError(f"unknown class '{record.job_class:.40}'")
+            self._requests.refuse(peer, record.request, unknown)
+        elif binding.session is None:
+            binding.backlog.append(record)
+        else:
+            self._requests.admit(binding, record)
+
+    def _cancel(self, peer: Peer, event: Arrival) -> None:
+        assert isinstance(event.record, Cancel)
+        self._requests.cancel(peer, event.record.request)
+
+    def _release(self, peer: Peer, event: Arrival) -> None:
+        assert isinstance(event.record, Release)
+        self._requests.release(peer, event.record.request)
+
+    def _forget(self, departure: Departure) -> None:
+        """Give back all that a peer held; its jobs end unanswered."""
+        peer = departure.peer
+        if departure.reason is not None:
+            say(f"connection of process {peer.pid} closed: {departure.reason}")
+        self._requests.forget(peer)
+        self._sessions.release_all(peer)
+        peer.view.clear()
+        peer.arena.close()

@@ -1,0 +1,115 @@
+"""Requests in flight: admitted, answered exactly once, their outputs kept until they are read.
+
+Used by the worker's main thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from brisk.errors import BriskError, CancelledError, InvalidRequestError, UnavailableError
+from brisk.runtime.answers import failure, result
+from brisk.runtime.batch import Request, RequestJob
+from brisk.runtime.sessions import Binding
+from brisk.runtime.transport import Peer, Transport
+from brisk.scheduling.job import Job, JobClass, JobState
+from brisk.scheduling.policy import OrderingKey
+from brisk.scheduling.queue import ReadyQueue
+from brisk.solutions.base import Value
+from brisk.wire.records import Infer, Region
+
+
+class RequestTable:
+    """``queue`` holds those that wait; every one in flight has a job here."""
+
+    def __init__(
+        self, transport: Transport, ordering: OrderingKey, clock_ns: Callable[[], int]
+    ) -> None:
+        self.queue: ReadyQueue[Request] = ReadyQueue(ordering)
+        self._transport = transport
+        self._clock_ns = clock_ns
+        self._jobs: dict[tuple[int, int], RequestJob] = {}
+        self._held: dict[tuple[int, int], Region] = {}
+        self._sequence = 0
+
+    def admit(self, binding: Binding, record: Infer) -> None:
+        """Queue a request, or answer at once why it may not wait."""
+        try:
+            self._queue(binding, record)
+        except BriskError as error:
+            self.refuse(binding.peer, record.request, error)
+
+    def _queue(self, binding: Binding, record: Infer) -> None:
+        peer = binding.peer
+        if (peer.number, record.request) in self._jobs:
+            raise InvalidRequestError(f"request number {record.request} is in flight already")
+        self._sequence += 1
+        job = Job(
+            sequence=self._sequence,
+            model=binding.key,
+            job_class=JobClass(record.job_class),
+            arrival_ns=self._clock_ns(),
+            deadline_ns=record.deadline_ns,
+            payload=Request(peer, record, binding),
+        )
+        limit = None if record.is_replay else binding.model.max_queue_size
+        self.queue.add(job, limit, binding.model.name)
+        self._jobs[peer.number, record.request] = job
+
+    def refuse(self, peer: Peer, request: int, error: BriskError) -> None:
+        """Answer a request that has no job."""
+        self._transport.send(peer, failure(request, error))
+
+    def cancel(self, peer: Peer, request: int) -> None:
+        """End a job that waits or runs; one that is answered already stays so."""
+        job = self._jobs.get((peer.number, request))
+        if job is not None:
+            self.queue.withdraw(job)
+            self.fail(job, CancelledError("the client cancelled the request"))
+
+    def expire(self) -> None:
+        """Answer the jobs whose deadline passed while they waited."""
+        now_ns = self._clock_ns()
+        for job in self.queue.expire(now_ns):
+            waited_ms = (now_ns - job.arrival_ns) / 1e6
+            self.fail(
+                job, UnavailableError(f"the request's time-out ran out after {waited_ms:.1f} ms")
+            )
+
+    def succeed(
+        self, job: RequestJob, values: Mapping[str, Value], started_ns: int, finished_ns: int
+    ) -> None:
+        """Answer a running job. Raises as ``write_tensors`` does, the job unanswered then."""
+        request = job.payload
+        timing_ns = (started_ns - job.arrival_ns, finished_ns - started_ns)
+        region, record = result(request, values, timing_ns)
+        key = self._end(job)
+        if region is not None:
+            self._held[key] = region
+        self._transport.send(request.peer, record)
+
+    def fail(self, job: RequestJob, error: Exception) -> None:
+        """Answer a job that has left the queue."""
+        _, request = self._end(job)
+        self._transport.send(job.payload.peer, failure(request, error))
+
+    def release(self, peer: Peer, request: int) -> None:
+        """The peer has read the outputs of ``request``."""
+        region = self._held.pop((peer.number, request), None)
+        if region is not None:
+            peer.arena.free(region)
+
+    def forget(self, peer: Peer) -> None:
+        """End everything of a peer that has gone, unanswered."""
+        for key in [key for key in self._jobs if key[0] == peer.number]:
+            job = self._jobs.pop(key)
+            self.queue.withdraw(job)
+            job.state = JobState.ENDED
+        for key in [key for key in self._held if key[0] == peer.number]:
+            del self._held[key]
+
+    def _end(self, job: RequestJob) -> tuple[int, int]:
+        job.state = JobState.ENDED
+        key = (job.payload.peer.number, job.payload.record.request)
+        del self._jobs[key]
+        return key

@@ -1,0 +1,132 @@
+"""Which peers use which session, and what waits for one that still loads.
+
+Used by the worker's main thread; only ``_Entry.marks`` is also read by the load lane.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from brisk.errors import BriskError, InvalidModelError
+from brisk.runtime.loader import Loader, LoadOutcome
+from brisk.runtime.session import Session
+from brisk.runtime.transport import Peer
+from brisk.wire import mark
+from brisk.wire.records import Infer, LoadModel
+
+
+@dataclass(slots=True, eq=False)
+class Binding:
+    """One peer's use of a session. ``backlog``: requests that came before it was ready."""
+
+    peer: Peer
+    model: LoadModel
+    key: str
+    session: Session | None = None
+    backlog: list[Infer] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Entry:
+    bindings: list[Binding] = field(default_factory=list)
+    marks: list[memoryview] = field(default_factory=list)
+    has_begun: bool = False
+    session: Session | None = None
+
+    def begin(self) -> None:
+        """Load lane: note in every asker's memory that its load has begun."""
+        self.has_begun = True
+        for memory in list(self.marks):
+            mark.begin(memory)
+
+
+class SessionTable:
+    """Sessions by the file they were loaded from, counted by their bindings."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._entries: dict[str, _Entry] = {}
+        self._bindings: dict[tuple[int, int], Binding] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def bind(self, peer: Peer, model: LoadModel) -> Binding:
+        """Start or join a session; the binding's ``session`` is None while it loads.
+
+        Raises InvalidModelError where there is no such file or the peer uses the number twice.
+        """
+        if (peer.number, model.model) in self._bindings:
+            raise InvalidModelError(f"model number {model.model} is taken on this connection")
+        key = _identity(model.path)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = _Entry()
+            self._loader.load(key, Path(model.path), entry.begin)
+        binding = Binding(peer, model, key, entry.session)
+        memory = peer.view.memory(model.mark)
+        entry.marks.append(memory)
+        if entry.has_begun:
+            mark.begin(memory)
+        entry.bindings.append(binding)
+        self._bindings[peer.number, model.model] = binding
+        return binding
+
+    def find(self, peer: Peer, model: int) -> Binding | None:
+        return self._bindings.get((peer.number, model))
+
+    def settle(self, outcome: LoadOutcome) -> list[Binding]:
+        """Hand a load's outcome to the bindings that wait for it; those are returned."""
+        entry = self._entries.get(outcome.key)
+        if entry is None:  # all that asked for it have gone
+            self._loader.give_memory_back()
+            return []
+        waiting = list(entry.bindings)
+        entry.marks.clear()
+        if outcome.session is None:
+            for binding in waiting:
+                self._forget(binding)
+        else:
+            entry.session = outcome.session
+            for binding in waiting:
+                binding.session = outcome.session
+        return waiting
+
+    def release(self, binding: Binding) -> None:
+        """Give one use back; the last one frees the session's memory."""
+        self._forget(binding)
+
+    def release_all(self, peer: Peer) -> None:
+        """Give back everything ``peer`` uses."""
+        for binding in [binding for binding in self._bindings.values() if binding.peer is peer]:
+            self._forget(binding)
+
+    def statistics(self) -> Iterator[tuple[str, int]]:
+        """Session key and number of uses."""
+        for key, entry in self._entries.items():
+            yield key, len(entry.bindings)
+
+    def _forget(self, binding: Binding) -> None:
+        if self._bindings.pop((binding.peer.number, binding.model.model), None) is None:
+            return
+        entry = self._entries[binding.key]
+        entry.bindings.remove(binding)
+        binding.session = None
+        if not entry.bindings:
+            del self._entries[binding.key]
+            if entry.session is not None:
+                entry.session = None
+                self._loader.give_memory_back()
+
+
+def _identity(path: str) -> str:
+    """Path and state of the model file: a changed file is another session."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError) as error:
+        reason: BriskError = InvalidModelError(f"model file {path!r} cannot be read: {error}")
+        raise reason from error
+    return f"{os.path.realpath(path)}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"

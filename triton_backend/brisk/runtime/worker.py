@@ -1,0 +1,162 @@
+"""The worker: one thread that reads, decides and computes, and a load lane beside it.
+
+No lock is needed, and a request crosses no thread: what the socket brings is seen between two
+layers, at most ``QUANTUM_NS`` apart. Time-outs, cancellations and refusals therefore take
+effect at the next layer boundary.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from brisk.errors import BriskError, InternalError, ProtocolError
+from brisk.execution.device import Device, StreamPriority
+from brisk.runtime.batch import (
+    RequestJob,
+    Run,
+    batch_rows,
+    begin_run,
+    can_join,
+    split_results,
+)
+from brisk.runtime.loader import Loader
+from brisk.runtime.reception import Reception
+from brisk.runtime.requests import RequestTable
+from brisk.runtime.sessions import SessionTable
+from brisk.runtime.transport import Transport
+from brisk.scheduling.job import JobState
+from brisk.scheduling.policy import OrderingKey
+from brisk.wire.orphan import end_orphan, parent_of
+
+QUANTUM_NS = 1_000_000
+"""Time between two looks at the sockets while a job runs, in whole layers."""
+
+PARENT_CHECK_INTERVAL_NS = 1_000_000_000
+ORPHAN_GRACE_NS = 3_000_000_000
+"""How long a stub may live on after its server before the worker ends it."""
+
+
+class Worker:
+    """Serves every peer of ``transport`` until none has been there for ``idle_exit_s``."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        device: Device,
+        ordering: OrderingKey,
+        idle_exit_s: float,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._transport = transport
+        self._clock_ns = clock_ns
+        self._stream = device.new_stream(StreamPriority.HIGH)
+        self._loader = Loader(device.torch_device, transport.wake)
+        self._requests = RequestTable(transport, ordering, clock_ns)
+        self._reception = Reception(transport, SessionTable(self._loader), self._requests)
+        self._run: Run | None = None
+        self._idle_exit_ns = int(idle_exit_s * 1e9)
+        self._last_peer_ns = clock_ns()
+        self._parents_checked_ns = clock_ns()
+
+    @property
+    def is_idle(self) -> bool:
+        """True when nobody has been connected for the idle time."""
+        if self._transport.peer_count:
+            self._last_peer_ns = self._clock_ns()
+            return False
+        return self._clock_ns() - self._last_peer_ns >= self._idle_exit_ns
+
+    def step(self) -> None:
+        """Take in what has come, drop what is late, run a quantum of the next job."""
+        for event in self._transport.poll(self._patience_s()):
+            self._reception.take(event)
+        while (outcome := self._loader.take()) is not None:
+            self._reception.settle(outcome)
+        self._requests.expire()
+        self._retire_orphans()
+        if self._run is None:
+            self._run = self._begin_next()
+        if self._run is not None and self._advance(self._run):
+            self._run = None
+
+    def _patience_s(self) -> float:
+        """How long ``poll`` may wait."""
+        if self._run is not None or len(self._requests.queue):
+            return 0.0
+        if self._transport.peer_count:
+            return PARENT_CHECK_INTERVAL_NS / 1e9
+        return self._idle_exit_ns / 1e9
+
+    def _begin_next(self) -> Run | None:
+        """The next job, with those that may be joined to it; None where nothing waits."""
+        queue = self._requests.queue
+        job = queue.pop()
+        if job is None:
+            return None
+        jobs = [job]
+        rows = batch_rows(job.payload)
+
+        def accept(other: RequestJob) -> bool:
+            nonlocal rows
+            if not can_join(job.payload, other.payload, rows):
+                return False
+            rows += batch_rows(other.payload)
+            return True
+
+        if job.payload.binding.model.batching:
+            jobs += queue.pop_companions(job, accept)
+        try:
+            return begin_run(jobs, self._clock_ns())
+        except Exception as error:  # noqa: BLE001  # the worker must outlive any request
+            self._fail(jobs, error)
+            return None
+
+    def _advance(self, run: Run) -> bool:
+        """Run layers for a quantum; True where the run is over, answered or not."""
+        if all(job.state is JobState.ENDED for job in run.jobs):
+            return True
+        until_ns = self._clock_ns() + QUANTUM_NS
+        try:
+            with self._stream.issuing():
+                while not run.frame.step():
+                    if self._clock_ns() >= until_ns:
+                        return False
+                self._stream.record().wait()
+            self._answer(run)
+        except Exception as error:  # noqa: BLE001  # the worker must outlive any request
+            self._fail(run.jobs, error)
+        return True
+
+    def _answer(self, run: Run) -> None:
+        finished_ns = self._clock_ns()
+        shares = split_results(run, run.frame.results())
+        for job, share in zip(run.jobs, shares, strict=True):
+            if job.state is JobState.RUNNING:
+                self._requests.succeed(job, share, run.started_ns, finished_ns)
+
+    def _fail(self, jobs: list[RequestJob], error: Exception) -> None:
+        """Answer what is still unanswered; a peer that named memory it has not is dropped."""
+        if not isinstance(error, BriskError):
+            error = InternalError(f"{type(error).__name__}: {error}")
+        for job in jobs:
+            if job.state is JobState.RUNNING:
+                self._requests.fail(job, error)
+        if isinstance(error, ProtocolError):
+            for peer in {job.payload.peer for job in jobs}:
+                self._transport.drop(peer, str(error))
+
+    def _retire_orphans(self) -> None:
+        """End the stubs whose server has died and which have not ended themselves."""
+        now_ns = self._clock_ns()
+        if now_ns - self._parents_checked_ns < PARENT_CHECK_INTERVAL_NS:
+            return
+        self._parents_checked_ns = now_ns
+        for peer in self._transport.peers():
+            if not peer.parent or parent_of(peer.pid) == peer.parent:
+                peer.orphaned_ns = None
+            elif peer.orphaned_ns is None:
+                peer.orphaned_ns = now_ns
+            elif now_ns - peer.orphaned_ns >= ORPHAN_GRACE_NS:
+                end_orphan(peer.pid)
+                self._transport.drop(peer, "its server has died")
