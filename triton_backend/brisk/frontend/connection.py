@@ -20,7 +20,7 @@ from brisk.frontend.pending import MAX_STRIKES, Pending, Reply, StagedRequest
 from brisk.frontend.starting import open_connection, reap_started
 from brisk.wire import mark
 from brisk.wire.arena import ALIGNMENT, Arena, ArenaView
-from brisk.wire.channel import receive_record, send_record, slab_records
+from brisk.wire.channel import Receiver, send_record, slab_records
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import (
     AttachSlab,
@@ -222,11 +222,12 @@ class Connection:
     # --- receiving; the receiver's thread -------------------------------------------------
 
     def _receive(self, line: socket.socket | None) -> None:
+        receiver = None if line is None else Receiver(line)
         while not self._closing:
             try:
-                if line is None:
+                if receiver is None:
                     raise EOFError("no connection")
-                record, descriptor = receive_record(line)
+                record, descriptor = receiver.receive()
                 self._take(record, descriptor)
             except (EOFError, OSError, ProtocolError) as error:
                 if isinstance(error, ProtocolError):
@@ -235,6 +236,7 @@ class Connection:
                     line.close()
                 if not self._closing:
                     line = self._recover()
+                    receiver = None if line is None else Receiver(line)
 
     def _take(self, record: Record, descriptor: int | None) -> None:
         if isinstance(record, Result):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from brisk import __version__
 from brisk.errors import InvalidConfigurationError, ProtocolError, UnavailableError
-from brisk.wire.channel import check_peer, receive_record, send_record
+from brisk.wire.channel import Receiver, check_peer, send_record
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import PROTOCOL_VERSION, Hello, Refused, Welcome
 
@@ -64,7 +64,7 @@ def _greet(connection: socket.socket, deadline_s: float) -> socket.socket:
     check_peer(connection)
     connection.settimeout(max(0.1, deadline_s - time.monotonic()))
     send_record(connection, Hello(PROTOCOL_VERSION, __version__, os.getpid(), os.getppid()))
-    answer, _ = receive_record(connection)
+    answer, _ = Receiver(connection).receive()
     if isinstance(answer, Refused):
         raise ProtocolError(answer.message)
     if not isinstance(answer, Welcome):

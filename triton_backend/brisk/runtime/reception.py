@@ -32,6 +32,7 @@ from brisk.wire.records import (
     Infer,
     LoadFailed,
     LoadModel,
+    Log,
     ModelLoaded,
     Refused,
     Release,
@@ -82,6 +83,7 @@ class Reception:
             model, peer = binding.model, binding.peer
             backlog, binding.backlog = binding.backlog, []
             if outcome.session is not None:
+                self._transport.send(peer, Log("info", outcome.session.summary))
                 self._transport.send(peer, ModelLoaded(model.model, outcome.session.load_ns))
                 for record in backlog:
                     self._requests.admit(binding, record)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from brisk.errors import ProtocolError
 from brisk.wire.arena import Arena, ArenaView
-from brisk.wire.channel import check_peer, receive_record, send_bytes, slab_records
+from brisk.wire.channel import Receiver, check_peer, send_bytes, slab_records
 from brisk.wire.codec import encode_record
 from brisk.wire.records import Record
 
@@ -34,6 +34,7 @@ class Peer:
         "outbox",
         "parent",
         "pid",
+        "receiver",
         "socket",
         "view",
     )
@@ -42,6 +43,7 @@ class Peer:
         """``pid`` as the kernel attests it; ``parent`` 0 where it is not known."""
         self.number = number
         self.socket = connection
+        self.receiver = Receiver(connection)
         self.view = ArenaView()
         self.arena = Arena()
         self.outbox: deque[tuple[bytes, int | None]] = deque()
@@ -157,7 +159,7 @@ class Transport:
             if not peer.is_open:
                 return
             try:
-                record, descriptor = receive_record(peer.socket)
+                record, descriptor = peer.receiver.receive()
             except BlockingIOError:
                 return
             except (EOFError, ConnectionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import os
 import socket
 import struct
@@ -13,6 +14,8 @@ from brisk.wire.codec import MAX_RECORD_BYTES, decode_record, encode_record
 from brisk.wire.records import AttachSlab, DetachSlab, Record
 
 _CREDENTIALS = struct.Struct("3i")
+_ANCILLARY_BYTES = socket.CMSG_SPACE(2 * array.array("i").itemsize)
+"""Room for two descriptors: one more than any record carries, so that a surplus is noticed."""
 
 
 def new_socket() -> socket.socket:
@@ -44,26 +47,46 @@ def send_record(connection: socket.socket, record: Record, descriptor: int | Non
     send_bytes(connection, encode_record(record), descriptor)
 
 
-def receive_record(connection: socket.socket) -> tuple[Record, int | None]:
-    """The next record and the descriptor that came with an AttachSlab, now the caller's.
+class Receiver:
+    """Reads records from one connection into a buffer of its own. One thread at a time."""
 
-    Raises EOFError where the other end has closed, ProtocolError for anything malformed,
-    OSError as the socket does.
-    """
-    data, descriptors, flags, _ = socket.recv_fds(connection, MAX_RECORD_BYTES, 2)
-    try:
-        if not data:
-            raise EOFError("the connection is closed")
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-            raise ProtocolError(f"a message of more than {MAX_RECORD_BYTES} bytes")
-        record = decode_record(data)
-        if len(descriptors) != (1 if isinstance(record, AttachSlab) else 0):
-            raise ProtocolError(f"{type(record).__name__} with {len(descriptors)} descriptors")
-    except BaseException:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        raise
-    return record, descriptors[0] if descriptors else None
+    __slots__ = ("_buffer", "_connection")
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._buffer = bytearray(MAX_RECORD_BYTES)
+
+    def receive(self) -> tuple[Record, int | None]:
+        """The next record and the descriptor that came with an AttachSlab, now the caller's.
+
+        Raises EOFError where the other end has closed, ProtocolError for anything malformed,
+        OSError as the socket does.
+        """
+        size, ancillary, flags, _ = self._connection.recvmsg_into(
+            (self._buffer,), _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+        )
+        descriptors = _descriptors(ancillary) if ancillary else []
+        try:
+            if not size:
+                raise EOFError("the connection is closed")
+            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                raise ProtocolError(f"a message of more than {MAX_RECORD_BYTES} bytes")
+            record = decode_record(bytes(memoryview(self._buffer)[:size]))
+            if len(descriptors) != (1 if isinstance(record, AttachSlab) else 0):
+                raise ProtocolError(f"{type(record).__name__} with {len(descriptors)} descriptors")
+        except BaseException:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
+        return record, descriptors[0] if descriptors else None
+
+
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    received = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            received.frombytes(data[: len(data) - len(data) % received.itemsize])
+    return list(received)
 
 
 def slab_records(changes: Iterable[SlabChange]) -> Iterable[tuple[Record, int | None]]:

@@ -67,17 +67,21 @@ def _structure(record: type) -> tuple[Encoder, Decoder]:
     pairs = [_coders(hints[name]) for name in names]
     encoders = [pair[0] for pair in pairs]
     decoders = [pair[1] for pair in pairs]
-    getters = [attrgetter(name) for name in names]
+    get = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
     count = len(names)
+    nested = [(index, encoder) for index, encoder in enumerate(encoders) if encoder is not _plain]
 
     def encode(value: Any) -> list[Any]:
-        return [encoder(getter(value)) for encoder, getter in zip(encoders, getters, strict=True)]
+        values = list(get(value))
+        for index, encoder in nested:
+            values[index] = encoder(values[index])
+        return values
 
     def decode(value: Any) -> Any:
         if type(value) is not list or len(value) != count:
             raise ProtocolError(f"expected the {count} fields of {record.__name__}")
         return record(
-            *[decoder(element) for decoder, element in zip(decoders, value, strict=True)]
+            *[decoder(element) for decoder, element in zip(decoders, value)]  # noqa: B905  # hot
         )
 
     return encode, decode
