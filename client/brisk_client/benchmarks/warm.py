@@ -35,6 +35,9 @@ STRICT = frozenset({"resnet50", "encoder"})
 
 BASE = "onnxruntime"
 
+IN_PROCESS = "in process"
+"""The key ``path`` of a row says what lies between the caller and the engine."""
+
 NOTES = (
     "one process for each engine; only one computes at a time",
     "onnxruntime: session.intra_op.allow_spinning=0; 'onnxruntime spinning': its default",
@@ -148,6 +151,7 @@ def _row(name: str, engine: str, bursts: Sequence[Burst]) -> dict[str, Any]:
     return {
         "model": name,
         "engine": engine,
+        "path": IN_PROCESS,
         "median_ms": wall.median * 1e3,
         "spread_ms": wall.spread * 1e3,
         "least_ms": wall.least * 1e3,
