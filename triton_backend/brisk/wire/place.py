@@ -19,20 +19,23 @@ from brisk.errors import InvalidConfigurationError
 from brisk.wire.channel import new_socket
 
 MAX_SOCKET_PATH_BYTES = 107
+_MAKING_ATTEMPTS = 100
+"""A runtime that ends removes the directories, perhaps between our making and using them."""
+
 _DEVICE = re.compile(r"cpu|cuda:\d+")
 
 
 def base_directory() -> Path:
     """``$BRISK_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/brisk``, else ``/tmp/brisk-<uid>``."""
     if chosen := os.environ.get("BRISK_RUNTIME_DIR"):
-        return Path(chosen)
+        return Path(chosen).absolute()  # the runtime starts in another directory
     if session := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(session) / "brisk"
     return Path(f"/tmp/brisk-{os.geteuid()}")
 
 
-def _make_private(directory: Path) -> None:
-    """Create with mode 0700, or verify that an existing one is ours and nobody else's."""
+def _make_own(directory: Path) -> int:
+    """Create with mode 0700, or verify that an existing one is ours; its mode."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
@@ -40,8 +43,7 @@ def _make_private(directory: Path) -> None:
             f"runtime directory {directory} must be a directory of user {os.geteuid()}; "
             "set BRISK_RUNTIME_DIR to one that is"
         )
-    if status.st_mode & 0o077:
-        os.chmod(directory, 0o700)
+    return status.st_mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +69,21 @@ class RuntimePlace:
     def prepare(self) -> None:
         """Make the directories private. Raises InvalidConfigurationError where impossible."""
         try:
-            _make_private(self.base)
-            _make_private(self.directory)
+            for _ in range(_MAKING_ATTEMPTS - 1):
+                with contextlib.suppress(FileNotFoundError, FileExistsError):
+                    return self._make()
+            self._make()
         except OSError as error:
             raise InvalidConfigurationError(
                 f"runtime directory {self.directory} cannot be used ({error}); "
                 "set BRISK_RUNTIME_DIR to a writable one"
             ) from error
+
+    def _make(self) -> None:
+        """The base may be a directory of general use, whose mode is not ours to change."""
+        _make_own(self.base)
+        if _make_own(self.directory) & 0o077:
+            os.chmod(self.directory, 0o700)
 
     def connect(self, timeout_s: float) -> socket.socket:
         """A connection to the worker, or to its queue while it starts. OSError where none."""

@@ -1,0 +1,255 @@
+"""Shared memory: the allocator against a model, and what a peer may be shown of it."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from brisk.errors import ProtocolError, UnavailableError
+from brisk.wire.arena import ALIGNMENT, MAX_SLAB_BYTES, Arena, ArenaView
+from brisk.wire.records import Region
+
+SLAB_BYTES = 64 * 1024
+SIZES = st.integers(0, 3 * SLAB_BYTES) | st.integers(0, 300)
+
+
+def open_descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def memory_file(size: int, seals: int | None) -> int:
+    descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    if seals is not None:
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+class ArenaBesideItsModel(RuleBasedStateMachine):
+    """Any order of allocations and frees, and a peer that follows what is announced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arena = Arena(SLAB_BYTES)
+        self.view = ArenaView()
+        self.regions: dict[Region, bytes] = {}
+        self.known: set[int] = set()
+
+    def follow(self) -> None:
+        for change in self.arena.take_changes():
+            if change.descriptor is None:
+                self.view.detach(change.slab)
+                self.known.remove(change.slab)
+            else:
+                self.view.attach(change.slab, change.size, os.dup(change.descriptor))
+                self.known.add(change.slab)
+
+    @rule(size=SIZES)
+    def allocate(self, size: int) -> None:
+        region = self.arena.allocate(size)
+        assert region.size == size
+        assert region.offset % ALIGNMENT == 0
+        content = random.randbytes(min(size, 32))
+        self.arena.memory(region)[: len(content)] = content
+        self.regions[region] = content
+
+    @precondition(lambda self: self.regions)
+    @rule(data=st.data())
+    def free(self, data: st.DataObject) -> None:
+        region = data.draw(st.sampled_from(list(self.regions)))
+        del self.regions[region]
+        self.arena.free(region)
+
+    @rule()
+    def announce(self) -> None:
+        self.follow()
+
+    @rule()
+    def another_peer_comes(self) -> None:
+        self.view.clear()
+        self.known.clear()
+        for change in self.arena.announce_all():
+            assert change.descriptor is not None
+            self.view.attach(change.slab, change.size, os.dup(change.descriptor))
+            self.known.add(change.slab)
+
+    @invariant()
+    def regions_never_overlap(self) -> None:
+        ordered = sorted(self.regions, key=lambda region: (region.slab, region.offset))
+        for first, second in pairwise(ordered):
+            if first.slab == second.slab:
+                assert first.offset + max(first.size, 1) <= second.offset
+
+    @invariant()
+    def the_counts_are_right(self) -> None:
+        statistics = self.arena.statistics()
+        padded = sum(max(ALIGNMENT, -(-r.size // ALIGNMENT) * ALIGNMENT) for r in self.regions)
+        assert statistics["used_bytes"] == padded
+        assert statistics["slabs"] <= len({region.slab for region in self.regions}) + 1
+
+    @invariant()
+    def the_peer_reads_what_was_written(self) -> None:
+        for region, content in self.regions.items():
+            if region.slab in self.known:
+                assert bytes(self.view.memory(region)[: len(content)]) == content
+
+    def teardown(self) -> None:
+        for region in self.regions:
+            self.arena.free(region)
+        assert self.arena.statistics()["used_bytes"] == 0
+        assert self.arena.statistics()["slabs"] <= 1
+        self.arena.close()
+        self.view.clear()
+
+
+ArenaBesideItsModel.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None
+)
+test_the_allocator_agrees_with_its_model = ArenaBesideItsModel.TestCase
+
+
+def test_neighbours_given_back_in_any_order_are_one_stretch_again() -> None:
+    arena = Arena(SLAB_BYTES)
+    order = random.Random(3)
+    for _ in range(30):
+        regions = [arena.allocate(SLAB_BYTES // 16) for _ in range(16)]
+        assert arena.statistics()["slabs"] == 1
+        order.shuffle(regions)
+        for region in regions:
+            arena.free(region)
+        whole = arena.allocate(SLAB_BYTES)
+        assert (whole.offset, arena.statistics()["slabs"]) == (0, 1)
+        arena.free(whole)
+    arena.close()
+
+
+def test_of_several_empty_slabs_one_is_kept() -> None:
+    arena = Arena(SLAB_BYTES)
+    regions = [arena.allocate(SLAB_BYTES) for _ in range(5)]
+    assert [change.descriptor is None for change in arena.take_changes()] == [False] * 5
+    for region in regions:
+        arena.free(region)
+    assert arena.statistics() == {"slabs": 1, "slab_bytes": SLAB_BYTES, "used_bytes": 0}
+    assert [change.descriptor for change in arena.take_changes()] == [None] * 4
+    arena.close()
+
+
+def test_a_slab_that_came_and_went_untold_is_never_told() -> None:
+    arena = Arena(SLAB_BYTES)
+    kept, gone = arena.allocate(SLAB_BYTES), arena.allocate(SLAB_BYTES)
+    arena.free(kept)
+    arena.free(gone)
+    assert [change.slab for change in arena.take_changes()] == [kept.slab]
+    arena.close()
+
+
+def test_closing_gives_descriptors_and_mappings_back() -> None:
+    before = open_descriptors()
+    arena, view = Arena(SLAB_BYTES), ArenaView()
+    for size in (1, SLAB_BYTES, 5 * SLAB_BYTES):
+        arena.allocate(size)
+    for change in arena.take_changes():
+        assert change.descriptor is not None
+        view.attach(change.slab, change.size, os.dup(change.descriptor))
+    arena.close()
+    view.clear()
+    assert open_descriptors() == before
+    assert "memfd:brisk" not in Path("/proc/self/maps").read_text()
+
+
+def test_a_view_outlives_its_arena() -> None:
+    """A response may still be read while the connection that brought it closes."""
+    arena = Arena(SLAB_BYTES)
+    region = arena.allocate(5)
+    memory = arena.memory(region)
+    memory[:] = b"alive"
+    arena.close()
+    assert bytes(memory) == b"alive"
+
+
+def test_more_memory_than_a_system_can_have_is_unavailable() -> None:
+    before = open_descriptors()
+    with pytest.raises(UnavailableError, match="bytes of shared memory asked for at once"):
+        Arena().allocate(MAX_SLAB_BYTES + 1)
+    assert open_descriptors() == before
+
+
+def test_a_slab_can_neither_shrink_nor_grow() -> None:
+    arena = Arena(SLAB_BYTES)
+    arena.allocate(1)
+    (change,) = arena.take_changes()
+    assert change.descriptor is not None
+    for size in (0, 2 * SLAB_BYTES):
+        with pytest.raises(PermissionError):
+            os.ftruncate(change.descriptor, size)
+    arena.close()
+
+
+@pytest.mark.parametrize(
+    "region",
+    [
+        Region(7, 0, 1),
+        Region(0, -1, 1),
+        Region(0, 0, -1),
+        Region(0, 0, mmap.PAGESIZE + 1),
+        Region(0, mmap.PAGESIZE, 1),
+        Region(0, 2**63 - 1, 2**63 - 1),
+    ],
+)
+def test_a_region_outside_of_what_is_shared_is_refused(region: Region) -> None:
+    view = ArenaView()
+    view.attach(0, mmap.PAGESIZE, memory_file(mmap.PAGESIZE, fcntl.F_SEAL_SHRINK))
+    assert len(view.memory(Region(0, mmap.PAGESIZE - 1, 1))) == 1
+    assert len(view.memory(Region(0, mmap.PAGESIZE, 0))) == 0
+    with pytest.raises(ProtocolError, match=r"slab 7 is unknown|lies outside slab 0"):
+        view.memory(region)
+
+
+@pytest.mark.parametrize(
+    ("size", "claimed", "seals", "reason"),
+    [
+        (4096, 4096, 0, "not sealed against shrinking"),
+        (4096, 4096, None, "not sealed against shrinking"),
+        (4096, 8192, fcntl.F_SEAL_SHRINK, "shorter than the 8192 bytes"),
+        (4096, 0, fcntl.F_SEAL_SHRINK, "claims 0 bytes"),
+        (4096, -1, fcntl.F_SEAL_SHRINK, "claims -1 bytes"),
+        (4096, MAX_SLAB_BYTES + 1, fcntl.F_SEAL_SHRINK, "claims"),
+    ],
+)
+def test_a_file_that_could_fault_under_a_reader_is_not_mapped(
+    size: int, claimed: int, seals: int | None, reason: str
+) -> None:
+    before = open_descriptors()
+    with pytest.raises(ProtocolError, match=reason):
+        ArenaView().attach(1, claimed, memory_file(size, seals))
+    assert open_descriptors() == before
+
+
+def test_a_descriptor_that_is_no_memory_is_refused_and_closed() -> None:
+    before = open_descriptors()
+    reading, writing = os.pipe()
+    with pytest.raises(ProtocolError, match="cannot be mapped"):
+        ArenaView().attach(1, 4096, reading)
+    os.close(writing)
+    assert open_descriptors() == before
+
+
+def test_a_slab_is_announced_once_and_given_up_once() -> None:
+    before = open_descriptors()
+    view = ArenaView()
+    view.attach(1, 4096, memory_file(4096, fcntl.F_SEAL_SHRINK))
+    with pytest.raises(ProtocolError, match="slab 1 was announced twice"):
+        view.attach(1, 4096, memory_file(4096, fcntl.F_SEAL_SHRINK))
+    view.detach(1)
+    with pytest.raises(ProtocolError, match="slab 1 is unknown"):
+        view.detach(1)
+    assert open_descriptors() == before

@@ -1,0 +1,169 @@
+"""Records survive the wire; whatever else comes over it is refused as a ProtocolError."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brisk.errors import ProtocolError
+from brisk.wire.codec import MAX_INTEGER, MAX_RECORD_BYTES, decode_record, encode_record
+from brisk.wire.records import (
+    RECORD_TYPES,
+    AttachSlab,
+    Cancel,
+    Hello,
+    Infer,
+    Log,
+    Record,
+    Region,
+    Release,
+    TensorRecord,
+)
+
+INTEGERS = st.integers(-MAX_INTEGER, MAX_INTEGER)
+TEXTS = st.text(max_size=20) | st.sampled_from(["", "\udc80", "ä\0", "模型", '"\\'])
+REGIONS = st.builds(Region, INTEGERS, INTEGERS, INTEGERS)
+TENSORS = st.builds(TensorRecord, TEXTS, TEXTS, st.lists(INTEGERS, max_size=4).map(tuple), REGIONS)
+BY_ANNOTATION = {
+    "int": INTEGERS,
+    "str": TEXTS,
+    "bool": st.booleans(),
+    "int | None": st.none() | INTEGERS,
+    "Region": REGIONS,
+    "tuple[TensorRecord, ...]": st.lists(TENSORS, max_size=3).map(tuple),
+    "tuple[str, ...]": st.lists(TEXTS, max_size=3).map(tuple),
+}
+RECORDS = st.one_of(
+    [
+        st.builds(record, *[BY_ANNOTATION[text] for text in record.__annotations__.values()])
+        for record in RECORD_TYPES
+    ]
+)
+REGION = Region(3, 64, 100)
+INFER = Infer(
+    request=7,
+    model=0,
+    inputs=(TensorRecord("x", "FP32", (1, 25), REGION),),
+    outputs=("y",),
+    job_class="normal",
+    deadline_ns=None,
+    mark=REGION,
+    is_replay=False,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(RECORDS)
+def test_every_record_comes_back_as_it_was(record: Record) -> None:
+    assert decode_record(encode_record(record)) == record
+
+
+@pytest.mark.parametrize("record_type", RECORD_TYPES, ids=lambda record: record.__name__)
+def test_every_kind_of_record_can_be_built_from_its_annotations(record_type: type) -> None:
+    assert all(text in BY_ANNOTATION for text in record_type.__annotations__.values())
+
+
+def test_a_usual_request_is_a_short_record() -> None:
+    assert len(encode_record(INFER)) < 300
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_record(data)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.integers(-2, len(RECORD_TYPES) + 2), JSON_VALUES)
+def test_arbitrary_documents_are_records_or_refused(kind: int, body: object) -> None:
+    data = json.dumps([kind, body]).encode()
+    try:
+        record = decode_record(data)
+    except ProtocolError:
+        return
+    assert decode_record(encode_record(record)) == record
+
+
+@settings(max_examples=400, deadline=None)
+@given(RECORDS, st.data())
+def test_damaged_records_are_records_or_refused(record: Record, data: st.DataObject) -> None:
+    damaged = bytearray(encode_record(record))
+    for _ in range(data.draw(st.integers(1, 4))):
+        position = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[position : position + data.draw(st.integers(0, 3))] = data.draw(
+            st.binary(max_size=3) | st.sampled_from([b"[", b"]", b",", b"null", b"1e9", b"{}"])
+        )
+        if not damaged:
+            break
+    try:
+        decode_record(bytes(damaged))
+    except ProtocolError:
+        return
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "not a record"),
+        (b"{}", r"expected \[kind, fields\]"),
+        (b"[0]", r"expected \[kind, fields\]"),
+        (b"[99,[]]", "unknown record kind 99"),
+        (b"[-1,[]]", "unknown record kind -1"),
+        (b"[true,[]]", "unknown record kind True"),
+        (b"[0,[1,2]]", "4 fields of Hello"),
+        (b'[0,[1,"a",true,1]]', "expected a 64-bit integer, got True"),
+        (b'[0,[1,"a",1.0,1]]', "expected a 64-bit integer, got 1.0"),
+        (b'[0,[1,"a",9223372036854775808,1]]', "expected a 64-bit integer"),
+        (b"[0,[1,2,3,4]]", "expected str, got 2"),
+        (b'[0,[1,"a",NaN,1]]', "expected a 64-bit integer, got nan"),
+        (b"[0," + b"9" * 5000 + b"]", "not a record"),
+    ],
+)
+def test_a_refusal_names_what_was_expected(data: bytes, reason: str) -> None:
+    with pytest.raises(ProtocolError, match=reason):
+        decode_record(data)
+
+
+def test_deep_nesting_is_refused_at_every_depth() -> None:
+    """Also where the document can just be parsed, but not shown in a message any more."""
+    limit = sys.getrecursionlimit()
+    for depth in [*range(limit - 120, limit + 20), 50_000]:
+        nested = b"[" * depth + b"]" * depth
+        with pytest.raises(ProtocolError):
+            decode_record(b'[0,[1,"a",' + nested + b",1]]")
+
+
+def test_a_record_longer_than_a_message_is_refused_by_its_sender() -> None:
+    with pytest.raises(ProtocolError, match=f"Log record of .* exceeds {MAX_RECORD_BYTES}"):
+        encode_record(Log("info", "x" * MAX_RECORD_BYTES))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Hello(1, "1.0", 5, 1),
+        AttachSlab(1, 2),
+        Cancel(1),
+        Release(1),
+        INFER,
+        replace(INFER, model=1),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+def test_records_are_ascii_arrays_that_begin_with_their_kind(record: Record) -> None:
+    data = encode_record(record)
+    assert data.isascii()
+    assert json.loads(data)[0] == RECORD_TYPES.index(type(record))
