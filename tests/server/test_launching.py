@@ -157,6 +157,35 @@ def test_a_killed_servers_stubs_and_shared_memory_are_removed_by_stop(
     assert not regions()
 
 
+def test_a_server_ends_when_the_process_that_started_it_is_killed(
+    backends: Path, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repository")
+    program = (
+        "import pathlib, sys, time\n"
+        "from brisk.server.launch import TritonServer\n"
+        "from brisk.server.locate import locate_server\n"
+        "paths = [pathlib.Path(path) for path in sys.argv[1:]]\n"
+        "with TritonServer(locate_server(), paths[0], paths[1], log=paths[2]) as server:\n"
+        "    print(server.pid, flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    starter = subprocess.Popen(
+        [sys.executable, "-c", program, str(repository), str(backends), str(tmp_path / "log")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with starter:
+        assert starter.stdout is not None
+        server = int(starter.stdout.readline())
+        assert is_alive(server)
+        starter.kill()
+    deadline_s = time.monotonic() + 20
+    while group_members(server) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert group_members(server) == []
+
+
 def test_serve_becomes_the_server_and_passes_its_options_through(tmp_path: Path) -> None:
     """``brisk serve`` with explicit model control: nothing is loaded until asked for."""
     with (

@@ -27,6 +27,7 @@ _PROBE_TIMEOUT_S = 2.0
 _SHARED_MEMORY = Path("/dev/shm")
 _TAIL_LINES = 20
 _LINE_CHARACTERS = 400
+_TETHER = Path(__file__).with_name("tether.py")
 _REGION_OPTION = "shm-region-prefix-name"
 
 
@@ -70,7 +71,8 @@ class TritonServer:
 
     Ports that ``options`` do not give are free ones on the loopback address. The process leads
     a group of its own, so that Ctrl-C reaches only this process, which then stops it, and so
-    that stubs which outlive a killed server are found. Not for use by several threads.
+    that stubs which outlive a killed server are found. It ends with the thread that starts it,
+    should that be killed. Not for use by several threads.
     """
 
     def __init__(
@@ -114,8 +116,9 @@ class TritonServer:
             self._process = self._spawn(output)
 
     def _spawn(self, output: BinaryIO) -> subprocess.Popen[bytes]:
+        tether = [sys.executable, "-I", "-S", str(_TETHER), str(os.getpid())]
         return subprocess.Popen(
-            self.command,
+            [*tether, *self.command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -1,0 +1,19 @@
+"""Run as a script: becomes the given command, tied to the life of the process that started it.
+
+    python tether.py PARENT COMMAND …
+
+The kernel sends SIGTERM when the thread that started this ends, however it ends. A script and
+not ``preexec_fn``, which is unsafe where other threads run.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() == int(sys.argv[1]):  # else it ended before the call above
+        os.execv(sys.argv[2], sys.argv[2:])
