@@ -13,13 +13,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 from brisk.errors import ERROR_BY_CODE, BriskError, InternalError, ProtocolError, UnavailableError
-from brisk.frontend.pending import MAX_STRIKES, Pending, Reply, StagedRequest
+from brisk.frontend.model_load import MODEL_NUMBER, ModelDescription, ModelLoad
+from brisk.frontend.pending import Pending, PendingTable, Reply, StagedRequest, stage_request
 from brisk.frontend.starting import open_connection, reap_started
-from brisk.wire import mark
-from brisk.wire.arena import ALIGNMENT, Arena, ArenaView
+from brisk.wire.arena import Arena, ArenaView
 from brisk.wire.channel import Receiver, send_record, slab_records
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import (
@@ -29,37 +28,16 @@ from brisk.wire.records import (
     Failure,
     Infer,
     LoadFailed,
-    LoadModel,
     Log,
     ModelLoaded,
     Record,
     Region,
     Release,
     Result,
-    TensorRecord,
 )
-
-MAX_LOAD_STRIKES = 3
-"""Workers a model's load may take down with it before the model is given up."""
 
 RESTART_TIMEOUT_S = 60.0
 """How long requests wait for a new runtime before they fail; then it is tried again."""
-
-MODEL_NUMBER = 0
-"""A connection serves one model; several share a runtime, not a connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelDescription:
-    """What ``LoadModel`` says, without the connection's own fields."""
-
-    name: str
-    version: int
-    path: str
-    max_batch_size: int
-    batching: bool
-    max_queue_size: int
-    job_class: str
 
 
 class Connection:
@@ -69,19 +47,14 @@ class Connection:
         self, place: RuntimePlace, model: ModelDescription, log: Callable[[str, str], None]
     ) -> None:
         self._place = place
-        self._model = model
         self._log = log
         self._arena = Arena()
         self._view = ArenaView()
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None  # None while there is no worker
-        self._pending: dict[int, Pending] = {}
+        self._pending = PendingTable(self._arena)
+        self._load = ModelLoad(model, self._arena)
         self._numbers = itertools.count(1)
-        self._load_mark = self._arena.allocate(mark.MARK_BYTES)
-        self._load_strikes = 0
-        self._load_outcome: ModelLoaded | BriskError | None = None
-        self._is_loading = False
-        self._load_settled = threading.Event()
         self._closing = False
         self._receiver: threading.Thread | None = None
 
@@ -97,35 +70,17 @@ class Connection:
                 target=self._receive, args=(line,), name="brisk-receiver", daemon=True
             )
             self._receiver.start()
-            self._load_settled.wait()
-            outcome = self._load_outcome
-            if isinstance(outcome, BriskError):
-                raise outcome
+            return self._load.wait()
         except BaseException:
             self.close()
             raise
-        assert isinstance(outcome, ModelLoaded)
-        return outcome.load_ns
 
     def stage(self, inputs: Sequence[tuple[str, str, tuple[int, ...], int]]) -> StagedRequest:
-        """Memory for a request's inputs, given as name, datatype, shape and size in bytes.
+        """Memory for a request's inputs, as ``stage_request`` says.
 
-        Raises UnavailableError where there is none. Pass the result to ``submit`` or
-        ``discard``.
+        Pass the result to ``submit`` or ``discard``.
         """
-        offset, places = mark.MARK_BYTES, []
-        for _, _, _, size in inputs:
-            places.append(offset)
-            offset += (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        whole = self._arena.allocate(offset)
-        return StagedRequest(
-            region=whole,
-            mark=Region(whole.slab, whole.offset, mark.MARK_BYTES),
-            inputs=[
-                TensorRecord(name, datatype, shape, Region(whole.slab, whole.offset + place, size))
-                for (name, datatype, shape, size), place in zip(inputs, places, strict=True)
-            ],
-        )
+        return stage_request(self._arena, inputs)
 
     def memory(self, region: Region) -> memoryview:
         """Own memory, to write inputs to."""
@@ -161,13 +116,12 @@ class Connection:
         with self._lock:
             refusal = self._refusal()
             if refusal is None:
-                mark.reset(self._arena.memory(staged.mark))
-                self._pending[number] = pending
+                self._pending.add(pending)
                 try:
                     self._send(record)
                 except ProtocolError as error:  # too long a record: the request's fault
-                    del self._pending[number]
-                    refusal = error
+                    self._pending.take(number)
+                    reply.fail(error)
         if refusal is not None:
             self._arena.free(staged.region)
             reply.fail(refusal)
@@ -192,7 +146,7 @@ class Connection:
             if self._socket is not None:
                 self._socket.close()
                 self._socket = None
-        self._fail_all(UnavailableError(f"model '{self._model.name}' is being unloaded"))
+        self._fail_all(self._unloading())
         self._arena.close()
         reap_started()
 
@@ -205,8 +159,11 @@ class Connection:
     def _refusal(self) -> BriskError | None:
         """Why no request can be taken: the model is gone for good, or the stub ends."""
         if self._closing:
-            return UnavailableError(f"model '{self._model.name}' is being unloaded")
-        return self._load_outcome if isinstance(self._load_outcome, BriskError) else None
+            return self._unloading()
+        return self._load.failure
+
+    def _unloading(self) -> BriskError:
+        return UnavailableError(f"model '{self._load.model.name}' is being unloaded")
 
     def _send(self, record: Record) -> None:
         """Without a worker, or if it dies now, do nothing: the replay will send it."""
@@ -258,10 +215,9 @@ class Connection:
 
     def _succeed(self, result: Result) -> None:
         with self._lock:
-            pending = self._pending.pop(result.request, None)
+            pending = self._pending.take(result.request)
         if pending is None:
             raise ProtocolError(f"an answer to request {result.request}, which is not in flight")
-        self._arena.free(pending.region)
         try:
             pending.reply.succeed(result, lambda tensor: self._view.memory(tensor.region))
         finally:
@@ -270,28 +226,20 @@ class Connection:
 
     def _fail(self, failure: Failure) -> None:
         with self._lock:
-            pending = self._pending.pop(failure.request, None)
+            pending = self._pending.take(failure.request)
         if pending is not None:
-            self._arena.free(pending.region)
             pending.reply.fail(_error(failure.code, failure.message))
 
     def _settle_load(self, outcome: ModelLoaded | BriskError) -> None:
-        self._is_loading = False
+        with self._lock:
+            self._load.settle(outcome)
         if isinstance(outcome, BriskError):
-            with self._lock:
-                self._load_outcome = outcome
             self._fail_all(outcome)
-        else:
-            self._load_strikes = 0
-            with self._lock:
-                self._load_outcome = outcome
-        self._load_settled.set()
 
     def _fail_all(self, error: BriskError) -> None:
         with self._lock:
-            pending, self._pending = list(self._pending.values()), {}
+            pending = self._pending.take_all()
         for request in pending:
-            self._arena.free(request.region)
             request.reply.fail(error)
 
     # --- after the worker's death; the receiver's thread ----------------------------------
@@ -308,7 +256,7 @@ class Connection:
         except BriskError as error:
             self._log("error", f"no runtime: {error}")
             self._fail_all(UnavailableError(f"the runtime cannot be restarted: {error}"))
-            if not self._load_settled.is_set():
+            if not self._load.is_settled:
                 self._settle_load(error)
             time.sleep(1.0)
             return None
@@ -316,7 +264,7 @@ class Connection:
             line.close()
             return None
         replayed = self._resume(line)
-        if self._load_settled.is_set():
+        if self._load.is_settled:
             took_ms = (time.monotonic() - started_s) * 1e3
             self._log(
                 "warning",
@@ -333,51 +281,23 @@ class Connection:
                     send_record(line, change, descriptor)
             except OSError:
                 self._socket = None  # it died already: the receiver will see the end of it
-            mark.reset(self._arena.memory(self._load_mark))
-            self._is_loading = True
-            self._send(self._load_record())
-            for pending in list(self._pending.values()):
-                mark.reset(self._arena.memory(pending.record.mark))
-                self._send(replace(pending.record, is_replay=True))
+            if self._load.failure is None:  # a model given up is not tried on another worker
+                self._send(self._load.begin())
+            for record in self._pending.replay():
+                self._send(record)
             return len(self._pending)
-
-    def _load_record(self) -> LoadModel:
-        model = self._model
-        return LoadModel(
-            MODEL_NUMBER,
-            model.name,
-            model.version,
-            model.path,
-            self._load_mark,
-            model.max_batch_size,
-            model.batching,
-            model.max_queue_size,
-            model.job_class,
-        )
 
     def _blame(self) -> None:
         """Strike what the dead worker was doing; refuse what has taken too many with it."""
-        if self._is_loading and mark.has_begun(self._arena.memory(self._load_mark)):
-            self._load_strikes += 1
-            if self._load_strikes >= MAX_LOAD_STRIKES:
-                self._settle_load(
-                    InternalError(
-                        f"loading model '{self._model.name}' version {self._model.version} ended "
-                        f"{self._load_strikes} workers; it is given up"
-                    )
-                )
-        guilty = []
+        failure = self._load.strike()
+        if failure is not None:
+            self._settle_load(failure)
         with self._lock:
-            for number, pending in list(self._pending.items()):
-                if mark.has_begun(self._arena.memory(pending.record.mark)):
-                    pending.strikes += 1
-                    if pending.strikes >= MAX_STRIKES:
-                        guilty.append(self._pending.pop(number))
+            guilty = self._pending.strike()
         for pending in guilty:
-            self._arena.free(pending.region)
             text = (
-                f"request {pending.record.request} of model '{self._model.name}' was running when "
-                f"{pending.strikes} workers died; it is not tried again"
+                f"request {pending.record.request} of model '{self._load.model.name}' was running "
+                f"when {pending.strikes} workers died; it is not tried again"
             )
             self._log("error", text)
             pending.reply.fail(InternalError(text))

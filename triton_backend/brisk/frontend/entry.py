@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
-from brisk.frontend.connection import ModelDescription
+from brisk.frontend.model_load import ModelDescription
 from brisk.frontend.parameters import Parameters, parse_parameters
 
 DEFAULT_MODEL_FILE = "model.onnx"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from brisk.errors import BriskError
+from brisk.wire import mark
+from brisk.wire.arena import ALIGNMENT, Arena
 from brisk.wire.records import Infer, Region, Result, TensorRecord
 
 MAX_STRIKES = 2
@@ -46,3 +48,73 @@ class StagedRequest:
     region: Region
     mark: Region
     inputs: Sequence[TensorRecord]
+
+
+def stage_request(
+    arena: Arena, inputs: Sequence[tuple[str, str, tuple[int, ...], int]]
+) -> StagedRequest:
+    """One region for the mark and all inputs, given as name, datatype, shape, size in bytes.
+
+    Raises UnavailableError where there is no memory.
+    """
+    offset, places = mark.MARK_BYTES, []
+    for _, _, _, size in inputs:
+        places.append(offset)
+        offset += (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+    whole = arena.allocate(offset)
+    return StagedRequest(
+        region=whole,
+        mark=Region(whole.slab, whole.offset, mark.MARK_BYTES),
+        inputs=[
+            TensorRecord(name, datatype, shape, Region(whole.slab, whole.offset + place, size))
+            for (name, datatype, shape, size), place in zip(inputs, places, strict=True)
+        ],
+    )
+
+
+class PendingTable:
+    """Requests without an answer, by number, and the memory they hold. Not thread-safe."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._pending: dict[int, Pending] = {}
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._pending
+
+    def __iter__(self) -> Iterator[Pending]:
+        return iter(list(self._pending.values()))
+
+    def add(self, pending: Pending) -> None:
+        mark.reset(self._arena.memory(pending.record.mark))
+        self._pending[pending.record.request] = pending
+
+    def take(self, number: int) -> Pending | None:
+        """The request, its memory freed; None where it is not pending."""
+        pending = self._pending.pop(number, None)
+        if pending is not None:
+            self._arena.free(pending.region)
+        return pending
+
+    def take_all(self) -> list[Pending]:
+        taken = [self.take(number) for number in list(self._pending)]
+        return [pending for pending in taken if pending is not None]
+
+    def strike(self) -> list[Pending]:
+        """After a worker's death: blame what it was running, take out what is guilty again."""
+        guilty = []
+        for number, pending in list(self._pending.items()):
+            if mark.has_begun(self._arena.memory(pending.record.mark)):
+                pending.strikes += 1
+                if pending.strikes >= MAX_STRIKES:
+                    guilty.append(number)
+        return [taken for number in guilty if (taken := self.take(number)) is not None]
+
+    def replay(self) -> Iterator[Infer]:
+        """The records for a new worker, marks reset."""
+        for pending in self._pending.values():
+            mark.reset(self._arena.memory(pending.record.mark))
+            yield replace(pending.record, is_replay=True)

@@ -1,0 +1,100 @@
+"""The load of a connection's model: asked for anew of every worker, given up after a few."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from brisk.errors import BriskError, InternalError
+from brisk.wire import mark
+from brisk.wire.arena import Arena
+from brisk.wire.records import LoadModel, ModelLoaded
+
+MAX_LOAD_STRIKES = 3
+"""Workers a model's load may take down with it before the model is given up."""
+
+MODEL_NUMBER = 0
+"""A connection serves one model; several share a runtime, not a connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """What ``LoadModel`` says, without the connection's own fields."""
+
+    name: str
+    version: int
+    path: str
+    max_batch_size: int
+    batching: bool
+    max_queue_size: int
+    job_class: str
+
+
+class ModelLoad:
+    """``settle`` and ``strike`` are the receiver's; ``wait`` and ``failure`` anybody's."""
+
+    def __init__(self, model: ModelDescription, arena: Arena) -> None:
+        self.model = model
+        self._arena = arena
+        self._mark = arena.allocate(mark.MARK_BYTES)
+        self._strikes = 0
+        self._is_loading = False
+        self._outcome: ModelLoaded | BriskError | None = None
+        self._settled = threading.Event()
+
+    @property
+    def failure(self) -> BriskError | None:
+        """Why the model cannot be served; None while it can, or may yet."""
+        return self._outcome if isinstance(self._outcome, BriskError) else None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a first load has ended, well or not."""
+        return self._settled.is_set()
+
+    def wait(self) -> int:
+        """Block until the first load has ended; its time in ns. Raises what it raised.
+
+        Ends: the receiver settles it with every answer, and with every way to get none.
+        """
+        self._settled.wait()
+        if isinstance(self._outcome, ModelLoaded):
+            return self._outcome.load_ns
+        assert self._outcome is not None
+        raise self._outcome
+
+    def begin(self) -> LoadModel:
+        """The record for a new worker."""
+        mark.reset(self._arena.memory(self._mark))
+        self._is_loading = True
+        model = self.model
+        return LoadModel(
+            MODEL_NUMBER,
+            model.name,
+            model.version,
+            model.path,
+            self._mark,
+            model.max_batch_size,
+            model.batching,
+            model.max_queue_size,
+            model.job_class,
+        )
+
+    def settle(self, outcome: ModelLoaded | BriskError) -> None:
+        self._is_loading = False
+        if isinstance(outcome, ModelLoaded):
+            self._strikes = 0
+        self._outcome = outcome
+        self._settled.set()
+
+    def strike(self) -> BriskError | None:
+        """After a worker's death: the error to settle with where the load is to blame again."""
+        if not self._is_loading or not mark.has_begun(self._arena.memory(self._mark)):
+            return None
+        self._strikes += 1
+        if self._strikes < MAX_LOAD_STRIKES:
+            return None
+        return InternalError(
+            f"loading model '{self.model.name}' version {self.model.version} ended "
+            f"{self._strikes} workers; it is given up"
+        )
