@@ -45,6 +45,7 @@ class ReadyQueue(Generic[Payload]):
         heapq.heappush(self._ready, (self._ordering(job), job))
         if job.deadline_ns is not None:
             heapq.heappush(self._deadlines, (job.deadline_ns, job.sequence, job))
+        self._forget_left()
 
     def pop(self) -> Job[Payload] | None:
         """The next job, now running; None where nothing waits."""
@@ -77,7 +78,6 @@ class ReadyQueue(Generic[Payload]):
         if job.state is not JobState.WAITING:
             return False
         self._leave(job, JobState.ENDED)
-        self._forget_left()
         return True
 
     def expire(self, now_ns: int) -> list[Job[Payload]]:
@@ -110,7 +110,11 @@ class ReadyQueue(Generic[Payload]):
             del self._waiting[job.model]
 
     def _forget_left(self) -> None:
-        """Rebuild the heaps when most of them is jobs that have left."""
+        """Rebuild the heaps when most of them is jobs that have left.
+
+        However they left: a job that was answered long before its deadline would else be kept
+        until then.
+        """
         if len(self._ready) > 2 * len(self) + 64:
             self._ready = [entry for entry in self._ready if entry[1].state is JobState.WAITING]
             heapq.heapify(self._ready)

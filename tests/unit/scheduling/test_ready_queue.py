@@ -1,0 +1,265 @@
+"""The ready queue, in virtual time: order, bounds, time-outs and withdrawal."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from brisk.errors import UnavailableError
+from brisk.scheduling.job import Job, JobClass, JobState
+from brisk.scheduling.policy import first_come_first_served
+from brisk.scheduling.queue import ReadyQueue
+
+TextJob = Job[str]
+
+
+def job(
+    sequence: int,
+    model: str = "m",
+    deadline_ns: int | None = None,
+    job_class: JobClass = JobClass.NORMAL,
+) -> TextJob:
+    return Job(sequence, model, job_class, 0, deadline_ns, f"payload {sequence}")
+
+
+def queue_of(*jobs: TextJob) -> ReadyQueue[str]:
+    queue: ReadyQueue[str] = ReadyQueue(first_come_first_served)
+    for one in jobs:
+        queue.add(one, None, one.model)
+    return queue
+
+
+def drained(queue: ReadyQueue[str]) -> list[int]:
+    sequences = []
+    while (one := queue.pop()) is not None:
+        assert one.state is JobState.RUNNING
+        sequences.append(one.sequence)
+    return sequences
+
+
+def urgency(one: Job[str]) -> tuple[int, ...]:
+    return (list(JobClass).index(one.job_class), one.sequence)
+
+
+def test_jobs_leave_in_the_order_of_their_arrival_whatever_order_they_are_added_in() -> None:
+    assert drained(queue_of(job(3, "b"), job(1, "a"), job(2, "b"))) == [1, 2, 3]
+
+
+def test_the_ordering_key_decides() -> None:
+    queue: ReadyQueue[str] = ReadyQueue(urgency)
+    classes = [JobClass.BESTEFFORT, JobClass.NORMAL, JobClass.REALTIME, JobClass.NORMAL]
+    for sequence, job_class in enumerate(classes):
+        queue.add(job(sequence, job_class=job_class), None, "m")
+    assert drained(queue) == [2, 1, 3, 0]
+
+
+def test_an_empty_queue_has_nothing_to_run_nor_to_wait_for() -> None:
+    queue = queue_of()
+    assert queue.pop() is None
+    assert queue.next_deadline_ns() is None
+    assert queue.expire(10**18) == []
+    assert len(queue) == 0
+
+
+def test_the_bound_counts_a_model_s_own_waiting_jobs() -> None:
+    queue = queue_of(job(1, "a"), job(2, "a"), job(3, "b"))
+    with pytest.raises(UnavailableError, match="2 requests of model 'resnet' wait already"):
+        queue.add(job(4, "a"), 2, "resnet")
+    queue.add(job(5, "b"), 2, "b")
+    assert (queue.waiting("a"), queue.waiting("b"), queue.waiting("c")) == (2, 2, 0)
+    queue.check_integrity()
+    assert drained(queue) == [1, 2, 3, 5]
+
+
+def test_a_job_that_runs_waits_no_more() -> None:
+    queue = queue_of(job(1))
+    assert queue.pop() is not None
+    queue.add(job(2), 1, "m")
+    assert len(queue) == 1
+
+
+def test_a_refused_job_leaves_no_trace() -> None:
+    queue = queue_of(job(1))
+    refused = job(2, deadline_ns=5)
+    with pytest.raises(UnavailableError):
+        queue.add(refused, 1, "m")
+    assert queue.next_deadline_ns() is None
+    assert queue.expire(10) == []
+    assert drained(queue) == [1]
+
+
+def test_jobs_expire_at_their_deadline_not_before() -> None:
+    queue = queue_of(job(1, deadline_ns=100), job(2), job(3, deadline_ns=50))
+    assert queue.next_deadline_ns() == 50
+    assert queue.expire(49) == []
+    assert [one.sequence for one in queue.expire(50)] == [3]
+    assert queue.next_deadline_ns() == 100
+    assert [one.sequence for one in queue.expire(1000)] == [1]
+    assert drained(queue) == [2]
+
+
+def test_of_equal_deadlines_the_first_comes_first() -> None:
+    queue = queue_of(*[job(sequence, deadline_ns=7) for sequence in (3, 1, 2)])
+    assert [one.sequence for one in queue.expire(7)] == [1, 2, 3]
+
+
+def test_a_running_job_does_not_expire() -> None:
+    queue = queue_of(job(1, deadline_ns=5))
+    running = queue.pop()
+    assert queue.expire(10) == []
+    assert queue.next_deadline_ns() is None
+    assert running is not None
+    assert running.state is JobState.RUNNING
+
+
+def test_only_a_waiting_job_can_be_withdrawn_and_only_once() -> None:
+    first, second = job(1), job(2)
+    queue = queue_of(first, second)
+    assert queue.withdraw(second)
+    assert second.state is JobState.ENDED
+    assert not queue.withdraw(second)
+    assert queue.pop() is first
+    assert not queue.withdraw(first)
+    assert first.state is JobState.RUNNING
+    queue.check_integrity()
+
+
+def test_companions_are_of_one_model_and_in_order() -> None:
+    first = job(1, "a")
+    queue = queue_of(first, job(4, "a"), job(2, "b"), job(3, "a"))
+    assert queue.pop() is first
+    assert [one.sequence for one in queue.pop_companions(first, lambda _: True)] == [3, 4]
+    queue.check_integrity()
+    assert drained(queue) == [2]
+
+
+def test_companions_end_at_the_first_one_refused() -> None:
+    first = job(1)
+    queue = queue_of(first, job(2), job(3), job(4))
+    queue.pop()
+    asked = []
+
+    def accept(other: TextJob) -> bool:
+        asked.append(other.sequence)
+        return other.sequence != 3
+
+    companions = queue.pop_companions(first, accept)
+    assert [one.sequence for one in companions] == [2]
+    assert asked == [2, 3]
+    assert [one.state for one in companions] == [JobState.RUNNING]
+    assert drained(queue) == [3, 4]
+
+
+def test_jobs_that_have_left_do_not_pile_up() -> None:
+    """A client that sends and cancels without end must not cost memory."""
+    queue = queue_of(job(0))
+    for sequence in range(1, 5000):
+        one = job(sequence, deadline_ns=10**9 + sequence)
+        queue.add(one, None, "m")
+        assert queue.withdraw(one)
+    assert len(queue._ready) < 200
+    assert len(queue._deadlines) < 200
+    queue.check_integrity()
+    assert drained(queue) == [0]
+
+
+def test_deadlines_of_answered_jobs_do_not_pile_up() -> None:
+    """Requests with long time-outs that are answered in time: the usual case."""
+    queue = queue_of()
+    for sequence in range(5000):
+        queue.add(job(sequence, deadline_ns=10**12 + sequence), None, "m")
+        queue.pop()
+    assert len(queue._deadlines) < 200
+
+
+def test_deadlines_of_batched_jobs_do_not_pile_up() -> None:
+    queue = queue_of()
+    for sequence in range(0, 5000, 2):
+        first = job(sequence, deadline_ns=10**12 + sequence)
+        queue.add(first, None, "m")
+        queue.add(job(sequence + 1, deadline_ns=10**12 + sequence), None, "m")
+        assert queue.pop() is first
+        assert len(queue.pop_companions(first, lambda _: True)) == 1
+    assert len(queue._deadlines) < 200
+    assert len(queue._ready) < 200
+
+
+def test_a_wrong_count_is_noticed() -> None:
+    queue = queue_of(job(1))
+    queue._waiting["m"] += 1
+    with pytest.raises(AssertionError, match=r"2\}\) counted"):
+        queue.check_integrity()
+
+
+class QueueBesideItsModel(RuleBasedStateMachine):
+    """Any order of events against a list that is searched from the front."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: ReadyQueue[str] = ReadyQueue(first_come_first_served)
+        self.waiting: list[TextJob] = []
+        self.numbers = itertools.count()
+        self.now_ns = 0
+
+    @rule(model=st.sampled_from("abc"), after_ns=st.none() | st.integers(0, 20))
+    def add(self, model: str, after_ns: int | None) -> None:
+        deadline_ns = None if after_ns is None else self.now_ns + after_ns
+        one = job(next(self.numbers), model, deadline_ns)
+        if sum(other.model == model for other in self.waiting) >= 4:
+            with pytest.raises(UnavailableError):
+                self.queue.add(one, 4, model)
+        else:
+            self.queue.add(one, 4, model)
+            self.waiting.append(one)
+
+    @rule()
+    def pop(self) -> None:
+        assert self.queue.pop() is (self.waiting.pop(0) if self.waiting else None)
+
+    @rule(most=st.integers(0, 3))
+    def pop_with_companions(self, most: int) -> None:
+        first = self.queue.pop()
+        if first is None:
+            return
+        self.waiting.remove(first)
+        left = itertools.count()
+        companions = self.queue.pop_companions(first, lambda _: next(left) < most)
+        expected = [one for one in self.waiting if one.model == first.model][:most]
+        assert companions == expected
+        self.waiting = [one for one in self.waiting if one not in expected]
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        one = data.draw(st.sampled_from(self.waiting))
+        assert self.queue.withdraw(one)
+        self.waiting.remove(one)
+
+    @rule(passed_ns=st.integers(0, 15))
+    def time_passes(self, passed_ns: int) -> None:
+        self.now_ns += passed_ns
+        late = [
+            one
+            for one in self.waiting
+            if one.deadline_ns is not None and one.deadline_ns <= self.now_ns
+        ]
+        expired = self.queue.expire(self.now_ns)
+        assert sorted(expired, key=lambda one: one.sequence) == late
+        self.waiting = [one for one in self.waiting if one not in late]
+
+    @invariant()
+    def the_queue_agrees(self) -> None:
+        self.queue.check_integrity()
+        assert len(self.queue) == len(self.waiting)
+        deadlines = [one.deadline_ns for one in self.waiting if one.deadline_ns is not None]
+        assert self.queue.next_deadline_ns() == min(deadlines, default=None)
+
+
+QueueBesideItsModel.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None
+)
+test_the_queue_agrees_with_its_model = QueueBesideItsModel.TestCase

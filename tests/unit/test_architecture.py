@@ -1,0 +1,128 @@
+"""The import rule printed in ARCHITECTURE.md, read there and checked against the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "triton_backend" / "brisk"
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+_LINE = re.compile(r"(?P<name>[a-z_]+): imports (?P<allowed>[a-z_, ]+)")
+
+THIN = ("frontend", "wire", "errors")
+"""What runs inside Triton's stub, on whatever Python Triton has."""
+
+
+def read_layers() -> dict[str, list[str]]:
+    """The ``layers`` block: package name to the names it may import, from top to bottom."""
+    block = re.search(r"^```layers\n(.*?)^```", ARCHITECTURE.read_text(), re.DOTALL | re.MULTILINE)
+    assert block is not None, "ARCHITECTURE.md has no ```layers block"
+    layers = {}
+    for line in block[1].splitlines():
+        match = _LINE.fullmatch(line.strip())
+        assert match is not None, f"not of the form 'name: imports a, b': {line!r}"
+        names = [name.strip() for name in match["allowed"].split(",")]
+        layers[match["name"]] = [] if names == ["nothing"] else names
+    return layers
+
+
+LAYERS = read_layers()
+
+
+def files_of(layer: str) -> list[Path]:
+    single = PACKAGE / f"{layer}.py"
+    return [single] if single.exists() else sorted((PACKAGE / layer).rglob("*.py"))
+
+
+def imported_modules(file: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of every module that ``file`` imports, at any depth of its code."""
+    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: relative imports hide the direction"
+            assert node.module is not None
+            if node.module == "brisk":
+                yield from ((node.lineno, f"brisk.{alias.name}") for alias in node.names)
+            else:
+                yield node.lineno, node.module
+
+
+def test_every_package_has_its_line() -> None:
+    packages = {path.name for path in PACKAGE.iterdir() if any(path.glob("*.py"))}
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert packages | modules == set(LAYERS)
+
+
+def test_the_arrows_point_down() -> None:
+    order = list(LAYERS)
+    for position, (name, allowed) in enumerate(LAYERS.items()):
+        for target in allowed:
+            assert order.index(target) > position, f"{name} imports {target}, which is above it"
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_package_imports_only_what_its_line_lists(layer: str) -> None:
+    allowed = {layer, "__version__", *LAYERS[layer]}
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line} imports {module}"
+        for file in files_of(layer)
+        for line, module in imported_modules(file)
+        if module.startswith("brisk.") and module.split(".")[1] not in allowed
+    ]
+    assert not wrong, f"{layer} may import {', '.join(LAYERS[layer]) or 'nothing'}:\n" + "\n".join(
+        wrong
+    )
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_line_lists_only_what_its_package_imports(layer: str) -> None:
+    used = {
+        module.split(".")[1]
+        for file in files_of(layer)
+        for _, module in imported_modules(file)
+        if module.startswith("brisk.")
+    }
+    assert set(LAYERS[layer]) <= used
+
+
+@pytest.mark.parametrize("layer", THIN)
+def test_what_runs_in_the_stub_needs_the_standard_library_and_numpy_alone(layer: str) -> None:
+    allowed = {*sys.stdlib_module_names, "brisk", "numpy"}
+    if layer == "frontend":
+        allowed.add("triton_python_backend_utils")
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line} imports {module}"
+        for file in files_of(layer)
+        for line, module in imported_modules(file)
+        if module.split(".")[0] not in allowed
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("layer", "foreign"),
+    [
+        ("graph", "torch"),
+        ("server", "torch"),
+        ("scheduling", "torch"),
+        ("scheduling", "numpy"),
+        ("wire", "triton_python_backend_utils"),
+    ],
+)
+def test_a_package_does_without(layer: str, foreign: str) -> None:
+    for file in files_of(layer):
+        for line, module in imported_modules(file):
+            assert module.split(".")[0] != foreign, f"{file.relative_to(ROOT)}:{line}"
+
+
+def test_the_package_itself_imports_nothing() -> None:
+    """It is loaded before any of its parts, in the stub too."""
+    modules = [module for _, module in imported_modules(PACKAGE / "__init__.py")]
+    assert set(modules) <= {"__future__"}
