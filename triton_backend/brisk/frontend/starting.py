@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from brisk import __version__
-from brisk.errors import InvalidConfigurationError, ProtocolError, UnavailableError
+from brisk.errors import ERROR_BY_CODE, InvalidConfigurationError, ProtocolError, UnavailableError
 from brisk.wire.channel import Receiver, check_peer, send_record
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import PROTOCOL_VERSION, Hello, Refused, Welcome
@@ -30,7 +30,7 @@ def open_connection(place: RuntimePlace, timeout_s: float = START_TIMEOUT_S) -> 
     """A greeted, blocking connection to the worker of ``place``, started if need be.
 
     Raises UnavailableError where none answers in time, ProtocolError where it is another
-    version of Brisk, InvalidConfigurationError where it cannot be started.
+    version of Brisk, InvalidConfigurationError where it or its device cannot be used.
     """
     deadline_s = time.monotonic() + timeout_s
     starter: subprocess.Popen[bytes] | None = None
@@ -66,7 +66,7 @@ def _greet(connection: socket.socket, deadline_s: float) -> socket.socket:
     send_record(connection, Hello(PROTOCOL_VERSION, __version__, os.getpid(), os.getppid()))
     answer, _ = Receiver(connection).receive()
     if isinstance(answer, Refused):
-        raise ProtocolError(answer.message)
+        raise ERROR_BY_CODE.get(answer.code, ProtocolError)(answer.message)
     if not isinstance(answer, Welcome):
         raise ProtocolError(f"expected Welcome, got {type(answer).__name__}")
     connection.settimeout(None)

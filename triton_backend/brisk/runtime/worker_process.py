@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import time
 
 import torch
 
+from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.execution.device import open_device
 from brisk.runtime.settings import Settings
-from brisk.runtime.transport import Transport
+from brisk.runtime.transport import Arrival, Transport
 from brisk.runtime.worker import Worker
 from brisk.scheduling.policy import first_come_first_served
 from brisk.solutions.catalogue import default_catalogue
+from brisk.wire.records import Refused
 
 default_catalogue()  # at import, so in the supervisor: its modules are shared by all workers
 
 
 def run_worker(listener: socket.socket, device: str, settings: Settings) -> None:
-    """Serve ``listener``'s connections until nobody needs it."""
+    """Serve ``listener``'s connections until nobody needs it.
+
+    Where the device is not there, every connection is told so instead.
+    """
     torch.set_num_threads(settings.threads)
-    worker = Worker(
-        Transport(listener), open_device(device), first_come_first_served, settings.idle_exit_s
-    )
+    torch.backends.cudnn.allow_tf32 = False  # answers agree with the CPU's, in full float32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    transport = Transport(listener)
+    try:
+        opened = open_device(device)
+    except InvalidConfigurationError as error:
+        _refuse_all(transport, error, settings.idle_exit_s)
+        return
+    worker = Worker(transport, opened, first_come_first_served, settings.idle_exit_s)
     with torch.inference_mode():
         while not worker.is_idle:
             worker.step()
+
+
+def _refuse_all(transport: Transport, error: BriskError, idle_exit_s: float) -> None:
+    """Answer every peer's first record with ``error`` until none has come for the idle time."""
+    last_s = time.monotonic()
+    while time.monotonic() - last_s < idle_exit_s:
+        for event in transport.poll(idle_exit_s):
+            if isinstance(event, Arrival):
+                last_s = time.monotonic()
+                if event.descriptor is not None:
+                    os.close(event.descriptor)
+                transport.send(event.peer, Refused(error.code, str(error)))
+                transport.drop(event.peer, None)
