@@ -8,9 +8,14 @@ from brisk.errors import BriskError, InternalError
 from brisk.runtime.batch import Request
 from brisk.runtime.tensors import write_tensors
 from brisk.solutions.base import Value
-from brisk.wire.records import Failure, Region, Result
+from brisk.wire.records import Failure, LoadFailed, Region, Result
 
 MAX_MESSAGE_CHARACTERS = 4096
+
+
+def load_failed(model: int, error: BriskError) -> LoadFailed:
+    """The error as a record, its message cut to a bounded length: it may quote the model."""
+    return LoadFailed(model, error.code, str(error)[:MAX_MESSAGE_CHARACTERS])
 
 
 def failure(request: int, error: Exception) -> Failure:

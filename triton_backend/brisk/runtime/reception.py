@@ -17,12 +17,14 @@ from brisk.errors import (
     ModelNotLoadedError,
     ProtocolError,
 )
+from brisk.runtime.answers import load_failed
 from brisk.runtime.loader import LoadOutcome
 from brisk.runtime.requests import RequestTable
 from brisk.runtime.saying import say
 from brisk.runtime.sessions import SessionTable
 from brisk.runtime.transport import Arrival, Departure, Peer, Transport
 from brisk.scheduling.job import JobClass
+from brisk.wire import mark
 from brisk.wire.records import (
     PROTOCOL_VERSION,
     AttachSlab,
@@ -30,7 +32,6 @@ from brisk.wire.records import (
     DetachSlab,
     Hello,
     Infer,
-    LoadFailed,
     LoadModel,
     Log,
     ModelLoaded,
@@ -89,7 +90,7 @@ class Reception:
                     self._requests.admit(binding, record)
                 continue
             error = outcome.error or InternalError("the load ended without a session")
-            self._transport.send(peer, LoadFailed(model.model, error.code, str(error)))
+            self._transport.send(peer, load_failed(model.model, error))
             for record in backlog:
                 self._requests.refuse(peer, record.request, error)
 
@@ -133,7 +134,7 @@ class Reception:
         except ProtocolError:
             raise
         except BriskError as error:
-            self._transport.send(peer, LoadFailed(model.model, error.code, str(error)))
+            self._transport.send(peer, load_failed(model.model, error))
             return
         if binding.session is not None:
             self._transport.send(peer, ModelLoaded(model.model, 0))
@@ -148,7 +149,7 @@ class Reception:
     def _infer(self, peer: Peer, event: Arrival) -> None:
         record = event.record
         assert isinstance(record, Infer)
-        peer.view.memory(record.mark)
+        peer.view.memory(mark.checked(record.mark))
         binding = self._sessions.find(peer, record.model)
         if binding is None:
             missing = ModelNotLoadedError(f"model number {record.model} is not loaded")

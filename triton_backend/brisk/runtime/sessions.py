@@ -57,17 +57,18 @@ class SessionTable:
     def bind(self, peer: Peer, model: LoadModel) -> Binding:
         """Start or join a session; the binding's ``session`` is None while it loads.
 
-        Raises InvalidModelError where there is no such file or the peer uses the number twice.
+        Raises InvalidModelError where there is no such file or the peer uses the number twice,
+        ProtocolError where its mark lies outside of its memory.
         """
         if (peer.number, model.model) in self._bindings:
             raise InvalidModelError(f"model number {model.model} is taken on this connection")
+        memory = peer.view.memory(mark.checked(model.mark))
         key = _identity(model.path)
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry()
             self._loader.load(key, Path(model.path), entry.begin)
         binding = Binding(peer, model, key, entry.session)
-        memory = peer.view.memory(model.mark)
         entry.marks.append(memory)
         if entry.has_begun:
             mark.begin(memory)

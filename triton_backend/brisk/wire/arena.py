@@ -217,7 +217,12 @@ class ArenaView:
             raise ProtocolError(f"slab {slab} is unknown")
 
     def memory(self, region: Region) -> memoryview:
-        """The region's bytes; ProtocolError where it does not lie inside a known slab."""
+        """The region's bytes; ProtocolError where it does not lie inside a known slab.
+
+        A region of no bytes needs no slab: an empty tensor may come before there is any.
+        """
+        if not region.size:
+            return memoryview(b"")
         memory = self._memory.get(region.slab)
         if memory is None:
             raise ProtocolError(f"slab {region.slab} is unknown")

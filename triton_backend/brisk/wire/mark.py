@@ -7,11 +7,21 @@ the process that wrote it.
 
 from __future__ import annotations
 
+from brisk.errors import ProtocolError
+from brisk.wire.records import Region
+
 MARK_BYTES = 64
 """A cache line, so that a mark shares none with tensor data."""
 
 WAITING = 0
 BEGUN = 1
+
+
+def checked(region: Region) -> Region:
+    """``region``; ProtocolError where it is too small for a mark."""
+    if region.size < MARK_BYTES:
+        raise ProtocolError(f"a mark takes {MARK_BYTES} bytes, not {region.size}")
+    return region
 
 
 def reset(memory: memoryview) -> None:

@@ -1,0 +1,59 @@
+"""Fixtures around ``runtime_process``: a place for a test's own runtime, and small models."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brisk.wire.place import RuntimePlace
+from unit.runtime.runtime_process import (
+    describe,
+    end_processes,
+    opened,
+    quick_model,
+    slow_model,
+)
+
+
+@pytest.fixture(autouse=True)
+def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRISK_IDLE_EXIT_S", "1")
+    monkeypatch.setenv("BRISK_THREADS", "1")
+
+
+@pytest.fixture
+def place() -> Iterator[RuntimePlace]:
+    """Where a runtime of the test's own may be; it is ended afterwards. The path is short."""
+    parent = Path(tempfile.mkdtemp(prefix="brisk-"))
+    own = RuntimePlace(parent / "runtime", "cpu")
+    yield own
+    end_processes(own)
+    shutil.rmtree(parent)
+
+
+@pytest.fixture(scope="module")
+def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimePlace]:
+    """The place of a runtime that serves all tests of a file."""
+    parent = Path(tempfile.mkdtemp(prefix="brisk-"))
+    shared = RuntimePlace(parent / "runtime", "cpu")
+    model = quick_model(tmp_path_factory.mktemp("shared") / "shared.onnx")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("BRISK_THREADS", "1")
+        with opened(shared, describe(model)):
+            yield shared
+    end_processes(shared)
+    shutil.rmtree(parent)
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Path:
+    return quick_model(tmp_path / "quick.onnx")
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    return slow_model(tmp_path / "slow.onnx")

@@ -1,0 +1,188 @@
+"""A real runtime for tests: its directory, its processes, its models, and replies to wait for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from brisk.errors import BriskError
+from brisk.frontend.connection import Connection, ModelDescription
+from brisk.frontend.pending import OutputReader, Reply
+from brisk.wire.place import RuntimePlace
+from brisk.wire.records import Result
+
+PATIENCE_S = 30.0
+"""Longest wait for anything; only a failing test takes it."""
+
+
+SLOW_INPUT = np.full((500, 500), 0.01, np.float32)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"{what} has not come about"
+        time.sleep(0.005)
+
+
+class Answer(Reply):
+    """Keeps the answer, counts how often it came, and lets a test wait for it."""
+
+    def __init__(self) -> None:
+        self.outputs: dict[str, np.ndarray] = {}
+        self.error: BriskError | None = None
+        self.times = 0
+        self.result: Result | None = None
+        self._came = threading.Event()
+
+    def succeed(self, result: Result, read: OutputReader) -> None:
+        self.result = result
+        self.outputs = {
+            output.name: np.frombuffer(read(output), np.float32).reshape(output.shape).copy()
+            for output in result.outputs
+        }
+        self._note()
+
+    def fail(self, error: BriskError) -> None:
+        self.error = error
+        self._note()
+
+    def _note(self) -> None:
+        self.times += 1
+        self._came.set()
+
+    @property
+    def has_come(self) -> bool:
+        return self._came.is_set()
+
+    def wait(self) -> Answer:
+        assert self._came.wait(PATIENCE_S), "no answer"
+        return self
+
+    def output(self) -> np.ndarray:
+        """The only output; fails with the error where there is one."""
+        self.wait()
+        assert self.error is None, self.error
+        (value,) = self.outputs.values()
+        return value
+
+
+def submit(
+    connection: Connection,
+    value: np.ndarray,
+    job_class: str = "normal",
+    deadline_ns: int | None = None,
+) -> tuple[int, Answer]:
+    """Send float32 ``value`` as ``x`` and ask for ``y``."""
+    staged = connection.stage([("x", "FP32", value.shape, value.nbytes)])
+    if value.nbytes:
+        connection.memory(staged.inputs[0].region)[:] = value.tobytes()
+    answer = Answer()
+    return connection.submit(staged, ["y"], job_class, deadline_ns, answer), answer
+
+
+def infer(connection: Connection, value: np.ndarray) -> np.ndarray:
+    return submit(connection, value)[1].output()
+
+
+def _save(path: Path, nodes: list[onnx.NodeProto], shape: list[int | str]) -> Path:
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, path)
+    return path
+
+
+def quick_model(path: Path) -> Path:
+    """y = -x for any number of rows of four."""
+    return _save(path, [helper.make_node("Neg", ["x"], ["y"])], ["n", 4])
+
+
+def slow_model(path: Path) -> Path:
+    """400 products of 500x500 matrices, none of which can be left out: about a second."""
+    nodes = []
+    previous = "x"
+    for step in range(400):
+        nodes.append(helper.make_node("MatMul", ["x", previous], [f"p{step}"]))
+        nodes.append(helper.make_node("Softmax", [f"p{step}"], [f"s{step}"]))
+        previous = f"s{step}"
+    nodes.append(helper.make_node("Identity", [previous], ["y"]))
+    return _save(path, nodes, list(SLOW_INPUT.shape))
+
+
+def describe(path: Path, **changes: object) -> ModelDescription:
+    values: dict[str, object] = {
+        "name": path.stem,
+        "version": 1,
+        "path": str(path),
+        "max_batch_size": 0,
+        "batching": False,
+        "max_queue_size": 64,
+        "job_class": "normal",
+    }
+    return ModelDescription(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def processes_of(place: RuntimePlace) -> list[int]:
+    """The supervisor first, then its worker; ended ones are left out."""
+    marker = f"BRISK_RUNTIME_DIR={place.base}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if marker in (entry / "environ").read_bytes().split(
+                    b"\0"
+                ) and b"brisk.runtime" in (entry / "cmdline").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return sorted(found, key=lambda process: _parent(process) in found)
+
+
+def _parent(process: int) -> int:
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{process}/stat").read_text()
+        return int(status.rpartition(")")[2].split()[1])
+    return 0
+
+
+def supervisor_of(place: RuntimePlace) -> int:
+    return processes_of(place)[0]
+
+
+def worker_of(place: RuntimePlace) -> int:
+    wait_until(lambda: len(processes_of(place)) == 2, "a worker")
+    return processes_of(place)[1]
+
+
+def kill(process: int) -> None:
+    os.kill(process, signal.SIGKILL)
+
+
+def end_processes(place: RuntimePlace) -> None:
+    for process in processes_of(place):
+        with contextlib.suppress(ProcessLookupError):
+            kill(process)
+    wait_until(lambda: not processes_of(place), "the end of the runtime")
+
+
+@contextlib.contextmanager
+def opened(place: RuntimePlace, model: ModelDescription) -> Iterator[Connection]:
+    """A connection that has loaded ``model``; closed afterwards."""
+    connection = Connection(place, model, lambda level, text: None)
+    connection.open()
+    try:
+        yield connection
+    finally:
+        connection.close()
