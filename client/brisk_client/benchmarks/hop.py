@@ -1,0 +1,247 @@
+"""`brisk bench hop`: what a request pays between frontend and worker, apart from computing.
+
+A real connection to a real runtime, asked for the maximum of a 600 KB image. The hop begins
+before the input is staged and ends where the reply is told of the answer; the execution that the
+worker reports is taken off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from brisk.errors import BriskError
+from brisk.frontend.connection import Connection
+from brisk.frontend.model_load import ModelDescription
+from brisk.frontend.pending import OutputReader, Reply
+from brisk.wire.place import RuntimePlace
+from brisk.wire.records import Result
+from brisk_client.benchmarks.machine import describe_machine, installed_versions
+from brisk_client.report import Check, Report, plot_bars, show, write_json
+
+LIMIT_MS = 0.15
+"""Median of the hop, requests back to back."""
+
+SHAPE = (1, 3, 224, 224)
+
+IDLE_S = 5e-3
+
+ANSWER_TIMEOUT_S = 30.0
+
+NOTES = (
+    "hop = from before `stage` to `Reply.succeed`, less the worker's execution time",
+    "stage: memory and records for the input; copy: the input into shared memory; submit: the "
+    "request encoded and sent; queue: admitted to started, as the worker reports it; remainder: "
+    "both wake-ups, reading, decoding, admission, the answer's way back",
+    "each part has percentiles of its own, so the parts' do not add up to the hop's",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HopTimes:
+    """One request, in nanoseconds; ``total`` from ``stage`` to ``succeed``."""
+
+    stage: int
+    copy: int
+    submit: int
+    queue: int
+    execution: int
+    total: int
+
+    def parts(self) -> dict[str, int]:
+        """The hop, what it consists of, and the execution beside it."""
+        hop = self.total - self.execution
+        known = self.stage + self.copy + self.submit + self.queue
+        return {
+            "hop": hop,
+            "stage": self.stage,
+            "copy": self.copy,
+            "submit": self.submit,
+            "queue": self.queue,
+            "remainder": hop - known,
+            "execution": self.execution,
+        }
+
+
+class TimedReply(Reply):
+    """Notes when the answer came, then lets the asker go on."""
+
+    def __init__(self) -> None:
+        self._answered = threading.Event()
+        self._result: Result | None = None
+        self._error: BriskError | None = None
+        self.answered_ns = 0
+
+    def succeed(self, result: Result, read: OutputReader) -> None:
+        self.answered_ns = time.monotonic_ns()
+        self._result = result
+        self._answered.set()
+
+    def fail(self, error: BriskError) -> None:
+        self._error = error
+        self._answered.set()
+
+    def wait(self) -> Result:
+        """The answer; raises its error, TimeoutError where none comes."""
+        if not self._answered.wait(ANSWER_TIMEOUT_S):
+            raise TimeoutError(f"no answer in {ANSWER_TIMEOUT_S:g} s")
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+
+def run(quick: bool = False, threads: int = 1) -> Report:
+    """Measure with a runtime of ``threads`` threads."""
+    report = Report(
+        name="hop",
+        machine={**describe_machine(), "threads": threads},
+        versions=installed_versions("torch", "numpy"),
+        rows=[],
+        checks=[],
+        notes=list(NOTES),
+    )
+    rounds, busy, paused = (3, 500, 50) if quick else (10, 1000, 150)
+    back_to_back: list[HopTimes] = []
+    with_pauses: list[HopTimes] = []
+    image = np.random.default_rng(0).standard_normal(SHAPE, np.float32)
+    with _connection(threads) as connection:
+        _ask(connection, image, 200, 0.0)
+        for _ in range(rounds):
+            back_to_back += _ask(connection, image, busy, 0.0)
+            with_pauses += _ask(connection, image, paused, IDLE_S)
+    report.rows += summarise_parts("back to back", back_to_back)
+    report.rows += summarise_parts(f"{IDLE_S * 1e3:g} ms idle between", with_pauses)
+    found_ms = report.rows[0]["p50_us"] / 1e3
+    text = f"p50 of the hop back to back, {image.nbytes / 1e3:.0f} KB input, ms"
+    report.checks.append(Check(text, found_ms, f"<= {LIMIT_MS}", found_ms <= LIMIT_MS))
+    return report
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; the exit status is 0 where the check holds."""
+    parser = argparse.ArgumentParser(prog="brisk bench hop", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer requests")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the runtime")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
+    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write bar charts there")
+    chosen = parser.parse_args(arguments)
+    report = run(chosen.quick, chosen.threads)
+    show(report)
+    if chosen.json:
+        write_json(report, chosen.json)
+    if chosen.plot:
+        plot_bars(report, chosen.plot, "p50_us", "requests", "part")
+    return 0 if report.ok else 1
+
+
+def summarise_parts(requests: str, samples: Sequence[HopTimes]) -> list[dict[str, Any]]:
+    """A row for each part, the hop first, with its percentiles over ``samples``, of at least 2."""
+    by_part: dict[str, list[int]] = {}
+    for sample in samples:
+        for part, nanoseconds in sample.parts().items():
+            by_part.setdefault(part, []).append(nanoseconds)
+    rows = []
+    for part, values in by_part.items():
+        percentiles = statistics.quantiles(values, n=100, method="inclusive")
+        rows.append(
+            {
+                "requests": requests,
+                "part": part,
+                "p50_us": percentiles[49] / 1e3,
+                "p90_us": percentiles[89] / 1e3,
+                "p99_us": percentiles[98] / 1e3,
+                "runs": len(values),
+            }
+        )
+    return rows
+
+
+def _ask(connection: Connection, image: np.ndarray, count: int, pause_s: float) -> list[HopTimes]:
+    samples = []
+    for _ in range(count):
+        reply = TimedReply()
+        started_ns = time.monotonic_ns()
+        staged = connection.stage([("image", "FP32", image.shape, image.nbytes)])
+        staged_ns = time.monotonic_ns()
+        memory = np.frombuffer(connection.memory(staged.inputs[0].region), np.float32)
+        np.copyto(memory, image.reshape(-1))
+        copied_ns = time.monotonic_ns()
+        connection.submit(staged, ("greatest",), "normal", None, reply)
+        submitted_ns = time.monotonic_ns()
+        result = reply.wait()
+        samples.append(
+            HopTimes(
+                stage=staged_ns - started_ns,
+                copy=copied_ns - staged_ns,
+                submit=submitted_ns - copied_ns,
+                queue=result.queue_ns,
+                execution=result.execution_ns,
+                total=reply.answered_ns - started_ns,
+            )
+        )
+        if pause_s:
+            time.sleep(pause_s)
+    return samples
+
+
+@contextmanager
+def _connection(threads: int) -> Iterator[Connection]:
+    """A connection, with the model loaded, to a runtime of its own."""
+    with tempfile.TemporaryDirectory(prefix="brisk-hop-") as folder:
+        file = Path(folder) / "model.onnx"
+        onnx.save(_model(), file)
+        description = ModelDescription("hop", 1, str(file), 0, False, 100, "normal")
+        place = RuntimePlace(Path(folder) / "runtime", "cpu")
+        connection = Connection(place, description, lambda level, text: None)
+        with _environment(BRISK_THREADS=str(threads), BRISK_IDLE_EXIT_S="0.2"):
+            connection.open()
+            try:
+                yield connection
+            finally:
+                connection.close()
+                _wait_until_gone(place)
+
+
+@contextmanager
+def _environment(**changes: str) -> Iterator[None]:
+    """What a runtime started within finds in its environment."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _wait_until_gone(place: RuntimePlace) -> None:
+    """Until the runtime has ended, as it does when nobody is connected, and cleaned up."""
+    deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
+    while place.directory.exists() and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+
+
+def _model() -> onnx.ModelProto:
+    """The greatest value of an image: reads all of its input, answers four bytes."""
+    node = helper.make_node("ReduceMax", ["image"], ["greatest"], keepdims=0)
+    image = helper.make_tensor_value_info("image", TensorProto.FLOAT, SHAPE)
+    greatest = helper.make_tensor_value_info("greatest", TensorProto.FLOAT, [])
+    graph = helper.make_graph([node], "hop", [image], [greatest])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
