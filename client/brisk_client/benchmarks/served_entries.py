@@ -1,0 +1,129 @@
+"""Entries that serve the sample models by Brisk, and as users of other engines would."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto
+
+ONNXRUNTIME_MODEL = """
+import numpy as np
+import onnxruntime
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = {threads}
+        options.inter_op_num_threads = 1
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self.session = onnxruntime.InferenceSession(
+            {file!r}, options, providers=["CPUExecutionProvider"]
+        )
+        self.names = [output.name for output in self.session.get_outputs()]
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            feeds = {{tensor.name(): tensor.as_numpy() for tensor in request.inputs()}}
+            outputs = self.session.run(self.names, feeds)
+            tensors = [pb_utils.Tensor(*pair) for pair in zip(self.names, outputs)]
+            responses.append(pb_utils.InferenceResponse(tensors))
+        return responses
+"""
+
+TORCH_MODEL = """
+from pathlib import Path
+
+import torch
+import triton_python_backend_utils as pb_utils
+from brisk_client.benchmarks.eager import eager_network
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        torch.set_num_threads({threads})
+        self.network = eager_network(Path({file!r})).eval()
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            arrays = [
+                pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in {inputs}
+            ]
+            with torch.inference_mode():
+                output = self.network(*[torch.from_numpy(array) for array in arrays]).numpy()
+            tensor = pb_utils.Tensor({output!r}, output)
+            responses.append(pb_utils.InferenceResponse([tensor]))
+        return responses
+"""
+
+TYPES = {TensorProto.FLOAT: "TYPE_FP32", TensorProto.INT64: "TYPE_INT64"}
+"""Of the samples' inputs and outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedEntry:
+    """A model of the repository: which sample it serves (NAME/VERSION), by which engine."""
+
+    name: str
+    sample: str
+    engine: str
+
+
+def write_entries(repository: Path, file: Path, label: str, threads: int) -> list[ServedEntry]:
+    """One entry for each engine that has the model ``file``; ``label`` is NAME/VERSION.
+
+    The same configuration for all, but for the backend; one instance each.
+    """
+    graph = onnx.load(file, load_external_data=False).graph
+    stem = label.replace("/", "_")
+    entries = [ServedEntry(f"{stem}_brisk", label, "brisk")]
+    folder = _write_config(repository, entries[0], graph, "brisk")
+    (folder / "model.onnx").symlink_to(file.resolve())
+    values = {
+        "threads": threads,
+        "file": str(file.resolve()),
+        "inputs": [value.name for value in graph.input],
+        "output": graph.output[0].name,
+    }
+    sources = {"onnxruntime": ONNXRUNTIME_MODEL}
+    if _has_torch_form(file):
+        sources["torch eager"] = TORCH_MODEL
+    for engine, source in sources.items():
+        entry = ServedEntry(f"{stem}_{engine.replace(' ', '_')}", label, engine)
+        folder = _write_config(repository, entry, graph, "python")
+        (folder / "model.py").write_text(source.format(**values).lstrip())
+        entries.append(entry)
+    return entries
+
+
+def _has_torch_form(file: Path) -> bool:
+    from brisk_client.benchmarks.eager import NETWORKS
+
+    return file.resolve().parent.parent.name in NETWORKS
+
+
+def _write_config(
+    repository: Path, entry: ServedEntry, graph: onnx.GraphProto, backend: str
+) -> Path:
+    """Write ``config.pbtxt`` and make the version's folder, which is given back."""
+    folder = repository / entry.name / "1"
+    folder.mkdir(parents=True)
+    text = f'name: "{entry.name}"\nbackend: "{backend}"\nmax_batch_size: 0\n'
+    for side, values in (("input", graph.input), ("output", graph.output)):
+        for value in values:
+            declared = value.type.tensor_type
+            sizes = [size.dim_value or -1 for size in declared.shape.dim]
+            text += (
+                f"{side} [ {{ name: {json.dumps(value.name)} "
+                f"data_type: {TYPES[declared.elem_type]} dims: {sizes} }} ]\n"
+            )
+    text += "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
+    (folder.parent / "config.pbtxt").write_text(text)
+    return folder
