@@ -47,7 +47,7 @@ class EngineProcess:
         self.engine = engine
         self._outputs = folder / f"{engine.replace(' ', '-')}-{threads}.npz"
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-        environment.setdefault("GOMP_SPINCOUNT", "10000")  # as the runtime sets it
+        environment.setdefault("GOMP_SPINCOUNT", "0")  # as the runtime sets it
         arguments = [engine, str(model), str(threads), str(folder / "inputs.npz")]
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, *arguments, str(self._outputs)],
