@@ -148,7 +148,7 @@ def _add(report: Report, label: str, path: str, bursts: Mapping[str, list[Served
     for engine, measured in bursts.items():
         wall = summarise([seconds for burst in measured for seconds in burst.wall_s])
         row: dict[str, Any] = {
-            "model": label,
+            "model": f"{label} served",  # a plot of its own beside warm's of the same model
             "engine": engine,
             "path": path,
             "median_ms": wall.median * 1e3,

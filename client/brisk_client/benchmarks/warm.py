@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from brisk_client.benchmarks import served
 from brisk_client.benchmarks.engine_process import (
     Burst,
     EngineProcess,
@@ -54,9 +55,11 @@ def run(
     models: Sequence[Path] | None = None,
     threads: int = 1,
     sizes: Mapping[str, int] | None = None,
+    through_triton: bool = True,
 ) -> Report:
     """Measure ``models``, the sample entries where None, with ``threads`` threads each.
 
+    ``through_triton``: the samples also through a server (``served``), where ``models`` is None.
     ``sizes``: symbolic dimensions by name (see ``make_inputs``). Raises FileNotFoundError where
     there are no models.
     """
@@ -73,6 +76,9 @@ def run(
     )
     for file in files:
         _measure_model(file, threads, sizes or {}, (4, 0.3) if quick else (10, 1.0), report)
+    if through_triton and not models:
+        report.notes += served.NOTES
+        served.measure(report, quick, threads)
     return report
 
 
@@ -85,11 +91,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--size", action="append", default=[], metavar="NAME=N", help="a symbolic dimension"
     )
+    parser.add_argument(
+        "--served",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="the samples also through a real Triton",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write bar charts there")
     chosen = parser.parse_args(arguments)
     sizes = {name: int(size) for name, _, size in (text.partition("=") for text in chosen.size)}
-    report = run(chosen.quick, chosen.models or None, chosen.threads, sizes)
+    report = run(chosen.quick, chosen.models or None, chosen.threads, sizes, chosen.served)
     show(report)
     if chosen.json:
         write_json(report, chosen.json)
