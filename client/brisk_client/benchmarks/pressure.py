@@ -1,0 +1,115 @@
+"""`brisk bench pressure`: many clients at once on the sample models, for a minute.
+
+64 clients (half HTTP, half gRPC), each with one request in flight, ask a real server without
+pause. None may see an error or a wrong answer, and the server side must not grow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from brisk_client.benchmarks.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.pressure_clients import ClientOutcome, PressureClients
+from brisk_client.benchmarks.pressure_sampling import (
+    MEMORIES,
+    MemorySample,
+    MemorySampler,
+    growth,
+)
+from brisk_client.benchmarks.served_server import benchmark_server
+from brisk_client.report import Check, Report, plot_bars, show, write_json
+
+REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
+
+GROWTH_LIMIT = 0.02
+
+WINDOW_S = 10.0
+"""Means of the first and of the last so many seconds are compared."""
+
+NOTES = (
+    "rss: resident bytes of all processes of the kind, shared pages counted in each; memfd: "
+    "Brisk's tensor memory, each region once; dev_shm: all files in /dev/shm (Triton's own)",
+    "growth: mean of the last window over the mean of the first; the warm-up comes before both",
+)
+
+
+def run(quick: bool = False, clients: int = 64, seconds: float = 60.0) -> Report:
+    """Ask with ``clients`` for ``seconds`` (12 where ``quick``), after a warm-up of a quarter."""
+    seconds = 12.0 if quick else seconds
+    window_s = min(WINDOW_S, seconds / 3)
+    report = Report(
+        name="pressure",
+        machine={**describe_machine(), "clients": clients, "seconds": seconds},
+        versions=installed_versions("torch", "tritonclient", "numpy"),
+        rows=[],
+        checks=[],
+        notes=list(NOTES),
+    )
+    with benchmark_server(REPOSITORY, {}) as server:
+        endpoints = (REPOSITORY, server.http, server.grpc, clients)
+        with PressureClients(*endpoints, seconds / 4) as warming:
+            warming.wait()
+        with MemorySampler(server) as sampler, PressureClients(*endpoints, seconds) as asking:
+            outcome = asking.wait()
+    _add_latency(report, outcome, seconds)
+    _add_memory(report, sampler.samples, window_s)
+    return report
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; the exit status is 0 where every check holds."""
+    parser = argparse.ArgumentParser(prog="brisk bench pressure", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="twelve seconds")
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
+    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write bar charts there")
+    chosen = parser.parse_args(arguments)
+    report = run(chosen.quick, chosen.clients, chosen.seconds)
+    show(report)
+    if chosen.json:
+        write_json(report, chosen.json)
+    if chosen.plot:
+        plot_bars(report, chosen.plot, "p50_ms", "kind", "what")
+        plot_bars(report, chosen.plot, "last_mib", "kind", "what")
+    return 0 if report.ok else 1
+
+
+def _add_latency(report: Report, outcome: ClientOutcome, seconds: float) -> None:
+    everything = [each for values in outcome.latency_s.values() for each in values]
+    for model, values in {"all models": everything, **outcome.latency_s}.items():
+        report.rows.append({"kind": "latency", "what": model, **_latency(values, seconds)})
+    errors = outcome.errors.pop("in all", 0) - outcome.wrong
+    report.checks.append(Check("errors", errors, "0", errors == 0 and bool(everything)))
+    report.checks.append(Check("wrong answers", outcome.wrong, "0", outcome.wrong == 0))
+    report.notes += [f"{count} × {text:.300}" for text, count in outcome.errors.items()]
+
+
+def _latency(values: Sequence[float], seconds: float) -> dict[str, Any]:
+    row: dict[str, Any] = {"answers": len(values), "per_s": len(values) / seconds}
+    if len(values) > 1:
+        percentiles = statistics.quantiles(values, n=100, method="inclusive")
+        row |= {"p50_ms": percentiles[49] * 1e3, "p99_ms": percentiles[98] * 1e3}
+    return row
+
+
+def _add_memory(report: Report, samples: Sequence[MemorySample], window_s: float) -> None:
+    for name in MEMORIES:
+        grown = growth(samples, name, window_s)
+        report.rows.append(
+            {
+                "kind": "memory",
+                "what": name,
+                "first_mib": samples[0].held_bytes[name] / 2**20,
+                "last_mib": samples[-1].held_bytes[name] / 2**20,
+                "greatest_mib": max(sample.held_bytes[name] for sample in samples) / 2**20,
+                "growth_percent": grown * 100,
+            }
+        )
+        text = f"growth of {name.replace('_', ' ')}, first to last {window_s:g} s, percent"
+        expected = f"<= {GROWTH_LIMIT * 100:g}"
+        report.checks.append(Check(text, grown * 100, expected, grown <= GROWTH_LIMIT))

@@ -1,0 +1,133 @@
+"""Clients that ask without pause: threads of one child process, half HTTP, half gRPC.
+
+A process of its own, so that the clients' interpreter lock delays no measurement of the parent.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tritonclient.utils import InferenceServerException
+
+from brisk_client.demo import difference
+from brisk_client.inference import InferenceClient, Transport
+from brisk_client.samples.expectations import EXPECTED, Expectation, read_expectations
+
+_GRACE_S = 90.0
+_SHOWN_ERRORS = 5
+
+
+@dataclass(slots=True)
+class ClientOutcome:
+    """What the clients saw: times by model, answers that were wrong, errors by their text."""
+
+    latency_s: dict[str, list[float]] = field(default_factory=dict)
+    wrong: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+
+
+class PressureClients:
+    """``count`` clients in a child process; a context manager that ends it."""
+
+    def __init__(
+        self, repository: Path, http: str, grpc: str, count: int, duration_s: float
+    ) -> None:
+        """Start; every client asks for ``duration_s`` once all are connected."""
+        self._timeout_s = duration_s + _GRACE_S
+        arguments = [str(repository), http, grpc, str(count), str(duration_s)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, *arguments], stdout=subprocess.PIPE
+        )
+
+    def __enter__(self) -> PressureClients:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
+
+    def wait(self) -> ClientOutcome:
+        """What all clients saw. Raises RuntimeError where the child fails, TimeoutExpired."""
+        text, _ = self._process.communicate(timeout=self._timeout_s)
+        if self._process.returncode:
+            raise RuntimeError(f"the clients ended with status {self._process.returncode}")
+        return ClientOutcome(**json.loads(text))
+
+
+@dataclass(slots=True)
+class _Tally:
+    """All clients' outcomes; the lock guards every field."""
+
+    latency_s: dict[str, list[float]] = field(default_factory=dict)
+    wrong: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, model: str, seconds: float, problem: str) -> None:
+        with self.lock:
+            self.latency_s.setdefault(model, []).append(seconds)
+            if problem:
+                self.wrong += 1
+                self.errors[f"wrong: {model}: {problem}"] += 1
+
+    def add_error(self, text: str) -> None:
+        with self.lock:
+            self.errors[text] += 1
+
+
+def _ask(
+    url: str,
+    transport: Transport,
+    questions: list[tuple[str, Expectation]],
+    duration_s: float,
+    ready: threading.Barrier,
+    tally: _Tally,
+) -> None:
+    """One client: the questions in turn until the time is over."""
+    with InferenceClient(url, transport) as client:
+        ready.wait(timeout=_GRACE_S)
+        end_s = time.monotonic() + duration_s
+        position = 0
+        while time.monotonic() < end_s:
+            model, expectation = questions[position % len(questions)]
+            position += 1
+            before_s = time.monotonic()
+            try:
+                outputs = client.infer(model, expectation.inputs, version=expectation.version)
+            except (InferenceServerException, OSError) as error:
+                tally.add_error(f"{type(error).__name__}: {error}")
+                continue
+            seconds = time.monotonic() - before_s
+            tally.add(model, seconds, difference(outputs, expectation.outputs))
+
+
+def _serve(repository: Path, http: str, grpc: str, count: int, duration_s: float) -> None:
+    entries = sorted(file.parent for file in repository.glob(f"*/{EXPECTED}"))
+    questions = [(entry.name, each) for entry in entries for each in read_expectations(entry)]
+    tally = _Tally()
+    ready = threading.Barrier(count)
+    threads = []
+    for number in range(count):
+        transport, url = ((Transport.HTTP, http), (Transport.GRPC, grpc))[number % 2]
+        turned = questions[number % len(questions) :] + questions[: number % len(questions)]
+        arguments = (url, transport, turned, duration_s, ready, tally)
+        threads.append(threading.Thread(target=_ask, args=arguments))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    shown = dict(tally.errors.most_common(_SHOWN_ERRORS))
+    shown["in all"] = sum(tally.errors.values())
+    print(json.dumps(asdict(ClientOutcome(tally.latency_s, tally.wrong, shown))))
+
+
+if __name__ == "__main__":
+    folder, http_url, grpc_url, clients, seconds = sys.argv[1:]
+    _serve(Path(folder), http_url, grpc_url, int(clients), float(seconds))
