@@ -15,7 +15,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from brisk.errors import BriskError
-from brisk.frontend.connection import Connection, ModelDescription
+from brisk.frontend.connection import Connection
+from brisk.frontend.model_load import ModelDescription
 from brisk.frontend.pending import OutputReader, Reply
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import Result

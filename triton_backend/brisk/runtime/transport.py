@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from brisk.errors import ProtocolError
+from brisk.runtime.saying import say
 from brisk.wire.arena import Arena, ArenaView
 from brisk.wire.channel import Receiver, check_peer, send_bytes, slab_records
 from brisk.wire.codec import encode_record
@@ -27,6 +28,7 @@ class Peer:
 
     __slots__ = (
         "arena",
+        "is_blocked",
         "is_open",
         "is_welcome",
         "number",
@@ -48,6 +50,7 @@ class Peer:
         self.arena = Arena()
         self.outbox: deque[tuple[bytes, int | None]] = deque()
         self.is_open = True
+        self.is_blocked = False  # the socket is full, and ``poll`` looks for room in it
         self.is_welcome = False
         self.pid = pid
         self.parent = 0
@@ -84,6 +87,7 @@ class Transport:
         self._peers: dict[int, Peer] = {}
         self._departures: deque[Departure] = deque()
         self._accepted = 0
+        self._is_accepting = True
 
     @property
     def peer_count(self) -> int:
@@ -100,7 +104,10 @@ class Transport:
         """What has come within ``timeout_s``; 0 does not wait, None waits for anything."""
         if self._departures:
             timeout_s = 0
-        for descriptor, events in self._poll.poll(-1 if timeout_s is None else timeout_s):
+        found = self._poll.poll(-1 if timeout_s is None else timeout_s)
+        if not found:
+            self._accept_again()
+        for descriptor, events in found:
             if descriptor == self._listener.fileno():
                 self._accept()
             elif descriptor == self._alarm:
@@ -119,7 +126,11 @@ class Transport:
             return
         for change, descriptor in slab_records(peer.arena.take_changes()):
             # The slab may be given up, and its descriptor closed, before the peer reads this.
-            copy = None if descriptor is None else os.dup(descriptor)
+            try:
+                copy = None if descriptor is None else os.dup(descriptor)
+            except OSError as error:
+                self.drop(peer, f"no descriptor for its answers: {error}")
+                return
             peer.outbox.append((encode_record(change), copy))
         peer.outbox.append((encode_record(record), None))
         self._flush(peer)
@@ -136,6 +147,7 @@ class Transport:
             if descriptor is not None:
                 os.close(descriptor)
         peer.outbox.clear()
+        self._accept_again()
         self._departures.append(Departure(peer, reason))
 
     def _accept(self) -> None:
@@ -143,6 +155,13 @@ class Transport:
             try:
                 connection, _ = self._listener.accept()
             except BlockingIOError:
+                return
+            except ConnectionAbortedError:  # it did not wait
+                continue
+            except OSError as error:  # no more files: the others wait until there are
+                say(f"a connection cannot be accepted now: {error}")
+                self._is_accepting = False
+                self._poll.modify(self._listener.fileno(), 0)
                 return
             try:
                 pid = check_peer(connection)
@@ -153,6 +172,11 @@ class Transport:
             self._accepted += 1
             self._peers[connection.fileno()] = Peer(self._accepted, connection, pid)
             self._poll.register(connection.fileno(), select.EPOLLIN)
+
+    def _accept_again(self) -> None:
+        if not self._is_accepting:
+            self._is_accepting = True
+            self._poll.modify(self._listener.fileno(), select.EPOLLIN)
 
     def _read(self, peer: Peer) -> Iterator[Arrival]:
         for _ in range(RECORDS_PER_TURN):
@@ -171,7 +195,6 @@ class Transport:
             yield Arrival(peer, record, descriptor)
 
     def _flush(self, peer: Peer) -> None:
-        had_more = len(peer.outbox) > 1
         while peer.outbox:
             data, descriptor = peer.outbox[0]
             try:
@@ -179,7 +202,8 @@ class Transport:
             except BlockingIOError:
                 if len(peer.outbox) > MAX_OUTBOX_RECORDS:
                     self.drop(peer, f"{MAX_OUTBOX_RECORDS} records left unread")
-                else:
+                elif not peer.is_blocked:
+                    peer.is_blocked = True
                     self._poll.modify(peer.socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
                 return
             except OSError as error:
@@ -188,7 +212,8 @@ class Transport:
             peer.outbox.popleft()
             if descriptor is not None:
                 os.close(descriptor)
-        if had_more:
+        if peer.is_blocked:
+            peer.is_blocked = False
             self._poll.modify(peer.socket.fileno(), select.EPOLLIN)
 
     def close(self) -> None:
