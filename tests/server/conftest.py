@@ -66,6 +66,13 @@ def processes_of(runtime_directory: Path) -> list[int]:
     return found
 
 
+def runtime_directory(server: TritonServer) -> Path:
+    """The ``$BRISK_RUNTIME_DIR`` that a running server was started with."""
+    variables = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
+    value = next(variable for variable in variables if variable.startswith(b"BRISK_RUNTIME_DIR="))
+    return Path(os.fsdecode(value.partition(b"=")[2]))
+
+
 def end_processes(runtime_directory: Path) -> None:
     """End what ``processes_of`` finds: SIGTERM, and SIGKILL after a time-out."""
     deadline_s = time.monotonic() + _RUNTIME_END_TIMEOUT_S

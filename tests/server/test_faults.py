@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import private_runtime, processes_of, running_server
+from conftest import private_runtime, processes_of, running_server, runtime_directory
 from entries import deep, deep_answer, doubled, write_entry
 
 from brisk.server.launch import TritonServer
@@ -98,12 +98,6 @@ def runtime_processes(server: TritonServer) -> tuple[int, int]:
     ]
     (worker,) = [process for process in found if parent_of(process) in found]
     return parent_of(worker), worker
-
-
-def runtime_directory(server: TritonServer) -> Path:
-    variables = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
-    value = next(v for v in variables if v.startswith(b"BRISK_RUNTIME_DIR="))
-    return Path(os.fsdecode(value.partition(b"=")[2]))
 
 
 def parent_of(process: int) -> int:

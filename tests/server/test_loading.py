@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from conftest import processes_of, running_server
+from conftest import processes_of, running_server, runtime_directory
 from entries import deep, doubled, identity, make_model, write_entry
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient import http
@@ -153,12 +153,6 @@ def test_an_unloaded_model_gives_its_memory_back(
     assert resident_bytes() - before < 0.5 * weights.nbytes
 
 
-def runtime_directory(server: TritonServer) -> Path:
-    variables = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
-    value = next(v for v in variables if v.startswith(b"BRISK_RUNTIME_DIR="))
-    return Path(os.fsdecode(value.partition(b"=")[2]))
-
-
 def wait_until_gone(control: http.InferenceServerClient, name: str) -> None:
     deadline_s = time.monotonic() + 20
     while time.monotonic() < deadline_s:
@@ -282,3 +276,18 @@ def test_a_missing_model_file_is_named(
     shutil.move(directory / "1" / "model.onnx", directory / "1" / "other.onnx")
     with pytest.raises(InferenceServerException, match=r"model\.onnx"):
         control.load_model("vanished")
+
+
+def test_a_relative_repository_path_is_the_servers_own(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    installation: ServerInstallation,
+    backends: Path,
+) -> None:
+    write_entry(tmp_path / "models", "relative", doubled())
+    monkeypatch.chdir(tmp_path)
+    with (
+        running_server(installation, Path("models"), backends, tmp_path / "log") as running,
+        InferenceClient(running.endpoints.http, Transport.HTTP) as client,
+    ):
+        assert client.infer("relative", {"x": np.ones((1, 4), np.float32)})["y"][0, 0] == 2

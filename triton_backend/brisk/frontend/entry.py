@@ -82,7 +82,7 @@ def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path
         path = path / DEFAULT_MODEL_FILE
     if not path.is_file():
         raise InvalidModelError(f"there is no model file {path}")
-    return path
+    return path.absolute()  # the runtime, which reads it, works in another directory
 
 
 def _device(arguments: Mapping[str, str]) -> str:
