@@ -174,7 +174,14 @@ class Connection:
                 send_record(self._socket, change, descriptor)
             send_record(self._socket, record)
         except OSError:
-            self._socket = None  # the receiver, which reads the end of it, makes a new one
+            self._break_line()
+
+    def _break_line(self) -> None:
+        """Whatever the reason, the receiver reads the end of the line and makes a new one."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket = None
 
     # --- receiving; the receiver's thread -------------------------------------------------
 
@@ -280,7 +287,7 @@ class Connection:
                 for change, descriptor in slab_records(self._arena.announce_all()):
                     send_record(line, change, descriptor)
             except OSError:
-                self._socket = None  # it died already: the receiver will see the end of it
+                self._break_line()  # it died already
             if self._load.failure is None:  # a model given up is not tried on another worker
                 self._send(self._load.begin())
             for record in self._pending.replay():

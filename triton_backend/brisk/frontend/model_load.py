@@ -91,6 +91,7 @@ class ModelLoad:
         """After a worker's death: the error to settle with where the load is to blame again."""
         if not self._is_loading or not mark.has_begun(self._arena.memory(self._mark)):
             return None
+        self._is_loading = False  # blamed once; the next worker begins anew, whenever it comes
         self._strikes += 1
         if self._strikes < MAX_LOAD_STRIKES:
             return None

@@ -87,7 +87,12 @@ def _start_if_absent(
                 "its own words are in the server's log"
             )
     place.prepare()
-    lock = place.try_lock()
+    try:
+        lock = place.try_lock()
+    except OSError as error:
+        raise InvalidConfigurationError(
+            f"the lock {place.lock_path} cannot be used: {error}"
+        ) from error
     if lock is None:
         return None
     os.close(lock)  # nobody is there; of several frontends that start one now, one gets the lock

@@ -1,0 +1,229 @@
+"""What dies is replaced and its requests are answered; every process here is really killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk.errors import InternalError, InvalidModelError, InvalidRequestError, UnavailableError
+from brisk.frontend.connection import Connection
+from brisk.wire.place import RuntimePlace
+from unit.runtime.runtime_process import (
+    SLOW_INPUT,
+    Answer,
+    describe,
+    infer,
+    kill,
+    opened,
+    processes_of,
+    submit,
+    supervisor_of,
+    wait_until,
+    worker_of,
+)
+
+ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
+
+
+def sixteen(connection: Connection) -> list[tuple[np.ndarray, Answer]]:
+    inputs = [ROWS + number for number in range(16)]
+    return [(value, submit(connection, value)[1]) for value in inputs]
+
+
+def assert_answered(sent: list[tuple[np.ndarray, Answer]]) -> None:
+    for value, answer in sent:
+        np.testing.assert_array_equal(answer.output(), -value)
+        assert answer.times == 1
+
+
+@pytest.fixture
+def logged() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def connection(place: RuntimePlace, quick: Path, logged: list[str]) -> Iterator[Connection]:
+    made = Connection(place, describe(quick), lambda level, text: logged.append(text))
+    made.open()
+    yield made
+    made.close()
+
+
+def test_requests_in_flight_survive_their_worker(
+    place: RuntimePlace, connection: Connection, slow: Path, logged: list[str]
+) -> None:
+    with opened(place, describe(slow)) as busy:
+        _, holding = submit(busy, SLOW_INPUT)
+        worker, supervisor = worker_of(place), supervisor_of(place)
+        sent = sixteen(connection)
+        assert not any(answer.has_come for _, answer in sent)
+        kill(worker)
+        assert_answered(sent)
+        holding.output()
+        assert holding.times == 1
+    assert supervisor_of(place) == supervisor
+    assert worker_of(place) != worker
+    assert any("connected to a new worker" in text and "16 requests" in text for text in logged)
+
+
+def test_requests_in_flight_survive_the_supervisor(
+    place: RuntimePlace, connection: Connection, slow: Path
+) -> None:
+    with opened(place, describe(slow)) as busy:
+        submit(busy, SLOW_INPUT)
+        supervisor, worker = supervisor_of(place), worker_of(place)
+        sent = sixteen(connection)
+        kill(supervisor)
+        assert_answered(sent)
+    assert not {supervisor, worker} & set(processes_of(place))
+
+
+def test_worker_after_worker_may_die_while_nothing_runs(
+    place: RuntimePlace, connection: Connection
+) -> None:
+    for _ in range(3):
+        kill(worker_of(place))
+        np.testing.assert_array_equal(infer(connection, ROWS), -ROWS)
+
+
+def test_a_request_that_ran_in_two_dying_workers_is_refused_by_name_and_others_go_on(
+    place: RuntimePlace, connection: Connection, slow: Path
+) -> None:
+    with opened(place, describe(slow)) as suspect:
+        _, answer = submit(suspect, SLOW_INPUT)
+        for _ in range(2):
+            time.sleep(0.2)
+            assert not answer.has_come
+            worker = worker_of(place)
+            kill(worker)
+            wait_until(lambda gone=worker: gone not in processes_of(place), "its end")  # type: ignore[misc]
+            wait_until(lambda: len(processes_of(place)) == 2, "another worker")
+        error = answer.wait().error
+        assert isinstance(error, InternalError)
+        assert "of model 'slow' was running when 2 workers died" in str(error)
+        assert answer.times == 1
+        np.testing.assert_array_equal(infer(connection, ROWS), -ROWS)
+        submit(suspect, SLOW_INPUT)[1].output()
+
+
+def test_a_request_that_only_waited_is_not_blamed(
+    place: RuntimePlace, connection: Connection, slow: Path
+) -> None:
+    with opened(place, describe(slow)) as busy:
+        first, second = (submit(busy, SLOW_INPUT)[1] for _ in range(2))
+        time.sleep(0.1)
+        kill(worker_of(place))
+        first.output()
+        second.output()
+
+
+def test_a_cancelled_request_is_answered_even_if_its_worker_dies(
+    place: RuntimePlace, slow: Path
+) -> None:
+    with opened(place, describe(slow)) as connection:
+        number, answer = submit(connection, SLOW_INPUT)
+        kill(worker_of(place))
+        connection.cancel(number)
+        answer.wait()
+        assert answer.times == 1
+
+
+def test_a_model_that_has_gone_meanwhile_is_told_after_a_restart(
+    place: RuntimePlace, connection: Connection, quick: Path
+) -> None:
+    quick.unlink()
+    kill(worker_of(place))
+    error = submit(connection, ROWS)[1].wait().error
+    assert isinstance(error, InvalidModelError)
+    assert "quick.onnx" in str(error)
+
+
+def test_a_runtime_that_cannot_be_restarted_makes_requests_unavailable_not_eternal(
+    place: RuntimePlace, connection: Connection
+) -> None:
+    """The lock cannot even be opened: an error of the system, none of ours."""
+    place.lock_path.unlink()
+    place.lock_path.mkdir()
+    kill(supervisor_of(place))
+    wait_until(lambda: not processes_of(place), "the end of the runtime")
+    errors = [submit(connection, ROWS)[1].wait().error for _ in range(2)]
+    assert all(isinstance(error, UnavailableError) for error in errors), errors
+    place.lock_path.rmdir()
+    deadline_s = time.monotonic() + 20.0
+    while submit(connection, ROWS)[1].wait().error is not None:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
+def test_a_record_that_cannot_be_sent_breaks_the_line_instead_of_being_forgotten(
+    connection: Connection,
+) -> None:
+    """The socket's buffer is too small for it; the next line's is not."""
+    assert connection._socket is not None
+    connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    staged = connection.stage([("x" * 50_000, "FP32", (1, 4), 16)])
+    answer = Answer()
+    connection.submit(staged, ["y"], "normal", None, answer)
+    assert isinstance(answer.wait().error, InvalidRequestError)
+    np.testing.assert_array_equal(infer(connection, ROWS), -ROWS)
+
+
+def test_a_runtime_that_nobody_needs_ends_and_leaves_nothing(
+    place: RuntimePlace, quick: Path
+) -> None:
+    with opened(place, describe(quick)) as connection:
+        infer(connection, ROWS)
+        time.sleep(1.2)
+        assert len(processes_of(place)) == 2, "it is needed while a connection is open"
+    time.sleep(0.3)
+    assert len(processes_of(place)) == 2, "it waits for the next one for a while"
+    wait_until(lambda: not processes_of(place), "the end of the runtime")
+    assert not place.base.exists()
+
+
+def test_a_connection_that_comes_as_a_runtime_ends_is_served(
+    place: RuntimePlace, quick: Path
+) -> None:
+    with opened(place, describe(quick)) as connection:
+        infer(connection, ROWS)
+    for pause_s in (0.95, 1.05):
+        time.sleep(pause_s)
+        with opened(place, describe(quick)) as connection:
+            np.testing.assert_array_equal(infer(connection, ROWS), -ROWS)
+
+
+def test_a_supervisor_told_to_end_ends_its_worker_and_leaves_nothing(
+    place: RuntimePlace, quick: Path
+) -> None:
+    with opened(place, describe(quick)) as connection:
+        infer(connection, ROWS)
+        supervisor, worker = supervisor_of(place), worker_of(place)
+        os.kill(supervisor, signal.SIGTERM)
+        wait_until(lambda: not {supervisor, worker} & set(processes_of(place)), "their end")
+        np.testing.assert_array_equal(infer(connection, ROWS), -ROWS)
+
+
+def test_a_second_runtime_for_a_place_gives_way(
+    place: RuntimePlace, connection: Connection
+) -> None:
+    before = processes_of(place)
+    environment = {
+        **os.environ,
+        "BRISK_RUNTIME_DIR": str(place.base),
+        "PYTHONPATH": str(Path(__file__).parents[3] / "triton_backend"),
+    }
+    second = subprocess.run(
+        [sys.executable, "-m", "brisk.runtime"], env=environment, timeout=30.0, check=False
+    )
+    assert second.returncode == 0
+    assert processes_of(place) == before
+    np.testing.assert_array_equal(infer(connection, ROWS), -ROWS)
