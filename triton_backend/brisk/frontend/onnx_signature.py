@@ -60,22 +60,27 @@ def read_signature(path: Path) -> ModelSignature:
             if not path.stat().st_size:
                 raise InvalidModelError(f"{path} is empty")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _model(memoryview(data).toreadonly(), path)
+                outcome = _model(memoryview(data).toreadonly())
     except OSError as error:
         raise InvalidModelError(f"{path} cannot be read: {error}") from error
+    if isinstance(outcome, str):
+        raise InvalidModelError(f"{path} is not a complete ONNX model: {outcome}")
+    return outcome
 
 
-def _model(data: memoryview, path: Path) -> ModelSignature:
-    with data:
-        try:
-            graphs = [value for number, value in _fields(data) if number == 7]
-            if len(graphs) != 1 or not isinstance(graphs[0], memoryview):
-                raise ValueError("it has no graph")
-            return _graph(graphs[0])
-        except (ValueError, IndexError, UnicodeDecodeError) as error:
-            raise InvalidModelError(f"{path} is not a complete ONNX model: {error}") from None
-        finally:
-            graphs = []
+def _model(data: memoryview) -> ModelSignature | str:
+    """The signature, or why there is none.
+
+    An exception would keep the frames it came through, their views of the file, and so the
+    mapping, which cannot be closed then.
+    """
+    try:
+        graphs = [value for number, value in _fields(data) if number == 7]
+        if len(graphs) != 1 or not isinstance(graphs[0], memoryview):
+            return "it has no graph"
+        return _graph(graphs[0])
+    except (ValueError, IndexError) as error:
+        return str(error)
 
 
 def _graph(data: memoryview) -> ModelSignature:
@@ -114,7 +119,7 @@ def _sizes(shape: memoryview) -> Iterator[int]:
     for number, dimension in _fields(shape):
         if number == 1 and isinstance(dimension, memoryview):
             size = next((value for field, value in _fields(dimension) if field == 1), -1)
-            yield size if isinstance(size, int) and size >= 0 else -1
+            yield size if isinstance(size, int) and size < 2**63 else -1  # else it is negative
 
 
 def _message(data: memoryview | None, wanted: int) -> memoryview | None:

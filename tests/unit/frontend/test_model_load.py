@@ -1,0 +1,73 @@
+"""A model's load is blamed for the workers that die of it, and for no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from brisk.errors import InternalError, InvalidModelError
+from brisk.frontend.model_load import MAX_LOAD_STRIKES, ModelDescription, ModelLoad
+from brisk.wire import mark
+from brisk.wire.arena import Arena
+from brisk.wire.records import ModelLoaded
+
+MODEL = ModelDescription("resnet", 3, "/m.onnx", 0, False, 8, "normal")
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    made = Arena()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def load(arena: Arena) -> ModelLoad:
+    return ModelLoad(MODEL, arena)
+
+
+def begin_in_worker(load: ModelLoad, arena: Arena) -> None:
+    mark.begin(arena.memory(load.begin().mark))
+
+
+def test_a_load_that_ends_every_worker_is_given_up_by_name(load: ModelLoad, arena: Arena) -> None:
+    for _ in range(MAX_LOAD_STRIKES - 1):
+        begin_in_worker(load, arena)
+        assert load.strike() is None
+    begin_in_worker(load, arena)
+    error = load.strike()
+    assert isinstance(error, InternalError)
+    assert f"'resnet' version 3 ended {MAX_LOAD_STRIKES} workers" in str(error)
+
+
+def test_one_death_is_blamed_once_however_often_a_restart_fails(
+    load: ModelLoad, arena: Arena
+) -> None:
+    begin_in_worker(load, arena)
+    assert [load.strike() for _ in range(10)] == [None] * 10
+
+
+def test_a_load_that_had_not_begun_is_not_blamed(load: ModelLoad) -> None:
+    for _ in range(10):
+        load.begin()
+        assert load.strike() is None
+
+
+def test_a_loaded_model_is_not_blamed_and_starts_afresh(load: ModelLoad, arena: Arena) -> None:
+    for _ in range(4):
+        begin_in_worker(load, arena)
+        assert load.strike() is None
+        begin_in_worker(load, arena)
+        load.settle(ModelLoaded(0, 7))
+        assert load.strike() is None
+    assert load.wait() == 7
+
+
+def test_a_failed_load_raises_its_error_and_refuses_requests(load: ModelLoad) -> None:
+    error = InvalidModelError("no")
+    assert (load.failure, load.is_settled) == (None, False)
+    load.settle(error)
+    assert load.failure is error
+    with pytest.raises(InvalidModelError, match="no"):
+        load.wait()

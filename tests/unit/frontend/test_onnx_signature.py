@@ -1,0 +1,151 @@
+"""Signatures read from a file's bytes agree with the onnx package; damage is told as such."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.backend.test.case.node import collect_testcases
+
+from brisk.errors import InvalidModelError
+from brisk.frontend.onnx_signature import ModelSignature, TensorSignature, read_signature
+from brisk.wire.datatypes import BY_ELEMENT_NAME
+
+NAMES = {
+    **{
+        getattr(TensorProto, element.upper()): element
+        for element in BY_ELEMENT_NAME
+        if element not in ("float32", "float64")
+    },
+    TensorProto.FLOAT: "float32",
+    TensorProto.DOUBLE: "float64",
+}
+
+
+def expected_tensor(value: onnx.ValueInfoProto) -> TensorSignature | None:
+    tensor = value.type.tensor_type
+    if not value.type.HasField("tensor_type") or tensor.elem_type not in NAMES:
+        return None
+    shape = None
+    if tensor.HasField("shape"):
+        shape = tuple(
+            size.dim_value if size.HasField("dim_value") and size.dim_value >= 0 else -1
+            for size in tensor.shape.dim
+        )
+    return TensorSignature(value.name, BY_ELEMENT_NAME[NAMES[tensor.elem_type]], shape)
+
+
+def expected_signature(model: onnx.ModelProto) -> ModelSignature | None:
+    """None where Triton could not serve it."""
+    constants = {constant.name for constant in model.graph.initializer}
+    inputs = [expected_tensor(v) for v in model.graph.input if v.name not in constants]
+    outputs = [expected_tensor(v) for v in model.graph.output]
+    if None in inputs or None in outputs:
+        return None
+    return ModelSignature(
+        tuple(one for one in inputs if one), tuple(one for one in outputs if one)
+    )
+
+
+def model_of(*shapes: list[int | str | None] | None) -> onnx.ModelProto:
+    inputs = [
+        helper.make_tensor_value_info(f"x{position}", TensorProto.FLOAT, shape)
+        for position, shape in enumerate(shapes)
+    ]
+    weight = numpy_helper.from_array(np.ones((3, 5), np.float32), "w")
+    inputs.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [3, 5]))
+    output = helper.make_tensor_value_info("y", TensorProto.BFLOAT16, None)
+    nodes = [helper.make_node("Add", ["x0", "w"], ["y"])]
+    return helper.make_model(helper.make_graph(nodes, "g", inputs, [output], [weight]))
+
+
+def saved(tmp_path: Path, data: bytes) -> Path:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data)
+    return path
+
+
+def test_the_models_of_all_onnx_node_cases_are_read_as_onnx_reads_them(tmp_path: Path) -> None:
+    served = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the cases themselves overflow on purpose
+        cases = collect_testcases(None)
+    for case in cases:
+        expected = expected_signature(case.model)
+        path = saved(tmp_path, case.model.SerializeToString())
+        if expected is None:
+            with pytest.raises(InvalidModelError):
+                read_signature(path)
+        else:
+            assert read_signature(path) == expected, case.name
+            served += 1
+    assert served > 1000
+
+
+def test_every_kind_of_size_is_understood(tmp_path: Path) -> None:
+    model = model_of([], [0, 7], ["n", None, 2**40], None, [-1, 3])
+    signature = read_signature(saved(tmp_path, model.SerializeToString()))
+    shapes = [tensor.shape for tensor in signature.inputs]
+    assert shapes == [(), (0, 7), (-1, -1, 2**40), None, (-1, 3)]
+    assert signature.outputs == (TensorSignature("y", BY_ELEMENT_NAME["bfloat16"], None),)
+    assert signature == expected_signature(model)
+
+
+def test_weights_are_no_inputs(tmp_path: Path) -> None:
+    signature = read_signature(saved(tmp_path, model_of([1]).SerializeToString()))
+    assert [tensor.name for tensor in signature.inputs] == ["x0"]
+
+
+def test_a_model_cut_short_anywhere_is_refused_or_lacks_nothing(tmp_path: Path) -> None:
+    """Fields behind the graph are not needed: a cut between two of them goes unnoticed."""
+    data = model_of(["n", 3], [2]).SerializeToString()
+    whole = read_signature(saved(tmp_path, data))
+    refused = 0
+    for length in range(len(data)):
+        try:
+            assert read_signature(saved(tmp_path, data[:length])) == whole
+        except InvalidModelError:
+            refused += 1
+    assert refused > 0.9 * len(data)
+
+
+def test_damaged_models_are_read_or_refused_and_nothing_else(tmp_path: Path) -> None:
+    source = random.Random(11)
+    data = model_of(["n", 3], [2]).SerializeToString()
+    for _ in range(3000):
+        damaged = bytearray(data)
+        for _ in range(source.randint(1, 3)):
+            damaged[source.randrange(len(damaged))] = source.randrange(256)
+        try:
+            read_signature(saved(tmp_path, bytes(damaged)))
+        except InvalidModelError:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "is empty"),
+        (b"\0" * 100, "is not a complete ONNX model"),
+        (b"PK\x03\x04 a zip file", "is not a complete ONNX model"),
+        (b"<html>not found</html>", "is not a complete ONNX model"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is not a complete ONNX model"),
+        (b"\x08\x08", "it has no graph"),
+        (b"\xff" * 40, "it is no protocol buffer"),
+    ],
+)
+def test_what_is_no_model_is_named(tmp_path: Path, data: bytes, reason: str) -> None:
+    with pytest.raises(InvalidModelError, match=reason):
+        read_signature(saved(tmp_path, data))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidModelError, match=r"absent\.onnx cannot be read"):
+        read_signature(tmp_path / "absent.onnx")
+    with pytest.raises(InvalidModelError, match="cannot be read"):
+        read_signature(tmp_path)

@@ -1,0 +1,102 @@
+"""Parameters of entries and requests: what is understood, and how problems are told."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brisk.errors import InvalidConfigurationError, InvalidRequestError
+from brisk.frontend.parameters import (
+    DEFAULT_MAX_QUEUE_SIZE,
+    JOB_CLASSES,
+    ONNXRUNTIME_PARAMETERS,
+    parse_parameters,
+    request_class,
+)
+
+
+def said(**values: str) -> dict[str, dict[str, str]]:
+    return {name: {"string_value": value} for name, value in values.items()}
+
+
+def test_nothing_said_means_the_defaults() -> None:
+    parameters = parse_parameters({})
+    assert parameters.job_class == "normal"
+    assert parameters.max_queue_size == DEFAULT_MAX_QUEUE_SIZE
+    assert parameters.foreign == parameters.ignored_onnxruntime == ()
+
+
+def test_what_is_said_is_taken() -> None:
+    parameters = parse_parameters(said(brisk_class="realtime", brisk_max_queue_size=" 17 "))
+    assert (parameters.job_class, parameters.max_queue_size) == ("realtime", 17)
+
+
+def test_parameters_of_the_onnx_runtime_backend_are_accepted_and_listed() -> None:
+    parameters = parse_parameters({name: {"string_value": "1"} for name in ONNXRUNTIME_PARAMETERS})
+    assert parameters.ignored_onnxruntime == tuple(sorted(ONNXRUNTIME_PARAMETERS))
+    assert parameters.foreign == ()
+
+
+def test_parameters_of_others_are_listed_not_refused() -> None:
+    parameters = parse_parameters(said(EXECUTION_ENV_PATH="/x", author="me"))
+    assert parameters.foreign == ("EXECUTION_ENV_PATH", "author")
+
+
+def test_all_problems_are_told_together() -> None:
+    wrong = said(brisk_class="fast", brisk_max_queue_size="none", brisk_clas="normal")
+    with pytest.raises(InvalidConfigurationError) as caught:
+        parse_parameters(wrong)
+    text = str(caught.value)
+    assert "brisk_class must be one of realtime, normal, besteffort, not 'fast'" in text
+    assert "brisk_max_queue_size must be a whole number from 1 to 2147483647, not 'none'" in text
+    assert "unknown parameter 'brisk_clas', did you mean 'brisk_class'?" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("brisk_max_queue", "brisk_max_queue_size"),
+        ("BRISK_CLASS", "brisk_class"),
+        ("brisk_zzz", "brisk_"),
+    ],
+)
+def test_the_nearest_name_is_proposed(name: str, nearest: str) -> None:
+    with pytest.raises(InvalidConfigurationError, match=f"'{name}', did you mean '{nearest}"):
+        parse_parameters(said(**{name: "1"}))
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "2147483648", "", "1e3", "9" * 5000])
+def test_a_queue_size_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidConfigurationError, match="brisk_max_queue_size"):
+        parse_parameters(said(brisk_max_queue_size=text))
+
+
+@given(st.dictionaries(st.text(max_size=25) | st.just("brisk_class"), st.text(max_size=10)))
+def test_any_parameters_are_parsed_or_refused(values: dict[str, str]) -> None:
+    try:
+        parameters = parse_parameters(said(**values))
+    except InvalidConfigurationError:
+        return
+    assert parameters.job_class in JOB_CLASSES
+
+
+def test_a_request_s_class_wins_over_the_entry_s() -> None:
+    assert request_class({}, "besteffort") == "besteffort"
+    assert request_class({"brisk_class": "realtime", "other": 3}, "normal") == "realtime"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"brisk_class": "fast"}, "must be one of realtime, normal, besteffort, not 'fast'"),
+        ({"brisk_class": 1}, "not 1"),
+        ({"brisk_class": None}, "not None"),
+        ({"brisk_priority": 1}, "unknown request parameter 'brisk_priority'"),
+    ],
+)
+def test_a_request_that_asks_for_something_unknown_is_refused(
+    parameters: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=reason):
+        request_class(parameters, "normal")
