@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brisk.errors import ProtocolError
-from brisk.wire.codec import MAX_INTEGER, MAX_RECORD_BYTES, decode_record, encode_record
+from brisk.wire.codec import MAX_RECORD_BYTES, decode_record, encode_record
+from brisk.wire.coders import MAX_INTEGER
 from brisk.wire.records import (
     RECORD_TYPES,
     AttachSlab,
