@@ -37,11 +37,14 @@ def complete(signature: ModelSignature, config: Mapping[str, Any]) -> Completion
     )
     configured = int(config.get("max_batch_size", 0))
     if configured > 0 and not batchable:
-        fixed = next(t for t in tensors if not t.shape or t.shape[0] != -1)
-        raise InvalidConfigurationError(
-            f"max_batch_size is {configured}, but '{fixed.name}' of the model has shape "
-            f"{list(fixed.shape or ())}, whose first size is not dynamic"
-        )
+        fixed = next((t for t in tensors if not t.shape or t.shape[0] != -1), None)
+        reason = "the model has no tensors"
+        if fixed is not None:
+            shape = list(fixed.shape or ())
+            reason = (
+                f"'{fixed.name}' of the model has shape {shape}, whose first size is not dynamic"
+            )
+        raise InvalidConfigurationError(f"max_batch_size is {configured}, but {reason}")
     said = bool(config.get("input")) or bool(config.get("output"))
     guessed = DEFAULT_MAX_BATCH_SIZE if batchable and not said else 0
     max_batch_size = configured or guessed

@@ -1,0 +1,110 @@
+"""Completing a configuration: what the model says, and only where the entry says nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from brisk.errors import InvalidConfigurationError
+from brisk.frontend.completion import DEFAULT_MAX_BATCH_SIZE, complete
+from brisk.frontend.onnx_signature import ModelSignature, TensorSignature
+from brisk.wire.datatypes import DATATYPES
+
+Shape = tuple[int, ...] | None
+
+
+def tensor(name: str, shape: Shape, datatype: str = "FP32") -> TensorSignature:
+    return TensorSignature(name, DATATYPES[datatype], shape)
+
+
+def signature(input_shape: Shape, output_shape: Shape) -> ModelSignature:
+    return ModelSignature((tensor("x", input_shape),), (tensor("y", output_shape),))
+
+
+BATCHABLE = signature((-1, 3), (-1,))
+FIXED = signature((1, 3), (1, 5))
+
+
+def entry(name: str, **fields: Any) -> dict[str, Any]:
+    return {"name": name, "data_type": "TYPE_FP32", **fields}
+
+
+def test_a_model_of_symbolic_first_sizes_is_batched() -> None:
+    completion = complete(BATCHABLE, {})
+    assert completion.max_batch_size == DEFAULT_MAX_BATCH_SIZE
+    assert completion.has_dynamic_batching
+    assert completion.inputs == (entry("x", dims=[3]),)
+    assert completion.outputs == (entry("y", dims=[1]),)
+
+
+def test_a_model_of_fixed_sizes_is_not_batched() -> None:
+    completion = complete(FIXED, {})
+    assert (completion.max_batch_size, completion.has_dynamic_batching) == (0, False)
+    assert completion.inputs == (entry("x", dims=[1, 3]),)
+
+
+@pytest.mark.parametrize("shapes", [((-1, 3), (1, 5)), ((1, 3), (-1, 5)), ((-1,), ())])
+def test_one_fixed_first_size_is_enough_not_to_batch(shapes: tuple[Shape, Shape]) -> None:
+    assert complete(signature(*shapes), {}).max_batch_size == 0
+
+
+def test_a_scalar_is_told_as_one_element() -> None:
+    assert complete(signature((), (2,)), {}).inputs == (entry("x", dims=[1]),)
+
+
+def test_a_batch_size_that_is_said_is_kept_and_no_scheduler_added() -> None:
+    completion = complete(BATCHABLE, {"max_batch_size": 32})
+    assert (completion.max_batch_size, completion.has_dynamic_batching) == (32, False)
+    assert completion.inputs == (entry("x", dims=[3]),)
+
+
+def test_a_batch_size_that_the_model_cannot_have_is_refused_by_name() -> None:
+    with pytest.raises(
+        InvalidConfigurationError, match=r"max_batch_size is 8, but 'x' .*\[1, 3\]"
+    ):
+        complete(FIXED, {"max_batch_size": 8})
+
+
+def test_a_batch_size_for_a_model_without_tensors_is_refused_too() -> None:
+    with pytest.raises(InvalidConfigurationError, match="max_batch_size is 8"):
+        complete(ModelSignature((), ()), {"max_batch_size": 8})
+
+
+@pytest.mark.parametrize("scheduler", ["dynamic_batching", "sequence_batching"])
+def test_a_scheduler_that_is_said_is_left_alone(scheduler: str) -> None:
+    completion = complete(BATCHABLE, {scheduler: {}})
+    assert completion.max_batch_size == DEFAULT_MAX_BATCH_SIZE
+    assert not completion.has_dynamic_batching
+
+
+def test_who_describes_tensors_without_a_batch_wants_none() -> None:
+    completion = complete(BATCHABLE, {"input": [entry("x", dims=[-1, 3])]})
+    assert completion.max_batch_size == 0
+    assert completion.inputs == ()
+    assert completion.outputs == (entry("y", dims=[-1]),)
+
+
+def test_inputs_that_are_missing_are_added_to_those_said() -> None:
+    both = ModelSignature((tensor("a", (1,)), tensor("b", (2,))), (tensor("y", (3,)),))
+    completion = complete(both, {"input": [entry("a", dims=[1])]})
+    assert completion.inputs == (entry("b", dims=[2]),)
+
+
+def test_outputs_may_be_left_out_on_purpose() -> None:
+    both = ModelSignature((tensor("x", (1,)),), (tensor("y", (1,)), tensor("z", (1,))))
+    assert complete(both, {"output": [entry("z", dims=[1])]}).outputs == ()
+
+
+def test_an_unknown_rank_must_be_said() -> None:
+    with pytest.raises(InvalidConfigurationError, match="rank of 'x': give its dims"):
+        complete(signature(None, (1,)), {})
+    said = {"input": [entry("x", dims=[-1])]}
+    assert complete(signature(None, (1,)), said).inputs == ()
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+def test_datatypes_have_their_configuration_name(datatype: str) -> None:
+    both = ModelSignature((tensor("x", (1,), datatype),), (tensor("y", (1,)),))
+    expected = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+    assert complete(both, {}).inputs[0]["data_type"] == expected

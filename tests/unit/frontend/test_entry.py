@@ -1,0 +1,114 @@
+"""A model entry as Triton hands it over: its file, device, tensors and parameters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brisk.errors import InvalidConfigurationError, InvalidModelError
+from brisk.frontend.entry import find_model, read_entry
+
+
+def make_file(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
+def arguments(directory: Path, config: dict[str, Any], **changes: str) -> dict[str, str]:
+    return {
+        "model_name": "resnet",
+        "model_version": "3",
+        "model_repository": str(directory),
+        "model_config": json.dumps(config),
+        "model_instance_kind": "CPU",
+        "model_instance_device_id": "0",
+        **changes,
+    }
+
+
+def test_the_model_is_model_onnx_in_its_version(tmp_path: Path) -> None:
+    file = make_file(tmp_path / "3" / "model.onnx")
+    assert find_model(tmp_path, 3, {}) == file
+    assert find_model(tmp_path, 3, {"default_model_filename": ""}) == file
+    assert find_model(tmp_path, 3, {"default_model_filename": "model.py"}) == file
+
+
+def test_another_file_may_be_named(tmp_path: Path) -> None:
+    make_file(tmp_path / "3" / "model.onnx")
+    file = make_file(tmp_path / "3" / "other.onnx")
+    assert find_model(tmp_path, 3, {"default_model_filename": "other.onnx"}) == file
+
+
+def test_a_directory_holds_a_model_with_external_data(tmp_path: Path) -> None:
+    file = make_file(tmp_path / "3" / "model.onnx" / "model.onnx")
+    assert find_model(tmp_path, 3, {}) == file
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    make_file(tmp_path / "2" / "model.onnx")
+    with pytest.raises(InvalidModelError, match=r"no model file .*/3/model\.onnx"):
+        find_model(tmp_path, 3, {})
+    (tmp_path / "3" / "model.onnx").mkdir(parents=True)
+    with pytest.raises(InvalidModelError, match=r"no model file .*/3/model\.onnx/model\.onnx"):
+        find_model(tmp_path, 3, {})
+
+
+def test_an_entry_is_read_whole(tmp_path: Path) -> None:
+    file = make_file(tmp_path / "3" / "model.onnx")
+    config = {
+        "max_batch_size": 8,
+        "dynamic_batching": {},
+        "input": [
+            {"name": "a", "data_type": "TYPE_BF16", "dims": [1]},
+            {"name": "b", "data_type": "TYPE_FP32", "dims": [1]},
+        ],
+        "output": [{"name": "z"}, {"name": "y"}],
+        "parameters": {"brisk_class": {"string_value": "besteffort"}},
+    }
+    entry = read_entry(arguments(tmp_path, config))
+    assert (entry.name, entry.version, entry.model_path) == ("resnet", 3, file)
+    assert entry.outputs == ("z", "y")
+    assert entry.bfloat16_inputs == {"a"}
+    description = entry.describe()
+    assert description.path == str(file)
+    assert (description.max_batch_size, description.batching) == (8, True)
+    assert description.job_class == "besteffort"
+
+
+@pytest.mark.parametrize(
+    "config", [{"max_batch_size": 8}, {"max_batch_size": 1, "dynamic_batching": {}}, {}]
+)
+def test_requests_are_joined_only_where_the_entry_asks_for_it(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    make_file(tmp_path / "3" / "model.onnx")
+    assert not read_entry(arguments(tmp_path, config)).describe().batching
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "device"),
+    [("CPU", "0", "cpu"), ("AUTO", "0", "cpu"), ("GPU", "0", "cuda:0"), ("GPU", "2", "cuda:2")],
+)
+def test_the_instance_kind_says_the_device(
+    tmp_path: Path, kind: str, number: str, device: str
+) -> None:
+    make_file(tmp_path / "3" / "model.onnx")
+    changes = {"model_instance_kind": kind, "model_instance_device_id": number}
+    assert read_entry(arguments(tmp_path, {}, **changes)).device == device
+
+
+def test_an_instance_kind_that_is_not_served_is_named(tmp_path: Path) -> None:
+    make_file(tmp_path / "3" / "model.onnx")
+    with pytest.raises(InvalidConfigurationError, match="KIND_MODEL is not served"):
+        read_entry(arguments(tmp_path, {}, model_instance_kind="MODEL"))
+
+
+def test_a_wrong_parameter_is_the_entry_s_fault(tmp_path: Path) -> None:
+    make_file(tmp_path / "3" / "model.onnx")
+    config = {"parameters": {"brisk_clas": {"string_value": "x"}}}
+    with pytest.raises(InvalidConfigurationError, match="did you mean 'brisk_class'"):
+        read_entry(arguments(tmp_path, config))
