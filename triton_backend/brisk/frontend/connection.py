@@ -201,6 +201,8 @@ class Connection:
                 if not self._closing:
                     line = self._recover()
                     receiver = None if line is None else Receiver(line)
+        if line is not None:  # closing was seen before the end of the line was read
+            line.close()
 
     def _take(self, record: Record, descriptor: int | None) -> None:
         if isinstance(record, Result):

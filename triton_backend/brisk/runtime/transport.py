@@ -20,7 +20,7 @@ MAX_OUTBOX_RECORDS = 65536
 """Records a peer may leave unread before its connection is given up."""
 
 RECORDS_PER_TURN = 32
-"""Records read from one peer before the next one has its turn."""
+"""Records read from a peer in one ``poll``; the peers are read in turns, a record each."""
 
 
 class Peer:
@@ -55,6 +55,9 @@ class Peer:
         self.pid = pid
         self.parent = 0
         self.orphaned_ns: int | None = None
+
+
+_READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +110,20 @@ class Transport:
         found = self._poll.poll(-1 if timeout_s is None else timeout_s)
         if not found:
             self._accept_again()
-        for descriptor, events in found:
-            if descriptor == self._listener.fileno():
-                self._accept()
-            elif descriptor == self._alarm:
-                os.eventfd_read(self._alarm)
-            elif (peer := self._peers.get(descriptor)) is not None:
-                if events & select.EPOLLOUT:
-                    self._flush(peer)
-                if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
-                    yield from self._read(peer)
+        for _ in range(RECORDS_PER_TURN):
+            for descriptor, events in found:
+                if (peer := self._peers.get(descriptor)) is not None:
+                    if events & select.EPOLLOUT:
+                        self._flush(peer)
+                    if events & _READABLE and (arrival := self._read(peer)) is not None:
+                        yield arrival
+                elif descriptor == self._alarm:
+                    os.eventfd_read(self._alarm)
+                elif descriptor == self._listener.fileno():
+                    self._accept()
+            # Asking again costs less than a read that finds nothing and raises.
+            if not found or not (found := self._poll.poll(0)):
+                break
         while self._departures:
             yield self._departures.popleft()
 
@@ -178,21 +185,21 @@ class Transport:
             self._is_accepting = True
             self._poll.modify(self._listener.fileno(), select.EPOLLIN)
 
-    def _read(self, peer: Peer) -> Iterator[Arrival]:
-        for _ in range(RECORDS_PER_TURN):
-            if not peer.is_open:
-                return
-            try:
-                record, descriptor = peer.receiver.receive()
-            except BlockingIOError:
-                return
-            except (EOFError, ConnectionError):
-                self.drop(peer, None)
-                return
-            except (ProtocolError, OSError) as error:
-                self.drop(peer, str(error))
-                return
-            yield Arrival(peer, record, descriptor)
+    def _read(self, peer: Peer) -> Arrival | None:
+        """One record, where there is one; a peer that cannot be read is dropped."""
+        if not peer.is_open:
+            return None
+        try:
+            record, descriptor = peer.receiver.receive()
+        except BlockingIOError:
+            return None
+        except (EOFError, ConnectionError):
+            self.drop(peer, None)
+            return None
+        except (ProtocolError, OSError) as error:
+            self.drop(peer, str(error))
+            return None
+        return Arrival(peer, record, descriptor)
 
     def _flush(self, peer: Peer) -> None:
         while peer.outbox:

@@ -50,11 +50,12 @@ def send_record(connection: socket.socket, record: Record, descriptor: int | Non
 class Receiver:
     """Reads records from one connection into a buffer of its own. One thread at a time."""
 
-    __slots__ = ("_buffer", "_connection")
+    __slots__ = ("_buffer", "_buffers", "_connection")
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._buffer = bytearray(MAX_RECORD_BYTES)
+        self._buffer = memoryview(bytearray(MAX_RECORD_BYTES))
+        self._buffers = (self._buffer,)
 
     def receive(self) -> tuple[Record, int | None]:
         """The next record and the descriptor that came with an AttachSlab, now the caller's.
@@ -63,7 +64,7 @@ class Receiver:
         OSError as the socket does.
         """
         size, ancillary, flags, _ = self._connection.recvmsg_into(
-            (self._buffer,), _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+            self._buffers, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
         )
         descriptors = _descriptors(ancillary) if ancillary else []
         try:
@@ -71,7 +72,7 @@ class Receiver:
                 raise EOFError("the connection is closed")
             if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 raise ProtocolError(f"a message of more than {MAX_RECORD_BYTES} bytes")
-            record = decode_record(bytes(memoryview(self._buffer)[:size]))
+            record = decode_record(self._buffer[:size])
             if len(descriptors) != (1 if isinstance(record, AttachSlab) else 0):
                 raise ProtocolError(f"{type(record).__name__} with {len(descriptors)} descriptors")
         except BaseException:

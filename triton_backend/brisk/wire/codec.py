@@ -33,7 +33,7 @@ def encode_record(record: Record) -> bytes:
     return data
 
 
-def decode_record(data: bytes | bytearray) -> Record:
+def decode_record(data: bytes | memoryview) -> Record:
     """The record in ``data``; ProtocolError for anything that is not exactly one record."""
     try:
         document = json.loads(str(data, "ascii"))
