@@ -19,6 +19,7 @@ from brisk_client.benchmarks.pressure_sampling import (
     MemorySample,
     MemorySampler,
     growth,
+    since,
 )
 from brisk_client.benchmarks.served_server import benchmark_server
 from brisk_client.report import Check, Report, plot_bars, show, write_json
@@ -30,15 +31,19 @@ GROWTH_LIMIT = 0.02
 WINDOW_S = 10.0
 """Means of the first and of the last so many seconds are compared."""
 
+WARM_UP_S = 20.0
+"""Until buffers and heaps have the size that so many requests at once need."""
+
 NOTES = (
     "rss: resident bytes of all processes of the kind, shared pages counted in each; memfd: "
     "Brisk's tensor memory, each region once; dev_shm: all files in /dev/shm (Triton's own)",
-    "growth: mean of the last window over the mean of the first; the warm-up comes before both",
+    f"growth: mean of the last window over the mean of the first; {WARM_UP_S:g} s of warm-up by "
+    "the same clients come before both",
 )
 
 
 def run(quick: bool = False, clients: int = 64, seconds: float = 60.0) -> Report:
-    """Ask with ``clients`` for ``seconds`` (12 where ``quick``), after a warm-up of a quarter."""
+    """Ask with ``clients`` for ``seconds`` (12 where ``quick``) after the warm-up."""
     seconds = 12.0 if quick else seconds
     window_s = min(WINDOW_S, seconds / 3)
     report = Report(
@@ -49,14 +54,21 @@ def run(quick: bool = False, clients: int = 64, seconds: float = 60.0) -> Report
         checks=[],
         notes=list(NOTES),
     )
-    with benchmark_server(REPOSITORY, {}) as server:
-        endpoints = (REPOSITORY, server.http, server.grpc, clients)
-        with PressureClients(*endpoints, seconds / 4) as warming:
-            warming.wait()
-        with MemorySampler(server) as sampler, PressureClients(*endpoints, seconds) as asking:
-            outcome = asking.wait()
+    with (
+        benchmark_server(REPOSITORY, {}) as server,
+        PressureClients(
+            REPOSITORY,
+            server.http,
+            server.grpc,
+            count=clients,
+            warm_up_s=WARM_UP_S,
+            duration_s=seconds,
+        ) as asking,
+        MemorySampler(server) as sampler,
+    ):
+        outcome = asking.wait()
     _add_latency(report, outcome, seconds)
-    _add_memory(report, sampler.samples, window_s)
+    _add_memory(report, since(sampler.samples, WARM_UP_S, seconds), window_s)
     return report
 
 

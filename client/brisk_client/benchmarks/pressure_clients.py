@@ -1,6 +1,7 @@
 """Clients that ask without pause: threads of one child process, half HTTP, half gRPC.
 
 A process of its own, so that the clients' interpreter lock delays no measurement of the parent.
+Answers of the warm-up are checked, too, but their times are left out.
 """
 
 from __future__ import annotations
@@ -37,14 +38,23 @@ class PressureClients:
     """``count`` clients in a child process; a context manager that ends it."""
 
     def __init__(
-        self, repository: Path, http: str, grpc: str, count: int, duration_s: float
+        self,
+        repository: Path,
+        http: str,
+        grpc: str,
+        *,
+        count: int,
+        warm_up_s: float,
+        duration_s: float,
     ) -> None:
-        """Start; every client asks for ``duration_s`` once all are connected."""
-        self._timeout_s = duration_s + _GRACE_S
-        arguments = [str(repository), http, grpc, str(count), str(duration_s)]
+        """Start; returns when all are connected and begin, or when one could not."""
+        self._timeout_s = warm_up_s + duration_s + _GRACE_S
+        arguments = [str(repository), http, grpc, str(count), str(warm_up_s), str(duration_s)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, *arguments], stdout=subprocess.PIPE
+            [sys.executable, "-m", __name__, *arguments], stdout=subprocess.PIPE, bufsize=0
         )
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
 
     def __enter__(self) -> PressureClients:
         return self
@@ -71,9 +81,10 @@ class _Tally:
     errors: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, model: str, seconds: float, problem: str) -> None:
+    def add(self, model: str, seconds: float | None, problem: str) -> None:
         with self.lock:
-            self.latency_s.setdefault(model, []).append(seconds)
+            if seconds is not None:
+                self.latency_s.setdefault(model, []).append(seconds)
             if problem:
                 self.wrong += 1
                 self.errors[f"wrong: {model}: {problem}"] += 1
@@ -87,14 +98,16 @@ def _ask(
     url: str,
     transport: Transport,
     questions: list[tuple[str, Expectation]],
-    duration_s: float,
+    times_s: tuple[float, float],
     ready: threading.Barrier,
     tally: _Tally,
 ) -> None:
-    """One client: the questions in turn until the time is over."""
+    """One client: the questions in turn until the time is over. ``times_s``: warm-up, then."""
+    warm_up_s, duration_s = times_s
     with InferenceClient(url, transport) as client:
         ready.wait(timeout=_GRACE_S)
-        end_s = time.monotonic() + duration_s
+        warm_s = time.monotonic() + warm_up_s
+        end_s = warm_s + duration_s
         position = 0
         while time.monotonic() < end_s:
             model, expectation = questions[position % len(questions)]
@@ -105,22 +118,26 @@ def _ask(
             except (InferenceServerException, OSError) as error:
                 tally.add_error(f"{type(error).__name__}: {error}")
                 continue
-            seconds = time.monotonic() - before_s
+            seconds = time.monotonic() - before_s if before_s >= warm_s else None
             tally.add(model, seconds, difference(outputs, expectation.outputs))
 
 
-def _serve(repository: Path, http: str, grpc: str, count: int, duration_s: float) -> None:
+def _serve(
+    repository: Path, http: str, grpc: str, count: int, times_s: tuple[float, float]
+) -> None:
     entries = sorted(file.parent for file in repository.glob(f"*/{EXPECTED}"))
     questions = [(entry.name, each) for entry in entries for each in read_expectations(entry)]
     tally = _Tally()
-    ready = threading.Barrier(count)
+    ready = threading.Barrier(count + 1)
     threads = []
     for number in range(count):
         transport, url = ((Transport.HTTP, http), (Transport.GRPC, grpc))[number % 2]
         turned = questions[number % len(questions) :] + questions[: number % len(questions)]
-        arguments = (url, transport, turned, duration_s, ready, tally)
+        arguments = (url, transport, turned, times_s, ready, tally)
         threads.append(threading.Thread(target=_ask, args=arguments))
         threads[-1].start()
+    ready.wait(timeout=_GRACE_S)
+    print("begun", flush=True)
     for thread in threads:
         thread.join()
     shown = dict(tally.errors.most_common(_SHOWN_ERRORS))
@@ -129,5 +146,5 @@ def _serve(repository: Path, http: str, grpc: str, count: int, duration_s: float
 
 
 if __name__ == "__main__":
-    folder, http_url, grpc_url, clients, seconds = sys.argv[1:]
-    _serve(Path(folder), http_url, grpc_url, int(clients), float(seconds))
+    folder, http_url, grpc_url, clients, warm_up, seconds = sys.argv[1:]
+    _serve(Path(folder), http_url, grpc_url, int(clients), (float(warm_up), float(seconds)))

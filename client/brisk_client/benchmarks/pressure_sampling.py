@@ -83,12 +83,23 @@ def _memfds(pid: int) -> dict[int, int]:
     return sizes
 
 
+def since(
+    samples: Sequence[MemorySample], begin_s: float, duration_s: float
+) -> list[MemorySample]:
+    """The samples of the ``duration_s`` that began at ``begin_s``, their times counted from it."""
+    return [
+        MemorySample(sample.at_s - begin_s, sample.held_bytes)
+        for sample in samples
+        if begin_s <= sample.at_s <= begin_s + duration_s
+    ]
+
+
 def growth(samples: Sequence[MemorySample], name: str, window_s: float) -> float:
     """Mean of the last ``window_s`` over that of the first, less 1; 0 where nothing is held.
 
     Raises ValueError where the samples do not cover both.
     """
-    if not samples or samples[-1].at_s < 2 * window_s:
+    if not samples or samples[-1].at_s < 2 * window_s - INTERVAL_S:
         raise ValueError(f"the samples are shorter than twice {window_s:g} s")
     last_s = samples[-1].at_s
     first = [sample.held_bytes[name] for sample in samples if sample.at_s <= window_s]
