@@ -13,7 +13,7 @@ from brisk.execution import Frame
 from brisk.runtime.sessions import Binding
 from brisk.runtime.tensors import read_tensor
 from brisk.runtime.transport import Peer
-from brisk.scheduling.job import Job
+from brisk.scheduling.job import Job, JobState
 from brisk.solutions.base import Value
 from brisk.wire import mark
 from brisk.wire.records import Infer
@@ -21,11 +21,12 @@ from brisk.wire.records import Infer
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a job carries: the record, where it came from, and what it is asked of."""
+    """What a job carries: the record, where it came from, what it is asked of, and its mark."""
 
     peer: Peer
     record: Infer
     binding: Binding
+    mark: memoryview
 
 
 RequestJob = Job[Request]
@@ -39,6 +40,18 @@ class Run:
     rows: list[int]
     frame: Frame
     started_ns: int
+
+    def park(self) -> None:
+        """Leave it at its layer boundary: it is not to blame for a worker's death meanwhile."""
+        for job in self._live():
+            mark.reset(job.payload.mark)
+
+    def resume(self) -> None:
+        for job in self._live():
+            mark.begin(job.payload.mark)
+
+    def _live(self) -> list[RequestJob]:
+        return [job for job in self.jobs if job.state is JobState.RUNNING]
 
 
 def batch_rows(request: Request) -> int:
@@ -75,7 +88,7 @@ def begin_run(jobs: list[RequestJob], started_ns: int) -> Run:
     if session is None:
         raise InternalError(f"model '{first.binding.model.name}' was unloaded under a request")
     for job in jobs:
-        mark.begin(job.payload.peer.view.memory(job.payload.record.mark))
+        mark.begin(job.payload.mark)
     inputs = [_read_inputs(job.payload) for job in jobs]
     joined = inputs[0] if len(jobs) == 1 else _join(inputs)
     rows = [batch_rows(job.payload) for job in jobs]

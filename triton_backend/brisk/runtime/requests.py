@@ -50,7 +50,7 @@ class RequestTable:
             job_class=JobClass(record.job_class),
             arrival_ns=self._clock_ns(),
             deadline_ns=record.deadline_ns,
-            payload=Request(peer, record, binding),
+            payload=Request(peer, record, binding, peer.view.memory(record.mark)),
         )
         limit = None if record.is_replay else binding.model.max_queue_size
         self.queue.add(job, limit, binding.model.name)
@@ -71,10 +71,12 @@ class RequestTable:
         """Answer the jobs whose deadline passed while they waited."""
         now_ns = self._clock_ns()
         for job in self.queue.expire(now_ns):
-            waited_ms = (now_ns - job.arrival_ns) / 1e6
-            self.fail(
-                job, UnavailableError(f"the request's time-out ran out after {waited_ms:.1f} ms")
-            )
+            self.fail_late(job, now_ns)
+
+    def fail_late(self, job: RequestJob, now_ns: int) -> None:
+        """Answer a job that has left the queue and whose deadline has passed."""
+        spent_ms = (now_ns - job.arrival_ns) / 1e6
+        self.fail(job, UnavailableError(f"the request's time-out ran out after {spent_ms:.1f} ms"))
 
     def succeed(
         self, job: RequestJob, values: Mapping[str, Value], started_ns: int, finished_ns: int

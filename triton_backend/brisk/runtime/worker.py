@@ -26,7 +26,7 @@ from brisk.runtime.requests import RequestTable
 from brisk.runtime.sessions import SessionTable
 from brisk.runtime.transport import Transport
 from brisk.scheduling.job import JobState
-from brisk.scheduling.policy import OrderingKey
+from brisk.scheduling.policy import OrderingKey, preempts
 from brisk.wire.orphan import end_orphan, parent_of
 
 QUANTUM_NS = 1_000_000
@@ -54,7 +54,8 @@ class Worker:
         self._loader = Loader(device.torch_device, transport.wake)
         self._requests = RequestTable(transport, ordering, clock_ns)
         self._reception = Reception(transport, SessionTable(self._loader), self._requests)
-        self._run: Run | None = None
+        self._runs: list[Run] = []
+        """The last one runs; those before it are parked, each for a more urgent one."""
         self._idle_exit_ns = int(idle_exit_s * 1e9)
         self._last_peer_ns = clock_ns()
         self._parents_checked_ns = clock_ns()
@@ -75,18 +76,35 @@ class Worker:
             self._reception.settle(outcome)
         self._requests.expire()
         self._retire_orphans()
-        if self._run is None:
-            self._run = self._begin_next()
-        if self._run is not None and self._advance(self._run):
-            self._run = None
+        self._take_turn()
+        if self._runs and self._advance(self._runs[-1]):
+            self._runs.pop()
+            if self._runs:
+                self._runs[-1].resume()
 
     def _patience_s(self) -> float:
         """How long ``poll`` may wait."""
-        if self._run is not None or len(self._requests.queue):
+        if self._runs or len(self._requests.queue):
             return 0.0
         if self._transport.peer_count:
             return PARENT_CHECK_INTERVAL_NS / 1e9
         return self._idle_exit_ns / 1e9
+
+    def _take_turn(self) -> None:
+        """Begin the next job if nothing runs, or park what runs if the job is more urgent.
+
+        A parked run stays at its layer boundary; when it resumes, nothing is computed again.
+        """
+        following = self._requests.queue.peek()
+        if following is None:
+            return
+        if self._runs and not preempts(following, self._runs[-1].jobs[0]):
+            return
+        run = self._begin_next()
+        if run is not None:
+            if self._runs:
+                self._runs[-1].park()
+            self._runs.append(run)
 
     def _begin_next(self) -> Run | None:
         """The next job, with those that may be joined to it; None where nothing waits."""
@@ -114,9 +132,13 @@ class Worker:
 
     def _advance(self, run: Run) -> bool:
         """Run layers for a quantum; True where the run is over, answered or not."""
+        now_ns = self._clock_ns()
+        for job in run.jobs:
+            if job.state is JobState.RUNNING and job.is_late(now_ns):
+                self._requests.fail_late(job, now_ns)
         if all(job.state is JobState.ENDED for job in run.jobs):
             return True
-        until_ns = self._clock_ns() + QUANTUM_NS
+        until_ns = now_ns + QUANTUM_NS
         try:
             with self._stream.issuing():
                 while not run.frame.step():

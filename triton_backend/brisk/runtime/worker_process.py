@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import time
@@ -13,7 +14,7 @@ from brisk.execution.device import open_device
 from brisk.runtime.settings import Settings
 from brisk.runtime.transport import Arrival, Transport
 from brisk.runtime.worker import Worker
-from brisk.scheduling.policy import first_come_first_served
+from brisk.scheduling.policy import most_urgent_first
 from brisk.solutions.catalogue import default_catalogue
 from brisk.wire.records import Refused
 
@@ -25,6 +26,7 @@ def run_worker(listener: socket.socket, device: str, settings: Settings) -> None
 
     Where the device is not there, every connection is told so instead.
     """
+    gc.freeze()  # what came with the fork lives as long as the worker: no collection visits it
     torch.set_num_threads(settings.threads)
     torch.backends.cudnn.allow_tf32 = False  # answers agree with the CPU's, in full float32
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -34,7 +36,7 @@ def run_worker(listener: socket.socket, device: str, settings: Settings) -> None
     except InvalidConfigurationError as error:
         _refuse_all(transport, error, settings.idle_exit_s)
         return
-    worker = Worker(transport, opened, first_come_first_served, settings.idle_exit_s)
+    worker = Worker(transport, opened, most_urgent_first, settings.idle_exit_s)
     with torch.inference_mode():
         while not worker.is_idle:
             worker.step()

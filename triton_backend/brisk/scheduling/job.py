@@ -40,3 +40,7 @@ class Job(Generic[Payload]):
     deadline_ns: int | None
     payload: Payload
     state: JobState = field(default=JobState.WAITING)
+
+    def is_late(self, now_ns: int) -> bool:
+        """Whether its answer is of no use any more."""
+        return self.deadline_ns is not None and self.deadline_ns <= now_ns

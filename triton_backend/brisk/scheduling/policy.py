@@ -1,16 +1,29 @@
-"""Policies: the order in which waiting jobs run."""
+"""Policies: in which order waiting jobs run, and which of them may interrupt a running one.
+
+Pure functions of jobs; the worker, which obeys them, owns time and device.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from brisk.scheduling.job import Job
+from brisk.scheduling.job import Job, JobClass
 
 OrderingKey: TypeAlias = Callable[[Job[Any]], tuple[int, ...]]
 """Smaller runs first. The last element is the job's sequence, so no two keys are equal."""
 
+NO_DEADLINE_NS = 2**63
 
-def first_come_first_served(job: Job[Any]) -> tuple[int, ...]:
-    """Order of arrival, over all models and classes."""
-    return (job.sequence,)
+_RANKS = {job_class: rank for rank, job_class in enumerate(JobClass)}
+
+
+def most_urgent_first(job: Job[Any]) -> tuple[int, ...]:
+    """Class, then earliest deadline (none is latest), then arrival, over all models."""
+    deadline_ns = NO_DEADLINE_NS if job.deadline_ns is None else job.deadline_ns
+    return (_RANKS[job.job_class], deadline_ns, job.sequence)
+
+
+def preempts(waiting: Job[Any], running: Job[Any]) -> bool:
+    """Whether a waiting job interrupts a running one: only if it is of a more urgent class."""
+    return _RANKS[waiting.job_class] < _RANKS[running.job_class]

@@ -47,14 +47,19 @@ class ReadyQueue(Generic[Payload]):
             heapq.heappush(self._deadlines, (job.deadline_ns, job.sequence, job))
         self._forget_left()
 
+    def peek(self) -> Job[Payload] | None:
+        """The next job, left where it is; None where nothing waits."""
+        while self._ready and self._ready[0][1].state is not JobState.WAITING:
+            heapq.heappop(self._ready)
+        return self._ready[0][1] if self._ready else None
+
     def pop(self) -> Job[Payload] | None:
         """The next job, now running; None where nothing waits."""
-        while self._ready:
-            _, job = heapq.heappop(self._ready)
-            if job.state is JobState.WAITING:
-                self._leave(job, JobState.RUNNING)
-                return job
-        return None
+        job = self.peek()
+        if job is not None:
+            heapq.heappop(self._ready)
+            self._leave(job, JobState.RUNNING)
+        return job
 
     def pop_companions(
         self, first: Job[Payload], accept: Callable[[Job[Payload]], bool]
