@@ -26,6 +26,7 @@ FAMILIES: tuple[str, ...] = (
     "normalisation",
     "activation",
     "elementwise",
+    "pooling_graph",
     "pooling",
     "movement",
     "reduction",

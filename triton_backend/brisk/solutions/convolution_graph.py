@@ -8,7 +8,6 @@ that are computed in about the time of the difference.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,11 +18,10 @@ from brisk.solutions.convolution import OneDnnConvolution
 from brisk.solutions.convolution_geometry import Geometry, read_geometry
 from brisk.solutions.convolution_small import multiplications
 from brisk.solutions.epilogue import constant_tensor, finish_epilogue
+from brisk.solutions.onednn_graph import Compiled, compile_function, graph_refusal
 
 FEWEST_MULTIPLICATIONS, MOST_MULTIPLICATIONS = 200_000, 4_000_000
 """For one image. Below, torch's own unfolding convolution costs less than any call of oneDNN."""
-
-_PROFILED_CALLS = 3
 
 
 class GraphConvolution(Solution):
@@ -42,8 +40,9 @@ class GraphConvolution(Solution):
         return self._other.operators()
 
     def check(self, problem: Problem) -> Verdict:
-        if not hasattr(torch.jit, "enable_onednn_fusion"):
-            return refused("this torch has no oneDNN graph fusion")
+        reason = graph_refusal(problem.device)
+        if reason is not None:
+            return refused(reason)
         verdict = self._other.check(problem)
         if not verdict.ok:
             return verdict
@@ -101,26 +100,16 @@ class GraphConvolution(Solution):
 
 def _compile(
     weights: Mapping[str, torch.Tensor], geometry: Geometry, activated: bool, example: torch.Tensor
-) -> Any:
+) -> Compiled:
     """The convolution, and Relu behind it, for inputs of exactly ``example``'s layout."""
     weight, bias = weights["plain"], weights.get("bias")
     strides, padding, dilations = geometry.strides, geometry.begin, geometry.dilations
 
-    class Convolve(torch.nn.Module):
-        def forward(self, source: torch.Tensor) -> torch.Tensor:
-            result = torch.conv2d(
-                source, weight, bias, strides, padding, dilations, geometry.group
-            )
-            return torch.relu(result) if activated else result
+    def convolve(source: torch.Tensor) -> torch.Tensor:
+        result = torch.conv2d(source, weight, bias, strides, padding, dilations, geometry.group)
+        return torch.relu(result) if activated else result
 
-    jit: Any = torch.jit
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # the JIT is deprecated, without a successor for this
-        jit.enable_onednn_fusion(True)
-        compiled = jit.freeze(jit.trace(Convolve().eval(), example, check_trace=False))
-        for _ in range(_PROFILED_CALLS):
-            compiled(example)
-    return compiled
+    return compile_function(convolve, example)
 
 
 SOLUTIONS: tuple[Solution, ...] = (GraphConvolution(),)

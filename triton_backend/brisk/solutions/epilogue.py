@@ -1,7 +1,8 @@
 """The element-wise steps behind a layer's main operator, for families that have no fused form.
 
-The main operator's result is fresh memory, so unary steps overwrite it. Binary steps may
-broadcast it to a larger shape and therefore make a new tensor.
+The main operator's result is fresh memory, so unary steps overwrite it, and so do sums and
+products with an operand of its shape. Other binary steps may broadcast it to a larger shape and
+therefore make a new tensor.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ _BINARY: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "Sub": torch.sub,
     "Mul": torch.mul,
     "Div": torch.div,
+}
+
+_COMMUTATIVE: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "Add": lambda result, operand: result.add_(operand),
+    "Mul": lambda result, operand: result.mul_(operand),
 }
 
 ONE_SIXTH = 1.0 / 6.0
@@ -172,9 +178,27 @@ def _with_constant(step: Epilogue, constant: torch.Tensor) -> Finish:
 
 def _with_operand(step: Epilogue, position: int) -> Finish:
     function = _BINARY[step.operator]
+    if step.operator in _COMMUTATIVE:
+        return _overwriting(_COMMUTATIVE[step.operator], function, position)
     if step.operand_first:
         return lambda result, operands: function(operands[position], result)
     return lambda result, operands: function(result, operands[position])
+
+
+def _overwriting(
+    overwrite: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    position: int,
+) -> Finish:
+    """A step that saves memory traffic where its operand is as large as the result."""
+
+    def finish(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> torch.Tensor:
+        operand = operands[position]
+        if operand.shape == result.shape:
+            return overwrite(result, operand)
+        return function(result, operand)
+
+    return finish
 
 
 def _chained(functions: Sequence[Finish]) -> Finish:

@@ -132,6 +132,28 @@ def _global(function: Callable[..., torch.Tensor]) -> Callable[[Problem], Kernel
     return load
 
 
+_MOST_AVERAGED = 64
+"""Places of a plane up to which torch's pooling is quicker than its reduction."""
+
+
+def _load_global_average(problem: Problem) -> Kernel:
+    operand = problem.operands[0]
+    channels, *sizes = (operand.type.shape or ("",))[1:] if operand is not None else ("",)
+    known = [size for size in (channels, *sizes) if isinstance(size, int) and size > 0]
+    mean = _global(torch.mean)
+    if len(known) != 3 or len(sizes) != 2 or math.prod(known[1:]) > _MOST_AVERAGED:
+        return mean(problem)
+    window = tuple(known[1:])
+    average = _AVERAGE[2]
+
+    def pool(x: torch.Tensor) -> torch.Tensor:
+        if x.stride(1) == 1:
+            return average(x, window)
+        return torch.mean(x, (2, 3), keepdim=True)
+
+    return bind(problem, pool)
+
+
 def _load_global_lp(problem: Problem) -> Kernel:
     power = float(attribute(problem, "p", 2))
     axes = tuple(range(2, rank(problem) or 2))
@@ -143,7 +165,7 @@ _RULES: dict[str, Rule] = {
     "MaxPool": Rule(_load_maximum, _check_maximum),
     "AveragePool": Rule(_load_average, _check_window(FLOATS), since=7),
     "LpPool": Rule(_load_lp, _check_window(FLOATS), since=2),
-    "GlobalAveragePool": Rule(_global(torch.mean), _check_window(FLOATS)),
+    "GlobalAveragePool": Rule(_load_global_average, _check_window(FLOATS)),
     "GlobalMaxPool": Rule(_global(torch.amax), _check_window(FLOATS)),
     "GlobalLpPool": Rule(_load_global_lp, _check_window(FLOATS), since=2),
 }

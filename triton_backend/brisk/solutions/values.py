@@ -44,6 +44,24 @@ _BIT_ARRAYS: dict[np.dtype, tuple[np.dtype, torch.dtype]] = {
 }
 
 
+_SHARED_DTYPES = frozenset(
+    {
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.int64,
+        torch.int32,
+        torch.uint8,
+        torch.bool,
+    }
+)
+"""dtypes whose CPU tensors and arrays are the same memory, with nothing to resolve."""
+
+_SHARED_ARRAYS = frozenset(
+    np.dtype(name) for name in ("float64", "float32", "float16", "int64", "int32", "uint8", "bool")
+)
+
+
 class _Writable:
     """Shows read-only memory as writable, for torch, which only takes such arrays.
 
@@ -71,6 +89,8 @@ def to_numpy(value: Any) -> Any:
     arrays, None and maps are returned as they are.
     """
     if isinstance(value, torch.Tensor):
+        if value.dtype in _SHARED_DTYPES and value.is_cpu and not value.requires_grad:
+            return value.resolve_neg().numpy()
         tensor = value.detach().cpu()
         bits = _BIT_DTYPES.get(tensor.dtype)
         if bits is None:
@@ -88,6 +108,11 @@ def from_numpy(array: Any, device: torch.device) -> Value:
     Takes what ``to_numpy`` gives, numpy scalars too. Read-only arrays are shared, not copied:
     the result must not be written.
     """
+    if type(array) is np.ndarray and array.dtype in _SHARED_ARRAYS:
+        flags = array.flags
+        if flags.c_contiguous and flags.writeable:  # the common case, at a tenth of the time
+            plain = torch.from_numpy(array)
+            return plain if device.type == "cpu" else plain.to(device)
     if isinstance(array, (list, tuple)):
         return [from_numpy(item, device) for item in array]
     if array is None or isinstance(array, dict):
