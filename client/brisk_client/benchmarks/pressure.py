@@ -38,7 +38,7 @@ NOTES = (
     "rss: resident bytes of all processes of the kind, shared pages counted in each; memfd: "
     "Brisk's tensor memory, each region once; dev_shm: all files in /dev/shm (Triton's own)",
     f"growth: mean of the last window over the mean of the first; {WARM_UP_S:g} s of warm-up by "
-    "the same clients come before both",
+    "the same clients, all of them on one model at a time, come before both",
 )
 
 

@@ -1,7 +1,8 @@
 """Clients that ask without pause: threads of one child process, half HTTP, half gRPC.
 
 A process of its own, so that the clients' interpreter lock delays no measurement of the parent.
-Answers of the warm-up are checked, too, but their times are left out.
+In the warm-up all ask the same model at once, one model after the other: every buffer gets the
+size that it can come to need. Its answers are checked, too, but their times are left out.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ class _Tally:
 
 
 def _ask(
+    number: int,
     url: str,
     transport: Transport,
     questions: list[tuple[str, Expectation]],
@@ -102,7 +104,10 @@ def _ask(
     ready: threading.Barrier,
     tally: _Tally,
 ) -> None:
-    """One client: the questions in turn until the time is over. ``times_s``: warm-up, then."""
+    """Client ``number``: the questions in turn, from its own first one, until the time is over.
+
+    ``times_s``: of the warm-up, and after it.
+    """
     warm_up_s, duration_s = times_s
     with InferenceClient(url, transport) as client:
         ready.wait(timeout=_GRACE_S)
@@ -110,9 +115,14 @@ def _ask(
         end_s = warm_s + duration_s
         position = 0
         while time.monotonic() < end_s:
-            model, expectation = questions[position % len(questions)]
-            position += 1
             before_s = time.monotonic()
+            if before_s < warm_s:
+                model, expectation = questions[
+                    _place(warm_s - before_s, warm_up_s, len(questions))
+                ]
+            else:
+                model, expectation = questions[(position + number) % len(questions)]
+                position += 1
             try:
                 outputs = client.infer(model, expectation.inputs, version=expectation.version)
             except (InferenceServerException, OSError) as error:
@@ -120,6 +130,11 @@ def _ask(
                 continue
             seconds = time.monotonic() - before_s if before_s >= warm_s else None
             tally.add(model, seconds, difference(outputs, expectation.outputs))
+
+
+def _place(left_s: float, whole_s: float, count: int) -> int:
+    """Which of ``count`` equal parts of ``whole_s`` it is when ``left_s`` of it are left."""
+    return min(count - 1, int((1 - left_s / whole_s) * count))
 
 
 def _serve(
@@ -132,8 +147,7 @@ def _serve(
     threads = []
     for number in range(count):
         transport, url = ((Transport.HTTP, http), (Transport.GRPC, grpc))[number % 2]
-        turned = questions[number % len(questions) :] + questions[: number % len(questions)]
-        arguments = (url, transport, turned, times_s, ready, tally)
+        arguments = (number, url, transport, questions, times_s, ready, tally)
         threads.append(threading.Thread(target=_ask, args=arguments))
         threads[-1].start()
     ready.wait(timeout=_GRACE_S)
