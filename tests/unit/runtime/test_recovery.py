@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ import pytest
 
 from brisk.errors import InternalError, InvalidModelError, InvalidRequestError, UnavailableError
 from brisk.frontend.connection import Connection
+from brisk.wire import mark
 from brisk.wire.place import RuntimePlace
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
@@ -51,62 +53,67 @@ def logged() -> list[str]:
 
 
 @pytest.fixture
-def connection(place: RuntimePlace, quick: Path, logged: list[str]) -> Iterator[Connection]:
-    made = Connection(place, describe(quick), lambda level, text: logged.append(text))
+def connection(shared_place: RuntimePlace, quick: Path, logged: list[str]) -> Iterator[Connection]:
+    made = Connection(shared_place, describe(quick), lambda level, text: logged.append(text))
     made.open()
     yield made
     made.close()
 
 
 def test_requests_in_flight_survive_their_worker(
-    place: RuntimePlace, connection: Connection, slow: Path, logged: list[str]
+    shared_place: RuntimePlace, connection: Connection, slow: Path, logged: list[str]
 ) -> None:
-    with opened(place, describe(slow)) as busy:
+    with opened(shared_place, describe(slow)) as busy:
         _, holding = submit(busy, SLOW_INPUT)
-        worker, supervisor = worker_of(place), supervisor_of(place)
+        worker, supervisor = worker_of(shared_place), supervisor_of(shared_place)
         sent = sixteen(connection)
         assert not any(answer.has_come for _, answer in sent)
         kill(worker)
         assert_answered(sent)
         holding.output()
         assert holding.times == 1
-    assert supervisor_of(place) == supervisor
-    assert worker_of(place) != worker
+    assert supervisor_of(shared_place) == supervisor
+    assert worker_of(shared_place) != worker
     assert any("connected to a new worker" in text and "16 requests" in text for text in logged)
 
 
 def test_requests_in_flight_survive_the_supervisor(
-    place: RuntimePlace, connection: Connection, slow: Path
+    shared_place: RuntimePlace, connection: Connection, slow: Path
 ) -> None:
-    with opened(place, describe(slow)) as busy:
+    with opened(shared_place, describe(slow)) as busy:
         submit(busy, SLOW_INPUT)
-        supervisor, worker = supervisor_of(place), worker_of(place)
+        supervisor, worker = supervisor_of(shared_place), worker_of(shared_place)
         sent = sixteen(connection)
         kill(supervisor)
         assert_answered(sent)
-    assert not {supervisor, worker} & set(processes_of(place))
+    assert not {supervisor, worker} & set(processes_of(shared_place))
 
 
 def test_worker_after_worker_may_die_while_nothing_runs(
-    place: RuntimePlace, connection: Connection
+    shared_place: RuntimePlace, connection: Connection
 ) -> None:
     for _ in range(3):
-        kill(worker_of(place))
+        kill(worker_of(shared_place))
         np.testing.assert_array_equal(infer(connection, ROWS), -ROWS)
 
 
 def test_a_request_that_ran_in_two_dying_workers_is_refused_by_name_and_others_go_on(
-    place: RuntimePlace, connection: Connection, slow: Path
+    shared_place: RuntimePlace, connection: Connection, slow: Path, logged: list[str]
 ) -> None:
-    with opened(place, describe(slow)) as suspect:
-        _, answer = submit(suspect, SLOW_INPUT)
+    suspect = Connection(shared_place, describe(slow), lambda level, text: logged.append(text))
+    suspect.open()
+    with contextlib.closing(suspect):
+        staged = suspect.stage([("x", "FP32", SLOW_INPUT.shape, SLOW_INPUT.nbytes)])
+        suspect.memory(staged.inputs[0].region)[:] = SLOW_INPUT.tobytes()
+        begun = suspect.memory(staged.mark)
+        answer = Answer()
+        suspect.submit(staged, ["y"], "normal", None, answer)
         for _ in range(2):
-            time.sleep(0.2)
-            assert not answer.has_come
-            worker = worker_of(place)
-            kill(worker)
-            wait_until(lambda gone=worker: gone not in processes_of(place), "its end")  # type: ignore[misc]
-            wait_until(lambda: len(processes_of(place)) == 2, "another worker")
+            wait_until(lambda: mark.has_begun(begun), "the run")
+            logged.clear()
+            kill(worker_of(shared_place))
+            # Both connections are replayed, and marks reset, before they say so.
+            wait_until(lambda: sum("new worker" in text for text in logged) == 2, "a new worker")
         error = answer.wait().error
         assert isinstance(error, InternalError)
         assert "of model 'slow' was running when 2 workers died" in str(error)
@@ -116,52 +123,53 @@ def test_a_request_that_ran_in_two_dying_workers_is_refused_by_name_and_others_g
 
 
 def test_a_request_that_only_waited_is_not_blamed(
-    place: RuntimePlace, connection: Connection, slow: Path
+    shared_place: RuntimePlace, connection: Connection, slow: Path
 ) -> None:
-    with opened(place, describe(slow)) as busy:
+    with opened(shared_place, describe(slow)) as busy:
         first, second = (submit(busy, SLOW_INPUT)[1] for _ in range(2))
         time.sleep(0.1)
-        kill(worker_of(place))
+        kill(worker_of(shared_place))
         first.output()
         second.output()
 
 
 def test_a_cancelled_request_is_answered_even_if_its_worker_dies(
-    place: RuntimePlace, slow: Path
+    shared_place: RuntimePlace, slow: Path
 ) -> None:
-    with opened(place, describe(slow)) as connection:
+    with opened(shared_place, describe(slow)) as connection:
         number, answer = submit(connection, SLOW_INPUT)
-        kill(worker_of(place))
+        kill(worker_of(shared_place))
         connection.cancel(number)
         answer.wait()
         assert answer.times == 1
 
 
 def test_a_model_that_has_gone_meanwhile_is_told_after_a_restart(
-    place: RuntimePlace, connection: Connection, quick: Path
+    shared_place: RuntimePlace, connection: Connection, quick: Path
 ) -> None:
     quick.unlink()
-    kill(worker_of(place))
+    kill(worker_of(shared_place))
     error = submit(connection, ROWS)[1].wait().error
     assert isinstance(error, InvalidModelError)
     assert "quick.onnx" in str(error)
 
 
 def test_a_runtime_that_cannot_be_restarted_makes_requests_unavailable_not_eternal(
-    place: RuntimePlace, connection: Connection
+    place: RuntimePlace, quick: Path
 ) -> None:
     """The lock cannot even be opened: an error of the system, none of ours."""
-    place.lock_path.unlink()
-    place.lock_path.mkdir()
-    kill(supervisor_of(place))
-    wait_until(lambda: not processes_of(place), "the end of the runtime")
-    errors = [submit(connection, ROWS)[1].wait().error for _ in range(2)]
-    assert all(isinstance(error, UnavailableError) for error in errors), errors
-    place.lock_path.rmdir()
-    deadline_s = time.monotonic() + 20.0
-    while submit(connection, ROWS)[1].wait().error is not None:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    with opened(place, describe(quick)) as connection:
+        place.lock_path.unlink()
+        place.lock_path.mkdir()
+        kill(supervisor_of(place))
+        wait_until(lambda: not processes_of(place), "the end of the runtime")
+        errors = [submit(connection, ROWS)[1].wait().error for _ in range(2)]
+        assert all(isinstance(error, UnavailableError) for error in errors), errors
+        place.lock_path.rmdir()
+        deadline_s = time.monotonic() + 20.0
+        while submit(connection, ROWS)[1].wait().error is not None:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
 
 
 def test_a_record_that_cannot_be_sent_breaks_the_line_instead_of_being_forgotten(
@@ -195,10 +203,9 @@ def test_a_connection_that_comes_as_a_runtime_ends_is_served(
 ) -> None:
     with opened(place, describe(quick)) as connection:
         infer(connection, ROWS)
-    for pause_s in (0.95, 1.05):
-        time.sleep(pause_s)
-        with opened(place, describe(quick)) as connection:
-            np.testing.assert_array_equal(infer(connection, ROWS), -ROWS)
+    time.sleep(1.0)
+    with opened(place, describe(quick)) as connection:
+        np.testing.assert_array_equal(infer(connection, ROWS), -ROWS)
 
 
 def test_a_supervisor_told_to_end_ends_its_worker_and_leaves_nothing(
@@ -213,17 +220,17 @@ def test_a_supervisor_told_to_end_ends_its_worker_and_leaves_nothing(
 
 
 def test_a_second_runtime_for_a_place_gives_way(
-    place: RuntimePlace, connection: Connection
+    shared_place: RuntimePlace, connection: Connection
 ) -> None:
-    before = processes_of(place)
+    before = processes_of(shared_place)
     environment = {
         **os.environ,
-        "BRISK_RUNTIME_DIR": str(place.base),
+        "BRISK_RUNTIME_DIR": str(shared_place.base),
         "PYTHONPATH": str(Path(__file__).parents[3] / "triton_backend"),
     }
     second = subprocess.run(
         [sys.executable, "-m", "brisk.runtime"], env=environment, timeout=30.0, check=False
     )
     assert second.returncode == 0
-    assert processes_of(place) == before
+    assert processes_of(shared_place) == before
     np.testing.assert_array_equal(infer(connection, ROWS), -ROWS)
