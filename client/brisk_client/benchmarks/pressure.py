@@ -31,14 +31,14 @@ GROWTH_LIMIT = 0.02
 WINDOW_S = 10.0
 """Means of the first and of the last so many seconds are compared."""
 
-WARM_UP_S = 20.0
+WARM_UP_S = 40.0
 """Until buffers and heaps have the size that so many requests at once need."""
 
 NOTES = (
     "rss: resident bytes of all processes of the kind, shared pages counted in each; memfd: "
     "Brisk's tensor memory, each region once; dev_shm: all files in /dev/shm (Triton's own)",
     f"growth: mean of the last window over the mean of the first; {WARM_UP_S:g} s of warm-up by "
-    "the same clients, all of them on one model at a time, come before both",
+    "the same clients, first all of them on one model at a time, come before both",
 )
 
 

@@ -1,8 +1,8 @@
 """Clients that ask without pause: threads of one child process, half HTTP, half gRPC.
 
 A process of its own, so that the clients' interpreter lock delays no measurement of the parent.
-In the warm-up all ask the same model at once, one model after the other: every buffer gets the
-size that it can come to need. Its answers are checked, too, but their times are left out.
+Through most of the warm-up all ask the same model at once, one model after the other: every buffer
+gets the size that it can come to need. Its answers are checked, too, but their times are left out.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from brisk_client.samples.expectations import EXPECTED, Expectation, read_expect
 
 _GRACE_S = 90.0
 _SHOWN_ERRORS = 5
+
+_TOGETHER = 0.6
+"""Share of the warm-up in which all ask the same model."""
 
 
 @dataclass(slots=True)
@@ -111,15 +114,16 @@ def _ask(
     warm_up_s, duration_s = times_s
     with InferenceClient(url, transport) as client:
         ready.wait(timeout=_GRACE_S)
-        warm_s = time.monotonic() + warm_up_s
+        begun_s = time.monotonic()
+        together_s = begun_s + _TOGETHER * warm_up_s
+        warm_s = begun_s + warm_up_s
         end_s = warm_s + duration_s
         position = 0
         while time.monotonic() < end_s:
             before_s = time.monotonic()
-            if before_s < warm_s:
-                model, expectation = questions[
-                    _place(warm_s - before_s, warm_up_s, len(questions))
-                ]
+            if before_s < together_s:
+                left = (together_s - before_s) / (together_s - begun_s)
+                model, expectation = questions[_place(left, len(questions))]
             else:
                 model, expectation = questions[(position + number) % len(questions)]
                 position += 1
@@ -132,9 +136,9 @@ def _ask(
             tally.add(model, seconds, difference(outputs, expectation.outputs))
 
 
-def _place(left_s: float, whole_s: float, count: int) -> int:
-    """Which of ``count`` equal parts of ``whole_s`` it is when ``left_s`` of it are left."""
-    return min(count - 1, int((1 - left_s / whole_s) * count))
+def _place(left: float, count: int) -> int:
+    """Which of ``count`` equal parts it is when the share ``left`` of the whole is left."""
+    return min(count - 1, int((1 - left) * count))
 
 
 def _serve(

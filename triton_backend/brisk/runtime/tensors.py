@@ -106,4 +106,4 @@ def _copy(content: torch.Tensor | bytes, memory: memoryview) -> None:
         memory[:] = content
     else:
         target = torch.frombuffer(memory, dtype=content.dtype)
-        target.view(content.shape).copy_(content)
+        target.view_as(content).copy_(content)
