@@ -81,3 +81,8 @@ ERROR_BY_CODE: dict[str, type[BriskError]] = {
         InternalError,
     )
 }
+
+
+def named_error(code: str, message: str) -> BriskError:
+    """The error that crossed the wire; an InternalError where the code is unknown."""
+    return ERROR_BY_CODE.get(code, InternalError)(message)

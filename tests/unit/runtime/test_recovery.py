@@ -176,8 +176,8 @@ def test_a_record_that_cannot_be_sent_breaks_the_line_instead_of_being_forgotten
     connection: Connection,
 ) -> None:
     """The socket's buffer is too small for it; the next line's is not."""
-    assert connection._socket is not None
-    connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    assert connection._line._socket is not None
+    connection._line._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     staged = connection.stage([("x" * 50_000, "FP32", (1, 4), 16)])
     answer = Answer()
     connection.submit(staged, ["y"], "normal", None, answer)

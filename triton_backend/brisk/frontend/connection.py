@@ -7,19 +7,26 @@ and the inputs lie in memory that this process owns, so a replay copies nothing 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 
-from brisk.errors import ERROR_BY_CODE, BriskError, InternalError, ProtocolError, UnavailableError
+from brisk.errors import (
+    BriskError,
+    CancelledError,
+    InternalError,
+    ProtocolError,
+    UnavailableError,
+    named_error,
+)
+from brisk.frontend.line import Line
 from brisk.frontend.model_load import MODEL_NUMBER, ModelDescription, ModelLoad
 from brisk.frontend.pending import Pending, PendingTable, Reply, StagedRequest, stage_request
 from brisk.frontend.starting import open_connection, reap_started
 from brisk.wire.arena import Arena, ArenaView
-from brisk.wire.channel import Receiver, send_record, slab_records
+from brisk.wire.channel import Receiver
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import (
     AttachSlab,
@@ -51,7 +58,7 @@ class Connection:
         self._arena = Arena()
         self._view = ArenaView()
         self._lock = threading.Lock()
-        self._socket: socket.socket | None = None  # None while there is no worker
+        self._line = Line(self._arena)
         self._pending = PendingTable(self._arena)
         self._load = ModelLoad(model, self._arena)
         self._numbers = itertools.count(1)
@@ -64,10 +71,10 @@ class Connection:
         Raises what the load raised; the connection is closed then.
         """
         try:
-            line = open_connection(self._place)
-            self._resume(line)
+            opened = open_connection(self._place)
+            self._resume(opened)
             self._receiver = threading.Thread(
-                target=self._receive, args=(line,), name="brisk-receiver", daemon=True
+                target=self._receive, args=(opened,), name="brisk-receiver", daemon=True
             )
             self._receiver.start()
             return self._load.wait()
@@ -118,7 +125,7 @@ class Connection:
             if refusal is None:
                 self._pending.add(pending)
                 try:
-                    self._send(record)
+                    self._line.send(record)
                 except ProtocolError as error:  # too long a record: the request's fault
                     self._pending.take(number)
                     reply.fail(error)
@@ -128,24 +135,26 @@ class Connection:
         return number
 
     def cancel(self, number: int) -> None:
-        """Ask the worker to give the request up; its reply comes as for any other."""
+        """Ask the worker to give the request up; its reply comes as for any other.
+
+        Without a worker it is given up here.
+        """
+        unsent = None
         with self._lock:
             if number in self._pending:
-                self._send(Cancel(number))
+                self._line.send(Cancel(number))
+                if not self._line.is_open:
+                    unsent = self._pending.take(number)
+        if unsent is not None:
+            unsent.reply.fail(CancelledError("the client cancelled the request"))
 
     def close(self) -> None:
         """End the connection; requests still unanswered fail."""
         with self._lock:
             self._closing = True
-            if self._socket is not None:
-                with contextlib.suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)
+            self._line.break_off()
         if self._receiver is not None:
             self._receiver.join(timeout=10.0)
-        with self._lock:
-            if self._socket is not None:
-                self._socket.close()
-                self._socket = None
         self._fail_all(self._unloading())
         self._arena.close()
         reap_started()
@@ -165,44 +174,27 @@ class Connection:
     def _unloading(self) -> BriskError:
         return UnavailableError(f"model '{self._load.model.name}' is being unloaded")
 
-    def _send(self, record: Record) -> None:
-        """Without a worker, or if it dies now, do nothing: the replay will send it."""
-        if self._socket is None:
-            return
-        try:
-            for change, descriptor in slab_records(self._arena.take_changes()):
-                send_record(self._socket, change, descriptor)
-            send_record(self._socket, record)
-        except OSError:
-            self._break_line()
-
-    def _break_line(self) -> None:
-        """Whatever the reason, the receiver reads the end of the line and makes a new one."""
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-            self._socket = None
-
     # --- receiving; the receiver's thread -------------------------------------------------
 
-    def _receive(self, line: socket.socket | None) -> None:
-        receiver = None if line is None else Receiver(line)
+    def _receive(self, opened: socket.socket | None) -> None:
+        receiver = None if opened is None else Receiver(opened)
         while not self._closing:
             try:
                 if receiver is None:
                     raise EOFError("no connection")
                 record, descriptor = receiver.receive()
                 self._take(record, descriptor)
-            except (EOFError, OSError, ProtocolError) as error:
-                if isinstance(error, ProtocolError):
-                    self._log("error", f"the runtime sent something invalid: {error}")
-                if line is not None:
-                    line.close()
+            except Exception as error:  # noqa: BLE001  # without this thread every request hangs
+                if not isinstance(error, (EOFError, OSError)):
+                    text = f"{type(error).__name__}: {error}"
+                    self._log("error", f"the line to the runtime is given up: {text}")
+                if opened is not None:
+                    opened.close()
                 if not self._closing:
-                    line = self._recover()
-                    receiver = None if line is None else Receiver(line)
-        if line is not None:  # closing was seen before the end of the line was read
-            line.close()
+                    opened = self._recover()
+                    receiver = None if opened is None else Receiver(opened)
+        if opened is not None:  # closing was seen before the end of the line was read
+            opened.close()
 
     def _take(self, record: Record, descriptor: int | None) -> None:
         if isinstance(record, Result):
@@ -216,7 +208,7 @@ class Connection:
         elif isinstance(record, ModelLoaded):
             self._settle_load(record)
         elif isinstance(record, LoadFailed):
-            self._settle_load(_error(record.code, record.message))
+            self._settle_load(named_error(record.code, record.message))
         elif isinstance(record, Log):
             self._log(record.level, record.text)
         else:
@@ -231,13 +223,13 @@ class Connection:
             pending.reply.succeed(result, lambda tensor: self._view.memory(tensor.region))
         finally:
             with self._lock:
-                self._send(Release(result.request))
+                self._line.send(Release(result.request))
 
     def _fail(self, failure: Failure) -> None:
         with self._lock:
             pending = self._pending.take(failure.request)
         if pending is not None:
-            pending.reply.fail(_error(failure.code, failure.message))
+            pending.reply.fail(named_error(failure.code, failure.message))
 
     def _settle_load(self, outcome: ModelLoaded | BriskError) -> None:
         with self._lock:
@@ -256,12 +248,12 @@ class Connection:
     def _recover(self) -> socket.socket | None:
         """Blame, connect anew, load, replay; the new connection, None where there is none yet."""
         with self._lock:
-            self._socket = None
+            self._line.forget()
         self._view.clear()
         self._blame()
         started_s = time.monotonic()
         try:
-            line = open_connection(self._place, RESTART_TIMEOUT_S)
+            opened = open_connection(self._place, RESTART_TIMEOUT_S)
         except BriskError as error:
             self._log("error", f"no runtime: {error}")
             self._fail_all(UnavailableError(f"the runtime cannot be restarted: {error}"))
@@ -270,30 +262,25 @@ class Connection:
             time.sleep(1.0)
             return None
         if self._closing:
-            line.close()
+            opened.close()
             return None
-        replayed = self._resume(line)
+        replayed = self._resume(opened)
         if self._load.is_settled:
             took_ms = (time.monotonic() - started_s) * 1e3
             self._log(
                 "warning",
                 f"connected to a new worker after {took_ms:.0f} ms, {replayed} requests replayed",
             )
-        return line
+        return opened
 
-    def _resume(self, line: socket.socket) -> int:
+    def _resume(self, opened: socket.socket) -> int:
         """Tell a new worker everything: memory, model, requests; how many of those."""
         with self._lock:
-            self._socket = line
-            try:
-                for change, descriptor in slab_records(self._arena.announce_all()):
-                    send_record(line, change, descriptor)
-            except OSError:
-                self._break_line()  # it died already
+            self._line.connect(opened)
             if self._load.failure is None:  # a model given up is not tried on another worker
-                self._send(self._load.begin())
+                self._line.send(self._load.begin())
             for record in self._pending.replay():
-                self._send(record)
+                self._line.send(record)
             return len(self._pending)
 
     def _blame(self) -> None:
@@ -310,7 +297,3 @@ class Connection:
             )
             self._log("error", text)
             pending.reply.fail(InternalError(text))
-
-
-def _error(code: str, message: str) -> BriskError:
-    return ERROR_BY_CODE.get(code, InternalError)(message)

@@ -64,8 +64,15 @@ class TritonReply(Reply):
             try:
                 self._sender.send(response, flags=_FINAL)
             except Exception as error:  # noqa: BLE001  # Triton refused the response itself
-                self._sender.send(_failed(error), flags=_FINAL)
+                self._apologise(error)
             self._request = self._sender = None
+
+    def _apologise(self, error: Exception) -> None:
+        """Say instead why there is no answer; if that is refused too, at least the log knows."""
+        try:
+            self._sender.send(_failed(error), flags=_FINAL)
+        except Exception as second:  # noqa: BLE001  # the receiver's thread must go on
+            pb_utils.Logger.log_error(f"brisk: a response could not be sent: {error}; {second}")
 
 
 def _failed(error: Exception) -> Any:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 from brisk import __version__
-from brisk.errors import ERROR_BY_CODE, InvalidConfigurationError, ProtocolError, UnavailableError
+from brisk.errors import (
+    InvalidConfigurationError,
+    ProtocolError,
+    UnavailableError,
+    named_error,
+)
 from brisk.wire.channel import Receiver, check_peer, send_record
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import PROTOCOL_VERSION, Hello, Refused, Welcome
@@ -19,6 +25,9 @@ from brisk.wire.records import PROTOCOL_VERSION, Hello, Refused, Welcome
 CONNECT_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 120.0
 """How long a runtime may take to its first word: torch from a cold disk can take long."""
+
+_SEND_TIMEOUT = struct.pack("ll", 60, 0)
+"""Seconds and microseconds: a worker that reads nothing for so long is taken for dead."""
 
 _RETRY_PAUSE_S = 0.02
 
@@ -66,10 +75,11 @@ def _greet(connection: socket.socket, deadline_s: float) -> socket.socket:
     send_record(connection, Hello(PROTOCOL_VERSION, __version__, os.getpid(), os.getppid()))
     answer, _ = Receiver(connection).receive()
     if isinstance(answer, Refused):
-        raise ERROR_BY_CODE.get(answer.code, ProtocolError)(answer.message)
+        raise named_error(answer.code, answer.message)
     if not isinstance(answer, Welcome):
         raise ProtocolError(f"expected Welcome, got {type(answer).__name__}")
     connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
     return connection
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import socket
 import sys
 
@@ -29,6 +30,7 @@ def main() -> int:
         try:
             listener = listen(place)
             _prepare_environment(settings)
+            _allow_descriptors()
             _import_once()
             Supervisor(listener, lambda inherited: _work(inherited, device, settings)).run()
         finally:
@@ -49,6 +51,12 @@ def _prepare_environment(settings: Settings) -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     os.environ["OMP_NUM_THREADS"] = str(settings.threads)
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
+
+def _allow_descriptors() -> None:
+    """A peer takes a socket and a descriptor for each of its slabs: use all that may be had."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _import_once() -> None:

@@ -63,13 +63,14 @@ def batch_rows(request: Request) -> int:
 def can_join(first: Request, other: Request, rows: int) -> bool:
     """Whether ``other`` fits behind ``rows`` rows that started with ``first``.
 
-    Same session, inputs of the same names, datatypes and row shapes, the same outputs wanted,
-    and no more rows than the model takes.
+    Same session and class, inputs of the same names, datatypes and row shapes, the same outputs
+    wanted, and no more rows than the model takes.
     """
     model = first.binding.model
     return (
         other.binding.session is first.binding.session
         and model.batching
+        and other.record.job_class == first.record.job_class
         and rows > 0
         and 0 < batch_rows(other) <= model.max_batch_size - rows
         and first.record.outputs == other.record.outputs

@@ -19,16 +19,16 @@ from brisk.runtime.session import Session, load_session
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """Exactly one of ``session`` and ``error``."""
+    """Exactly one of ``session`` and ``error``; ``ticket`` is the one given with the task."""
 
-    key: str
+    ticket: int
     session: Session | None
     error: BriskError | None
 
 
 @dataclass(frozen=True, slots=True)
 class _LoadTask:
-    key: str
+    ticket: int
     path: Path
     begin: Callable[[], None]
 
@@ -43,9 +43,9 @@ class Loader:
         self._outcomes: deque[LoadOutcome] = deque()
         threading.Thread(target=self._run, name="brisk-loader", daemon=True).start()
 
-    def load(self, key: str, path: Path, begin: Callable[[], None]) -> None:
+    def load(self, ticket: int, path: Path, begin: Callable[[], None]) -> None:
         """Ask for a session; ``begin`` is called in the load lane just before it starts."""
-        self._tasks.put(_LoadTask(key, path, begin))
+        self._tasks.put(_LoadTask(ticket, path, begin))
 
     def give_memory_back(self) -> None:
         """Return freed memory to the system, after the loads asked for so far."""
@@ -68,9 +68,9 @@ class Loader:
     def _perform(self, task: _LoadTask) -> LoadOutcome:
         task.begin()
         try:
-            return LoadOutcome(task.key, load_session(task.path, self._device), None)
+            return LoadOutcome(task.ticket, load_session(task.path, self._device), None)
         except BriskError as error:
-            return LoadOutcome(task.key, None, error)
+            return LoadOutcome(task.ticket, None, error)
         except Exception as error:  # noqa: BLE001  # whatever a load raises must reach its askers
             text = f"loading {task.path} failed: {type(error).__name__}: {error}"
-            return LoadOutcome(task.key, None, InternalError(text))
+            return LoadOutcome(task.ticket, None, InternalError(text))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from brisk import __version__
 from brisk.errors import (
     BriskError,
+    CancelledError,
     InternalError,
     InvalidRequestError,
     ModelNotLoadedError,
@@ -19,7 +20,7 @@ from brisk.errors import (
 )
 from brisk.runtime.answers import load_failed
 from brisk.runtime.loader import LoadOutcome
-from brisk.runtime.requests import RequestTable
+from brisk.runtime.requests import CANCELLED, RequestTable
 from brisk.runtime.saying import say
 from brisk.runtime.sessions import SessionTable
 from brisk.runtime.transport import Arrival, Departure, Peer, Transport
@@ -164,7 +165,9 @@ class Reception:
 
     def _cancel(self, peer: Peer, event: Arrival) -> None:
         assert isinstance(event.record, Cancel)
-        self._requests.cancel(peer, event.record.request)
+        request = event.record.request
+        if not self._requests.cancel(peer, request) and self._sessions.withdraw(peer, request):
+            self._requests.refuse(peer, request, CancelledError(CANCELLED))
 
     def _release(self, peer: Peer, event: Arrival) -> None:
         assert isinstance(event.record, Release)

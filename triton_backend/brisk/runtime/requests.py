@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from brisk.errors import BriskError, CancelledError, InvalidRequestError, UnavailableError
+from brisk.errors import (
+    BriskError,
+    CancelledError,
+    InternalError,
+    InvalidRequestError,
+    ProtocolError,
+    UnavailableError,
+)
 from brisk.runtime.answers import failure, result
 from brisk.runtime.batch import Request, RequestJob
 from brisk.runtime.sessions import Binding
@@ -17,6 +24,8 @@ from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.queue import ReadyQueue
 from brisk.solutions.base import Value
 from brisk.wire.records import Infer, Region
+
+CANCELLED = "the client cancelled the request"
 
 
 class RequestTable:
@@ -60,12 +69,14 @@ class RequestTable:
         """Answer a request that has no job."""
         self._transport.send(peer, failure(request, error))
 
-    def cancel(self, peer: Peer, request: int) -> None:
-        """End a job that waits or runs; one that is answered already stays so."""
+    def cancel(self, peer: Peer, request: int) -> bool:
+        """End a job that waits or runs; False where there is none, or none any more."""
         job = self._jobs.get((peer.number, request))
-        if job is not None:
-            self.queue.withdraw(job)
-            self.fail(job, CancelledError("the client cancelled the request"))
+        if job is None:
+            return False
+        self.queue.withdraw(job)
+        self.fail(job, CancelledError(CANCELLED))
+        return True
 
     def expire(self) -> None:
         """Answer the jobs whose deadline passed while they waited."""
@@ -81,14 +92,23 @@ class RequestTable:
     def succeed(
         self, job: RequestJob, values: Mapping[str, Value], started_ns: int, finished_ns: int
     ) -> None:
-        """Answer a running job. Raises as ``write_tensors`` does, the job unanswered then."""
+        """Answer a running job.
+
+        Raises as ``write_tensors`` does, and InternalError where the answer has more outputs than
+        a record holds; the job is unanswered then.
+        """
         request = job.payload
         timing_ns = (started_ns - job.arrival_ns, finished_ns - started_ns)
         region, record = result(request, values, timing_ns)
+        try:
+            self._transport.send(request.peer, record)
+        except ProtocolError as error:
+            if region is not None:
+                request.peer.arena.free(region)
+            raise InternalError(f"the answer cannot be sent: {error}") from error
         key = self._end(job)
         if region is not None:
             self._held[key] = region
-        self._transport.send(request.peer, record)
 
     def fail(self, job: RequestJob, error: Exception) -> None:
         """Answer a job that has left the queue."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from brisk.errors import BriskError, InvalidModelError
+from brisk.errors import InvalidModelError
 from brisk.runtime.loader import Loader, LoadOutcome
 from brisk.runtime.session import Session
 from brisk.runtime.transport import Peer
@@ -50,6 +50,8 @@ class SessionTable:
         self._loader = loader
         self._entries: dict[str, _Entry] = {}
         self._bindings: dict[tuple[int, int], Binding] = {}
+        self._loading: dict[int, _Entry] = {}
+        self._tickets = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -67,7 +69,9 @@ class SessionTable:
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry()
-            self._loader.load(key, Path(model.path), entry.begin)
+            self._tickets += 1
+            self._loading[self._tickets] = entry
+            self._loader.load(self._tickets, Path(model.path), entry.begin)
         binding = Binding(peer, model, key, entry.session)
         entry.marks.append(memory)
         if entry.has_begun:
@@ -81,8 +85,8 @@ class SessionTable:
 
     def settle(self, outcome: LoadOutcome) -> list[Binding]:
         """Hand a load's outcome to the bindings that wait for it; those are returned."""
-        entry = self._entries.get(outcome.key)
-        if entry is None:  # all that asked for it have gone
+        entry = self._loading.pop(outcome.ticket)
+        if not entry.bindings:  # all that asked for it have gone
             self._loader.give_memory_back()
             return []
         waiting = list(entry.bindings)
@@ -95,6 +99,16 @@ class SessionTable:
             for binding in waiting:
                 binding.session = outcome.session
         return waiting
+
+    def withdraw(self, peer: Peer, request: int) -> bool:
+        """Take a request out of the backlog of a model that loads; False where it is in none."""
+        for binding in self._bindings.values():
+            if binding.peer is peer:
+                for record in binding.backlog:
+                    if record.request == request:
+                        binding.backlog.remove(record)
+                        return True
+        return False
 
     def release(self, binding: Binding) -> None:
         """Give one use back; the last one frees the session's memory."""
@@ -124,10 +138,16 @@ class SessionTable:
 
 
 def _identity(path: str) -> str:
-    """Path and state of the model file: a changed file is another session."""
+    """Path and state of the model file and of its neighbours, external data among them.
+
+    A changed file is another session.
+    """
+    directory = os.path.dirname(os.path.realpath(path))
     try:
-        status = os.stat(path)
+        os.stat(path)
+        with os.scandir(directory) as entries:
+            files = sorted((entry.name, entry.stat()) for entry in entries if entry.is_file())
     except (OSError, ValueError) as error:
-        reason: BriskError = InvalidModelError(f"model file {path!r} cannot be read: {error}")
-        raise reason from error
-    return f"{os.path.realpath(path)}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
+        raise InvalidModelError(f"model file {path!r} cannot be read: {error}") from error
+    state = [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in files]
+    return f"{os.path.realpath(path)}:{state}"

@@ -75,7 +75,12 @@ def write_tensors(
     for name, datatype, shape, content, size in plans:
         slab, start = (whole.slab, whole.offset + offset) if whole else (0, 0)
         if size:
-            _copy(content, memory[offset : offset + size])
+            try:
+                _copy(content, memory[offset : offset + size])
+            except BaseException:
+                if whole is not None:
+                    arena.free(whole)
+                raise
         records.append(TensorRecord(name, datatype, shape, Region(slab, start, size)))
         offset += _padded(size)
     return whole, tuple(records)

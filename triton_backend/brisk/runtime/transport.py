@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ class Peer:
 
     __slots__ = (
         "arena",
+        "connected_ns",
         "is_blocked",
         "is_open",
         "is_welcome",
@@ -55,6 +57,7 @@ class Peer:
         self.pid = pid
         self.parent = 0
         self.orphaned_ns: int | None = None
+        self.connected_ns = time.monotonic_ns()
 
 
 _READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR

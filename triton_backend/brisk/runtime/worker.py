@@ -8,6 +8,7 @@ effect at the next layer boundary.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 
 from brisk.errors import BriskError, InternalError, ProtocolError
@@ -27,7 +28,11 @@ from brisk.runtime.sessions import SessionTable
 from brisk.runtime.transport import Transport
 from brisk.scheduling.job import JobState
 from brisk.scheduling.policy import OrderingKey, preempts
+from brisk.wire import mark
 from brisk.wire.orphan import end_orphan, parent_of
+
+GREETING_TIMEOUT_NS = 10_000_000_000
+"""How long a peer may be connected without a Hello."""
 
 QUANTUM_NS = 1_000_000
 """Time between two looks at the sockets while a job runs, in whole layers."""
@@ -56,6 +61,8 @@ class Worker:
         self._reception = Reception(transport, SessionTable(self._loader), self._requests)
         self._runs: list[Run] = []
         """The last one runs; those before it are parked, each for a more urgent one."""
+        self._alone: deque[RequestJob] = deque()
+        """Jobs of a joined run that failed, tried on their own: only the bad one fails."""
         self._idle_exit_ns = int(idle_exit_s * 1e9)
         self._last_peer_ns = clock_ns()
         self._parents_checked_ns = clock_ns()
@@ -84,7 +91,7 @@ class Worker:
 
     def _patience_s(self) -> float:
         """How long ``poll`` may wait."""
-        if self._runs or len(self._requests.queue):
+        if self._runs or self._alone or len(self._requests.queue):
             return 0.0
         if self._transport.peer_count:
             return PARENT_CHECK_INTERVAL_NS / 1e9
@@ -95,7 +102,7 @@ class Worker:
 
         A parked run stays at its layer boundary; when it resumes, nothing is computed again.
         """
-        following = self._requests.queue.peek()
+        following = self._alone[0] if self._alone else self._requests.queue.peek()
         if following is None:
             return
         if self._runs and not preempts(following, self._runs[-1].jobs[0]):
@@ -107,28 +114,36 @@ class Worker:
             self._runs.append(run)
 
     def _begin_next(self) -> Run | None:
-        """The next job, with those that may be joined to it; None where nothing waits."""
-        queue = self._requests.queue
-        job = queue.pop()
-        if job is None:
+        """Begin the next job with those that may be joined to it; None where none can begin."""
+        jobs = self._next_jobs()
+        if not jobs:
             return None
-        jobs = [job]
-        rows = batch_rows(job.payload)
-
-        def accept(other: RequestJob) -> bool:
-            nonlocal rows
-            if not can_join(job.payload, other.payload, rows):
-                return False
-            rows += batch_rows(other.payload)
-            return True
-
-        if job.payload.binding.model.batching:
-            jobs += queue.pop_companions(job, accept)
         try:
             return begin_run(jobs, self._clock_ns())
         except Exception as error:  # noqa: BLE001  # the worker must outlive any request
             self._fail(jobs, error)
             return None
+
+    def _next_jobs(self) -> list[RequestJob]:
+        if self._alone:
+            job = self._alone.popleft()
+            return [job] if job.state is JobState.RUNNING else []
+        queue = self._requests.queue
+        first = queue.pop()
+        if first is None:
+            return []
+        if not first.payload.binding.model.batching:
+            return [first]
+        rows = batch_rows(first.payload)
+
+        def accept(other: RequestJob) -> bool:
+            nonlocal rows
+            if not can_join(first.payload, other.payload, rows):
+                return False
+            rows += batch_rows(other.payload)
+            return True
+
+        return [first, *queue.pop_companions(first, accept)]
 
     def _advance(self, run: Run) -> bool:
         """Run layers for a quantum; True where the run is over, answered or not."""
@@ -158,15 +173,23 @@ class Worker:
                 self._requests.succeed(job, share, run.started_ns, finished_ns)
 
     def _fail(self, jobs: list[RequestJob], error: Exception) -> None:
-        """Answer what is still unanswered; a peer that named memory it has not is dropped."""
+        """Answer a job alone; jobs that were joined are tried again, each on its own.
+
+        A peer that named memory it has not is dropped.
+        """
+        if len(jobs) > 1:
+            live = [job for job in jobs if job.state is JobState.RUNNING]
+            for job in live:
+                mark.reset(job.payload.mark)
+            self._alone.extend(live)
+            return
         if not isinstance(error, BriskError):
             error = InternalError(f"{type(error).__name__}: {error}")
-        for job in jobs:
-            if job.state is JobState.RUNNING:
-                self._requests.fail(job, error)
+        (job,) = jobs
+        if job.state is JobState.RUNNING:
+            self._requests.fail(job, error)
         if isinstance(error, ProtocolError):
-            for peer in {job.payload.peer for job in jobs}:
-                self._transport.drop(peer, str(error))
+            self._transport.drop(job.payload.peer, str(error))
 
     def _retire_orphans(self) -> None:
         """End the stubs whose server has died and which have not ended themselves."""
@@ -182,3 +205,5 @@ class Worker:
             elif now_ns - peer.orphaned_ns >= ORPHAN_GRACE_NS:
                 end_orphan(peer.pid)
                 self._transport.drop(peer, "its server has died")
+            if not peer.is_welcome and now_ns - peer.connected_ns >= GREETING_TIMEOUT_NS:
+                self._transport.drop(peer, "it has not said who it is")
