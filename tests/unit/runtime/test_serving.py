@@ -213,7 +213,9 @@ def test_a_request_that_comes_too_late_is_not_run(shared_place: RuntimePlace, qu
 
 def test_a_full_queue_refuses_and_takes_again(shared_place: RuntimePlace, slow: Path) -> None:
     with opened(shared_place, describe(slow, max_queue_size=2)) as connection:
-        sent = [submit(connection, SLOW_INPUT) for _ in range(6)]
+        sent = [submit(connection, SLOW_INPUT)]
+        time.sleep(0.2)  # the first one runs, and does so for about a second
+        sent += [submit(connection, SLOW_INPUT) for _ in range(5)]
         refused = [answer for _, answer in sent[3:]]
         for answer in refused:
             error = answer.wait().error
