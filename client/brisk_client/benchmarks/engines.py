@@ -13,10 +13,10 @@ Infer: TypeAlias = Callable[[Mapping[str, np.ndarray]], "list[Any]"]
 
 
 def open_brisk(model: Path, threads: int) -> Infer:
-    """Brisk's serial executor in this process, on the CPU."""
+    """Brisk's executor in this process, on the CPU."""
     import torch
 
-    from brisk.execution import load_program, run_serially
+    from brisk.execution import load_program, run_program
     from brisk.graph import read_program
     from brisk.solutions.values import from_numpy, to_numpy
 
@@ -25,9 +25,8 @@ def open_brisk(model: Path, threads: int) -> Infer:
     loaded = load_program(read_program(model), device)
 
     def infer(inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        with torch.inference_mode():
-            values = {name: from_numpy(array, device) for name, array in inputs.items()}
-            return [to_numpy(value) for value in run_serially(loaded, values).values()]
+        values = {name: from_numpy(array, device) for name, array in inputs.items()}
+        return [to_numpy(value) for value in run_program(loaded, values).values()]
 
     return infer
 

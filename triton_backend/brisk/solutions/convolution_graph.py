@@ -109,7 +109,7 @@ def _compile(
         result = torch.conv2d(source, weight, bias, strides, padding, dilations, geometry.group)
         return torch.relu(result) if activated else result
 
-    return compile_function(convolve, example)
+    return compile_function(convolve, example, threads=1)
 
 
 SOLUTIONS: tuple[Solution, ...] = (GraphConvolution(),)

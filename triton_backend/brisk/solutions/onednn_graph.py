@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
+from torch.overrides import handle_torch_function, has_torch_function
 
 Compiled: TypeAlias = Callable[..., torch.Tensor]
 
@@ -34,9 +35,12 @@ def graph_refusal(device: torch.device) -> str | None:
     return None
 
 
-def compile_function(function: Callable[..., torch.Tensor], *examples: torch.Tensor) -> Compiled:
+def compile_function(
+    function: Callable[..., torch.Tensor], *examples: torch.Tensor, threads: int | None = None
+) -> Compiled:
     """``function`` for inputs of exactly the sizes and strides of ``examples``.
 
+    ``threads``: how many will ever compute it; None for as many as torch has now.
     Tensors that the function holds become constants of the compiled code.
     """
 
@@ -47,12 +51,21 @@ def compile_function(function: Callable[..., torch.Tensor], *examples: torch.Ten
     jit: Any = torch.jit
     with _COMPILING, warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the JIT is deprecated, without a successor for this
-        before = jit.onednn_fusion_enabled()
+        before, threads_before = jit.onednn_fusion_enabled(), torch.get_num_threads()
         jit.enable_onednn_fusion(True)
         try:
+            torch.set_num_threads(threads or threads_before)
             module = jit.freeze(jit.trace(Traced().eval(), examples, check_trace=False))
             for _ in range(_PROFILED_CALLS):
                 module(*examples)
         finally:
+            torch.set_num_threads(threads_before)
             jit.enable_onednn_fusion(before)
-    return module.forward
+    forward = module.forward
+
+    def compiled(*inputs: torch.Tensor) -> torch.Tensor:
+        if has_torch_function(inputs):  # the JIT would not tell a mode of the call
+            return handle_torch_function(compiled, inputs, *inputs)
+        return forward(*inputs)
+
+    return compiled
