@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
+from clients import Load, clients_at_work
 from conftest import private_runtime, processes_of, running_server, runtime_directory
-from entries import deep, deep_answer, doubled, write_entry
+from entries import deep, doubled, write_entry
 
 from brisk.server.launch import TritonServer
 from brisk.server.locate import ServerInstallation
@@ -38,55 +37,6 @@ def server(
 ) -> Iterator[TritonServer]:
     with running_server(installation, repository, backends, tmp_path / "log") as running:
         yield running
-
-
-@dataclass
-class Load:
-    """What ``CLIENTS`` clients saw."""
-
-    answers: int = 0
-    errors: list[str] = field(default_factory=list)
-    wrong: int = 0
-    longest_s: float = 0.0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def note(self, right: bool, took_s: float) -> None:
-        with self.lock:
-            self.answers += 1
-            self.wrong += not right
-            self.longest_s = max(self.longest_s, took_s)
-
-
-@contextlib.contextmanager
-def clients_at_work(server: TritonServer, model: str = "deep") -> Iterator[Load]:
-    """Clients of both protocols that ask without pause until the block ends."""
-    load, stop = Load(), threading.Event()
-
-    def work(number: int) -> None:
-        transport = Transport.GRPC if number % 2 else Transport.HTTP
-        url = server.endpoints.grpc if number % 2 else server.endpoints.http
-        x = np.random.default_rng(number).random((4, 256), np.float32)
-        with InferenceClient(url, transport) as client:
-            while not stop.is_set():
-                started_s = time.monotonic()
-                try:
-                    answer = client.infer(model, {"x": x})["y"]
-                except Exception as error:  # noqa: BLE001  # any error at all is what is tested
-                    with load.lock:
-                        load.errors.append(repr(error))
-                else:
-                    right = np.allclose(answer, deep_answer(x, 20), atol=1e-5)
-                    load.note(right, time.monotonic() - started_s)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(CLIENTS)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield load
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(timeout=60)
 
 
 def runtime_processes(server: TritonServer) -> tuple[int, int]:
@@ -117,7 +67,7 @@ def answered_more(load: Load, count: int) -> Callable[[], bool]:
 
 
 def test_a_killed_worker_costs_no_client_an_answer(server: TritonServer) -> None:
-    with clients_at_work(server) as load:
+    with clients_at_work(server, CLIENTS) as load:
         for _ in range(5):
             wait_for(answered_more(load, 2 * CLIENTS), 30, "answers between two kills")
             _, worker = runtime_processes(server)
@@ -130,7 +80,7 @@ def test_a_killed_worker_costs_no_client_an_answer(server: TritonServer) -> None
 
 
 def test_a_killed_supervisor_costs_no_client_an_answer(server: TritonServer) -> None:
-    with clients_at_work(server) as load:
+    with clients_at_work(server, CLIENTS) as load:
         for _ in range(2):
             wait_for(answered_more(load, 2 * CLIENTS), 60, "answers between two kills")
             supervisor, worker = runtime_processes(server)
@@ -153,7 +103,7 @@ def test_a_killed_stub_leaves_the_other_models_untouched(server: TritonServer) -
         for process in processes_of(runtime_directory(server))
         if b"triton_python_backend_stub" in (line := command_line(process)) and b"doubled" in line
     )
-    with clients_at_work(server) as load:
+    with clients_at_work(server, CLIENTS) as load:
         wait_for(answered_more(load, CLIENTS), 30, "the first answers")
         os.kill(stub, signal.SIGKILL)
         wait_for(answered_more(load, 4 * CLIENTS), 30, "answers after the kill")

@@ -25,7 +25,7 @@ LISTEN_BACKLOG = 1024
 WORKER_ENDED_IDLE = 0
 """Exit status of a worker that nobody needed any more."""
 
-_RESTART_PAUSE_S = (0.0, 0.0, 0.0, 0.1, 0.5, 1.0)
+_RESTART_PAUSE_S = (0.0, 0.0, 0.0, 0.0, 0.0, 0.1, 0.5, 1.0)
 """Pause before a restart, by how many workers in a row died within a second of their start."""
 
 _SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}

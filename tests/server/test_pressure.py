@@ -1,0 +1,46 @@
+"""Many clients for a while: no error, and nothing that grows."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from clients import clients_at_work
+from conftest import StartServer, processes_of, runtime_directory
+from entries import deep, write_entry
+
+from brisk.server.launch import TritonServer
+
+pytestmark = pytest.mark.server
+
+CLIENTS = 64
+
+
+def held(server: TritonServer) -> tuple[int, int]:
+    """Resident bytes and open descriptors of the server, its stubs and its runtime."""
+    resident_bytes = descriptors = 0
+    for process in {server.pid, *processes_of(runtime_directory(server))}:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+        resident_bytes += pages * os.sysconf("SC_PAGE_SIZE")
+        descriptors += len(os.listdir(f"/proc/{process}/fd"))
+    return resident_bytes, descriptors
+
+
+def test_many_clients_see_no_error_and_nothing_grows(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    write_entry(tmp_path / "repository", "deep", deep(20, 256))
+    server = start_server(tmp_path / "repository")
+    with clients_at_work(server, CLIENTS) as load:
+        time.sleep(5)
+        before_bytes, before_descriptors = held(server)
+        answers = load.answers
+        time.sleep(10)
+        after_bytes, after_descriptors = held(server)
+    assert load.errors == []
+    assert load.wrong == 0
+    assert load.answers > answers + 10 * CLIENTS
+    assert after_bytes < 1.1 * before_bytes
+    assert after_descriptors <= before_descriptors + 16
