@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,7 +17,8 @@ def open_brisk(model: Path, threads: int) -> Infer:
     """Brisk's executor in this process, on the CPU."""
     import torch
 
-    from brisk.execution import load_program, run_program
+    from brisk.execution import load_program, run_serially
+    from brisk.execution.threads import ThreadChoice
     from brisk.graph import read_program
     from brisk.solutions.values import from_numpy, to_numpy
 
@@ -24,9 +26,18 @@ def open_brisk(model: Path, threads: int) -> Infer:
     device = torch.device("cpu")
     loaded = load_program(read_program(model), device)
 
+    choice = ThreadChoice(threads)
+
     def infer(inputs: Mapping[str, np.ndarray]) -> list[Any]:
+        started_ns = time.perf_counter_ns()
         values = {name: from_numpy(array, device) for name, array in inputs.items()}
-        return [to_numpy(value) for value in run_program(loaded, values).values()]
+        shapes = tuple(array.shape for array in inputs.values())
+        chosen = choice.choose(shapes)  # as a worker does
+        if chosen != torch.get_num_threads():
+            torch.set_num_threads(chosen)
+        outputs = [to_numpy(value) for value in run_serially(loaded, values).values()]
+        choice.learn(shapes, chosen, time.perf_counter_ns() - started_ns)
+        return outputs
 
     return infer
 

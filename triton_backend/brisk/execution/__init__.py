@@ -3,7 +3,7 @@
 from brisk.execution.frame import Frame
 from brisk.execution.loading import LoadedLayer, LoadedProgram, load_program
 from brisk.execution.plan import LayerPlan, Plan, make_plan
-from brisk.execution.serial import run_program, run_serially
+from brisk.execution.serial import run_serially
 
 __all__ = [
     "Frame",
@@ -13,6 +13,5 @@ __all__ = [
     "Plan",
     "load_program",
     "make_plan",
-    "run_program",
     "run_serially",
 ]

@@ -8,7 +8,6 @@ import torch
 
 from brisk.errors import BriskError, InternalError, InvalidRequestError
 from brisk.execution.loading import LoadedProgram
-from brisk.execution.segment import Replay
 from brisk.solutions.base import Value
 
 _OURS = (torch.cuda.OutOfMemoryError, MemoryError, TypeError, AttributeError)
@@ -22,31 +21,20 @@ class Frame:
     for what only the values show, from ``step``. A frame whose step has raised is finished.
     """
 
-    __slots__ = ("_inputs", "_layers", "_loaded", "_position", "_requested", "_segment", "_values")
+    __slots__ = ("_layers", "_loaded", "_position", "_requested", "_values")
 
     def __init__(
         self,
         loaded: LoadedProgram,
         inputs: Mapping[str, Value],
         requested: Sequence[str] | None = None,
-        *,
-        by_layers: bool = False,
     ) -> None:
-        """``inputs`` by name; ``requested`` output names, None for all.
-
-        ``by_layers``: never run several layers as one step (see ``brisk.execution.segment``).
-        """
+        """``inputs`` by name; ``requested`` output names, None for all."""
         self._requested = loaded.check_requested(requested)
+        self._values = loaded.bind_inputs(inputs)
         self._loaded = loaded
         self._layers = loaded.layers
         self._position = 0
-        self._values: list[Value] = []
-        self._inputs = inputs
-        self._segment = None if by_layers else loaded.segments.find(inputs)
-        if self._segment is None:
-            self._values = loaded.bind_inputs(inputs)
-            self._inputs = {}
-            self._segment = None if by_layers else loaded.segments.learn(self._values)
 
     @property
     def position(self) -> int:
@@ -58,15 +46,11 @@ class Frame:
         return self._position == len(self._layers)
 
     def step(self) -> bool:
-        """Run one layer, free what nothing reads any more; True where the job is finished.
-
-        Where there is a segment for the inputs' shapes, it is the only step.
-        """
+        """Run one layer, free what nothing reads any more; True where the job is finished."""
+        values = self._values
         if self._position == len(self._layers):
             return True
-        if self._segment is not None:
-            return self._step_segment(*self._segment)
-        layer, values = self._layers[self._position], self._values
+        layer = self._layers[self._position]
         try:
             made = layer.kernel(*[values[slot] for slot in layer.reads])
         except BriskError:
@@ -79,21 +63,6 @@ class Frame:
             values[slot] = None
         self._position += 1
         return self._position == len(self._layers)
-
-    def _step_segment(self, replay: Replay, arguments: Sequence[torch.Tensor]) -> bool:
-        """The whole program at once; one that fails is run again by layers, to say which one."""
-        self._segment = None
-        try:
-            made = replay(*arguments)
-        except Exception:  # noqa: BLE001  # the layer that raises it again knows its name
-            self._values = self._values or self._loaded.bind_inputs(self._inputs)
-            return self.step()
-        self._values = list(self._loaded.initial)
-        for slot, value in zip(self._loaded.segments.outputs, made):  # noqa: B905  # as layers'
-            self._values[slot] = value
-        self._inputs = {}
-        self._position = len(self._layers)
-        return True
 
     def results(self) -> dict[str, Value]:
         """The requested outputs by name. Precondition: the job is finished."""
@@ -112,7 +81,9 @@ class Frame:
         """
         layer = self._layers[self._position].layer
         text = f"layer {layer.index} ({layer.main.describe()}) failed: {error}"
-        if isinstance(error, _OURS):
+        if isinstance(
+            error, (torch.cuda.OutOfMemoryError, MemoryError, TypeError, AttributeError)
+        ):
             return InternalError(text)
         static = all(variable.type.is_static for variable in self._loaded.program.inputs)
         if static and not isinstance(error, (IndexError, ValueError)):

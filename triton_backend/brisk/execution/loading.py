@@ -12,7 +12,6 @@ import torch
 from brisk.errors import BriskError, InternalError, InvalidRequestError
 from brisk.execution.inputs import InputSlot, move
 from brisk.execution.plan import NO_CONSTANTS, LayerPlan, constants_of, make_plan
-from brisk.execution.segment import Segments, segment_refusal
 from brisk.graph.program import Layer, Program
 from brisk.solutions.base import BodyRunner, Kernel, LoadContext, Solution, Value
 from brisk.solutions.catalogue import Catalogue, default_catalogue
@@ -46,8 +45,6 @@ class LoadedProgram:
     inputs: tuple[InputSlot, ...]
     outputs: Mapping[str, int]
     initial: tuple[Value, ...]
-    segments: Segments
-    """Its own lock: the one part that changes, as runs show what they have in common."""
 
     def bind_inputs(self, inputs: Mapping[str, Value]) -> list[Value]:
         """The slots of a new frame. Raises InvalidRequestError where an input does not fit."""
@@ -107,24 +104,17 @@ def load_program(
         array = constants[name] if name in constants else program.weights[name]
         initial[slots[name]] = from_numpy(array, device)
     captured = [name for name in program.captures if name in slots and name not in constants]
-    placed = tuple(
-        InputSlot(slots[variable.name], variable, variable.name not in program.weights)
-        for variable in program.inputs
-    )
-    outputs = {variable.name: slots[variable.name] for variable in program.outputs}
     return LoadedProgram(
         program=dataclasses.replace(program, weights={}),
         device=device,
         layers=layers,
-        inputs=placed + tuple(InputSlot.captured(slots[name], name) for name in captured),
-        outputs=outputs,
+        inputs=tuple(
+            InputSlot(slots[variable.name], variable, variable.name not in program.weights)
+            for variable in program.inputs
+        )
+        + tuple(InputSlot.captured(slots[name], name) for name in captured),
+        outputs={variable.name: slots[variable.name] for variable in program.outputs},
         initial=tuple(initial),
-        segments=Segments(
-            layers,
-            {slot.variable.name: slot.index for slot in placed},
-            list(outputs.values()),
-            segment_refusal(program, device),
-        ),
     )
 
 

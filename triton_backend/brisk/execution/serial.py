@@ -1,4 +1,4 @@
-"""The serial executor: the simple path, and the oracle of segments and every later pipeline."""
+"""The serial executor: the simple path, and the oracle of every later pipeline."""
 
 from __future__ import annotations
 
@@ -14,20 +14,9 @@ from brisk.solutions.base import Value
 def run_serially(
     loaded: LoadedProgram, inputs: Mapping[str, Value], requested: Sequence[str] | None = None
 ) -> dict[str, Value]:
-    """Run the program layer by layer in the calling thread; the requested outputs by name."""
+    """Run the whole program in the calling thread; the requested outputs by name."""
     with torch.inference_mode():
-        return _finish(Frame(loaded, inputs, requested, by_layers=True))
-
-
-def run_program(
-    loaded: LoadedProgram, inputs: Mapping[str, Value], requested: Sequence[str] | None = None
-) -> dict[str, Value]:
-    """Run the program as a worker does, by its segment where there is one."""
-    with torch.inference_mode():
-        return _finish(Frame(loaded, inputs, requested))
-
-
-def _finish(frame: Frame) -> dict[str, Value]:
-    while not frame.step():
-        pass
-    return frame.results()
+        frame = Frame(loaded, inputs, requested)
+        while not frame.step():
+            pass
+        return frame.results()

@@ -10,6 +10,7 @@ import torch
 
 from brisk.errors import InternalError
 from brisk.execution import Frame
+from brisk.execution.threads import ThreadChoice
 from brisk.runtime.sessions import Binding
 from brisk.runtime.tensors import read_tensor
 from brisk.runtime.transport import Peer
@@ -34,21 +35,31 @@ RequestJob = Job[Request]
 
 @dataclass(slots=True)
 class Run:
-    """``rows`` is each job's share of the batch dimension."""
+    """``rows`` is each job's share of the batch dimension; ``shapes`` are the inputs', joined."""
 
     jobs: list[RequestJob]
     rows: list[int]
     frame: Frame
     started_ns: int
+    choice: ThreadChoice
+    shapes: tuple[tuple[int, ...], ...]
+    threads: int
+    was_parked: bool = False
 
     def park(self) -> None:
         """Leave it at its layer boundary: it is not to blame for a worker's death meanwhile."""
+        self.was_parked = True
         for job in self._live():
             mark.reset(job.payload.mark)
 
     def resume(self) -> None:
         for job in self._live():
             mark.begin(job.payload.mark)
+
+    def learn(self, finished_ns: int) -> None:
+        """It is finished: what it took says how many threads it should have."""
+        if not self.was_parked:
+            self.choice.learn(self.shapes, self.threads, finished_ns - self.started_ns)
 
     def _live(self) -> list[RequestJob]:
         return [job for job in self.jobs if job.state is JobState.RUNNING]
@@ -93,7 +104,16 @@ def begin_run(jobs: list[RequestJob], started_ns: int) -> Run:
     inputs = [_read_inputs(job.payload) for job in jobs]
     joined = inputs[0] if len(jobs) == 1 else _join(inputs)
     rows = [batch_rows(job.payload) for job in jobs]
-    return Run(jobs, rows, session.start(joined, first.record.outputs), started_ns)
+    shapes = tuple(tuple(getattr(value, "shape", ())) for value in joined.values())
+    return Run(
+        jobs,
+        rows,
+        session.start(joined, first.record.outputs),
+        started_ns,
+        session.threads,
+        shapes,
+        session.threads.choose(shapes),
+    )
 
 
 def _read_inputs(request: Request) -> dict[str, Value]:

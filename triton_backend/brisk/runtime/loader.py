@@ -38,6 +38,7 @@ class Loader:
 
     def __init__(self, device: torch.device, wake: Callable[[], None]) -> None:
         self._device = device
+        self._threads = torch.get_num_threads()
         self._wake = wake
         self._tasks: queue.SimpleQueue[_LoadTask | None] = queue.SimpleQueue()
         self._outcomes: deque[LoadOutcome] = deque()
@@ -68,7 +69,9 @@ class Loader:
     def _perform(self, task: _LoadTask) -> LoadOutcome:
         task.begin()
         try:
-            return LoadOutcome(task.ticket, load_session(task.path, self._device), None)
+            return LoadOutcome(
+                task.ticket, load_session(task.path, self._device, self._threads), None
+            )
         except BriskError as error:
             return LoadOutcome(task.ticket, None, error)
         except Exception as error:  # noqa: BLE001  # whatever a load raises must reach its askers

@@ -12,6 +12,7 @@ import torch
 
 from brisk.errors import InvalidModelError
 from brisk.execution import Frame, LoadedProgram, load_program
+from brisk.execution.threads import ThreadChoice
 from brisk.graph import read_program
 from brisk.graph.program import Container, Variable
 from brisk.solutions.base import Value
@@ -20,11 +21,15 @@ from brisk.wire.datatypes import BY_ELEMENT_NAME
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``summary`` is one line for the log; ``load_ns`` what the load took."""
+    """``summary`` is one line for the log; ``load_ns`` what the load took.
+
+    ``threads`` is the worker's main thread's alone.
+    """
 
     loaded: LoadedProgram
     load_ns: int
     summary: str
+    threads: ThreadChoice
 
     def start(self, inputs: Mapping[str, Value], requested: Sequence[str]) -> Frame:
         """A new frame. Raises InvalidRequestError where the inputs do not fit the model."""
@@ -45,8 +50,10 @@ class Session:
         }
 
 
-def load_session(path: Path, device: torch.device) -> Session:
+def load_session(path: Path, device: torch.device, threads: int) -> Session:
     """Read, optimise and load the model at ``path``, all of it, in this thread.
+
+    ``threads``: how many there are to run it.
 
     Raises InvalidModelError and its kin where the model cannot be served.
     """
@@ -63,7 +70,7 @@ def load_session(path: Path, device: torch.device) -> Session:
     if slow:
         names = ", ".join(f"{operator} ×{count}" for operator, count in slow.most_common(5))
         summary += f"; by the slow reference operators: {names}"
-    return Session(loaded, load_ns, summary)
+    return Session(loaded, load_ns, summary, ThreadChoice(threads))
 
 
 def _check_tensor(variable: Variable) -> None:

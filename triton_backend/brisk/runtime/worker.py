@@ -11,6 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+import torch
+
 from brisk.errors import BriskError, InternalError, ProtocolError
 from brisk.execution.device import Device, StreamPriority
 from brisk.runtime.batch import (
@@ -154,6 +156,8 @@ class Worker:
         if all(job.state is JobState.ENDED for job in run.jobs):
             return True
         until_ns = now_ns + QUANTUM_NS
+        if run.threads != torch.get_num_threads():
+            torch.set_num_threads(run.threads)
         try:
             with self._stream.issuing():
                 while not run.frame.step():
@@ -167,6 +171,7 @@ class Worker:
 
     def _answer(self, run: Run) -> None:
         finished_ns = self._clock_ns()
+        run.learn(finished_ns)
         shares = split_results(run, run.frame.results())
         for job, share in zip(run.jobs, shares, strict=True):
             if job.state is JobState.RUNNING:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
-from torch.overrides import handle_torch_function, has_torch_function
 
 Compiled: TypeAlias = Callable[..., torch.Tensor]
 
@@ -61,11 +60,4 @@ def compile_function(
         finally:
             torch.set_num_threads(threads_before)
             jit.enable_onednn_fusion(before)
-    forward = module.forward
-
-    def compiled(*inputs: torch.Tensor) -> torch.Tensor:
-        if has_torch_function(inputs):  # the JIT would not tell a mode of the call
-            return handle_torch_function(compiled, inputs, *inputs)
-        return forward(*inputs)
-
-    return compiled
+    return module.forward
