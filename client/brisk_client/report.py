@@ -11,6 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+_PIPE_COLUMNS = 180
+
 
 @dataclass
 class Check:
@@ -44,7 +46,7 @@ class Report:
 
 def show(report: Report, console: Console | None = None) -> None:
     """Print the rows, the checks and the notes."""
-    console = console or Console(highlight=False)
+    console = console or _console()
     described = ", ".join(f"{key} {value}" for key, value in report.machine.items())
     console.print(f"[bold]{report.name}[/bold]: {described}")
     console.print(", ".join(f"{name} {version}" for name, version in report.versions.items()))
@@ -56,6 +58,12 @@ def show(report: Report, console: Console | None = None) -> None:
         console.print(f"{mark}  {check.name}: {found}, expected {_text(check.expected)}")
     for note in report.notes:
         console.print(note, style="dim")
+
+
+def _console() -> Console:
+    """The terminal; a file or a pipe has no width of its own, and no column should be cut there."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_PIPE_COLUMNS)
 
 
 def to_json(report: Report) -> dict[str, Any]:
