@@ -61,7 +61,7 @@ def show(report: Report, console: Console | None = None) -> None:
 
 
 def _console() -> Console:
-    """The terminal; a file or a pipe has no width of its own, and no column should be cut there."""
+    """The terminal; a file or a pipe has no width, and no column should be cut there."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=_PIPE_COLUMNS)
 
