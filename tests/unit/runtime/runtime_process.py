@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +20,9 @@ from brisk.errors import BriskError
 from brisk.frontend.connection import Connection
 from brisk.frontend.model_load import ModelDescription
 from brisk.frontend.pending import OutputReader, Reply
+from brisk.wire.channel import send_record
 from brisk.wire.place import RuntimePlace
-from brisk.wire.records import Result
+from brisk.wire.records import AttachSlab, Result
 
 PATIENCE_S = 30.0
 """Longest wait for anything; only a failing test takes it."""
@@ -187,3 +190,16 @@ def opened(place: RuntimePlace, model: ModelDescription) -> Iterator[Connection]
         yield connection
     finally:
         connection.close()
+
+
+def memory_file(size: int = 4096, seals: int = fcntl.F_SEAL_SHRINK) -> int:
+    descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def attach(connection: socket.socket, slab: int = 0) -> None:
+    descriptor = memory_file()
+    send_record(connection, AttachSlab(slab, 4096), descriptor)
+    os.close(descriptor)

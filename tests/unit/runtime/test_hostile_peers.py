@@ -40,8 +40,10 @@ from brisk.wire.records import (
     Welcome,
 )
 from unit.runtime.runtime_process import (
+    attach,
     describe,
     infer,
+    memory_file,
     opened,
     quick_model,
     wait_until,
@@ -84,19 +86,6 @@ def welcome(raw: socket.socket) -> socket.socket:
     answer, _ = Receiver(raw).receive()
     assert isinstance(answer, Welcome)
     return raw
-
-
-def memory_file(size: int = 4096, seals: int = fcntl.F_SEAL_SHRINK) -> int:
-    descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
-    os.ftruncate(descriptor, size)
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-    return descriptor
-
-
-def attach(connection: socket.socket, slab: int = 0) -> None:
-    descriptor = memory_file()
-    send_record(connection, AttachSlab(slab, 4096), descriptor)
-    os.close(descriptor)
 
 
 def load(path: Path, mark: Region = MARK, model: int = 0) -> LoadModel:

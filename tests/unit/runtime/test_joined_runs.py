@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from runtime_process import SLOW_INPUT, Answer, describe, submit
 
 from brisk.errors import InvalidRequestError
 from brisk.frontend.connection import Connection
 from brisk.wire.place import RuntimePlace
+from unit.runtime.runtime_process import SLOW_INPUT, Answer, describe, submit
 
 
 def lookup_model(path: Path) -> Path:
