@@ -24,6 +24,8 @@ READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 45.0
 _POLL_S = 0.05
 _PROBE_TIMEOUT_S = 2.0
+_GROUP_TIMEOUT_S = 10.0
+_GROUP_POLL_S = 0.01
 _SHARED_MEMORY = Path("/dev/shm")
 _TAIL_LINES = 20
 _LINE_CHARACTERS = 400
@@ -178,8 +180,7 @@ class TritonServer:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _end_group(process.pid)
         for region in _SHARED_MEMORY.glob(self._region_prefix + "*"):
             region.unlink(missing_ok=True)
         return process.returncode
@@ -217,6 +218,29 @@ class TritonServer:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _end_group(group: int) -> None:
+    """Kill what is left of a process group and wait until it is gone.
+
+    A killed process lives on until the kernel has taken it down, which takes a while where it
+    has much memory or the machine is busy. Zombies of other parents (init reaps them) do not
+    count: they hold nothing.
+    """
+    deadline_s = time.monotonic() + _GROUP_TIMEOUT_S
+    while _group_lives(group) and time.monotonic() < deadline_s:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+        time.sleep(_GROUP_POLL_S)
+
+
+def _group_lives(group: int) -> bool:
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, process_group = status.read_text().rpartition(")")[2].split()[:3]
+            if int(process_group) == group and state not in "ZX":
+                return True
+    return False
 
 
 def _answers_ok(url: str) -> bool:
