@@ -1,0 +1,59 @@
+"""Random composition problems, and the brute-force twin of the solvers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from brisk.exits.composition import Candidate, CompositionProblem, Outcomes
+
+
+def random_problem(
+    seed: int, points: int = 4, variants: int = 2, *, counted: bool = False, inputs: int = 60
+) -> CompositionProblem:
+    """Later points hit more; ``counted``: with outcomes of ``inputs`` inputs."""
+    random = np.random.default_rng(seed)
+    reach_s = tuple(np.cumsum(random.uniform(0.5, 2.0, points)).tolist())
+    total_s = reach_s[-1] + float(random.uniform(0.5, 2.0))
+    hardness = random.uniform(0, 1, inputs)
+    hits, right, candidates = [], [], []
+    for point in range(points):
+        for variant in range(variants):
+            strength = (point + 1) / (points + 1) * random.uniform(0.6, 1.2)
+            hit = hardness + random.normal(0, 0.1, inputs) < strength
+            correct = random.uniform(0, 1, inputs) < random.uniform(0.85, 1.0)
+            hits.append(hit)
+            right.append(correct)
+            candidates.append(
+                Candidate(
+                    point=point,
+                    variant=f"variant{variant}",
+                    hit_rate=float(hit.mean()),
+                    accuracy=float(correct[hit].mean()) if hit.any() else 1.0,
+                    lookup_s=float(random.uniform(0.1, 2.0)),
+                    memory_bytes=int(random.integers(1, 100)),
+                    burden_s=float(random.uniform(0, 0.3)),
+                )
+            )
+    return CompositionProblem(
+        reach_s=reach_s,
+        total_s=total_s,
+        candidates=tuple(candidates),
+        accuracy=float(random.uniform(0.9, 0.99)),
+        memory_budget_bytes=int(random.integers(20, 250)),
+        outcomes=Outcomes(np.array(hits), np.array(right)) if counted else None,
+    )
+
+
+def all_chains(problem: CompositionProblem) -> Iterator[tuple[int, ...]]:
+    """Every choice of at most one candidate a point that keeps to eq. 8 and eq. 9."""
+    points = len(problem.reach_s)
+    at_point: list[list[int | None]] = [[None] for _ in range(points)]
+    for index, candidate in enumerate(problem.candidates):
+        at_point[candidate.point].append(index)
+    for choice in itertools.product(*at_point):
+        chosen = tuple(index for index in choice if index is not None)
+        if problem.fits(chosen):
+            yield chosen

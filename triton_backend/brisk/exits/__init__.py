@@ -1,0 +1,1 @@
+"""Learned caches: small networks that answer easy inputs from a hidden layer (GATI)."""
