@@ -1,6 +1,7 @@
 # make run          a real Triton serves the sample models through Brisk; Ctrl-C stops it
 # make run ONCE=1   the same, but ends after every model was asked; status 0 if all was right
 # make test         linters, type check and all tests; TESTS=tests/unit for some of them
+# make image-test   builds docker/Dockerfile.cpu, runs it and asks it; needs Docker or buildah
 # make bench        the benchmark BENCH (warm); ARGS="--quick" and other options of it
 # make clean        removes what was generated, .venv stays
 
@@ -9,7 +10,7 @@ TESTS ?= tests
 BENCH ?= warm
 SOURCES := triton_backend client tests model_repository
 
-.PHONY: help run test bench samples environment test-environment clean
+.PHONY: help run test image-test bench samples environment test-environment clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -32,6 +33,9 @@ test: test-environment samples
 	$(VENV)/bin/ruff format --check $(SOURCES)
 	$(VENV)/bin/mypy triton_backend client
 	$(VENV)/bin/pytest $(TESTS)
+
+image-test: test-environment samples
+	BRISK_TEST_IMAGES=1 $(VENV)/bin/pytest -m image tests/docker
 
 bench: test-environment samples
 	@$(VENV)/bin/brisk bench $(BENCH) $(ARGS)

@@ -1,8 +1,12 @@
-"""Asks every sample model over both transports and compares with the expected answers."""
+"""Asks every sample model over both transports and compares with the expected answers.
+
+``python -m brisk_client.demo REPOSITORY HTTP_HOST:PORT GRPC_HOST:PORT`` asks a running server.
+"""
 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from tritonclient.utils import InferenceServerException
 
@@ -131,3 +136,26 @@ def table_of(answers: list[Answer]) -> Table:
             "-" if answer.latency_ms is None else f"{answer.latency_ms:.2f} ms",
         )
     return table
+
+
+def show_samples(console: Console, repository: Path, *, http_url: str, grpc_url: str) -> bool:
+    """Ask as ``query_samples`` does and print the answers; True if there are any and all right."""
+    with console.status("querying every sample model over HTTP and gRPC …"):
+        answers = query_samples(repository, http_url=http_url, grpc_url=grpc_url)
+    console.print(table_of(answers))
+    wrong = [answer for answer in answers if not answer.right]
+    for answer in wrong:
+        console.print(f"{answer.model} over {answer.transport}: {answer.problem}", style="red")
+    console.print(f"{len(answers) - len(wrong)} of {len(answers)} answers are right")
+    return bool(answers) and not wrong
+
+
+def main(repository: str, http_url: str, grpc_url: str) -> int:
+    """The exit status: 0 only if every answer was right."""
+    console = Console(highlight=False)
+    right = show_samples(console, Path(repository), http_url=http_url, grpc_url=grpc_url)
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -79,19 +79,12 @@ def _as_interrupt(signal_number: int, frame: FrameType | None) -> None:
 
 
 def _query(console: Console, server: TritonServer, repository: Path) -> bool:
-    from brisk_client.demo import query_samples, table_of
+    from brisk_client.demo import show_samples
 
     http, grpc = server.endpoints.http, server.endpoints.grpc
     assert http is not None
     assert grpc is not None
-    with console.status("querying every sample model over HTTP and gRPC …"):
-        answers = query_samples(repository, http_url=http, grpc_url=grpc)
-    console.print(table_of(answers))
-    wrong = [answer for answer in answers if not answer.right]
-    for answer in wrong:
-        console.print(f"{answer.model} over {answer.transport}: {answer.problem}", style="red")
-    console.print(f"{len(answers) - len(wrong)} of {len(answers)} answers are right")
-    return bool(answers) and not wrong
+    return show_samples(console, repository, http_url=http, grpc_url=grpc)
 
 
 def _stay(console: Console, server: TritonServer) -> None:

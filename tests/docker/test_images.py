@@ -1,0 +1,127 @@
+"""The image of Dockerfile.cpu: built, started, asked from outside, ended. Takes minutes.
+
+``make image-test`` runs this; nothing else does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brisk.server.options import Endpoints, endpoints, with_free_ports
+from brisk_client.demo import query_samples
+from brisk_client.samples.expectations import EXPECTED
+from docker.container_engines import Container, ContainerError, Engine, find_engine
+
+SAMPLES = Path(__file__).resolve().parents[2] / "model_repository"
+READY_TIMEOUT_S = 120.0
+
+pytestmark = [
+    pytest.mark.image,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(
+        not os.environ.get("BRISK_TEST_IMAGES"), reason="takes minutes: make image-test runs it"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    found = find_engine()
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def image(engine: Engine) -> str:
+    return engine.build("Dockerfile.cpu", "server")
+
+
+@pytest.fixture
+def options() -> list[str]:
+    """Of the server: the image's own repository, ports that are free here."""
+    return [
+        "--repository=/models",
+        *with_free_ports(["--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]),
+    ]
+
+
+@pytest.fixture
+def server(
+    engine: Engine, image: str, options: list[str], tmp_path: Path
+) -> Iterator[tuple[Container, Endpoints]]:
+    container = engine.start(image, SAMPLES, options, tmp_path / "log")
+    try:
+        served = endpoints(options)
+        wait_ready(container, served, tmp_path / "log")
+        yield container, served
+    finally:
+        container.remove()
+
+
+def wait_ready(container: Container, served: Endpoints, log: Path) -> None:
+    deadline_s = time.monotonic() + READY_TIMEOUT_S
+    while not answers(f"http://{served.http}/v2/health/ready"):
+        text = log.read_text(errors="replace")[-3000:] if log.exists() else ""
+        assert container.returncode() is None, text
+        assert time.monotonic() < deadline_s, text
+        time.sleep(0.2)
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def test_a_server_in_the_image_answers_from_outside_and_ends_at_sigterm(
+    engine: Engine, image: str, server: tuple[Container, Endpoints]
+) -> None:
+    container, served = server
+    assert served.http is not None
+    assert served.grpc is not None
+    answered = query_samples(SAMPLES, http_url=served.http, grpc_url=served.grpc)
+    assert {answer.model for answer in answered} == {
+        file.parent.name for file in SAMPLES.glob(f"*/{EXPECTED}")
+    }
+    assert [(answer.model, answer.problem) for answer in answered if answer.problem] == []
+    engine.output(image, SAMPLES, health_check(engine, image, served.http))
+
+    container.signal(signal.SIGTERM)
+    assert container.wait() == 0
+    with pytest.raises(ContainerError, match="refused"):
+        engine.output(image, SAMPLES, health_check(engine, image, served.http))
+
+
+def health_check(engine: Engine, image: str, http: str) -> list[str]:
+    """The image's own, for a server at another port."""
+    kind, *command = engine.configuration(image)["Healthcheck"]["Test"]
+    assert kind == "CMD"
+    return [word.replace("127.0.0.1:8000", http) for word in command]
+
+
+def test_the_client_image_finds_every_answer_right(
+    engine: Engine, server: tuple[Container, Endpoints]
+) -> None:
+    client = engine.build("Dockerfile.cpu", "client")
+    _, served = server
+    command = engine.configuration(client)["Entrypoint"]
+    printed = engine.output(
+        client, SAMPLES, [*command, "/models", str(served.http), str(served.grpc)]
+    )
+    assert "answers are right" in printed
+
+
+def test_the_server_image_has_no_compiler_and_no_root(engine: Engine, image: str) -> None:
+    script = "for name in gcc cc g++ make pip pip3; do command -v $name; done; id -un"
+    assert engine.output(image, SAMPLES, ["/bin/sh", "-c", script]).split() == ["brisk"]
+    assert engine.configuration(image)["StopSignal"] == "SIGTERM"
