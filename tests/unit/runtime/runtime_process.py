@@ -170,6 +170,15 @@ def worker_of(place: RuntimePlace) -> int:
     return processes_of(place)[1]
 
 
+def background_worker_of(place: RuntimePlace) -> int | None:
+    """None where there is none."""
+    for process in processes_of(place):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{process}/comm").read_text().strip() == "brisk-back":
+                return process
+    return None
+
+
 def kill(process: int) -> None:
     os.kill(process, signal.SIGKILL)
 

@@ -17,8 +17,10 @@ import pytest
 
 from brisk.errors import InternalError, InvalidModelError, InvalidRequestError, UnavailableError
 from brisk.frontend.connection import Connection
+from brisk.frontend.line import DirectLine
 from brisk.wire import mark
 from brisk.wire.place import RuntimePlace
+from brisk.wire.role import Role
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -176,8 +178,10 @@ def test_a_record_that_cannot_be_sent_breaks_the_line_instead_of_being_forgotten
     connection: Connection,
 ) -> None:
     """The socket's buffer is too small for it; the next line's is not."""
-    assert connection._line._socket is not None
-    connection._line._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    line = connection._links[Role.FOREGROUND]._line
+    assert isinstance(line, DirectLine)
+    assert line._socket is not None
+    line._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     staged = connection.stage([("x" * 50_000, "FP32", (1, 4), 16)])
     answer = Answer()
     connection.submit(staged, ["y"], "normal", None, answer)

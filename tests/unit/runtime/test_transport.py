@@ -31,7 +31,7 @@ def transport() -> Iterator[Transport]:
     listener = new_socket()
     listener.bind(f"\0brisk-test-{os.getpid()}-{time.monotonic_ns()}")
     listener.listen(64)
-    made = Transport(listener)
+    made = Transport([listener])
     yield made
     made.close()
     listener.close()
@@ -41,7 +41,7 @@ def transport() -> Iterator[Transport]:
 def connect(transport: Transport) -> socket.socket:
     connection = new_socket()
     connection.settimeout(10.0)
-    connection.connect(transport._listener.getsockname())
+    connection.connect(next(iter(transport._listeners.values())).getsockname())
     return connection
 
 
@@ -233,7 +233,7 @@ def test_closing_leaves_nothing_open(tmp_path: Path) -> None:
     listener = new_socket()
     listener.bind(f"\0brisk-test-closing-{os.getpid()}")
     listener.listen(4)
-    transport = Transport(listener)
+    transport = Transport([listener])
     connections = [connect(transport) for _ in range(3)]
     list(transport.poll(1.0))
     transport.close()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from brisk.errors import ProtocolError, UnavailableError
-from brisk.wire.arena import ALIGNMENT, MAX_SLAB_BYTES, Arena, ArenaView
+from brisk.wire.arena import ALIGNMENT, MAX_SLAB_BYTES, Arena, ArenaView, SlabChange
 from brisk.wire.records import Region
 
 SLAB_BYTES = 64 * 1024
@@ -50,7 +50,7 @@ class ArenaBesideItsModel(RuleBasedStateMachine):
                 self.view.detach(change.slab)
                 self.known.remove(change.slab)
             else:
-                self.view.attach(change.slab, change.size, os.dup(change.descriptor))
+                self.view.attach(change.slab, change.size, change.descriptor)
                 self.known.add(change.slab)
 
     @rule(size=SIZES)
@@ -79,7 +79,7 @@ class ArenaBesideItsModel(RuleBasedStateMachine):
         self.known.clear()
         for change in self.arena.announce_all():
             assert change.descriptor is not None
-            self.view.attach(change.slab, change.size, os.dup(change.descriptor))
+            self.view.attach(change.slab, change.size, change.descriptor)
             self.known.add(change.slab)
 
     @invariant()
@@ -135,7 +135,10 @@ def test_neighbours_given_back_in_any_order_are_one_stretch_again() -> None:
 def test_of_several_empty_slabs_one_is_kept() -> None:
     arena = Arena(SLAB_BYTES)
     regions = [arena.allocate(SLAB_BYTES) for _ in range(5)]
-    assert [change.descriptor is None for change in arena.take_changes()] == [False] * 5
+    view = ArenaView()
+    for change in arena.take_changes():
+        assert change.descriptor is not None
+        view.attach(change.slab, change.size, change.descriptor)
     for region in regions:
         arena.free(region)
     assert arena.statistics() == {"slabs": 1, "slab_bytes": SLAB_BYTES, "used_bytes": 0}
@@ -148,8 +151,53 @@ def test_a_slab_that_came_and_went_untold_is_never_told() -> None:
     kept, gone = arena.allocate(SLAB_BYTES), arena.allocate(SLAB_BYTES)
     arena.free(kept)
     arena.free(gone)
-    assert [change.slab for change in arena.take_changes()] == [kept.slab]
+    (change,) = arena.take_changes()
+    assert change.slab == kept.slab
+    assert change.descriptor is not None
+    os.close(change.descriptor)
     arena.close()
+
+
+def test_each_follower_is_told_every_change_once_from_its_first_announcement_on() -> None:
+    arena, views = Arena(SLAB_BYTES), {"one": ArenaView(), "other": ArenaView()}
+
+    def follow(name: str, changes: list[SlabChange]) -> None:
+        for change in changes:
+            if change.descriptor is None:
+                views[name].detach(change.slab)
+            else:
+                views[name].attach(change.slab, change.size, change.descriptor)
+
+    before = open_descriptors()
+    first = arena.allocate(SLAB_BYTES)
+    follow("one", arena.announce_all("one"))
+    second = arena.allocate(SLAB_BYTES)
+    follow("other", arena.announce_all("other"))
+    arena.free(first)
+    arena.free(second)
+    arena.memory(first)[0] = 7
+    assert len(arena.take_changes("other")) == 1
+    follow("one", arena.take_changes("one"))
+    assert views["one"].memory(first)[0] == 7
+    with pytest.raises(ProtocolError, match="is unknown"):
+        views["one"].memory(second)
+    assert arena.take_changes("one") == []
+    arena.close()
+    for view in views.values():
+        view.clear()
+    assert open_descriptors() == before
+
+
+def test_a_copy_to_send_outlives_the_slab() -> None:
+    arena, view = Arena(SLAB_BYTES), ArenaView()
+    regions = [arena.allocate(SLAB_BYTES) for _ in range(2)]
+    changes = arena.take_changes()
+    for region in regions:
+        arena.free(region)
+    arena.close()
+    for change in changes:
+        assert change.descriptor is not None
+        view.attach(change.slab, change.size, change.descriptor)
 
 
 def test_closing_gives_descriptors_and_mappings_back() -> None:
@@ -159,7 +207,7 @@ def test_closing_gives_descriptors_and_mappings_back() -> None:
         arena.allocate(size)
     for change in arena.take_changes():
         assert change.descriptor is not None
-        view.attach(change.slab, change.size, os.dup(change.descriptor))
+        view.attach(change.slab, change.size, change.descriptor)
     arena.close()
     view.clear()
     assert open_descriptors() == before
@@ -191,6 +239,7 @@ def test_a_slab_can_neither_shrink_nor_grow() -> None:
     for size in (0, 2 * SLAB_BYTES):
         with pytest.raises(PermissionError):
             os.ftruncate(change.descriptor, size)
+    os.close(change.descriptor)
     arena.close()
 
 

@@ -15,6 +15,7 @@ from brisk.wire.channel import (
     Receiver,
     check_peer,
     send_bytes,
+    send_changes,
     send_record,
     slab_records,
 )
@@ -55,8 +56,7 @@ def test_the_longest_record_fits_a_message(pair: Pair) -> None:
 def test_a_slab_s_memory_comes_with_its_record(pair: Pair) -> None:
     arena = Arena()
     arena.memory(arena.allocate(3))[:] = b"abc"
-    for record, descriptor in slab_records(arena.take_changes()):
-        send_record(pair[0], record, descriptor)
+    send_changes(pair[0], arena.take_changes())
     record, received = Receiver(pair[1]).receive()
     assert isinstance(record, AttachSlab)
     assert received is not None
@@ -69,7 +69,9 @@ def test_a_slab_s_memory_comes_with_its_record(pair: Pair) -> None:
 def test_slabs_given_up_are_records_without_descriptors(pair: Pair) -> None:
     arena = Arena(4096)
     regions = [arena.allocate(4096) for _ in range(2)]
-    arena.take_changes()
+    for change in arena.take_changes():
+        assert change.descriptor is not None
+        os.close(change.descriptor)
     for region in regions:
         arena.free(region)
     assert list(slab_records(arena.take_changes())) == [(DetachSlab(regions[1].slab), None)]

@@ -15,6 +15,7 @@ import pytest
 
 from brisk.errors import InvalidConfigurationError
 from brisk.wire.place import MAX_SOCKET_PATH_BYTES, RuntimePlace, base_directory, runtime_place
+from brisk.wire.role import Role
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_a_path_too_long_for_a_socket_is_refused_with_its_remedy(
 ) -> None:
     rest = len("/cpu/foreground.sock")
     monkeypatch.setenv("BRISK_RUNTIME_DIR", "/" + "x" * (MAX_SOCKET_PATH_BYTES - rest - 1))
-    assert runtime_place("cpu").socket_path
+    assert runtime_place("cpu").socket_path(Role.FOREGROUND)
     monkeypatch.setenv("BRISK_RUNTIME_DIR", "/" + "x" * (MAX_SOCKET_PATH_BYTES - rest))
     with pytest.raises(InvalidConfigurationError, match="set BRISK_RUNTIME_DIR to a shorter"):
         runtime_place("cpu")
@@ -159,7 +160,8 @@ def test_what_a_killed_runtime_left_is_swept(place: RuntimePlace) -> None:
     child, reading = process_that(place)
     os.read(reading, 1)
     os.close(reading)
-    place.socket_path.touch()
+    for role in Role:
+        place.socket_path(role).touch()
     end(child)
     assert place.sweep()
     assert not place.base.exists()

@@ -1,69 +1,40 @@
-"""A stub's line to the worker: sends requests, receives answers, survives the worker's death.
-
-Two threads meet here: Triton's, which submits, and the receiver, which hands answers out and,
-when the line breaks, makes a new one and replays what is unanswered. Inference is idempotent
-and the inputs lie in memory that this process owns, so a replay copies nothing (REEF, 4.2).
-"""
+"""A stub's connection to the runtime: one link to each of the device's workers that it needs."""
 
 from __future__ import annotations
 
 import itertools
-import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 
-from brisk.errors import (
-    BriskError,
-    CancelledError,
-    InternalError,
-    ProtocolError,
-    UnavailableError,
-    named_error,
-)
-from brisk.frontend.line import Line
-from brisk.frontend.model_load import MODEL_NUMBER, ModelDescription, ModelLoad
-from brisk.frontend.pending import Pending, PendingTable, Reply, StagedRequest, stage_request
-from brisk.frontend.starting import open_connection, reap_started
-from brisk.wire.arena import Arena, ArenaView
-from brisk.wire.channel import Receiver
+from brisk.errors import UnavailableError
+from brisk.frontend.link import Link
+from brisk.frontend.model_load import MODEL_NUMBER, ModelDescription
+from brisk.frontend.pending import Reply, StagedRequest, stage_request
+from brisk.frontend.starting import reap_started
+from brisk.wire.arena import Arena
 from brisk.wire.place import RuntimePlace
-from brisk.wire.records import (
-    AttachSlab,
-    Cancel,
-    DetachSlab,
-    Failure,
-    Infer,
-    LoadFailed,
-    Log,
-    ModelLoaded,
-    Record,
-    Region,
-    Release,
-    Result,
-)
-
-RESTART_TIMEOUT_S = 60.0
-"""How long requests wait for a new runtime before they fail; then it is tried again."""
+from brisk.wire.records import Infer, Region
+from brisk.wire.role import Role, role_of
 
 
 class Connection:
-    """One model instance's connection. ``log(level, text)`` may be called from any thread."""
+    """One model instance's connection. ``log(level, text)`` may be called from any thread.
+
+    The model is loaded by the worker of its own class at once, and by the other one when the
+    first request of such a class comes.
+    """
 
     def __init__(
         self, place: RuntimePlace, model: ModelDescription, log: Callable[[str, str], None]
     ) -> None:
         self._place = place
+        self._model = model
         self._log = log
         self._arena = Arena()
-        self._view = ArenaView()
+        self._links: dict[Role, Link] = {}
         self._lock = threading.Lock()
-        self._line = Line(self._arena)
-        self._pending = PendingTable(self._arena)
-        self._load = ModelLoad(model, self._arena)
         self._numbers = itertools.count(1)
         self._closing = False
-        self._receiver: threading.Thread | None = None
 
     def open(self) -> int:
         """Connect, load the model, and begin to receive; the load's time in ns.
@@ -71,13 +42,8 @@ class Connection:
         Raises what the load raised; the connection is closed then.
         """
         try:
-            opened = open_connection(self._place)
-            self._resume(opened)
-            self._receiver = threading.Thread(
-                target=self._receive, args=(opened,), name="brisk-receiver", daemon=True
-            )
-            self._receiver.start()
-            return self._load.wait()
+            link = self._new_link(role_of(self._model.job_class))
+            return link.open()
         except BaseException:
             self.close()
             raise
@@ -119,181 +85,46 @@ class Connection:
             staged.mark,
             False,
         )
-        pending = Pending(record, staged.region, reply)
-        with self._lock:
-            refusal = self._refusal()
-            if refusal is None:
-                self._pending.add(pending)
-                try:
-                    self._line.send(record)
-                except ProtocolError as error:  # too long a record: the request's fault
-                    self._pending.take(number)
-                    reply.fail(error)
-        if refusal is not None:
+        link = self._link(role_of(job_class))
+        if link is None:
             self._arena.free(staged.region)
-            reply.fail(refusal)
+            reply.fail(UnavailableError(f"model '{self._model.name}' is being unloaded"))
+        else:
+            link.submit(record, staged.region, reply)
         return number
 
     def cancel(self, number: int) -> None:
-        """Ask the worker to give the request up; its reply comes as for any other.
-
-        Without a worker it is given up here.
-        """
-        unsent = None
-        with self._lock:
-            if number in self._pending:
-                self._line.send(Cancel(number))
-                if not self._line.is_open:
-                    unsent = self._pending.take(number)
-        if unsent is not None:
-            unsent.reply.fail(CancelledError("the client cancelled the request"))
+        """Ask the worker to give the request up; its reply comes as for any other."""
+        for link in list(self._links.values()):
+            link.cancel(number)
 
     def close(self) -> None:
         """End the connection; requests still unanswered fail."""
         with self._lock:
             self._closing = True
-            self._line.break_off()
-        if self._receiver is not None:
-            self._receiver.join(timeout=10.0)
-        self._fail_all(self._unloading())
+        for link in self._links.values():
+            link.close()
         self._arena.close()
         reap_started()
 
     def statistics(self) -> dict[str, int]:
+        pending = sum(link.pending for link in list(self._links.values()))
+        return {"pending": pending, **self._arena.statistics()}
+
+    def _link(self, role: Role) -> Link | None:
+        """The link to the worker of ``role``, opened by its first use; None once closing."""
+        link = self._links.get(role)
+        if link is not None:
+            return link
         with self._lock:
-            return {"pending": len(self._pending), **self._arena.statistics()}
+            if self._closing:
+                return None
+            link = self._links.get(role)
+            if link is None:
+                link = self._new_link(role)
+                link.open_later()
+            return link
 
-    # --- sending; the lock is held --------------------------------------------------------
-
-    def _refusal(self) -> BriskError | None:
-        """Why no request can be taken: the model is gone for good, or the stub ends."""
-        if self._closing:
-            return self._unloading()
-        return self._load.failure
-
-    def _unloading(self) -> BriskError:
-        return UnavailableError(f"model '{self._load.model.name}' is being unloaded")
-
-    # --- receiving; the receiver's thread -------------------------------------------------
-
-    def _receive(self, opened: socket.socket | None) -> None:
-        receiver = None if opened is None else Receiver(opened)
-        while not self._closing:
-            try:
-                if receiver is None:
-                    raise EOFError("no connection")
-                record, descriptor = receiver.receive()
-                self._take(record, descriptor)
-            except Exception as error:  # noqa: BLE001  # without this thread every request hangs
-                if not isinstance(error, (EOFError, OSError)):
-                    text = f"{type(error).__name__}: {error}"
-                    self._log("error", f"the line to the runtime is given up: {text}")
-                if opened is not None:
-                    opened.close()
-                if not self._closing:
-                    opened = self._recover()
-                    receiver = None if opened is None else Receiver(opened)
-        if opened is not None:  # closing was seen before the end of the line was read
-            opened.close()
-
-    def _take(self, record: Record, descriptor: int | None) -> None:
-        if isinstance(record, Result):
-            self._succeed(record)
-        elif isinstance(record, Failure):
-            self._fail(record)
-        elif isinstance(record, AttachSlab) and descriptor is not None:
-            self._view.attach(record.slab, record.size, descriptor)
-        elif isinstance(record, DetachSlab):
-            self._view.detach(record.slab)
-        elif isinstance(record, ModelLoaded):
-            self._settle_load(record)
-        elif isinstance(record, LoadFailed):
-            self._settle_load(named_error(record.code, record.message))
-        elif isinstance(record, Log):
-            self._log(record.level, record.text)
-        else:
-            raise ProtocolError(f"a worker may not send {type(record).__name__}")
-
-    def _succeed(self, result: Result) -> None:
-        with self._lock:
-            pending = self._pending.take(result.request)
-        if pending is None:
-            raise ProtocolError(f"an answer to request {result.request}, which is not in flight")
-        try:
-            pending.reply.succeed(result, lambda tensor: self._view.memory(tensor.region))
-        finally:
-            with self._lock:
-                self._line.send(Release(result.request))
-
-    def _fail(self, failure: Failure) -> None:
-        with self._lock:
-            pending = self._pending.take(failure.request)
-        if pending is not None:
-            pending.reply.fail(named_error(failure.code, failure.message))
-
-    def _settle_load(self, outcome: ModelLoaded | BriskError) -> None:
-        with self._lock:
-            self._load.settle(outcome)
-        if isinstance(outcome, BriskError):
-            self._fail_all(outcome)
-
-    def _fail_all(self, error: BriskError) -> None:
-        with self._lock:
-            pending = self._pending.take_all()
-        for request in pending:
-            request.reply.fail(error)
-
-    # --- after the worker's death; the receiver's thread ----------------------------------
-
-    def _recover(self) -> socket.socket | None:
-        """Blame, connect anew, load, replay; the new connection, None where there is none yet."""
-        with self._lock:
-            self._line.forget()
-        self._view.clear()
-        self._blame()
-        started_s = time.monotonic()
-        try:
-            opened = open_connection(self._place, RESTART_TIMEOUT_S)
-        except BriskError as error:
-            self._log("error", f"no runtime: {error}")
-            self._fail_all(UnavailableError(f"the runtime cannot be restarted: {error}"))
-            if not self._load.is_settled:
-                self._settle_load(error)
-            time.sleep(1.0)
-            return None
-        if self._closing:
-            opened.close()
-            return None
-        replayed = self._resume(opened)
-        if self._load.is_settled:
-            took_ms = (time.monotonic() - started_s) * 1e3
-            self._log(
-                "warning",
-                f"connected to a new worker after {took_ms:.0f} ms, {replayed} requests replayed",
-            )
-        return opened
-
-    def _resume(self, opened: socket.socket) -> int:
-        """Tell a new worker everything: memory, model, requests; how many of those."""
-        with self._lock:
-            self._line.connect(opened)
-            if self._load.failure is None:  # a model given up is not tried on another worker
-                self._line.send(self._load.begin())
-            for record in self._pending.replay():
-                self._line.send(record)
-            return len(self._pending)
-
-    def _blame(self) -> None:
-        """Strike what the dead worker was doing; refuse what has taken too many with it."""
-        failure = self._load.strike()
-        if failure is not None:
-            self._settle_load(failure)
-        with self._lock:
-            guilty = self._pending.strike()
-        for pending in guilty:
-            text = (
-                f"request {pending.record.request} of model '{self._load.model.name}' was running "
-                f"when {pending.strikes} workers died; it is not tried again"
-            )
-            self._log("error", text)
-            pending.reply.fail(InternalError(text))
+    def _new_link(self, role: Role) -> Link:
+        link = self._links[role] = Link(self._place, role, self._model, self._arena, self._log)
+        return link

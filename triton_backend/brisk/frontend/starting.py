@@ -21,13 +21,15 @@ from brisk.errors import (
 from brisk.wire.channel import Receiver, check_peer, send_record
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import PROTOCOL_VERSION, Hello, Refused, Welcome
+from brisk.wire.role import Role
 
 CONNECT_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 120.0
 """How long a runtime may take to its first word: torch from a cold disk can take long."""
 
 _SEND_TIMEOUT = struct.pack("ll", 60, 0)
-"""Seconds and microseconds: a worker that reads nothing for so long is taken for dead."""
+"""Seconds and microseconds: a foreground worker that reads nothing for so long is taken for
+dead. A background worker may have to wait longer than that for a processor."""
 
 _RETRY_PAUSE_S = 0.02
 
@@ -35,8 +37,10 @@ _started: list[subprocess.Popen[bytes]] = []
 """Runtimes this process started; polled so that none stays behind as a zombie."""
 
 
-def open_connection(place: RuntimePlace, timeout_s: float = START_TIMEOUT_S) -> socket.socket:
-    """A greeted, blocking connection to the worker of ``place``, started if need be.
+def open_connection(
+    place: RuntimePlace, role: Role, timeout_s: float = START_TIMEOUT_S
+) -> socket.socket:
+    """A greeted, blocking connection to a worker of ``place``, started if need be.
 
     Raises UnavailableError where none answers in time, ProtocolError where it is another
     version of Brisk, InvalidConfigurationError where it or its device cannot be used.
@@ -45,13 +49,13 @@ def open_connection(place: RuntimePlace, timeout_s: float = START_TIMEOUT_S) -> 
     starter: subprocess.Popen[bytes] | None = None
     while time.monotonic() < deadline_s:
         try:
-            connection = place.connect(CONNECT_TIMEOUT_S)
+            connection = place.connect(CONNECT_TIMEOUT_S, role)
         except OSError:
             starter = _start_if_absent(place, starter)
             time.sleep(_RETRY_PAUSE_S)
             continue
         try:
-            return _greet(connection, deadline_s)
+            return _greet(connection, role, deadline_s)
         except (OSError, EOFError):  # it ended as we came: the next one will do
             connection.close()
             time.sleep(_RETRY_PAUSE_S)
@@ -59,7 +63,7 @@ def open_connection(place: RuntimePlace, timeout_s: float = START_TIMEOUT_S) -> 
             connection.close()
             raise
     raise UnavailableError(
-        f"the runtime of {place.device} did not answer at {place.socket_path} within "
+        f"the runtime of {place.device} did not answer at {place.socket_path(role)} within "
         f"{timeout_s:.0f} s; its own words are in the server's log"
     )
 
@@ -69,7 +73,7 @@ def reap_started() -> None:
     _started[:] = [process for process in _started if process.poll() is None]
 
 
-def _greet(connection: socket.socket, deadline_s: float) -> socket.socket:
+def _greet(connection: socket.socket, role: Role, deadline_s: float) -> socket.socket:
     check_peer(connection)
     connection.settimeout(max(0.1, deadline_s - time.monotonic()))
     send_record(connection, Hello(PROTOCOL_VERSION, __version__, os.getpid(), os.getppid()))
@@ -79,7 +83,8 @@ def _greet(connection: socket.socket, deadline_s: float) -> socket.socket:
     if not isinstance(answer, Welcome):
         raise ProtocolError(f"expected Welcome, got {type(answer).__name__}")
     connection.settimeout(None)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
+    if role is Role.FOREGROUND:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
     return connection
 
 

@@ -7,12 +7,18 @@ import os
 import resource
 import socket
 import sys
+from collections.abc import Mapping, Sequence
 
 from brisk.errors import BriskError
 from brisk.runtime.saying import say
 from brisk.runtime.settings import Settings, read_settings
-from brisk.runtime.supervisor import WORKER_ENDED_IDLE, Supervisor, listen
+from brisk.runtime.supervisor import Supervisor, listen
+from brisk.runtime.worker_slot import WORKER_ENDED_IDLE, WorkerSlot
 from brisk.wire.place import runtime_place
+from brisk.wire.role import Role
+
+_NAMES = {Role.FOREGROUND: "brisk-fore", Role.BACKGROUND: "brisk-back"}
+"""What the processes are called, in ``top`` for instance."""
 
 
 def main() -> int:
@@ -28,11 +34,11 @@ def main() -> int:
         if lock is None:
             return 0
         try:
-            listener = listen(place)
+            listeners = {role: listen(place, role) for role in Role}
             _prepare_environment(settings)
             _allow_descriptors()
             _import_once()
-            Supervisor(listener, lambda inherited: _work(inherited, device, settings)).run()
+            Supervisor(_slots(listeners, device, settings)).run()
         finally:
             place.remove(lock)
     except (BriskError, ImportError) as error:
@@ -66,11 +72,28 @@ def _import_once() -> None:
     import brisk.runtime.worker_process  # noqa: F401
 
 
-def _work(listener: socket.socket, device: str, settings: Settings) -> int:
-    from brisk.runtime.worker_process import run_worker
+def _slots(
+    listeners: Mapping[Role, socket.socket], device: str, settings: Settings
+) -> list[WorkerSlot]:
+    """A worker for each role on a CPU, where the kernel puts one before the other.
 
-    run_worker(listener, device, settings)
-    return WORKER_ENDED_IDLE
+    On a GPU one worker serves both: streams have priorities only inside one context.
+    """
+    if device != "cpu":
+        return [_slot(tuple(listeners.values()), Role.FOREGROUND, device, settings)]
+    return [_slot((listener,), role, device, settings) for role, listener in listeners.items()]
+
+
+def _slot(
+    listeners: Sequence[socket.socket], role: Role, device: str, settings: Settings
+) -> WorkerSlot:
+    def work(inherited: Sequence[socket.socket]) -> int:
+        from brisk.runtime.worker_process import run_worker
+
+        run_worker(inherited, role, device, settings)
+        return WORKER_ENDED_IDLE
+
+    return WorkerSlot(_NAMES[role], listeners, work, lambda: None)
 
 
 if __name__ == "__main__":

@@ -1,109 +1,125 @@
-"""The supervisor: holds the place, forks the worker, and replaces it when it dies.
+"""The supervisor: holds the place, forks the workers, and replaces them when they die.
 
 It imports torch once, so that a worker is there milliseconds after a fork, and computes
 nothing, ever: a process that has run any OpenMP region hangs in its children's first one. It
-owns the listening socket, so a connection made while no worker lives waits in the queue of that
-socket instead of being refused.
+owns the listening sockets, so a connection made while no worker lives waits in the queue of that
+socket instead of being refused. A worker that nobody has asked for yet is not there: a runtime
+without best-effort requests has no background worker.
 """
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import os
 import select
 import signal
 import socket
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
-from brisk.runtime.saying import say
+from brisk.runtime.worker_slot import WorkerSlot
 from brisk.wire.channel import new_socket
 from brisk.wire.place import RuntimePlace
+from brisk.wire.role import Role
 
 LISTEN_BACKLOG = 1024
-WORKER_ENDED_IDLE = 0
-"""Exit status of a worker that nobody needed any more."""
-
-_RESTART_PAUSE_S = (0.0, 0.0, 0.0, 0.0, 0.0, 0.1, 0.5, 1.0)
-"""Pause before a restart, by how many workers in a row died within a second of their start."""
-
-_SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
-_PR_SET_PDEATHSIG = 1
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 
-def listen(place: RuntimePlace) -> socket.socket:
+def listen(place: RuntimePlace, role: Role) -> socket.socket:
     """The place's socket. Precondition: this process holds the place's lock."""
-    place.socket_path.unlink(missing_ok=True)
+    path = place.socket_path(role)
+    path.unlink(missing_ok=True)
     listener = new_socket()
-    listener.bind(str(place.socket_path))
-    os.chmod(place.socket_path, 0o600)
+    listener.bind(str(path))
+    os.chmod(path, 0o600)
     listener.listen(LISTEN_BACKLOG)
     return listener
 
 
 class Supervisor:
-    """``work`` runs in the forked child and returns its exit status."""
+    """Of the ``slots``, the first has a worker from the start, the others when asked for."""
 
-    def __init__(self, listener: socket.socket, work: Callable[[socket.socket], int]) -> None:
-        self._listener = listener
-        self._work = work
-        self._worker = 0
-        self._started_s = 0.0
-        self._quick_deaths = 0
+    def __init__(self, slots: Sequence[WorkerSlot]) -> None:
+        self._slots = slots
+        self._is_told_to_end = False
 
     def run(self) -> None:
-        """Until the worker ends idle and nobody waits, or SIGTERM or SIGINT comes."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        self._fork()
-        while True:
-            number = signal.sigwait(_SIGNALS)
-            if number != signal.SIGCHLD:
-                self._end_worker()
-                return
-            status = self._reap()
-            if status is None:
-                continue
-            if status == WORKER_ENDED_IDLE and not self._is_awaited():
-                return
-            self._report(status)
-            self._fork()
+        """Until all workers ended idle and nobody waits, or SIGTERM or SIGINT comes."""
+        with _alarmed(self._note) as alarm:
+            self._fork(self._slots[0])
+            while not self._is_told_to_end:
+                self._wait(alarm)
+                for slot in self._slots:
+                    slot.reap()
+                for slot in self._slots:
+                    self._restart(slot)
+                if not any(slot.process or slot.pause_s is not None for slot in self._slots):
+                    return
+            for slot in self._slots:
+                slot.end()
 
-    def _fork(self) -> None:
-        parent = os.getpid()
-        self._started_s = time.monotonic()
-        self._worker = os.fork()
-        if self._worker:
+    def _note(self, number: int) -> None:
+        if number != signal.SIGCHLD:
+            self._is_told_to_end = True
+
+    def _wait(self, alarm: int) -> None:
+        """Until a signal, a connection that no worker serves, or the end of a pause."""
+        vacant = [slot for slot in self._slots if not slot.process]
+        pauses = [slot.pause_s for slot in vacant if slot.pause_s is not None]
+        unserved = [
+            listener for slot in vacant if slot.pause_s is None for listener in slot.listeners
+        ]
+        watched: list[int | socket.socket] = [alarm, *unserved]
+        ready, _, _ = select.select(watched, [], [], min(pauses) if pauses else None)
+        if alarm in ready:
+            os.read(alarm, 4096)
+
+    def _restart(self, slot: WorkerSlot) -> None:
+        """Fork where a worker has died and its pause is over, or where one is asked for."""
+        if slot.process:
             return
-        status = 1
-        try:
+        if slot.is_awaited() if slot.pause_s is None else slot.pause_s <= 0:
+            self._fork(slot)
+
+    def _fork(self, slot: WorkerSlot) -> None:
+        """The signals stay blocked until the child has left the supervisor's handlers."""
+
+        def prepare() -> None:
+            signal.set_wakeup_fd(-1)
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() == parent:  # else the parent died before the line above
-                status = self._work(self._listener)
-        except BaseException:  # noqa: BLE001  # nothing may return into the supervisor's code
-            sys.excepthook(*sys.exc_info())
+            for other in self._slots:
+                if other is not slot:
+                    for listener in other.listeners:
+                        listener.close()
+
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        slot.fork(prepare)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+
+
+@contextlib.contextmanager
+def _alarm_pipe() -> Iterator[tuple[int, int]]:
+    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        yield reading, writing
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+@contextlib.contextmanager
+def _alarmed(note: Callable[[int], None]) -> Iterator[int]:
+    """While entered: ``note`` is told every signal, and the descriptor is readable then."""
+    with _alarm_pipe() as (reading, writing):
+        before = {
+            number: signal.signal(number, lambda number, _: note(number)) for number in _SIGNALS
+        }
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        try:
+            yield reading
         finally:
-            os._exit(status)
-
-    def _reap(self) -> int | None:
-        """The worker's wait status as ``os.waitstatus_to_exitcode`` gives it; None if alive."""
-        process, status = os.waitpid(self._worker, os.WNOHANG)
-        return os.waitstatus_to_exitcode(status) if process else None
-
-    def _is_awaited(self) -> bool:
-        """Whether a frontend connected just as the last worker ended."""
-        return bool(select.select([self._listener], [], [], 0)[0])
-
-    def _report(self, status: int) -> None:
-        if status == WORKER_ENDED_IDLE:
-            return
-        quick = time.monotonic() - self._started_s < 1.0
-        self._quick_deaths = self._quick_deaths + 1 if quick else 0
-        cause = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        say(f"worker {self._worker} died ({cause}); starting another, which gets its requests")
-        time.sleep(_RESTART_PAUSE_S[min(self._quick_deaths, len(_RESTART_PAUSE_S) - 1)])
-
-    def _end_worker(self) -> None:
-        os.kill(self._worker, signal.SIGKILL)
-        os.waitpid(self._worker, 0)
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler)

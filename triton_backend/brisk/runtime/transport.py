@@ -7,7 +7,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from brisk.errors import ProtocolError
@@ -83,11 +83,12 @@ class Departure:
 class Transport:
     """All peers of a worker. One thread, except ``wake``."""
 
-    def __init__(self, listener: socket.socket) -> None:
-        listener.setblocking(False)
-        self._listener = listener
+    def __init__(self, listeners: Sequence[socket.socket]) -> None:
         self._poll = select.epoll()
-        self._poll.register(listener.fileno(), select.EPOLLIN)
+        self._listeners = {listener.fileno(): listener for listener in listeners}
+        for descriptor, listener in self._listeners.items():
+            listener.setblocking(False)
+            self._poll.register(descriptor, select.EPOLLIN)
         self._alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._alarm, select.EPOLLIN)
         self._peers: dict[int, Peer] = {}
@@ -122,8 +123,8 @@ class Transport:
                         yield arrival
                 elif descriptor == self._alarm:
                     os.eventfd_read(self._alarm)
-                elif descriptor == self._listener.fileno():
-                    self._accept()
+                elif descriptor in self._listeners:
+                    self._accept(self._listeners[descriptor])
             # Asking again costs less than a read that finds nothing and raises.
             if not found or not (found := self._poll.poll(0)):
                 break
@@ -134,14 +135,13 @@ class Transport:
         """Send now or as soon as the peer reads; slabs made meanwhile are announced first."""
         if not peer.is_open:
             return
-        for change, descriptor in slab_records(peer.arena.take_changes()):
-            # The slab may be given up, and its descriptor closed, before the peer reads this.
-            try:
-                copy = None if descriptor is None else os.dup(descriptor)
-            except OSError as error:
-                self.drop(peer, f"no descriptor for its answers: {error}")
-                return
-            peer.outbox.append((encode_record(change), copy))
+        try:
+            changes = peer.arena.take_changes()
+        except OSError as error:
+            self.drop(peer, f"no descriptor for its answers: {error}")
+            return
+        for change, descriptor in slab_records(changes):
+            peer.outbox.append((encode_record(change), descriptor))
         peer.outbox.append((encode_record(record), None))
         self._flush(peer)
 
@@ -160,18 +160,17 @@ class Transport:
         self._accept_again()
         self._departures.append(Departure(peer, reason))
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                connection, _ = self._listener.accept()
+                connection, _ = listener.accept()
             except BlockingIOError:
                 return
             except ConnectionAbortedError:  # it did not wait
                 continue
             except OSError as error:  # no more files: the others wait until there are
                 say(f"a connection cannot be accepted now: {error}")
-                self._is_accepting = False
-                self._poll.modify(self._listener.fileno(), 0)
+                self._listen(False)
                 return
             try:
                 pid = check_peer(connection)
@@ -185,8 +184,12 @@ class Transport:
 
     def _accept_again(self) -> None:
         if not self._is_accepting:
-            self._is_accepting = True
-            self._poll.modify(self._listener.fileno(), select.EPOLLIN)
+            self._listen(True)
+
+    def _listen(self, accepting: bool) -> None:
+        self._is_accepting = accepting
+        for descriptor in self._listeners:
+            self._poll.modify(descriptor, select.EPOLLIN if accepting else 0)
 
     def _read(self, peer: Peer) -> Arrival | None:
         """One record, where there is one; a peer that cannot be read is dropped."""

@@ -6,23 +6,28 @@ import gc
 import os
 import socket
 import time
+from collections.abc import Sequence
 
 import torch
 
 from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.execution.device import open_device
+from brisk.runtime.background import stand_back
 from brisk.runtime.settings import Settings
 from brisk.runtime.transport import Arrival, Transport
 from brisk.runtime.worker import Worker
 from brisk.scheduling.policy import most_urgent_first
 from brisk.solutions.catalogue import default_catalogue
 from brisk.wire.records import Refused
+from brisk.wire.role import Role
 
 default_catalogue()  # at import, so in the supervisor: its modules are shared by all workers
 
 
-def run_worker(listener: socket.socket, device: str, settings: Settings) -> None:
-    """Serve ``listener``'s connections until nobody needs it.
+def run_worker(
+    listeners: Sequence[socket.socket], role: Role, device: str, settings: Settings
+) -> None:
+    """Serve the connections of ``listeners`` until nobody needs it.
 
     Where the device is not there, every connection is told so instead.
     """
@@ -30,7 +35,9 @@ def run_worker(listener: socket.socket, device: str, settings: Settings) -> None
     torch.set_num_threads(settings.threads)
     torch.backends.cudnn.allow_tf32 = False  # answers agree with the CPU's, in full float32
     torch.backends.cuda.matmul.allow_tf32 = False
-    transport = Transport(listener)
+    if role is Role.BACKGROUND:
+        stand_back()
+    transport = Transport(listeners)
     try:
         opened = open_device(device)
     except InvalidConfigurationError as error:

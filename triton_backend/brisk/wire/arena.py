@@ -70,18 +70,38 @@ class _Slab:
 
 @dataclass(frozen=True, slots=True)
 class SlabChange:
-    """A slab made (``descriptor`` to send along) or given up (``descriptor`` None)."""
+    """A slab made or given up (``descriptor`` None).
+
+    ``descriptor`` is a copy to send along, and the taker's to close: the slab may be given up
+    before it is sent.
+    """
 
     slab: int
     size: int
     descriptor: int | None
 
 
+def _with_copies(changes: list[SlabChange]) -> list[SlabChange]:
+    """The changes with descriptors of their own; OSError, and no copy left, where that fails."""
+    copied: list[SlabChange] = []
+    try:
+        for change in changes:
+            copy = None if change.descriptor is None else os.dup(change.descriptor)
+            copied.append(SlabChange(change.slab, change.size, copy))
+    except OSError:
+        for change in copied:
+            if change.descriptor is not None:
+                os.close(change.descriptor)
+        raise
+    return copied
+
+
 class Arena:
     """The owner's side. Thread-safe.
 
-    Changes of the set of slabs are collected in ``take_changes``; the owner must announce them
-    to its peer before it names a region.
+    Changes of the set of slabs are collected for every follower; the owner must announce them
+    to that peer before it names a region. A follower is known from its first ``announce_all`` on;
+    the one named "" is known from the start.
     """
 
     def __init__(self, slab_bytes: int = SLAB_BYTES) -> None:
@@ -89,7 +109,7 @@ class Arena:
         self._slabs: dict[int, _Slab] = {}
         self._next = 0
         self._used_bytes = 0
-        self._changes: list[SlabChange] = []
+        self._changes: dict[str, list[SlabChange]] = {"": []}
         self._lock = threading.Lock()
 
     def allocate(self, size: int) -> Region:
@@ -127,20 +147,27 @@ class Arena:
         slab = self._slabs[region.slab]
         return slab.memory[region.offset : region.offset + region.size]
 
-    def take_changes(self) -> list[SlabChange]:
-        """Slabs made and given up since the last call, in order."""
-        with self._lock:
-            changes, self._changes = self._changes, []
-            return changes
+    def take_changes(self, follower: str = "") -> list[SlabChange]:
+        """Slabs made and given up since the follower's last call, in order.
 
-    def announce_all(self) -> list[SlabChange]:
-        """Every slab, for a new peer; pending changes are forgotten."""
+        Raises OSError where there are no descriptors left; the follower must be told anew then.
+        """
+        if not self._changes[follower]:  # a change that is made just now comes with the next call
+            return []
         with self._lock:
-            self._changes = []
-            return [
-                SlabChange(slab.number, slab.size, slab.descriptor)
-                for slab in self._slabs.values()
-            ]
+            changes, self._changes[follower] = self._changes[follower], []
+            return _with_copies(changes)
+
+    def announce_all(self, follower: str = "") -> list[SlabChange]:
+        """Every slab, for a new peer; pending changes are forgotten. Raises as above."""
+        with self._lock:
+            self._changes[follower] = []
+            return _with_copies(
+                [
+                    SlabChange(slab.number, slab.size, slab.descriptor)
+                    for slab in self._slabs.values()
+                ]
+            )
 
     def statistics(self) -> dict[str, int]:
         with self._lock:
@@ -155,7 +182,7 @@ class Arena:
         with self._lock:
             for slab in list(self._slabs.values()):
                 self._drop(slab)
-            self._changes = []
+            self._changes = {follower: [] for follower in self._changes}
 
     def _new_slab(self, size: int) -> _Slab:
         size = (size + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
@@ -175,15 +202,18 @@ class Arena:
         slab = _Slab(self._next, descriptor, size, mapping, memoryview(mapping), [(0, size)])
         self._next += 1
         self._slabs[slab.number] = slab
-        self._changes.append(SlabChange(slab.number, size, descriptor))
+        for changes in self._changes.values():
+            changes.append(SlabChange(slab.number, size, descriptor))
         return slab
 
     def _drop(self, slab: _Slab) -> None:
         del self._slabs[slab.number]
-        known = len(self._changes)
-        self._changes = [change for change in self._changes if change.slab != slab.number]
-        if len(self._changes) == known:  # the peer has been told of it, so tell it the end
-            self._changes.append(SlabChange(slab.number, slab.size, None))
+        for changes in self._changes.values():
+            untold = next((change for change in changes if change.slab == slab.number), None)
+            if untold is not None:
+                changes.remove(untold)
+            else:  # the peer has been told of it, so tell it the end
+                changes.append(SlabChange(slab.number, slab.size, None))
         os.close(slab.descriptor)
         # The mapping goes when the last view of it does; closing it here would raise while a
         # response still reads from it.

@@ -6,7 +6,7 @@ import array
 import os
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from brisk.errors import ProtocolError
 from brisk.wire.arena import SlabChange
@@ -91,9 +91,20 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
 
 
 def slab_records(changes: Iterable[SlabChange]) -> Iterable[tuple[Record, int | None]]:
-    """The records, with descriptors, that announce ``changes`` to the peer."""
+    """The records, with descriptors to send and close, that announce ``changes`` to the peer."""
     for change in changes:
         if change.descriptor is None:
             yield DetachSlab(change.slab), None
         else:
             yield AttachSlab(change.slab, change.size), change.descriptor
+
+
+def send_changes(connection: socket.socket, changes: Sequence[SlabChange]) -> None:
+    """Announce ``changes`` and close their descriptors; raises as ``send_bytes`` does."""
+    try:
+        for record, descriptor in slab_records(changes):
+            send_record(connection, record, descriptor)
+    finally:
+        for change in changes:
+            if change.descriptor is not None:
+                os.close(change.descriptor)

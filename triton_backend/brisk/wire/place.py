@@ -1,4 +1,4 @@
-"""Where the runtime of a device is found: a private directory with a socket and a lock.
+"""Where the runtime of a device is found: a private directory with two sockets and a lock.
 
 The supervisor holds the lock for as long as it lives, so "is there a runtime?" has one answer,
 two supervisors can never be, and whatever lies in the directory of a free lock is left over.
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from brisk.errors import InvalidConfigurationError
 from brisk.wire.channel import new_socket
+from brisk.wire.role import Role
 
 MAX_SOCKET_PATH_BYTES = 107
 _MAKING_ATTEMPTS = 100
@@ -57,10 +58,9 @@ class RuntimePlace:
     def directory(self) -> Path:
         return self.base / self.device.replace(":", "-")
 
-    @property
-    def socket_path(self) -> Path:
-        """Where the foreground worker listens."""
-        return self.directory / "foreground.sock"
+    def socket_path(self, role: Role) -> Path:
+        """Where requests of ``role`` are taken."""
+        return self.directory / f"{role.value}.sock"
 
     @property
     def lock_path(self) -> Path:
@@ -85,12 +85,12 @@ class RuntimePlace:
         if _make_own(self.directory) & 0o077:
             os.chmod(self.directory, 0o700)
 
-    def connect(self, timeout_s: float) -> socket.socket:
-        """A connection to the worker, or to its queue while it starts. OSError where none."""
+    def connect(self, timeout_s: float, role: Role = Role.FOREGROUND) -> socket.socket:
+        """A connection to a worker, or to its queue while it starts. OSError where none."""
         connection = new_socket()
         try:
             connection.settimeout(timeout_s)
-            connection.connect(str(self.socket_path))
+            connection.connect(str(self.socket_path(role)))
         except BaseException:
             connection.close()
             raise
@@ -131,7 +131,7 @@ class RuntimePlace:
 
     def remove(self, lock: int) -> None:
         """Holder of ``lock`` only: remove the place's files, then let go."""
-        for path in (self.socket_path, self.lock_path):
+        for path in (*map(self.socket_path, Role), self.lock_path):
             path.unlink(missing_ok=True)
         os.close(lock)
         for directory in (self.directory, self.base):
@@ -148,9 +148,10 @@ def runtime_place(device: str) -> RuntimePlace:
     if not _DEVICE.fullmatch(device):
         raise InvalidConfigurationError(f"device '{device}' is neither cpu nor cuda:<number>")
     place = RuntimePlace(base_directory(), device)
-    if len(os.fsencode(place.socket_path)) > MAX_SOCKET_PATH_BYTES:
+    longest = max(map(place.socket_path, Role), key=lambda path: len(os.fsencode(path)))
+    if len(os.fsencode(longest)) > MAX_SOCKET_PATH_BYTES:
         raise InvalidConfigurationError(
-            f"{place.socket_path} is too long for a socket ({MAX_SOCKET_PATH_BYTES} bytes); "
+            f"{longest} is too long for a socket ({MAX_SOCKET_PATH_BYTES} bytes); "
             "set BRISK_RUNTIME_DIR to a shorter path"
         )
     return place

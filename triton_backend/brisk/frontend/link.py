@@ -1,0 +1,281 @@
+"""A stub's link to one worker: sends requests, receives answers, survives the worker's death.
+
+Two threads meet here: Triton's, which submits, and the receiver, which hands answers out and,
+when the line breaks, makes a new one and replays what is unanswered. Inference is idempotent
+and the inputs lie in memory that this process owns, so a replay copies nothing (REEF, 4.2).
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from brisk.errors import (
+    BriskError,
+    CancelledError,
+    InternalError,
+    ProtocolError,
+    UnavailableError,
+    named_error,
+)
+from brisk.frontend.line import DirectLine, Line, QueuedLine
+from brisk.frontend.model_load import ModelDescription, ModelLoad
+from brisk.frontend.pending import Pending, PendingTable, Reply
+from brisk.frontend.starting import open_connection
+from brisk.wire.arena import Arena, ArenaView
+from brisk.wire.channel import Receiver
+from brisk.wire.place import RuntimePlace
+from brisk.wire.records import (
+    AttachSlab,
+    Cancel,
+    DetachSlab,
+    Failure,
+    Infer,
+    LoadFailed,
+    Log,
+    ModelLoaded,
+    Record,
+    Region,
+    Release,
+    Result,
+)
+from brisk.wire.role import Role
+
+RESTART_TIMEOUT_S = 60.0
+"""How long requests wait for a new runtime before they fail; then it is tried again."""
+
+
+class Link:
+    """To the worker of one role. ``log(level, text)`` may be called from any thread.
+
+    The arena is shared with the connection's other link; everything else is this one's own, so
+    that the death or the slowness of one worker is nothing to the other.
+    """
+
+    def __init__(
+        self,
+        place: RuntimePlace,
+        role: Role,
+        model: ModelDescription,
+        arena: Arena,
+        log: Callable[[str, str], None],
+    ) -> None:
+        self._place = place
+        self._role = role
+        self._log = log
+        self._arena = arena
+        self._view = ArenaView()
+        self._lock = threading.Lock()
+        kind = DirectLine if role is Role.FOREGROUND else QueuedLine
+        self._line: Line = kind(arena, role.value)
+        self._pending = PendingTable(arena)
+        self._load = ModelLoad(model, arena)
+        self._closing = False
+        self._is_waited_for = False
+        self._receiver: threading.Thread | None = None
+
+    def open(self) -> int:
+        """Connect, load the model, and begin to receive; the load's time in ns.
+
+        Raises what the load raised.
+        """
+        self._is_waited_for = True
+        opened = open_connection(self._place, self._role)
+        self._resume(opened)
+        self._start(opened)
+        return self._load.wait()
+
+    def open_later(self) -> None:
+        """As ``open``, without waiting for any of it: requests may be submitted at once."""
+        self._start(None)
+
+    def _start(self, opened: socket.socket | None) -> None:
+        self._receiver = threading.Thread(
+            target=self._receive, args=(opened,), name=f"brisk-{self._role.value}", daemon=True
+        )
+        self._receiver.start()
+
+    def submit(self, record: Infer, region: Region, reply: Reply) -> None:
+        """Send a request, now or when a worker is there; ``region`` is freed with its answer.
+
+        ``reply`` is called exactly once, whatever happens.
+        """
+        pending = Pending(record, region, reply)
+        with self._lock:
+            refusal = self._refusal()
+            if refusal is None:
+                self._pending.add(pending)
+                try:
+                    self._line.send(record)
+                except ProtocolError as error:  # too long a record: the request's fault
+                    self._pending.take(record.request)
+                    reply.fail(error)
+        if refusal is not None:
+            self._arena.free(region)
+            reply.fail(refusal)
+
+    def cancel(self, number: int) -> None:
+        """Ask the worker to give the request up; its reply comes as for any other.
+
+        Without a worker it is given up here. Nothing happens where the request is not in flight.
+        """
+        unsent = None
+        with self._lock:
+            if number in self._pending:
+                self._line.send(Cancel(number))
+                if not self._line.is_open:
+                    unsent = self._pending.take(number)
+        if unsent is not None:
+            unsent.reply.fail(CancelledError("the client cancelled the request"))
+
+    def close(self) -> None:
+        """End the link; requests still unanswered fail."""
+        with self._lock:
+            self._closing = True
+            self._line.break_off()
+        if self._receiver is not None:
+            self._receiver.join(timeout=10.0)
+        self._fail_all(self._unloading())
+
+    @property
+    def pending(self) -> int:
+        """Requests in flight."""
+        with self._lock:
+            return len(self._pending)
+
+    # --- sending; the lock is held --------------------------------------------------------
+
+    def _refusal(self) -> BriskError | None:
+        """Why no request can be taken: the model is gone for good, or the stub ends."""
+        if self._closing:
+            return self._unloading()
+        return self._load.failure
+
+    def _unloading(self) -> BriskError:
+        return UnavailableError(f"model '{self._load.model.name}' is being unloaded")
+
+    # --- receiving; the receiver's thread -------------------------------------------------
+
+    def _receive(self, opened: socket.socket | None) -> None:
+        receiver = None if opened is None else Receiver(opened)
+        while not self._closing:
+            try:
+                if receiver is None:
+                    raise EOFError("no connection")
+                record, descriptor = receiver.receive()
+                self._take(record, descriptor)
+            except Exception as error:  # noqa: BLE001  # without this thread every request hangs
+                if not isinstance(error, (EOFError, OSError)):
+                    text = f"{type(error).__name__}: {error}"
+                    self._log("error", f"the line to the runtime is given up: {text}")
+                if opened is not None:
+                    opened.close()
+                if not self._closing:
+                    opened = self._recover()
+                    receiver = None if opened is None else Receiver(opened)
+        if opened is not None:  # closing was seen before the end of the line was read
+            opened.close()
+
+    def _take(self, record: Record, descriptor: int | None) -> None:
+        if isinstance(record, Result):
+            self._succeed(record)
+        elif isinstance(record, Failure):
+            self._fail(record)
+        elif isinstance(record, AttachSlab) and descriptor is not None:
+            self._view.attach(record.slab, record.size, descriptor)
+        elif isinstance(record, DetachSlab):
+            self._view.detach(record.slab)
+        elif isinstance(record, ModelLoaded):
+            self._settle_load(record)
+        elif isinstance(record, LoadFailed):
+            self._settle_load(named_error(record.code, record.message))
+        elif isinstance(record, Log):
+            self._log(record.level, record.text)
+        else:
+            raise ProtocolError(f"a worker may not send {type(record).__name__}")
+
+    def _succeed(self, result: Result) -> None:
+        with self._lock:
+            pending = self._pending.take(result.request)
+        if pending is None:
+            raise ProtocolError(f"an answer to request {result.request}, which is not in flight")
+        try:
+            pending.reply.succeed(result, lambda tensor: self._view.memory(tensor.region))
+        finally:
+            with self._lock:
+                self._line.send(Release(result.request))
+
+    def _fail(self, failure: Failure) -> None:
+        with self._lock:
+            pending = self._pending.take(failure.request)
+        if pending is not None:
+            pending.reply.fail(named_error(failure.code, failure.message))
+
+    def _settle_load(self, outcome: ModelLoaded | BriskError) -> None:
+        with self._lock:
+            self._load.settle(outcome)
+        if isinstance(outcome, BriskError):
+            self._fail_all(outcome)
+
+    def _fail_all(self, error: BriskError) -> None:
+        with self._lock:
+            pending = self._pending.take_all()
+        for request in pending:
+            request.reply.fail(error)
+
+    # --- after the worker's death; the receiver's thread ----------------------------------
+
+    def _recover(self) -> socket.socket | None:
+        """Blame, connect anew, load, replay; the new connection, None where there is none yet."""
+        with self._lock:
+            self._line.forget()
+        self._view.clear()
+        self._blame()
+        started_s = time.monotonic()
+        try:
+            opened = open_connection(self._place, self._role, RESTART_TIMEOUT_S)
+        except BriskError as error:
+            self._log("error", f"no runtime: {error}")
+            self._fail_all(UnavailableError(f"the runtime cannot be restarted: {error}"))
+            if self._is_waited_for and not self._load.is_settled:
+                self._settle_load(error)
+            time.sleep(1.0)
+            return None
+        if self._closing:
+            opened.close()
+            return None
+        replayed = self._resume(opened)
+        if self._load.is_settled:
+            took_ms = (time.monotonic() - started_s) * 1e3
+            self._log(
+                "warning",
+                f"connected to a new worker after {took_ms:.0f} ms, {replayed} requests replayed",
+            )
+        return opened
+
+    def _resume(self, opened: socket.socket) -> int:
+        """Tell a new worker everything: memory, model, requests; how many of those."""
+        with self._lock:
+            self._line.connect(opened)
+            if self._load.failure is None:  # a model given up is not tried on another worker
+                self._line.send(self._load.begin())
+            for record in self._pending.replay():
+                self._line.send(record)
+            return len(self._pending)
+
+    def _blame(self) -> None:
+        """Strike what the dead worker was doing; refuse what has taken too many with it."""
+        failure = self._load.strike()
+        if failure is not None:
+            self._settle_load(failure)
+        with self._lock:
+            guilty = self._pending.strike()
+        for pending in guilty:
+            text = (
+                f"request {pending.record.request} of model '{self._load.model.name}' was running "
+                f"when {pending.strikes} workers died; it is not tried again"
+            )
+            self._log("error", text)
+            pending.reply.fail(InternalError(text))
