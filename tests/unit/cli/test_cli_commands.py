@@ -21,7 +21,9 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("command", ["serve", "install", "config", "explain", "bench", "demo"])
+@pytest.mark.parametrize(
+    "command", ["serve", "install", "config", "explain", "bench", "workload", "demo"]
+)
 def test_every_command_has_help(command: str) -> None:
     answer = run(command, "--help")
     assert answer.returncode == 0
@@ -126,3 +128,21 @@ def test_benchmarks_are_listed_and_read_their_own_options() -> None:
         assert f"brisk bench {name}" in answer.stdout
         assert "--quick" in answer.stdout
     assert run("bench", "conformance", "--nonsense").returncode == 2
+
+
+def test_a_workload_that_cannot_be_read_is_an_error_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "w.json"
+    file.write_text('{"time": 1, "tasks": [{"id": "a", "load": {"type": "contiguous"}}]}')
+    answer = run("workload", file)
+    assert answer.returncode == 1
+    assert "w.json': task 'a'" in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+
+
+def test_a_workload_without_its_server_names_task_model_and_endpoint(tmp_path: Path) -> None:
+    file = tmp_path / "w.json"
+    task = '{"id": "a", "load": {"type": "continuous"}, "client": {"model_name": "vgg"}}'
+    file.write_text(f'{{"time": 1, "tasks": [{task}]}}')
+    answer = run("workload", file, "--url", "127.0.0.1:1", "--model", "vgg=mine")
+    assert answer.returncode == 1
+    assert "error: task 'a': model 'mine' at 127.0.0.1:1: " in answer.stderr

@@ -1,0 +1,43 @@
+"""Which arrival a client sends next, and which it forgets: DISB's rule (its ``load.cpp``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Send at ``scheduled_ns``, or now if that is over; ``dropped`` stale ones came before it."""
+
+    scheduled_ns: int
+    dropped: int
+
+
+class Pacer:
+    """Goes through ``arrivals`` (times of the caller's clock, ascending) up to ``end_ns``.
+
+    An arrival that is due is stale when the one after it is due as well. The newest due one is
+    never stale: it is sent late, and its latency counts from when it was due.
+    """
+
+    def __init__(self, arrivals: Iterator[int], end_ns: int, drops_stale: bool) -> None:
+        self._arrivals = arrivals
+        self._end_ns = end_ns
+        self._drops_stale = drops_stale
+        self._following = next(arrivals, None)
+
+    def next(self, now_ns: int) -> Launch | None:
+        """The next launch for a client that is free at ``now_ns``; None where no more come."""
+        dropped = 0
+        chosen = self._following
+        if chosen is None:
+            return None
+        self._following = next(self._arrivals, None)
+        while self._drops_stale and self._following is not None and self._following < now_ns:
+            chosen, dropped = self._following, dropped + 1
+            self._following = next(self._arrivals, None)
+        if chosen >= self._end_ns:
+            self._following = None
+            return None
+        return Launch(chosen, dropped)
