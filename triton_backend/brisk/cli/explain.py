@@ -38,6 +38,7 @@ def explain(
     from rich.console import Console
 
     from brisk.execution import make_plan
+    from brisk.execution.joining import refusals
     from brisk.graph import read_program
     from brisk.solutions.catalogue import default_catalogue
 
@@ -47,11 +48,13 @@ def explain(
     plan = make_plan(program, torch.device(device), default_catalogue())
     console = Console(soft_wrap=True, highlight=False)
     _print_header(console, plan)
-    for layer in plan.layers:
-        _print_layer(console, layer)
+    alone = refusals(program, [layer.problem for layer in plan.layers])
+    for layer, reason in zip(plan.layers, alone, strict=True):
+        _print_layer(console, layer, reason)
         if every:
             _print_candidates(console, layer)
     _print_summary(console, plan)
+    _print_joined(console, sum(reason is None for reason in alone))
 
 
 def _model_file(model: Path, version: int | None) -> Path:
@@ -79,13 +82,16 @@ def _print_header(console: Console, plan: Plan) -> None:
     console.print(f"  {len(program.layers)} layers, {weights_bytes / 1e6:.1f} MB of weights")
 
 
-def _print_layer(console: Console, planned: LayerPlan) -> None:
+def _print_layer(console: Console, planned: LayerPlan, alone: str | None) -> None:
+    """``alone``: why the layer is in no run of small layers; None where it is."""
     from brisk.cli.explain_text import choice_text, problem_text
 
     layer = planned.problem.layer
     console.print(f"{layer.index:>4}  {layer.name}", style="bold", markup=False)
     console.print(f"      problem   {problem_text(planned.problem)}", markup=False)
     console.print(f"      solution  {choice_text(planned)}", style="green", markup=False)
+    joined = "yes" if alone is None else f"no: {alone}"
+    console.print(f"      joined    {joined}", style="dim", markup=False)
 
 
 def _print_candidates(console: Console, planned: LayerPlan) -> None:
@@ -106,3 +112,13 @@ def _print_summary(console: Console, plan: Plan) -> None:
     console.print("solutions", style="bold")
     for name, count in solution_counts(plan):
         console.print(f"  {count:>4} x {name}", markup=False)
+
+
+def _print_joined(console: Console, count: int) -> None:
+    from brisk.execution.joining import executor_absence
+
+    if not count:
+        return
+    absence = executor_absence()
+    how = f"one by one after all: {absence}" if absence else "as one call of machine code each"
+    console.print(f"{count} layers are joined in runs, computed {how}", markup=False)

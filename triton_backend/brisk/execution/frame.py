@@ -34,6 +34,11 @@ class Frame:
         self._values = loaded.bind_inputs(inputs)
         self._loaded = loaded
         self._layers = loaded.layers
+        joined = loaded.joined
+        if joined is not None:
+            first = self._values[loaded.inputs[0].index]
+            if isinstance(first, torch.Tensor) and first.shape[:1] <= (joined.most_images,):
+                self._layers = joined.layers
         self._position = 0
 
     @property

@@ -11,6 +11,7 @@ import torch
 
 from brisk.errors import BriskError, InternalError, InvalidRequestError
 from brisk.execution.inputs import InputSlot, move
+from brisk.execution.joining import JoinedLayers, join_small_layers
 from brisk.execution.plan import NO_CONSTANTS, LayerPlan, constants_of, make_plan
 from brisk.graph.program import Layer, Program
 from brisk.solutions.base import BodyRunner, Kernel, LoadContext, Solution, Value
@@ -45,6 +46,8 @@ class LoadedProgram:
     inputs: tuple[InputSlot, ...]
     outputs: Mapping[str, int]
     initial: tuple[Value, ...]
+    joined: JoinedLayers | None = None
+    """``layers`` with runs of small ones joined, for small batches; None: there are none."""
 
     def bind_inputs(self, inputs: Mapping[str, Value]) -> list[Value]:
         """The slots of a new frame. Raises InvalidRequestError where an input does not fit."""
@@ -115,6 +118,9 @@ def load_program(
         + tuple(InputSlot.captured(slots[name], name) for name in captured),
         outputs={variable.name: slots[variable.name] for variable in program.outputs},
         initial=tuple(initial),
+        joined=join_small_layers(
+            program, [planned.problem for planned in plan.layers], layers, slots
+        ),
     )
 
 

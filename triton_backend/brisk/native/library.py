@@ -1,0 +1,121 @@
+"""The compiled executor, once for each process: there, being compiled, or impossible."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Sequence
+from ctypes import POINTER, c_int, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+from brisk.native.compiler import Build, CompilerError, compile_library, plan_build
+from brisk.native.table import StepEntry
+
+
+class Library:
+    """The executor's functions. They hold the interpreter's lock, so calls exclude each other."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises CompilerError where the file is not ours or cannot be loaded."""
+        if path.stat().st_uid not in (os.geteuid(), 0):
+            raise CompilerError(f"'{path}' belongs to somebody else")
+        try:
+            functions: Any = ctypes.PyDLL(str(path))
+        except OSError as error:
+            raise CompilerError(f"'{path}' cannot be loaded: {error}") from error
+        if functions.brisk_step_bytes() != ctypes.sizeof(StepEntry):
+            raise CompilerError(f"'{path}' reads steps of another size")
+        self._new = functions.brisk_network_new
+        self._new.argtypes, self._new.restype = (POINTER(StepEntry), c_int, c_int64), c_void_p
+        self._threads = functions.brisk_threads
+        self.delete = functions.brisk_network_delete
+        self.delete.argtypes, self.delete.restype = (c_void_p,), None
+        self.run = functions.brisk_network_run
+        """network, images, threads, array of inputs' addresses, array of outputs'."""
+        self.run.argtypes, self.run.restype = (c_void_p, c_int, c_int, c_void_p, c_void_p), None
+
+    def new_network(self, steps: Sequence[StepEntry], scratch_floats: int) -> int:
+        """The address of a network; MemoryError where there is no memory for it."""
+        table = (StepEntry * len(steps))(*steps)
+        address: int | None = self._new(table, len(steps), scratch_floats)
+        if not address:
+            raise MemoryError(f"{scratch_floats} floats for a run of small layers")
+        return address
+
+    def use_threads(self, count: int) -> None:
+        """Runs may ask for ``count`` threads from now on."""
+        self._threads(count)
+
+
+class _Shelf:
+    """The process's library, and why there is none. The lock guards every field."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.library: Library | None = None
+        self.reason = ""
+        self.is_final = False
+        self.compiling: threading.Thread | None = None
+
+    def settle(self, build: Build | None, reason: str) -> None:
+        """Load what ``build`` made, or note why there is nothing."""
+        if build is not None:
+            try:
+                self.library = Library(build.library)
+            except CompilerError as error:
+                reason = str(error)
+        self.reason, self.is_final = reason, True
+
+
+_shelf = _Shelf()
+
+
+def library() -> Library | None:
+    """The executor; None where it is not there yet, or cannot be. Never blocks on a compiler.
+
+    The first call loads it, or begins to compile it in the background.
+    """
+    if _shelf.is_final:
+        return _shelf.library
+    with _shelf.lock:
+        if not _shelf.is_final and _shelf.compiling is None:
+            try:
+                build = plan_build()
+            except CompilerError as error:
+                _shelf.settle(None, str(error))
+                return None
+            if build.library.exists():
+                _shelf.settle(build, "")
+            else:
+                _shelf.reason = f"it is being compiled by '{build.compiler}'"
+                _shelf.compiling = threading.Thread(
+                    target=_compile, args=(build,), name="brisk-compiler", daemon=True
+                )
+                _shelf.compiling.start()
+        return _shelf.library
+
+
+def absence() -> str:
+    """Why ``library`` gives None; empty where it does not."""
+    with _shelf.lock:
+        return _shelf.reason
+
+
+def wait_until_settled() -> Library | None:
+    """As ``library``, but after the compiler has ended."""
+    library()
+    if _shelf.compiling is not None:
+        _shelf.compiling.join()
+    return library()
+
+
+def _compile(build: Build) -> None:
+    reason = ""
+    try:
+        compile_library(build)
+    except CompilerError as error:
+        reason = str(error)
+    with _shelf.lock:
+        _shelf.settle(None if reason else build, reason)

@@ -1,0 +1,234 @@
+// A network of small layers as one call: steps over tensors that lie in one piece of memory.
+//
+// Feature maps lie channels-last, with a border of zeros where a convolution reads beyond their
+// edge. One caller at a time for each network.
+#include <memory>
+#include <new>
+#include <system_error>
+#include <vector>
+
+#include "operators.h"
+#include "team.h"
+#include "tiles.h"
+
+namespace brisk {
+namespace {
+
+constexpr int64_t LEAST_SHARED = 100'000;  // multiplications; fewer are not worth a second thread
+constexpr int POSITIONS = 64;              // of one chunk at most: their pointers lie on the stack
+
+struct Deleter {
+  void operator()(float* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<float[], Deleter>;
+
+Memory zeros(int64_t floats) {
+  const int64_t bytes = (floats * 4 + 4 * WIDTH + 63) / 64 * 64;  // a vector may be read past it
+  float* memory = static_cast<float*>(std::aligned_alloc(64, bytes));
+  if (!memory) throw std::bad_alloc();
+  std::memset(memory, 0, bytes);
+  return Memory(memory);
+}
+
+struct Prepared {
+  Step step;
+  Convolution convolution;
+  Memory weights, bias;
+  std::vector<int64_t> tap_offsets;
+};
+
+void prepare_convolution(Prepared& made) {
+  const Step& step = made.step;
+  const int inputs = step.source.channels, outputs = step.target.channels;
+  const int height = step.kernel[0], width = step.kernel[1];
+  const int panels = (outputs + PANEL - 1) / PANEL, size = height * width;
+  const bool is_joined = step.dilation[1] == 1 && step.source.column == inputs;
+  made.weights = zeros(static_cast<int64_t>(panels) * PANEL * size * inputs);
+  made.bias = zeros(panels * PANEL);
+  float* to = made.weights.get();
+  for (int panel = 0; panel < panels; ++panel) {
+    for (int tap = 0; tap < size; ++tap) {
+      for (int in = 0; in < inputs; ++in, to += PANEL) {
+        const int count = std::min(PANEL, outputs - panel * PANEL);
+        for (int out = 0; out < count; ++out) {
+          const int64_t from = static_cast<int64_t>(panel * PANEL + out) * inputs + in;
+          to[out] = step.weights[from * size + tap];
+        }
+      }
+    }
+  }
+  if (step.bias) std::memcpy(made.bias.get(), step.bias, sizeof(float) * outputs);
+  for (int y = 0; y < height; ++y) {
+    for (int x = 0; x < (is_joined ? 1 : width); ++x) {
+      made.tap_offsets.push_back(y * step.dilation[0] * step.source.row +
+                                 x * step.dilation[1] * step.source.column);
+    }
+  }
+  made.convolution = {&made.step,
+                      static_cast<int>(made.tap_offsets.size()),
+                      is_joined ? width * inputs : inputs,
+                      made.tap_offsets.data(),
+                      made.weights.get(),
+                      made.bias.get(),
+                      outputs};
+}
+
+void prepare_depthwise(Prepared& made) {
+  const Step& step = made.step;
+  const int channels = step.target.channels, taps = step.kernel[0] * step.kernel[1];
+  const int padded = (channels + WIDTH - 1) / WIDTH * WIDTH;
+  made.weights = zeros(static_cast<int64_t>(taps) * padded);
+  made.bias = zeros(padded);
+  for (int c = 0; c < channels; ++c) {
+    for (int tap = 0; tap < taps; ++tap) {
+      made.weights[tap * padded + c] = step.weights[c * taps + tap];
+    }
+  }
+  if (step.bias) std::memcpy(made.bias.get(), step.bias, sizeof(float) * channels);
+}
+
+class Network {
+ public:
+  Network(const Step* steps, int count, int64_t floats) : scratch_(zeros(floats)) {
+    prepared_.resize(count);
+    for (int i = 0; i < count; ++i) {
+      prepared_[i].step = steps[i];
+      if (steps[i].kind == CONVOLUTION) prepare_convolution(prepared_[i]);
+      if (steps[i].kind == DEPTHWISE) prepare_depthwise(prepared_[i]);
+    }
+  }
+
+  void run(int images, int threads, void* const* inputs, void* const* outputs) {
+    images_ = images;
+    inputs_ = inputs;
+    outputs_ = outputs;
+    team().begin(threads);
+    for (Prepared& prepared : prepared_) run_step(prepared, threads);
+    team().end();
+  }
+
+  static Team& team() {
+    static Team* everlasting = new Team;  // helpers may use it while the process ends
+    return *everlasting;
+  }
+
+ private:
+  float* memory(const Tensor& tensor) const {
+    float* base = scratch_.get();
+    if (tensor.place == INPUT) base = static_cast<float*>(inputs_[tensor.index]);
+    if (tensor.place == OUTPUT) base = static_cast<float*>(outputs_[tensor.index]);
+    return base + tensor.offset;
+  }
+
+  void run_step(Prepared& prepared, int threads) {
+    const Step& step = prepared.step;
+    if (step.kind == CONVOLUTION) return run_convolution(prepared.convolution, threads);
+    const bool is_wide = step.kind == ARGUMENT_MAXIMUM;  // its results take two floats' room
+    for (int image = 0; image < images_; ++image) {
+      const float* source = memory(step.source) + image * step.source.image;
+      const float* second = nullptr;
+      if (step.has_second) second = memory(step.second) + image * step.second.image;
+      float* target = memory(step.target) + image * step.target.image * (is_wide ? 2 : 1);
+      switch (step.kind) {
+        case COPY: copy(step, source, target); break;
+        case DEPTHWISE:
+          depthwise(step, prepared.weights.get(), prepared.bias.get(), source, second, target);
+          break;
+        case POINTWISE: pointwise(step, source, second, target); break;
+        case SOFTMAX: softmax(step, source, target); break;
+        case ARGUMENT_MAXIMUM: argument_maximum(step, source, target); break;
+        default: pool(step, source, target);
+      }
+    }
+  }
+
+  struct Shared {
+    const Network* network;
+    const Convolution* work;
+    int positions, per_chunk, panels;
+  };
+
+  void run_convolution(const Convolution& work, int threads) {
+    const Tensor& to = work.step->target;
+    const int positions = to.height * to.width * images_;
+    const int panels = (work.channels + PANEL - 1) / PANEL;
+    const int64_t products = static_cast<int64_t>(positions) * panels * PANEL * work.taps * work.run;
+    Shared shared{this, &work, positions, std::min(POSITIONS, positions), panels};
+    const int chunks = (positions + shared.per_chunk - 1) / shared.per_chunk * panels;
+    if (threads > 1 && products >= LEAST_SHARED && chunks <= Team::MOST_CHUNKS) {
+      team().share(compute_chunk, &shared, chunks);
+    } else {
+      for (int chunk = 0; chunk < chunks; ++chunk) compute_chunk(&shared, chunk);
+    }
+  }
+
+  // Chunks count panels first, so that a chunk's weights are its neighbours', too.
+  static void compute_chunk(void* context, int chunk) {
+    const Shared& shared = *static_cast<Shared*>(context);
+    const Step& step = *shared.work->step;
+    const Tensor &from = step.source, &to = step.target, &with = step.second;
+    const int parts = (shared.positions + shared.per_chunk - 1) / shared.per_chunk;
+    const int begin = chunk % parts * shared.per_chunk;
+    const int count = std::min(shared.per_chunk, shared.positions - begin);
+    float *source = shared.network->memory(from), *target = shared.network->memory(to);
+    float* second = step.has_second ? shared.network->memory(with) : nullptr;
+    const float *sources[POSITIONS], *seconds[POSITIONS];
+    float* targets[POSITIONS];
+    int column = begin % to.width, row = begin / to.width % to.height;
+    int image = begin / to.width / to.height;
+    for (int i = 0; i < count; ++i) {
+      sources[i] = source + image * from.image +
+                   (row * step.stride[0] - step.before[0]) * from.row +
+                   (column * step.stride[1] - step.before[1]) * from.column;
+      targets[i] = target + image * to.image + row * to.row + column * to.column;
+      if (second) seconds[i] = second + image * with.image + row * with.row + column * with.column;
+      if (++column < to.width) continue;
+      column = 0;
+      if (++row < to.height) continue;
+      row = 0;
+      ++image;
+    }
+    compute_positions(*shared.work, chunk / parts * PANEL, count, sources, targets,
+                      second ? seconds : nullptr);
+  }
+
+  std::vector<Prepared> prepared_;
+  Memory scratch_;
+  int images_ = 0;
+  void* const* inputs_ = nullptr;
+  void* const* outputs_ = nullptr;
+};
+
+}  // namespace
+}  // namespace brisk
+
+extern "C" {
+
+// Size of a step's record, so that a table laid out otherwise is refused.
+int brisk_step_bytes() { return sizeof(brisk::Step); }
+
+// A network of `count` steps with `floats` floats of scratch memory; null where there is no
+// memory. Copies all it needs of the steps' weights.
+void* brisk_network_new(const brisk::Step* steps, int count, int64_t floats) {
+  try {
+    return new brisk::Network(steps, count, floats);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void brisk_network_delete(void* network) { delete static_cast<brisk::Network*>(network); }
+
+// Makes the threads that runs may use, the caller's own included; fewer where there are no more.
+void brisk_threads(int threads) {
+  try {
+    brisk::Network::team().grow(threads - 1);
+  } catch (const std::system_error&) {
+  }
+}
+
+void brisk_network_run(void* network, int images, int threads, void* const* inputs,
+                       void* const* outputs) {
+  static_cast<brisk::Network*>(network)->run(images, threads, inputs, outputs);
+}
+}

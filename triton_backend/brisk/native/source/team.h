@@ -1,0 +1,134 @@
+// The calling thread and its helpers share the chunks of one step after the other.
+//
+// Helpers sleep between runs. Within a run they spin between steps, for SPIN_NS at most. A chunk
+// is claimed by a compare-and-swap on (serial, count, next chunk): nobody can claim a chunk of a
+// step that is over, and the caller never waits for a helper that has not begun, only for chunks
+// that are being computed. While a claim can succeed the caller is inside `share`, so what the
+// claimer reads afterwards is this step's.
+#pragma once
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace brisk {
+
+class Team {
+ public:
+  static constexpr int64_t SPIN_NS = 50'000;
+  static constexpr int SPINS = 1000;  // of the caller, before it lets other processes run
+  static constexpr int MOST_CHUNKS = 0xffff;
+
+  using Work = void (*)(void* context, int chunk);
+
+  // Makes `helpers` threads; they live as long as the process.
+  void grow(int helpers) {
+    for (; made_ < helpers; ++made_) std::thread(&Team::help, this, made_ + 1).detach();
+  }
+
+  // Wakes the helpers for a run on `threads` threads; `end` lets them sleep again.
+  void begin(int threads) {
+    wanted_.store(threads - 1, std::memory_order_relaxed);
+    if (threads < 2) return;
+    awake_.store(awake_.load(std::memory_order_relaxed) | 1, std::memory_order_seq_cst);
+    if (sleeping_.load(std::memory_order_seq_cst)) {
+      syscall(SYS_futex, &awake_, FUTEX_WAKE_PRIVATE, threads - 1, nullptr, nullptr, 0);
+    }
+  }
+
+  void end() {
+    if (wanted_.load(std::memory_order_relaxed) < 1) return;
+    awake_.store((awake_.load(std::memory_order_relaxed) + 2) & ~1u, std::memory_order_seq_cst);
+  }
+
+  // Calls work(context, chunk) for each of `count` chunks (MOST_CHUNKS at most), on whichever
+  // thread is free. Returns when all are done.
+  void share(Work work, void* context, int count) {
+    if (count < 2 || wanted_.load(std::memory_order_relaxed) < 1) {
+      for (int chunk = 0; chunk < count; ++chunk) work(context, chunk);
+      return;
+    }
+    work_ = work;
+    context_ = context;
+    done_.store(0, std::memory_order_relaxed);
+    const uint64_t serial = (state_.load(std::memory_order_relaxed) >> 32) + 1;
+    state_.store(serial << 32 | static_cast<uint64_t>(count) << 16, std::memory_order_release);
+    take_chunks(serial);
+    for (int turns = 0; done_.load(std::memory_order_acquire) < count; ++turns) {
+      turns < SPINS ? pause() : std::this_thread::yield();
+    }
+  }
+
+ private:
+  // Computes chunks of step `serial` until none is left.
+  void take_chunks(uint64_t serial) {
+    uint64_t seen = state_.load(std::memory_order_acquire);
+    while (seen >> 32 == serial) {
+      const int chunk = seen & 0xffff, count = seen >> 16 & 0xffff;
+      if (chunk >= count) return;
+      if (state_.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) {
+        work_(context_, chunk);
+        done_.fetch_add(1, std::memory_order_release);
+        seen = state_.load(std::memory_order_acquire);
+      }
+    }
+  }
+
+  void help(int number) {
+    uint64_t last = 0;
+    while (true) {
+      const uint32_t turn = awake_.load(std::memory_order_seq_cst);
+      if (!(turn & 1) || number > wanted_.load(std::memory_order_relaxed)) {
+        sleep(turn);
+        continue;
+      }
+      const int64_t until = now_ns() + SPIN_NS;
+      while (awake_.load(std::memory_order_acquire) == turn) {
+        const uint64_t serial = state_.load(std::memory_order_acquire) >> 32;
+        if (serial != last) {
+          take_chunks(serial);
+          last = serial;
+          break;
+        }
+        if (now_ns() > until) {
+          sleep(turn);
+          break;
+        }
+        pause();
+      }
+    }
+  }
+
+  // Until `awake_` is another than `turn`.
+  void sleep(uint32_t turn) {
+    sleeping_.fetch_add(1, std::memory_order_seq_cst);
+    syscall(SYS_futex, &awake_, FUTEX_WAIT_PRIVATE, turn, nullptr, nullptr, 0);
+    sleeping_.fetch_sub(1, std::memory_order_seq_cst);
+  }
+
+  static int64_t now_ns() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+  }
+
+  static void pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+
+  int made_ = 0;
+  Work work_ = nullptr;
+  void* context_ = nullptr;
+  std::atomic<int> wanted_{0}, sleeping_{0}, done_{0};
+  alignas(64) std::atomic<uint64_t> state_{0};
+  alignas(64) std::atomic<uint32_t> awake_{0};  // odd while a run is in progress
+};
+
+}  // namespace brisk
