@@ -20,8 +20,11 @@ def open_brisk(model: Path, threads: int) -> Infer:
     from brisk.execution import load_program, run_serially
     from brisk.execution.threads import ThreadChoice
     from brisk.graph import read_program
+    from brisk.native.library import wait_until_settled
     from brisk.solutions.values import from_numpy, to_numpy
 
+    wait_until_settled()
+    torch.inference_mode().__enter__()  # for the process's life, as in a worker
     torch.set_num_threads(threads)
     device = torch.device("cpu")
     loaded = load_program(read_program(model), device)

@@ -71,7 +71,7 @@ class LoadedProgram:
 
     def check_requested(self, requested: Sequence[str] | None) -> Mapping[str, int]:
         """Slot by requested output. Raises InvalidRequestError where there is no such output."""
-        if requested is None:
+        if requested is None or tuple(requested) == tuple(self.outputs):
             return self.outputs
         unknown = [name for name in requested if name not in self.outputs]
         if unknown:

@@ -15,8 +15,10 @@ def run_serially(
     loaded: LoadedProgram, inputs: Mapping[str, Value], requested: Sequence[str] | None = None
 ) -> dict[str, Value]:
     """Run the whole program in the calling thread; the requested outputs by name."""
-    with torch.inference_mode():
-        frame = Frame(loaded, inputs, requested)
-        while not frame.step():
-            pass
-        return frame.results()
+    if not torch.is_inference_mode_enabled():
+        with torch.inference_mode():
+            return run_serially(loaded, inputs, requested)
+    frame = Frame(loaded, inputs, requested)
+    while not frame.step():
+        pass
+    return frame.results()

@@ -13,22 +13,21 @@ from brisk.native.library import Library, library
 from brisk.native.sketch import Sketch
 from brisk.solutions.base import Kernel, Value
 
-_get_num_threads = torch.get_num_threads
+_get_num_threads, _empty_like = torch.get_num_threads, torch.empty_like
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An output of a run: what to allocate for ``images`` images."""
+    """An output of a run."""
 
     sizes: tuple[int, ...]
     dtype: torch.dtype
     channels_last: bool
 
-    def allocate(self, images: int) -> torch.Tensor:
-        if self.channels_last:
-            shape = (images, *self.sizes)
-            return torch.empty(shape, dtype=self.dtype, memory_format=torch.channels_last)
-        return torch.empty((images, *self.sizes), dtype=self.dtype)
+    def template(self, images: int) -> torch.Tensor:
+        """A tensor to allocate others like, for ``images`` images."""
+        order = torch.channels_last if self.channels_last else torch.contiguous_format
+        return torch.empty((images, *self.sizes), dtype=self.dtype, memory_format=order)
 
 
 class SmallRun:
@@ -36,13 +35,13 @@ class SmallRun:
 
     ``by_layers`` does the same layer by layer: until the executor has been compiled, and for
     inputs that are not of the sketch's shapes. Calls must not overlap in time; the interpreter's
-    lock sees to it.
+    lock sees to it, which no call of the executor gives up.
     """
 
     __slots__ = (
-        *("__weakref__", "_accepted", "_by_layers", "_input_array", "_input_places", "_network"),
-        *("_output_array", "_output_places", "_results", "_run", "_sizes", "_sketch", "_threads"),
-        *("_use_threads", "most_images"),
+        *("__weakref__", "_by_layers", "_inputs", "_inputs_address", "_images", "_network"),
+        *("_outputs", "_outputs_address", "_results", "_run", "_shapes", "_sizes", "_sketch"),
+        *("_templates", "_threads", "_use_threads", "most_images"),
     )
 
     def __init__(
@@ -59,48 +58,57 @@ class SmallRun:
         self._sizes = tuple(sizes)
         self._results = tuple(results)
         self._by_layers = by_layers
-        self._accepted: list[torch.Size | None] = [None] * len(self._sizes)
-        self._input_array = (ctypes.c_void_p * len(self._sizes))()
-        self._output_array = (ctypes.c_void_p * len(self._results))()
-        self._input_places = ctypes.addressof(self._input_array)
-        self._output_places = ctypes.addressof(self._output_array)
+        self._inputs = (ctypes.c_void_p * len(self._sizes))()
+        self._outputs = (ctypes.c_void_p * len(self._results))()
+        self._inputs_address = ctypes.addressof(self._inputs)
+        self._outputs_address = ctypes.addressof(self._outputs)
         self._network: int | None = None
         self._threads = 1
+        self._images = 0
+        """Of the call before, for which shapes and templates are."""
+        self._shapes = [torch.Size((0, *size)) for size in self._sizes]
+        self._templates: list[torch.Tensor] = []
         executor = library()
         if executor is not None:
             self._prepare(executor)
 
     def __call__(self, *operands: torch.Tensor) -> Sequence[Value]:
-        if self._network is None and not self._is_prepared():
-            return self._by_layers(*operands)
-        images = operands[0].shape[0]
-        kept = []
+        inputs, outputs = self._inputs, self._outputs
+        copies = []
         for place, operand in enumerate(operands):
-            shape = operand.shape
-            if shape != self._accepted[place]:
-                if shape[1:] != self._sizes[place] or not 0 < images <= self.most_images:
-                    return self._by_layers(*operands)
-                self._accepted[place] = shape
-            if shape[0] != images:
-                return self._by_layers(*operands)
+            if operand.shape != self._shapes[place]:
+                return self._take_others(operands)
             if not operand.is_contiguous():
                 operand = operand.contiguous()
-                kept.append(operand)
-            self._input_array[place] = operand.data_ptr()
-        outputs = [result.allocate(images) for result in self._results]
-        for place, output in enumerate(outputs):
-            self._output_array[place] = output.data_ptr()
+                copies.append(operand)
+            inputs[place] = operand.data_ptr()
+        made = [_empty_like(template) for template in self._templates]
+        for place, output in enumerate(made):
+            outputs[place] = output.data_ptr()
         threads = _get_num_threads()
         if threads > self._threads:
             self._use_threads(threads)
             self._threads = threads
-        self._run(self._network, images, threads, self._input_places, self._output_places)
-        return outputs
+        self._run(
+            self._network, self._images, threads, self._inputs_address, self._outputs_address
+        )
+        return made
+
+    def _take_others(self, operands: Sequence[torch.Tensor]) -> Sequence[Value]:
+        """Operands of other shapes than before: adopt these if they fit the sketch."""
+        images = operands[0].shape[0]
+        shapes = [torch.Size((images, *size)) for size in self._sizes]
+        fits = all(one.shape == shape for one, shape in zip(operands, shapes, strict=True))
+        if not (fits and 0 < images <= self.most_images and self._is_prepared()):
+            return self._by_layers(*operands)
+        self._images, self._shapes = images, shapes
+        self._templates = [result.template(images) for result in self._results]
+        return self(*operands)
 
     def _is_prepared(self) -> bool:
         """Prepare if the executor is there by now."""
         executor = library()
-        if executor is not None:
+        if executor is not None and self._network is None:
             self._prepare(executor)
         return executor is not None
 

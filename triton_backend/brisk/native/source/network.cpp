@@ -99,6 +99,7 @@ class Network {
   }
 
   void run(int images, int threads, void* const* inputs, void* const* outputs) {
+    if (images < 1) return;
     images_ = images;
     inputs_ = inputs;
     outputs_ = outputs;
