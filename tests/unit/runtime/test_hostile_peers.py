@@ -36,7 +36,6 @@ from brisk.wire.records import (
     Region,
     Release,
     TensorRecord,
-    UnloadModel,
     Welcome,
 )
 from unit.runtime.runtime_process import (
@@ -164,7 +163,7 @@ def test_a_record_out_of_place_ends_the_connection(welcome: socket.socket, recor
     assert_dropped(welcome)
 
 
-@pytest.mark.parametrize("record", [Cancel(5), Release(5), UnloadModel(5)])
+@pytest.mark.parametrize("record", [Cancel(5), Release(5)])
 def test_a_record_about_something_that_is_over_is_no_offence(
     welcome: socket.socket, record: Record
 ) -> None:

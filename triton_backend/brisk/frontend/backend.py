@@ -12,14 +12,17 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from brisk.errors import BriskError
+from brisk.frontend.accounting import RequestAccount
 from brisk.frontend.completion import complete
 from brisk.frontend.connection import Connection
 from brisk.frontend.entry import Entry, find_model, read_entry
 from brisk.frontend.onnx_signature import read_signature
 from brisk.frontend.parameters import request_class
+from brisk.frontend.publisher import Publisher, publishing_interval_s
 from brisk.frontend.reply import TritonReply
 from brisk.frontend.tensors import read_inputs
 from brisk.frontend.watcher import CancellationWatcher
+from brisk.telemetry import STATISTICS
 from brisk.wire.orphan import end_with_parent
 from brisk.wire.place import runtime_place
 
@@ -34,12 +37,18 @@ class ModelInstance:
         self._label = f"brisk: model '{name}' version {version}"
         try:
             self._entry = read_entry(arguments)
+            self._publisher = Publisher(STATISTICS, self._log, publishing_interval_s())
             self._connection = Connection(
-                runtime_place(self._entry.device), self._entry.describe(), self._log
+                runtime_place(self._entry.device),
+                self._entry.describe(),
+                self._log,
+                self._publisher.take,
             )
             load_ns = self._connection.open()
         except BriskError as error:
             raise pb_utils.TritonModelException(f"{self._label}: {error}") from None
+        self._account = RequestAccount(STATISTICS, self._entry.name, self._entry.version)
+        self._publisher.start(self._connection.ask_statistics)
         self._watcher = CancellationWatcher(self._connection.cancel)
         self._tell(self._entry, load_ns)
 
@@ -48,7 +57,8 @@ class ModelInstance:
         arrived_ns = time.monotonic_ns()
         for request in requests:
             sender = request.get_response_sender()
-            reply = TritonReply(request, sender, arrived_ns / 1e9)
+            job_class = self._entry.parameters.job_class
+            reply = TritonReply(request, sender, self._account, job_class, arrived_ns)
             try:
                 self._submit(request, reply, arrived_ns)
             except BriskError as error:
@@ -59,13 +69,14 @@ class ModelInstance:
 
     def finalize(self) -> None:
         """Give the session back; requests still in flight have been answered by Triton's rules."""
+        self._publisher.close()
         self._watcher.close()
         self._connection.close()
 
     def _submit(self, request: Any, reply: TritonReply, arrived_ns: int) -> None:
         entry, connection = self._entry, self._connection
         parameters = json.loads(request.parameters() or "{}")
-        job_class = request_class(parameters, entry.parameters.job_class)
+        job_class = reply.job_class = request_class(parameters, entry.parameters.job_class)
         timeout_us = request.timeout()
         deadline_ns = arrived_ns + timeout_us * 1000 if timeout_us else None
         inputs = read_inputs(request, entry.bfloat16_inputs)

@@ -13,8 +13,12 @@ from brisk.frontend.pending import Reply, StagedRequest, stage_request
 from brisk.frontend.starting import reap_started
 from brisk.wire.arena import Arena
 from brisk.wire.place import RuntimePlace
-from brisk.wire.records import Infer, Region
+from brisk.wire.records import Infer, Region, StatisticsTold
 from brisk.wire.role import Role, role_of
+
+
+def _nobody(told: StatisticsTold) -> None:
+    """Where no statistics are asked for."""
 
 
 class Connection:
@@ -25,11 +29,17 @@ class Connection:
     """
 
     def __init__(
-        self, place: RuntimePlace, model: ModelDescription, log: Callable[[str, str], None]
+        self,
+        place: RuntimePlace,
+        model: ModelDescription,
+        log: Callable[[str, str], None],
+        tell: Callable[[StatisticsTold], None] = _nobody,
     ) -> None:
+        """``tell`` gets the answers to ``ask_statistics``, from any thread."""
         self._place = place
         self._model = model
         self._log = log
+        self._tell = tell
         self._arena = Arena()
         self._links: dict[Role, Link] = {}
         self._lock = threading.Lock()
@@ -98,6 +108,11 @@ class Connection:
         for link in list(self._links.values()):
             link.cancel(number)
 
+    def ask_statistics(self) -> None:
+        """Ask the workers in use what is new; those that are gone just now are left out."""
+        for link in list(self._links.values()):
+            link.ask_statistics()
+
     def close(self) -> None:
         """End the connection; requests still unanswered fail."""
         with self._lock:
@@ -126,5 +141,5 @@ class Connection:
             return link
 
     def _new_link(self, role: Role) -> Link:
-        link = self._links[role] = Link(self._place, role, self._model, self._arena, self._log)
+        link = self._links[role] = Link(self._place, role, self._model, self._arena, self._log, self._tell)
         return link

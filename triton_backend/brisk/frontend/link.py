@@ -28,6 +28,7 @@ from brisk.wire.arena import Arena, ArenaView
 from brisk.wire.channel import Receiver
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import (
+    AskStatistics,
     AttachSlab,
     Cancel,
     DetachSlab,
@@ -40,6 +41,7 @@ from brisk.wire.records import (
     Region,
     Release,
     Result,
+    StatisticsTold,
 )
 from brisk.wire.role import Role
 
@@ -61,10 +63,12 @@ class Link:
         model: ModelDescription,
         arena: Arena,
         log: Callable[[str, str], None],
+        tell: Callable[[StatisticsTold], None],
     ) -> None:
         self._place = place
         self._role = role
         self._log = log
+        self._tell = tell
         self._arena = arena
         self._view = ArenaView()
         self._lock = threading.Lock()
@@ -130,6 +134,11 @@ class Link:
         if unsent is not None:
             unsent.reply.fail(CancelledError("the client cancelled the request"))
 
+    def ask_statistics(self) -> None:
+        """Ask the worker what is new; nothing happens where there is none."""
+        with self._lock:
+            self._line.send(AskStatistics(takes_news=True))
+
     def close(self) -> None:
         """End the link; requests still unanswered fail."""
         with self._lock:
@@ -191,6 +200,8 @@ class Link:
             self._settle_load(record)
         elif isinstance(record, LoadFailed):
             self._settle_load(named_error(record.code, record.message))
+        elif isinstance(record, StatisticsTold):
+            self._tell(record)
         elif isinstance(record, Log):
             self._log(record.level, record.text)
         else:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
 from brisk.errors import BriskError
+from brisk.frontend.accounting import RequestAccount
 from brisk.frontend.errors import triton_error
 from brisk.frontend.pending import OutputReader, Reply
 from brisk.frontend.tensors import make_output
@@ -23,14 +25,27 @@ class TritonReply(Reply):
     the final response Triton may have freed the request.
     """
 
-    __slots__ = ("_is_answered", "_lock", "_request", "_sender", "created_s")
+    __slots__ = (
+        "_account",
+        "_is_answered",
+        "_lock",
+        "_request",
+        "_sender",
+        "created_ns",
+        "job_class",
+    )
 
-    def __init__(self, request: Any, sender: Any, created_s: float) -> None:
+    def __init__(
+        self, request: Any, sender: Any, account: RequestAccount, job_class: str, created_ns: int
+    ) -> None:
+        """``job_class``: the entry's, until the request is known to have one of its own."""
         self._request = request
+        self._account = account
+        self.job_class = job_class
         self._sender = sender
         self._lock = threading.Lock()
         self._is_answered = False
-        self.created_s = created_s
+        self.created_ns = created_ns
 
     @property
     def is_answered(self) -> bool:
@@ -50,10 +65,17 @@ class TritonReply(Reply):
                 ]
             )
         except Exception as error:  # noqa: BLE001  # the request must be answered, whatever it is
-            response = _failed(error)
-        self._send(response)
+            self._fail(error)
+        else:
+            self._send(response)
+            took_ns = time.monotonic_ns() - self.created_ns
+            self._account.succeeded(self.job_class, took_ns, result.queue_ns, result.execution_ns)
 
     def fail(self, error: BriskError) -> None:
+        self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._account.failed(self.job_class, error)
         self._send(_failed(error))
 
     def _send(self, response: Any) -> None:

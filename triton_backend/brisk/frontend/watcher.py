@@ -9,7 +9,7 @@ from collections.abc import Callable
 from brisk.frontend.reply import TritonReply
 
 POLL_INTERVAL_S = 0.05
-MINIMUM_AGE_S = 0.05
+MINIMUM_AGE_NS = 50_000_000
 """Requests answered sooner than this are never asked about."""
 
 
@@ -47,7 +47,7 @@ class CancellationWatcher:
 
     def _due(self) -> list[tuple[int, TritonReply]]:
         """Requests old enough to ask about; forgets the answered ones."""
-        before_s = time.monotonic() - MINIMUM_AGE_S
+        before_ns = time.monotonic_ns() - MINIMUM_AGE_NS
         with self._lock:
             self._watched = {
                 number: reply for number, reply in self._watched.items() if not reply.is_answered
@@ -57,5 +57,5 @@ class CancellationWatcher:
             return [
                 (number, reply)
                 for number, reply in self._watched.items()
-                if reply.created_s < before_s
+                if reply.created_ns < before_ns
             ]

@@ -7,9 +7,9 @@ thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from brisk import __version__
+from brisk import __version__, telemetry
 from brisk.errors import (
     BriskError,
     CancelledError,
@@ -20,14 +20,19 @@ from brisk.errors import (
 )
 from brisk.runtime.answers import load_failed
 from brisk.runtime.loader import LoadOutcome
+from brisk.runtime.observation import Observation
 from brisk.runtime.requests import CANCELLED, RequestTable
 from brisk.runtime.saying import say
-from brisk.runtime.sessions import SessionTable
+from brisk.runtime.sessions import Binding, SessionTable
 from brisk.runtime.transport import Arrival, Departure, Peer, Transport
 from brisk.scheduling.job import JobClass
+from brisk.telemetry import metrics
+from brisk.telemetry.incidents import INCIDENTS
 from brisk.wire import mark
 from brisk.wire.records import (
     PROTOCOL_VERSION,
+    AskStatistics,
+    AskStatus,
     AttachSlab,
     Cancel,
     DetachSlab,
@@ -38,7 +43,6 @@ from brisk.wire.records import (
     ModelLoaded,
     Refused,
     Release,
-    UnloadModel,
     Welcome,
 )
 
@@ -49,19 +53,25 @@ class Reception:
     """Takes the transport's events in."""
 
     def __init__(
-        self, transport: Transport, sessions: SessionTable, requests: RequestTable
+        self,
+        transport: Transport,
+        sessions: SessionTable,
+        requests: RequestTable,
+        observation: Observation,
     ) -> None:
         self._transport = transport
+        self._observation = observation
         self._sessions = sessions
         self._requests = requests
         self._handlers: dict[type, Callable[[Peer, Arrival], None]] = {
             AttachSlab: self._attach,
             DetachSlab: self._detach,
             LoadModel: self._load,
-            UnloadModel: self._unload,
             Infer: self._infer,
             Cancel: self._cancel,
             Release: self._release,
+            AskStatistics: self._ask_statistics,
+            AskStatus: self._ask_status,
         }
 
     def take(self, event: Arrival | Departure) -> None:
@@ -81,7 +91,9 @@ class Reception:
 
     def settle(self, outcome: LoadOutcome) -> None:
         """Tell everybody who waits for a load how it ended; let its requests in, or refuse."""
-        for binding in self._sessions.settle(outcome):
+        bindings = self._sessions.settle(outcome)
+        _count_load(bindings, outcome)
+        for binding in bindings:
             model, peer = binding.model, binding.peer
             backlog, binding.backlog = binding.backlog, []
             if outcome.session is not None:
@@ -140,13 +152,6 @@ class Reception:
         if binding.session is not None:
             self._transport.send(peer, ModelLoaded(model.model, 0))
 
-    def _unload(self, peer: Peer, event: Arrival) -> None:
-        record = event.record
-        assert isinstance(record, UnloadModel)
-        binding = self._sessions.find(peer, record.model)
-        if binding is not None:
-            self._sessions.release(binding)
-
     def _infer(self, peer: Peer, event: Arrival) -> None:
         record = event.record
         assert isinstance(record, Infer)
@@ -178,7 +183,32 @@ class Reception:
         peer = departure.peer
         if departure.reason is not None:
             say(f"connection of process {peer.pid} closed: {departure.reason}")
+            INCIDENTS.note(f"connection of process {peer.pid} closed: {departure.reason}")
         self._requests.forget(peer)
         self._sessions.release_all(peer)
         peer.view.clear()
         peer.arena.close()
+        if all(other.parent != peer.parent for other in self._transport.peers()):
+            telemetry.STATISTICS.forget_reader(peer.parent)
+
+    def _ask_statistics(self, peer: Peer, event: Arrival) -> None:
+        assert isinstance(event.record, AskStatistics)
+        self._observation.tell_statistics(peer, event.record)
+
+    def _ask_status(self, peer: Peer, event: Arrival) -> None:
+        assert isinstance(event.record, AskStatus)
+        self._observation.tell_status(peer, event.record)
+
+
+def _count_load(bindings: Sequence[Binding], outcome: LoadOutcome) -> None:
+    """Once, however many instances wait for it, under the name that asked first."""
+    if not bindings:
+        return
+    model = bindings[0].model
+    labels = (model.name, str(model.version))
+    if outcome.session is not None:
+        telemetry.count(metrics.LOADS, (*labels, "loaded"))
+        telemetry.observe_ns(metrics.LOAD_SECONDS, labels, outcome.session.load_ns)
+    elif outcome.error is not None:
+        telemetry.count(metrics.LOADS, (*labels, outcome.error.code))
+        INCIDENTS.note(f"model '{model.name}' version {model.version}: {outcome.error}")

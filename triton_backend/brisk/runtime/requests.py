@@ -23,6 +23,7 @@ from brisk.scheduling.job import Job, JobClass, JobState
 from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.queue import ReadyQueue
 from brisk.solutions.base import Value
+from brisk.telemetry.incidents import INCIDENTS
 from brisk.wire.records import Infer, Region
 
 CANCELLED = "the client cancelled the request"
@@ -113,6 +114,8 @@ class RequestTable:
     def fail(self, job: RequestJob, error: Exception) -> None:
         """Answer a job that has left the queue."""
         _, request = self._end(job)
+        if not isinstance(error, CancelledError):
+            INCIDENTS.note(f"request of model '{job.payload.binding.model.name}': {error}")
         self._transport.send(job.payload.peer, failure(request, error))
 
     def release(self, peer: Peer, request: int) -> None:

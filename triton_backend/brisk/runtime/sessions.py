@@ -29,6 +29,15 @@ class Binding:
     backlog: list[Infer] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class SessionUse:
+    """A session and who uses it, at least one; ``key`` counts its waiting requests."""
+
+    key: str
+    is_ready: bool
+    bindings: tuple[Binding, ...]
+
+
 @dataclass(slots=True)
 class _Entry:
     bindings: list[Binding] = field(default_factory=list)
@@ -110,19 +119,15 @@ class SessionTable:
                         return True
         return False
 
-    def release(self, binding: Binding) -> None:
-        """Give one use back; the last one frees the session's memory."""
-        self._forget(binding)
-
     def release_all(self, peer: Peer) -> None:
         """Give back everything ``peer`` uses."""
         for binding in [binding for binding in self._bindings.values() if binding.peer is peer]:
             self._forget(binding)
 
-    def statistics(self) -> Iterator[tuple[str, int]]:
-        """Session key and number of uses."""
+    def uses(self) -> Iterator[SessionUse]:
+        """Every session, in the order they were asked for."""
         for key, entry in self._entries.items():
-            yield key, len(entry.bindings)
+            yield SessionUse(key, entry.session is not None, tuple(entry.bindings))
 
     def _forget(self, binding: Binding) -> None:
         if self._bindings.pop((binding.peer.number, binding.model.model), None) is None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import torch
 
+from brisk import telemetry
 from brisk.errors import BriskError, InternalError, ProtocolError
 from brisk.execution.device import Device, StreamPriority
 from brisk.runtime.batch import (
@@ -24,14 +25,17 @@ from brisk.runtime.batch import (
     split_results,
 )
 from brisk.runtime.loader import Loader
+from brisk.runtime.observation import Observation
 from brisk.runtime.reception import Reception
 from brisk.runtime.requests import RequestTable
 from brisk.runtime.sessions import SessionTable
 from brisk.runtime.transport import Transport
 from brisk.scheduling.job import JobState
 from brisk.scheduling.policy import OrderingKey, preempts
+from brisk.telemetry import metrics
 from brisk.wire import mark
 from brisk.wire.orphan import end_orphan, parent_of
+from brisk.wire.role import Role
 
 GREETING_TIMEOUT_NS = 10_000_000_000
 """How long a peer may be connected without a Hello."""
@@ -54,15 +58,26 @@ class Worker:
         ordering: OrderingKey,
         idle_exit_s: float,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        role: Role = Role.FOREGROUND,
     ) -> None:
         self._transport = transport
         self._clock_ns = clock_ns
         self._stream = device.new_stream(StreamPriority.HIGH)
         self._loader = Loader(device.torch_device, transport.wake)
         self._requests = RequestTable(transport, ordering, clock_ns)
-        self._reception = Reception(transport, SessionTable(self._loader), self._requests)
         self._runs: list[Run] = []
         """The last one runs; those before it are parked, each for a more urgent one."""
+        sessions = SessionTable(self._loader)
+        observation = Observation(
+            role,
+            str(device.torch_device),
+            torch.get_num_threads(),
+            transport,
+            sessions,
+            self._requests,
+            self._runs,
+        )
+        self._reception = Reception(transport, sessions, self._requests, observation)
         self._alone: deque[RequestJob] = deque()
         """Jobs of a joined run that failed, tried on their own: only the bad one fails."""
         self._idle_exit_ns = int(idle_exit_s * 1e9)
@@ -113,6 +128,7 @@ class Worker:
         if run is not None:
             if self._runs:
                 self._runs[-1].park()
+                _count_preemption(run)
             self._runs.append(run)
 
     def _begin_next(self) -> Run | None:
@@ -212,3 +228,12 @@ class Worker:
                 self._transport.drop(peer, "its server has died")
             if not peer.is_welcome and now_ns - peer.connected_ns >= GREETING_TIMEOUT_NS:
                 self._transport.drop(peer, "it has not said who it is")
+
+
+def _count_preemption(run: Run) -> None:
+    """``run`` has just taken the worker from a less urgent one."""
+    job = run.jobs[0]
+    model = job.payload.binding.model
+    labels = (model.name, str(model.version), job.job_class.value)
+    telemetry.count(metrics.PREEMPTIONS, labels)
+    telemetry.observe_ns(metrics.PREEMPTION_SECONDS, labels, run.started_ns - job.arrival_ns)

@@ -43,7 +43,7 @@ def run_worker(
     except InvalidConfigurationError as error:
         _refuse_all(transport, error, settings.idle_exit_s)
         return
-    worker = Worker(transport, opened, most_urgent_first, settings.idle_exit_s)
+    worker = Worker(transport, opened, most_urgent_first, settings.idle_exit_s, role=role)
     with torch.inference_mode():
         while not worker.is_idle:
             worker.step()

@@ -11,7 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from brisk import telemetry
 from brisk.runtime.saying import say
+from brisk.telemetry import metrics
 
 WORKER_ENDED_IDLE = 0
 """Exit status of a worker that nobody needed any more."""
@@ -59,6 +61,7 @@ class WorkerSlot:
     def fork(self, prepare: Callable[[], None]) -> None:
         """Start a worker; ``prepare`` is called in it first."""
         parent = os.getpid()
+        is_replacing = self._due_s is not None
         self._due_s = None
         self._started_s = time.monotonic()
         self.process = os.fork()
@@ -70,6 +73,7 @@ class WorkerSlot:
             library = ctypes.CDLL(None)
             library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             library.prctl(_PR_SET_NAME, self.name.encode())
+            telemetry.count(metrics.WORKER_RESTARTS, (self.name,), int(is_replacing))
             if os.getppid() == parent:  # else the parent died before the line above
                 status = self._work(self.listeners)
         except BaseException:  # noqa: BLE001  # nothing may return into the supervisor's code

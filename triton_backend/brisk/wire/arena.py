@@ -225,6 +225,11 @@ class ArenaView:
     def __init__(self) -> None:
         self._memory: dict[int, memoryview] = {}
 
+    @property
+    def held_bytes(self) -> int:
+        """All of the owner's slabs, used or not."""
+        return sum(len(memory) for memory in self._memory.values())
+
     def attach(self, slab: int, size: int, descriptor: int) -> None:
         """Map ``descriptor`` and close it. ProtocolError unless it is sealed and that large."""
         try:

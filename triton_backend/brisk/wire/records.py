@@ -1,9 +1,9 @@
 """The records of the protocol: one frozen dataclass per message, all fields typed.
 
 A connection starts with ``Hello`` and ``Welcome``. Afterwards the frontend sends ``AttachSlab``,
-``LoadModel``, ``Infer``, ``Cancel`` and ``Release``; the worker sends ``AttachSlab``,
-``ModelLoaded``, ``LoadFailed``, ``Result``, ``Failure`` and ``Log``. Closing the connection gives
-back everything it held.
+``LoadModel``, ``Infer``, ``Cancel``, ``Release``, ``AskStatistics`` and ``AskStatus``; the worker
+sends ``AttachSlab``, ``ModelLoaded``, ``LoadFailed``, ``Result``, ``Failure``, ``Log``,
+``StatisticsTold`` and ``Status``. Closing the connection gives back everything it held.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +115,6 @@ class LoadFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class UnloadModel:
-    """Gives one reference back; the last one frees the session."""
-
-    model: int
-
-
-@dataclass(frozen=True, slots=True)
 class Infer:
     """One request.
 
@@ -179,9 +172,93 @@ class Log:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class AskStatistics:
+    """Asks what the worker has counted; answered by one or more StatisticsTold.
+
+    ``takes_news``: only what no frontend of the same server was told before, and it counts as
+    told; else everything, as it stands.
+    """
+
+    takes_news: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRecord:
+    """One series of a metric, as ``telemetry.Sample`` has it; durations in ns."""
+
+    metric: str
+    labels: tuple[str, ...]
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsTold:
+    """``is_last``: the answer is complete."""
+
+    samples: tuple[SampleRecord, ...]
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AskStatus:
+    """Asks what the worker does just now, and for its last ``incidents``; answered by a Status."""
+
+    incidents: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatus:
+    """A session: under which name it was first asked for, by how many instances it is used."""
+
+    name: str
+    version: int
+    is_ready: bool
+    uses: int
+    waiting: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A run of one or more joined requests. ``layers_done``: of the model's program."""
+
+    model: str
+    job_class: str
+    requests: int
+    is_parked: bool
+    running_ns: int
+    layers_done: int
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Something that went wrong: ``ago_ns`` before the Status, ``what`` in words."""
+
+    ago_ns: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """``models`` and ``incidents`` may be cut to what a record holds; ``model_count`` is not."""
+
+    pid: int
+    role: str
+    device: str
+    uptime_ns: int
+    threads: int
+    frontends: int
+    model_count: int
+    models: tuple[ModelStatus, ...]
+    runs: tuple[RunStatus, ...]
+    incidents: tuple[Incident, ...]
+
+
 Record: TypeAlias = (
     "Hello | Welcome | Refused | AttachSlab | DetachSlab | LoadModel | ModelLoaded | LoadFailed "
-    "| UnloadModel | Infer | Cancel | Result | Failure | Release | Log"
+    "| Infer | Cancel | Result | Failure | Release | Log "
+    "| AskStatistics | StatisticsTold | AskStatus | Status"
 )
 
 RECORD_TYPES: tuple[type, ...] = (
@@ -193,11 +270,14 @@ RECORD_TYPES: tuple[type, ...] = (
     LoadModel,
     ModelLoaded,
     LoadFailed,
-    UnloadModel,
     Infer,
     Cancel,
     Result,
     Failure,
     Release,
     Log,
+    AskStatistics,
+    StatisticsTold,
+    AskStatus,
+    Status,
 )

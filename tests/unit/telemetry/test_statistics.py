@@ -1,0 +1,118 @@
+"""Counting, and telling each reader what it has not been told."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from brisk.errors import InternalError
+from brisk.telemetry import METRICS, Kind, Sample, Statistics, metrics
+from brisk.telemetry.exposition import published, published_names
+from brisk.telemetry.incidents import KEPT, MAX_CHARACTERS, Incidents
+from brisk.telemetry.metrics import BOUNDS_NS
+
+LABELS = ("resnet", "1", "normal")
+
+
+def values(samples: list[Sample]) -> dict[str, tuple[int, ...]]:
+    return {sample.metric.name: sample.values for sample in samples}
+
+
+def test_readers_are_told_everything_once() -> None:
+    statistics = Statistics()
+    statistics.count(metrics.REQUESTS, LABELS)
+    statistics.count(metrics.REQUESTS, LABELS, 2)
+    assert values(statistics.take_news(7)) == {"brisk_requests_total": (3,)}
+    assert statistics.take_news(7) == []
+    statistics.count(metrics.REQUESTS, LABELS)
+    assert values(statistics.take_news(7)) == {"brisk_requests_total": (1,)}
+    assert values(statistics.take_news(8)) == {"brisk_requests_total": (4,)}
+    assert values(statistics.samples()) == {"brisk_requests_total": (4,)}
+
+
+def test_a_reader_that_was_forgotten_is_told_everything_again() -> None:
+    statistics = Statistics()
+    statistics.count(metrics.WORKER_RESTARTS)
+    statistics.take_news(7)
+    statistics.forget_reader(7)
+    assert values(statistics.take_news(7)) == {"brisk_worker_restarts_total": (1,)}
+
+
+def test_a_gauge_is_told_as_it_is_and_only_when_it_changed() -> None:
+    statistics = Statistics()
+    for held, told in ((5, [(5,)]), (9, [(9,)]), (9, []), (2, [(2,)])):
+        statistics.hold(metrics.LOADED_MODELS, (), held)
+        assert [sample.values for sample in statistics.take_news(0)] == told
+
+
+def test_a_duration_on_a_bound_belongs_to_the_class_below() -> None:
+    statistics = Statistics()
+    for duration_ns in (0, BOUNDS_NS[0], BOUNDS_NS[0] + 1, BOUNDS_NS[-1], BOUNDS_NS[-1] + 1):
+        statistics.observe_ns(metrics.REQUEST_SECONDS, LABELS, duration_ns)
+    ((*classes, total_ns),) = values(statistics.samples()).values()
+    assert classes == [2, 1, *[0] * (len(BOUNDS_NS) - 3), 1, 1]
+    assert total_ns == 2 * BOUNDS_NS[0] + 1 + 2 * BOUNDS_NS[-1] + 1
+
+
+def test_two_threads_lose_no_count() -> None:
+    statistics = Statistics()
+
+    def work() -> None:
+        for _ in range(20_000):
+            statistics.count(metrics.WORKER_RESTARTS)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert values(statistics.samples()) == {"brisk_worker_restarts_total": (80_000,)}
+
+
+def test_labels_are_one_value_for_each_name() -> None:
+    with pytest.raises(InternalError, match=r"brisk_requests_total has labels .*'class'"):
+        Statistics().count(metrics.REQUESTS, ("resnet", "1"))
+
+
+def test_a_histogram_is_published_as_cumulative_counters() -> None:
+    statistics = Statistics()
+    for duration_ns in (300_000, 300_000, 3_000_000, 60_000_000_000):
+        statistics.observe_ns(metrics.LOAD_SECONDS, ("resnet", "1"), duration_ns)
+    (sample,) = statistics.samples()
+    series = list(published(sample))
+    bounds = {dict(each.labels).get("le"): each.value for each in series if "bucket" in each.name}
+    assert bounds["0.0005"] == bounds["0.002"] == 2
+    assert bounds["0.005"] == bounds["10"] == 3
+    assert bounds["+Inf"] == 4
+    assert "0.0002" not in bounds
+    rest = {each.name: each.value for each in series if "bucket" not in each.name}
+    assert rest == {"brisk_load_seconds_sum": 60.0036, "brisk_load_seconds_count": 4}
+
+
+def test_a_counter_of_nanoseconds_is_published_in_seconds() -> None:
+    metric = metrics.Metric("brisk_test_seconds_total", Kind.SECONDS, "", ())
+    (series,) = published(Sample(metric, (), (2_500_000_000,)))
+    assert series.value == 2.5
+    assert not series.is_gauge
+
+
+def test_names_follow_prometheus_rules_and_are_published_by_one_metric_only() -> None:
+    published_by = [name for metric in METRICS.values() for name in published_names(metric)]
+    assert len(published_by) == len(set(published_by))
+    for metric in METRICS.values():
+        assert metric.name.startswith("brisk_")
+        assert metric.name.endswith("_total") == (metric.kind in (Kind.COUNTER, Kind.SECONDS))
+        assert metric.name.endswith("_seconds") == (metric.kind is Kind.HISTOGRAM)
+        assert metric.help
+
+
+def test_the_newest_incidents_are_kept_and_cut() -> None:
+    incidents = Incidents()
+    for number in range(KEPT + 5):
+        incidents.note(f"{number} " + "x" * 1000)
+    newest = incidents.newest(3)
+    assert [text.split()[0] for _, text in newest] == [str(KEPT + 4 - back) for back in range(3)]
+    assert all(len(text) == MAX_CHARACTERS for _, text in newest)
+    assert len(incidents.newest(1000)) == KEPT
+    assert incidents.newest(0) == incidents.newest(-1) == []

@@ -1,0 +1,142 @@
+"""What the worker tells of itself: statistics for Triton's endpoint, its state for who asks.
+
+Used by the worker's main thread.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from brisk.runtime.batch import Run
+from brisk.runtime.requests import RequestTable
+from brisk.runtime.sessions import SessionTable
+from brisk.runtime.transport import Peer, Transport
+from brisk.telemetry import STATISTICS, Sample, metrics
+from brisk.telemetry.incidents import INCIDENTS
+from brisk.wire.records import (
+    AskStatistics,
+    AskStatus,
+    Incident,
+    ModelStatus,
+    RunStatus,
+    SampleRecord,
+    StatisticsTold,
+    Status,
+)
+from brisk.wire.role import Role
+
+SAMPLES_PER_RECORD = 200
+"""Of some 300 bytes each at most: well below what a record holds."""
+
+MODELS_PER_RECORD = 300
+MAX_PATH_CHARACTERS = 200
+MAX_INCIDENTS = 50
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Observation:
+    """Answers AskStatistics and AskStatus. ``runs`` is the worker's own list, only read here."""
+
+    def __init__(
+        self,
+        role: Role,
+        device: str,
+        threads: int,
+        transport: Transport,
+        sessions: SessionTable,
+        requests: RequestTable,
+        runs: Sequence[Run],
+    ) -> None:
+        self._role = role
+        self._device = device
+        self._threads = threads
+        self._transport = transport
+        self._sessions = sessions
+        self._requests = requests
+        self._runs = runs
+        self._started_ns = time.monotonic_ns()
+
+    def tell_statistics(self, peer: Peer, question: AskStatistics) -> None:
+        """Send what was counted; of several frontends of a server each gets a part of the news."""
+        self._measure()
+        if question.takes_news:
+            samples = STATISTICS.take_news(peer.parent)
+        else:
+            samples = STATISTICS.samples()
+        parts = list(_parts(samples)) or [[]]
+        for number, part in enumerate(parts, start=1):
+            records = tuple(_record(sample) for sample in part)
+            self._transport.send(peer, StatisticsTold(records, number == len(parts)))
+
+    def tell_status(self, peer: Peer, question: AskStatus) -> None:
+        now_ns = time.monotonic_ns()
+        incidents = INCIDENTS.newest(min(question.incidents, MAX_INCIDENTS))
+        status = Status(
+            pid=os.getpid(),
+            role=self._role.value,
+            device=self._device,
+            uptime_ns=now_ns - self._started_ns,
+            threads=self._threads,
+            frontends=sum(peer.is_welcome for peer in self._transport.peers()),
+            model_count=len(self._sessions),
+            models=tuple(islice(self._models(), MODELS_PER_RECORD)),
+            runs=tuple(_run(run, self._runs, now_ns) for run in self._runs),
+            incidents=tuple(Incident(now_ns - at_ns, what) for at_ns, what in incidents),
+        )
+        self._transport.send(peer, status)
+
+    def _models(self) -> Iterator[ModelStatus]:
+        for use in self._sessions.uses():
+            model = use.bindings[0].model
+            yield ModelStatus(
+                model.name[:MAX_PATH_CHARACTERS],
+                model.version,
+                use.is_ready,
+                len(use.bindings),
+                self._requests.queue.waiting(use.key),
+                model.path[-MAX_PATH_CHARACTERS:],
+            )
+
+    def _measure(self) -> None:
+        """Gauges are measured when somebody asks."""
+        worker, peers = self._role.value, self._transport.peers()
+        held = {
+            "resident": _resident_bytes(),
+            "answers": sum(peer.arena.statistics()["used_bytes"] for peer in peers),
+            "inputs": sum(peer.view.held_bytes for peer in peers),
+        }
+        for what, size in held.items():
+            STATISTICS.hold(metrics.HELD_BYTES, (worker, what), size)
+        STATISTICS.hold(metrics.LOADED_MODELS, (worker,), len(self._sessions))
+        STATISTICS.hold(metrics.WAITING_REQUESTS, (worker,), len(self._requests.queue))
+
+
+def _run(run: Run, runs: Sequence[Run], now_ns: int) -> RunStatus:
+    request = run.jobs[0].payload
+    return RunStatus(
+        model=request.binding.model.name,
+        job_class=request.record.job_class,
+        requests=len(run.jobs),
+        is_parked=run is not runs[-1],
+        running_ns=now_ns - run.started_ns,
+        layers_done=run.frame.position,
+    )
+
+
+def _record(sample: Sample) -> SampleRecord:
+    return SampleRecord(sample.metric.name, sample.labels, sample.values)
+
+
+def _parts(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
+    waiting = iter(samples)
+    while part := list(islice(waiting, SAMPLES_PER_RECORD)):
+        yield part
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES

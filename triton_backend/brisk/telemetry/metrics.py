@@ -1,0 +1,140 @@
+"""The metrics, each declared once: what is counted, published, documented and shown.
+
+To add one: declare it here, call ``telemetry.count``, ``observe_ns`` or ``hold`` where it happens,
+add its line to docs/metrics.md. Durations are kept in ns and published in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from brisk.errors import InternalError
+
+
+class Kind(str, Enum):
+    """A counter only grows; a gauge is what holds now; a histogram counts durations by size."""
+
+    COUNTER = "counter"
+    SECONDS = "counter of seconds"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+BOUNDS_NS = tuple(
+    int(seconds * 1e9)
+    for seconds in (
+        *(0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05),
+        *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
+    )
+)
+"""Upper bounds, inclusive, of all histograms' classes; one more class has no bound."""
+
+REQUEST_LABELS = ("model", "version", "class")
+MODEL_LABELS = ("model", "version")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """``name`` without Prometheus' suffixes of histograms. Compared by identity: there is one."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+    def check(self, labels: tuple[str, ...]) -> None:
+        """InternalError where ``labels`` are not one value for each label name."""
+        if len(labels) != len(self.labels):
+            raise InternalError(f"metric {self.name} has labels {self.labels}, got {labels!r:.80}")
+
+
+REQUESTS = Metric(
+    "brisk_requests_total",
+    Kind.COUNTER,
+    "Requests taken from Triton, answered well or not",
+    REQUEST_LABELS,
+)
+ERRORS = Metric(
+    "brisk_errors_total",
+    Kind.COUNTER,
+    "Requests answered with an error, by its kind",
+    (*REQUEST_LABELS, "kind"),
+)
+REQUEST_SECONDS = Metric(
+    "brisk_request_seconds",
+    Kind.HISTOGRAM,
+    "From the request's arrival in the frontend to its answer, answered well only",
+    REQUEST_LABELS,
+)
+QUEUE_SECONDS = Metric(
+    "brisk_queue_seconds",
+    Kind.HISTOGRAM,
+    "From the request's arrival in the worker to its first layer",
+    REQUEST_LABELS,
+)
+EXECUTION_SECONDS = Metric(
+    "brisk_execution_seconds",
+    Kind.HISTOGRAM,
+    "From the request's first layer to its last, time parked for more urgent ones included",
+    REQUEST_LABELS,
+)
+LOADS = Metric(
+    "brisk_loads_total",
+    Kind.COUNTER,
+    "Loads of a model by a worker, restarts of workers included, by how they ended",
+    (*MODEL_LABELS, "result"),
+)
+LOAD_SECONDS = Metric(
+    "brisk_load_seconds", Kind.HISTOGRAM, "What a model's load took in the worker", MODEL_LABELS
+)
+PREEMPTIONS = Metric(
+    "brisk_preemptions_total",
+    Kind.COUNTER,
+    "Requests that took the worker from a running one of a less urgent class",
+    REQUEST_LABELS,
+)
+PREEMPTION_SECONDS = Metric(
+    "brisk_preemption_seconds",
+    Kind.HISTOGRAM,
+    "From the arrival of a request that preempts to its first layer",
+    REQUEST_LABELS,
+)
+WORKER_RESTARTS = Metric(
+    "brisk_worker_restarts_total",
+    Kind.COUNTER,
+    "Workers that replaced one that died",
+    ("worker",),
+)
+HELD_BYTES = Metric(
+    "brisk_held_bytes",
+    Kind.GAUGE,
+    "Bytes held: resident memory of the worker, answers not read yet, inputs of all frontends",
+    ("worker", "what"),
+)
+LOADED_MODELS = Metric(
+    "brisk_loaded_models", Kind.GAUGE, "Sessions that a worker holds", ("worker",)
+)
+WAITING_REQUESTS = Metric(
+    "brisk_waiting_requests", Kind.GAUGE, "Requests that wait in a worker's queue", ("worker",)
+)
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        REQUESTS,
+        ERRORS,
+        REQUEST_SECONDS,
+        QUEUE_SECONDS,
+        EXECUTION_SECONDS,
+        LOADS,
+        LOAD_SECONDS,
+        PREEMPTIONS,
+        PREEMPTION_SECONDS,
+        WORKER_RESTARTS,
+        HELD_BYTES,
+        LOADED_MODELS,
+        WAITING_REQUESTS,
+    )
+}
+"""Every metric by its name."""
