@@ -33,7 +33,7 @@ def test_readers_are_told_everything_once() -> None:
 
 def test_a_reader_that_was_forgotten_is_told_everything_again() -> None:
     statistics = Statistics()
-    statistics.count(metrics.WORKER_RESTARTS)
+    statistics.count(metrics.WORKER_RESTARTS, ("foreground",))
     statistics.take_news(7)
     statistics.forget_reader(7)
     assert values(statistics.take_news(7)) == {"brisk_worker_restarts_total": (1,)}
@@ -42,7 +42,7 @@ def test_a_reader_that_was_forgotten_is_told_everything_again() -> None:
 def test_a_gauge_is_told_as_it_is_and_only_when_it_changed() -> None:
     statistics = Statistics()
     for held, told in ((5, [(5,)]), (9, [(9,)]), (9, []), (2, [(2,)])):
-        statistics.hold(metrics.LOADED_MODELS, (), held)
+        statistics.hold(metrics.LOADED_MODELS, ("foreground",), held)
         assert [sample.values for sample in statistics.take_news(0)] == told
 
 
@@ -60,7 +60,7 @@ def test_two_threads_lose_no_count() -> None:
 
     def work() -> None:
         for _ in range(20_000):
-            statistics.count(metrics.WORKER_RESTARTS)
+            statistics.count(metrics.WORKER_RESTARTS, ("foreground",))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

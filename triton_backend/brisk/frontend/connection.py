@@ -141,5 +141,7 @@ class Connection:
             return link
 
     def _new_link(self, role: Role) -> Link:
-        link = self._links[role] = Link(self._place, role, self._model, self._arena, self._log, self._tell)
+        link = self._links[role] = Link(
+            self._place, role, self._model, self._arena, self._log, self._tell
+        )
         return link

@@ -17,9 +17,6 @@ from brisk.runtime.worker_slot import WORKER_ENDED_IDLE, WorkerSlot
 from brisk.wire.place import runtime_place
 from brisk.wire.role import Role
 
-_NAMES = {Role.FOREGROUND: "brisk-fore", Role.BACKGROUND: "brisk-back"}
-"""What the processes are called, in ``top`` for instance."""
-
 
 def main() -> int:
     """Exit status: 0 ended idle or another runtime holds the place, 1 cannot run."""
@@ -93,7 +90,7 @@ def _slot(
         run_worker(inherited, role, device, settings)
         return WORKER_ENDED_IDLE
 
-    return WorkerSlot(_NAMES[role], listeners, work, lambda: None)
+    return WorkerSlot(role, listeners, work, lambda: None)
 
 
 if __name__ == "__main__":

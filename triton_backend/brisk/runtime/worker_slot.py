@@ -14,12 +14,16 @@ from collections.abc import Callable, Sequence
 from brisk import telemetry
 from brisk.runtime.saying import say
 from brisk.telemetry import metrics
+from brisk.wire.role import Role
 
 WORKER_ENDED_IDLE = 0
 """Exit status of a worker that nobody needed any more."""
 
 _RESTART_PAUSE_S = (0.0, 0.0, 0.0, 0.0, 0.0, 0.1, 0.5, 1.0)
 """Pause before a restart, by how many workers in a row died within a second of their start."""
+
+_NAMES = {Role.FOREGROUND: "brisk-fore", Role.BACKGROUND: "brisk-back"}
+"""What the processes are called, in ``top`` for instance; at most 15 characters."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -28,19 +32,19 @@ _PR_SET_NAME = 15
 class WorkerSlot:
     """Where at most one worker lives at a time.
 
-    ``name`` is what the process is called, at most 15 characters. ``listeners`` are the sockets it
-    serves, ``work`` what it does; its result is the worker's exit status. ``on_death`` is called
-    when it has ended, however.
+    ``listeners`` are the sockets it serves, ``work`` what it does; its result is the worker's exit
+    status. ``on_death`` is called when it has ended, however.
     """
 
     def __init__(
         self,
-        name: str,
+        role: Role,
         listeners: Sequence[socket.socket],
         work: Callable[[Sequence[socket.socket]], int],
         on_death: Callable[[], None],
     ) -> None:
-        self.name = name
+        self.role = role
+        self.name = _NAMES[role]
         self.listeners = listeners
         self.process = 0
         self._work = work
@@ -73,7 +77,7 @@ class WorkerSlot:
             library = ctypes.CDLL(None)
             library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             library.prctl(_PR_SET_NAME, self.name.encode())
-            telemetry.count(metrics.WORKER_RESTARTS, (self.name,), int(is_replacing))
+            telemetry.count(metrics.WORKER_RESTARTS, (self.role.value,), int(is_replacing))
             if os.getppid() == parent:  # else the parent died before the line above
                 status = self._work(self.listeners)
         except BaseException:  # noqa: BLE001  # nothing may return into the supervisor's code
