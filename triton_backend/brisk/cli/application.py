@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import brisk
-from brisk.cli import bench, config, demo, explain, install, serve, workload
+from brisk.cli import bench, config, demo, explain, install, serve, status, workload
 
 application = typer.Typer(
     name="brisk",
@@ -24,6 +24,7 @@ application.command(context_settings=_PASS_THROUGH)(serve.serve)
 application.command()(install.install)
 application.command()(config.config)
 application.command()(explain.explain)
+application.command()(status.status)
 application.command(context_settings=bench.CONTEXT)(bench.bench)
 application.command()(workload.workload)
 application.command()(demo.demo)

@@ -75,6 +75,7 @@ class Observation:
 
     def tell_status(self, peer: Peer, question: AskStatus) -> None:
         now_ns = time.monotonic_ns()
+        users = {each.peer.number for use in self._sessions.uses() for each in use.bindings}
         incidents = INCIDENTS.newest(min(question.incidents, MAX_INCIDENTS))
         status = Status(
             pid=os.getpid(),
@@ -82,7 +83,7 @@ class Observation:
             device=self._device,
             uptime_ns=now_ns - self._started_ns,
             threads=self._threads,
-            frontends=sum(peer.is_welcome for peer in self._transport.peers()),
+            frontends=len(users),
             model_count=len(self._sessions),
             models=tuple(islice(self._models(), MODELS_PER_RECORD)),
             runs=tuple(_run(run, self._runs, now_ns) for run in self._runs),
@@ -99,6 +100,7 @@ class Observation:
                 use.is_ready,
                 len(use.bindings),
                 self._requests.queue.waiting(use.key),
+                sum(binding.answered for binding in use.bindings),
                 model.path[-MAX_PATH_CHARACTERS:],
             )
 

@@ -107,6 +107,7 @@ class RequestTable:
             if region is not None:
                 request.peer.arena.free(region)
             raise InternalError(f"the answer cannot be sent: {error}") from error
+        request.binding.answered += 1
         key = self._end(job)
         if region is not None:
             self._held[key] = region

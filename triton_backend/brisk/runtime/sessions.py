@@ -20,13 +20,17 @@ from brisk.wire.records import Infer, LoadModel
 
 @dataclass(slots=True, eq=False)
 class Binding:
-    """One peer's use of a session. ``backlog``: requests that came before it was ready."""
+    """One peer's use of a session. ``backlog``: requests that came before it was ready.
+
+    ``answered``: how many of its requests were answered well.
+    """
 
     peer: Peer
     model: LoadModel
     key: str
     session: Session | None = None
     backlog: list[Infer] = field(default_factory=list)
+    answered: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,13 +209,17 @@ class AskStatus:
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """A session: under which name it was first asked for, by how many instances it is used."""
+    """A session: the name it was first asked for by, and how many instances use it.
+
+    ``waiting``: requests in the queue; ``answered``: those answered well, of its present users.
+    """
 
     name: str
     version: int
     is_ready: bool
     uses: int
     waiting: int
+    answered: int
     path: str
 
 

@@ -1,0 +1,153 @@
+"""What a worker tells of itself to who asks."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk.cli.observing import Observer, observe_all
+from brisk.cli.status import look
+from brisk.cli.status_text import render
+from brisk.errors import UnavailableError
+from brisk.wire.place import RuntimePlace
+from brisk.wire.records import AskStatistics, SampleRecord, StatisticsTold
+from brisk.wire.role import Role
+from unit.runtime.runtime_process import (
+    SLOW_INPUT,
+    describe,
+    infer,
+    kill,
+    opened,
+    submit,
+    wait_until,
+    worker_of,
+)
+
+ROW = np.ones((1, 4), np.float32)
+
+
+def values(samples: list[SampleRecord]) -> dict[str, tuple[int, ...]]:
+    return {" ".join([each.metric, *each.labels]): each.values for each in samples}
+
+
+def test_the_state_of_models_and_runs_is_told(
+    place: RuntimePlace, quick: Path, slow: Path
+) -> None:
+    with (
+        opened(place, describe(quick)) as connection,
+        opened(place, describe(quick)),
+        opened(place, describe(slow)) as busy,
+        Observer(place, Role.FOREGROUND) as observer,
+    ):
+        infer(connection, ROW)
+        infer(connection, ROW)
+        number, _ = submit(busy, SLOW_INPUT)
+        wait_until(lambda: bool(observer.status().runs), "a run")
+        status = observer.status()
+        (run,) = status.runs
+        assert (run.model, run.job_class, run.requests) == ("slow", "normal", 1)
+        models = {model.name: model for model in status.models}
+        assert (models["quick"].uses, models["slow"].uses) == (2, 1)
+        assert (models["quick"].answered, models["slow"].answered) == (2, 0)
+        assert models["quick"].is_ready
+        assert (status.pid, status.role, status.frontends) == (worker_of(place), "foreground", 3)
+        assert (status.device, status.threads, status.model_count) == ("cpu", 1, 2)
+        busy.cancel(number)
+
+
+def test_what_went_wrong_is_told_the_newest_first(place: RuntimePlace, quick: Path) -> None:
+    with opened(place, describe(quick)) as connection:
+        for shape in ((2, 3), (2, 5)):
+            assert submit(connection, np.ones(shape, np.float32))[1].wait().error is not None
+        with Observer(place, Role.FOREGROUND) as observer:
+            newest, older, *_ = observer.status().incidents
+    assert newest.what.startswith("request of model 'quick':")
+    assert newest.ago_ns < older.ago_ns
+
+
+def test_news_are_told_to_one_reader_of_a_server_and_everything_to_who_asks_for_it(
+    place: RuntimePlace, quick: Path
+) -> None:
+    loads = "brisk_loads_total quick 1 loaded"
+    with opened(place, describe(quick)), Observer(place, Role.FOREGROUND) as observer:
+        told = []
+        for _ in range(2):
+            observer.send(AskStatistics(takes_news=True))
+            answer = observer.receive()
+            assert isinstance(answer, StatisticsTold)
+            assert answer.is_last
+            told.append(values(list(answer.samples)))
+        assert told[0][loads] == (1,)
+        assert loads not in told[1]
+        assert values(observer.statistics())[loads] == (1,)
+
+
+def test_a_worker_that_replaces_a_dead_one_says_so(place: RuntimePlace, quick: Path) -> None:
+    restarts = "brisk_worker_restarts_total foreground"
+    with opened(place, describe(quick)) as connection:
+        with Observer(place, Role.FOREGROUND) as observer:
+            assert values(observer.statistics())[restarts] == (0,)
+        kill(worker_of(place))
+        infer(connection, ROW)
+        with Observer(place, Role.FOREGROUND) as observer:
+            assert values(observer.statistics())[restarts] == (1,)
+
+
+def test_looking_starts_no_worker_and_shows_all_that_live(
+    place: RuntimePlace, quick: Path
+) -> None:
+    with opened(place, describe(quick)) as connection:
+        observers = list(observe_all(place))
+        assert [observer.status().role for observer in observers] == ["foreground"]
+        submit(connection, ROW, "besteffort")[1].wait()
+        observers += observe_all(place)
+        assert [each.status().role for each in observers[1:]] == ["foreground", "background"]
+        for observer in observers:
+            observer.close()
+
+
+def test_no_runtime_is_an_error_that_names_the_place(place: RuntimePlace) -> None:
+    with pytest.raises(UnavailableError, match=r"no runtime of cpu answers at .*foreground\.sock"):
+        Observer(place, Role.FOREGROUND)
+
+
+def test_the_command_prints_tables_and_json(place: RuntimePlace, quick: Path) -> None:
+    environment = {**os.environ, "BRISK_RUNTIME_DIR": str(place.base)}
+    with opened(place, describe(quick)) as connection:
+        infer(connection, ROW)
+        command = [sys.executable, "-m", "brisk.cli", "status"]
+        table = subprocess.run(
+            [*command, "--once"], env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert table.returncode == 0, table.stderr
+        assert "quick" in table.stdout
+        assert "brisk_loads_total" in table.stdout
+        document = subprocess.run(
+            [*command, "--json"], env=environment, capture_output=True, text=True, timeout=60
+        )
+    (worker,) = json.loads(document.stdout)
+    assert worker["status"]["models"][0]["name"] == "quick"
+
+
+def test_rates_are_of_the_time_between_two_looks(place: RuntimePlace, quick: Path) -> None:
+    from rich.console import Console
+
+    with opened(place, describe(quick)) as connection, contextlib.ExitStack() as stack:
+        observer = stack.enter_context(Observer(place, Role.FOREGROUND))
+        before = look(observer)
+        for _ in range(10):
+            infer(connection, ROW)
+        now = look(observer)
+    page = io.StringIO()
+    Console(width=160, file=page).print(render(now, before))
+    line = next(line for line in page.getvalue().splitlines() if line.strip().startswith("quick"))
+    rate = float(line.split()[-1])
+    assert rate == pytest.approx(10 / (now.at_s - before.at_s), rel=0.01)

@@ -1,0 +1,130 @@
+"""Looking at a running runtime from outside: asks its workers, starts nothing, changes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from brisk import __version__
+from brisk.errors import ProtocolError, UnavailableError, named_error
+from brisk.wire.channel import Receiver, check_peer, send_record
+from brisk.wire.orphan import parent_of
+from brisk.wire.place import RuntimePlace
+from brisk.wire.records import (
+    PROTOCOL_VERSION,
+    AskStatistics,
+    AskStatus,
+    Hello,
+    Record,
+    Refused,
+    SampleRecord,
+    StatisticsTold,
+    Status,
+    Welcome,
+)
+from brisk.wire.role import Role
+
+TIMEOUT_S = 10.0
+"""A worker answers between two layers; a best-effort one gets only what processors have left."""
+
+INCIDENTS = 20
+
+
+class Observer:
+    """A connection to one worker; use as a context manager. Not for use by several threads.
+
+    Raises UnavailableError where nobody answers, ProtocolError where it is another Brisk.
+    """
+
+    def __init__(self, place: RuntimePlace, role: Role) -> None:
+        self._socket_path = place.socket_path(role)
+        try:
+            self._connection = place.connect(TIMEOUT_S, role)
+        except OSError as error:
+            raise UnavailableError(
+                f"no runtime of {place.device} answers at {self._socket_path} ({error}); "
+                "BRISK_RUNTIME_DIR must be that of the server"
+            ) from error
+        try:
+            check_peer(self._connection)
+            self._receiver = Receiver(self._connection)
+            self.send(Hello(PROTOCOL_VERSION, __version__, os.getpid(), 0))
+            answer = self.receive()
+            if isinstance(answer, Refused):
+                raise named_error(answer.code, answer.message)
+            if not isinstance(answer, Welcome):
+                raise ProtocolError(f"expected Welcome, got {type(answer).__name__}")
+        except BaseException:
+            self._connection.close()
+            raise
+        self.pid = answer.pid
+
+    def send(self, record: Record) -> None:
+        send_record(self._connection, record)
+
+    def receive(self) -> Record:
+        """The next record that has something to do with us. UnavailableError where none comes."""
+        try:
+            record, descriptor = self._receiver.receive()
+        except (OSError, EOFError) as error:
+            raise UnavailableError(
+                f"the worker at {self._socket_path} did not answer: {error}"
+            ) from error
+        if descriptor is not None:
+            os.close(descriptor)
+        return record
+
+    def status(self) -> Status:
+        self.send(AskStatus(INCIDENTS))
+        answer = self.receive()
+        if not isinstance(answer, Status):
+            raise ProtocolError(f"expected Status, got {type(answer).__name__}")
+        return answer
+
+    def statistics(self) -> list[SampleRecord]:
+        """Everything the worker has counted since it began."""
+        self.send(AskStatistics(takes_news=False))
+        samples: list[SampleRecord] = []
+        while True:
+            answer = self.receive()
+            if not isinstance(answer, StatisticsTold):
+                raise ProtocolError(f"expected StatisticsTold, got {type(answer).__name__}")
+            samples += answer.samples
+            if answer.is_last:
+                return samples
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Observer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def observe_all(place: RuntimePlace) -> Iterator[Observer]:
+    """An observer of every worker that lives, the foreground one first; close each.
+
+    To connect to a background worker would start one, so it is looked for among the processes.
+    """
+    foreground = Observer(place, Role.FOREGROUND)
+    yield foreground
+    if _has_background(foreground.pid):
+        yield Observer(place, Role.BACKGROUND)
+
+
+def _has_background(foreground: int) -> bool:
+    supervisor = parent_of(foreground)
+    for entry in Path("/proc").glob("[0-9]*"):
+        process = int(entry.name)
+        if process != foreground and parent_of(process) == supervisor:
+            return True
+    return False
