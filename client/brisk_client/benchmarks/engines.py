@@ -31,6 +31,10 @@ def open_brisk(model: Path, threads: int) -> Infer:
 
     choice = ThreadChoice(threads)
 
+    def infer_alone(inputs: Mapping[str, np.ndarray]) -> list[Any]:
+        values = {name: from_numpy(array, device) for name, array in inputs.items()}
+        return [to_numpy(value) for value in run_serially(loaded, values).values()]
+
     def infer(inputs: Mapping[str, np.ndarray]) -> list[Any]:
         started_ns = time.perf_counter_ns()
         values = {name: from_numpy(array, device) for name, array in inputs.items()}
@@ -42,7 +46,7 @@ def open_brisk(model: Path, threads: int) -> Infer:
         choice.learn(shapes, chosen, time.perf_counter_ns() - started_ns)
         return outputs
 
-    return infer
+    return infer if threads > 1 else infer_alone
 
 
 def open_onnxruntime(model: Path, threads: int, *, spinning: bool = False) -> Infer:

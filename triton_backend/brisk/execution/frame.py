@@ -52,10 +52,10 @@ class Frame:
 
     def step(self) -> bool:
         """Run one layer, free what nothing reads any more; True where the job is finished."""
-        values = self._values
-        if self._position == len(self._layers):
+        values, layers, position = self._values, self._layers, self._position
+        if position == len(layers):
             return True
-        layer = self._layers[self._position]
+        layer = layers[position]
         try:
             made = layer.kernel(*[values[slot] for slot in layer.reads])
         except BriskError:
@@ -66,17 +66,18 @@ class Frame:
             values[slot] = value
         for slot in layer.dead:
             values[slot] = None
-        self._position += 1
-        return self._position == len(self._layers)
+        self._position = position = position + 1
+        return position == len(layers)
 
     def results(self) -> dict[str, Value]:
         """The requested outputs by name. Precondition: the job is finished."""
-        if not self.is_finished:
+        values = self._values
+        if self._position != len(self._layers):
             raise InternalError(
                 f"program '{self._loaded.program.name}' has run {self._position} of "
                 f"{len(self._layers)} layers, results were asked for"
             )
-        return {name: self._values[slot] for name, slot in self._requested.items()}
+        return {name: values[slot] for name, slot in self._requested.items()}
 
     def _classify(self, error: Exception) -> BriskError:
         """Whose fault a kernel's exception is.

@@ -48,8 +48,9 @@ class InputSlot:
 
         Raises InvalidRequestError where it is not of the declared container, dtype or shape.
         """
-        if not self._is_plain(value):
-            self._check(value)
+        if self._is_plain(value) and value.device == device:  # type: ignore[union-attr]
+            return value
+        self._check(value)
         return move(value, device)
 
     def _is_plain(self, value: Value) -> bool:

@@ -176,7 +176,8 @@ def _join(
     writes = tuple(slots[name] for name in wanted)
     by_layers = _LayerByLayer(members, reads, writes)
     run = SmallRun(sketch, list(draft.inputs.values()), results, images, by_layers)
-    dead = tuple(dict.fromkeys(slot for member in members for slot in member.dead))
+    died = {slot for member in members for slot in member.dead}
+    dead = tuple(slot for slot in (*reads, *writes) if slot in died)
     joined = dataclasses.replace(members[0], kernel=run, reads=reads, writes=writes, dead=dead)
     return joined, images
 

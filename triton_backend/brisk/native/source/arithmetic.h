@@ -4,6 +4,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 #include "network.h"
 
 namespace brisk {
@@ -24,8 +28,16 @@ inline Vector load(const float* from) { return *reinterpret_cast<const Loose*>(f
 inline void store(float* to, Vector value) { *reinterpret_cast<Loose*>(to) = value; }
 inline Vector all(float value) { return value - Vector{}; }  // x - 0 is x, for -0 as well
 
+#if defined(__AVX512F__)
+inline __mmask16 first(int count) { return (1u << count) - 1; }
+#endif
+
+// The first `count` floats, zeros behind them; all where there are more.
 inline Vector load_some(const float* from, int count) {
   if (count >= WIDTH) return load(from);
+#if defined(__AVX512F__)
+  return _mm512_maskz_loadu_ps(first(count), from);
+#endif
   Vector value = {};
   std::memcpy(&value, from, sizeof(float) * count);
   return value;
@@ -33,6 +45,9 @@ inline Vector load_some(const float* from, int count) {
 
 inline void store_some(float* to, Vector value, int count) {
   if (count >= WIDTH) return store(to, value);
+#if defined(__AVX512F__)
+  return _mm512_mask_storeu_ps(to, first(count), value);
+#endif
   std::memcpy(to, &value, sizeof(float) * count);
 }
 
