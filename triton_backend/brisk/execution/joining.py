@@ -7,7 +7,7 @@ and larger batches run layer by layer.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,11 @@ from brisk.graph.program import Dimension, Program
 from brisk.native.drawing import sizes_of
 from brisk.native.layers import draw_layer
 from brisk.native.library import absence, wait_until_settled
-from brisk.native.run import Result, SmallRun
-from brisk.native.sketch import RefusedError, Sketch
+from brisk.native.run import Outside, SmallRun
+from brisk.native.sketch import RefusedError, Sketch, View
 from brisk.native.table import Kind
 from brisk.solutions.base import Problem, Value
 from brisk.solutions.problem import dynamic_operands
-from brisk.solutions.values import TORCH_DTYPES
 
 if TYPE_CHECKING:
     from brisk.execution.loading import LoadedLayer
@@ -49,18 +48,23 @@ class _Draft:
 
     sketch: Sketch
     places: list[int] = field(default_factory=list)
-    inputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    inputs: dict[str, View] = field(default_factory=dict)
 
-    def extend(self, place: int, problem: Problem) -> None:
-        """Draw the layer behind the others. Raises RefusedError, with the draft as it was."""
+    def extend(self, place: int, problem: Problem, planar: Collection[str]) -> None:
+        """Draw the layer behind the others. Raises RefusedError, with the draft as it was.
+
+        ``planar``: values that come channel by channel; others are what kernels make of feature
+        maps, mostly channels-last.
+        """
         sketch, inputs = self.sketch, dict(self.inputs)
         before = (dict(sketch.values), len(sketch.steps), len(sketch.areas), set(sketch.integers))
         costs = (sketch.image_ns, sketch.call_ns)
         try:
             for operand in dynamic_operands(problem):
                 if operand.name not in sketch.values:
-                    self.inputs[operand.name] = sizes_of(operand.type, sketch)
-                    sketch.add_input(operand.name, len(self.inputs) - 1, self.inputs[operand.name])
+                    sizes, is_planar = sizes_of(operand.type, sketch), operand.name in planar
+                    view = sketch.add_input(operand.name, len(self.inputs), sizes, is_planar)
+                    self.inputs[operand.name] = view
             draw_layer(problem, sketch)
             if sketch.image_ns + sketch.call_ns > LONGEST_NS:
                 raise RefusedError("the run would take too long")
@@ -133,16 +137,17 @@ def _draft(program: Program, problems: Sequence[Problem], found: list[str | None
     if batch is None or any(problem.device.type != "cpu" for problem in problems):
         found[:] = ["the inputs have no common first dimension, or not on the CPU"] * len(found)
         return []
+    planar = {variable.name for variable in program.inputs}
     drafts = [_Draft(Sketch(batch))]
     for place, problem in enumerate(problems):
         try:
-            drafts[-1].extend(place, problem)
+            drafts[-1].extend(place, problem, planar)
         except RefusedError as error:
             found[place] = str(error)
             drafts.append(_Draft(Sketch(batch)))
             if drafts[-2].places:
                 try:
-                    drafts[-1].extend(place, problem)
+                    drafts[-1].extend(place, problem, planar)
                     found[place] = None
                 except RefusedError:
                     drafts.append(_Draft(Sketch(batch)))
@@ -168,14 +173,15 @@ def _join(
     results = []
     for index, name in enumerate(wanted):
         view = sketch.make_output(name, index)
-        dtype = TORCH_DTYPES["int64" if name in sketch.integers else "float32"]
-        results.append(Result(view.sizes, dtype, len(view.sizes) == 3 and not view.planar))
+        dtype = "int64" if name in sketch.integers else "float32"
+        results.append(Outside.of(view, dtype))
     images = int((LONGEST_NS - sketch.call_ns) / max(sketch.image_ns, 1.0))
     images = min(max(images, 1), MOST_IMAGES)
     reads = tuple(slots[name] for name in draft.inputs)
     writes = tuple(slots[name] for name in wanted)
     by_layers = _LayerByLayer(members, reads, writes)
-    run = SmallRun(sketch, list(draft.inputs.values()), results, images, by_layers)
+    inputs = [Outside.of(view, "float32") for view in draft.inputs.values()]
+    run = SmallRun(sketch, inputs, results, images, by_layers)
     died = {slot for member in members for slot in member.dead}
     dead = tuple(slot for slot in (*reads, *writes) if slot in died)
     joined = dataclasses.replace(members[0], kernel=run, reads=reads, writes=writes, dead=dead)

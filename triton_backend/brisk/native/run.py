@@ -10,24 +10,33 @@ from dataclasses import dataclass
 import torch
 
 from brisk.native.library import Library, library
-from brisk.native.sketch import Sketch
+from brisk.native.sketch import Sketch, View
 from brisk.solutions.base import Kernel, Value
+from brisk.solutions.values import TORCH_DTYPES
 
 _get_num_threads, _empty_like = torch.get_num_threads, torch.empty_like
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """An output of a run."""
+class Outside:
+    """An input or output of a run as torch has it. ``sizes``: without the batch."""
 
     sizes: tuple[int, ...]
     dtype: torch.dtype
-    channels_last: bool
+    order: torch.memory_format
+
+    @classmethod
+    def of(cls, view: View, dtype: str) -> Outside:
+        is_last = len(view.sizes) == 3 and not view.planar
+        order = torch.channels_last if is_last else torch.contiguous_format
+        return cls(view.sizes, TORCH_DTYPES[dtype], order)
+
+    def shape(self, images: int) -> torch.Size:
+        return torch.Size((images, *self.sizes))
 
     def template(self, images: int) -> torch.Tensor:
-        """A tensor to allocate others like, for ``images`` images."""
-        order = torch.channels_last if self.channels_last else torch.contiguous_format
-        return torch.empty((images, *self.sizes), dtype=self.dtype, memory_format=order)
+        """A tensor to allocate others like."""
+        return torch.empty(self.shape(images), dtype=self.dtype, memory_format=self.order)
 
 
 class SmallRun:
@@ -40,25 +49,34 @@ class SmallRun:
 
     __slots__ = (
         *("__weakref__", "_by_layers", "_inputs", "_inputs_address", "_images", "_network"),
-        *("_outputs", "_outputs_address", "_results", "_run", "_shapes", "_sizes", "_sketch"),
-        *("_templates", "_threads", "_use_threads", "most_images"),
+        *(
+            "_outputs",
+            "_outputs_address",
+            "_results",
+            "_run",
+            "_shapes",
+            "_operands",
+            "_orders",
+            "_sketch",
+        ),
+        *("_sketch", "_templates", "_threads", "_use_threads", "most_images"),
     )
 
     def __init__(
         self,
         sketch: Sketch,
-        sizes: Sequence[tuple[int, ...]],
-        results: Sequence[Result],
+        operands: Sequence[Outside],
+        results: Sequence[Outside],
         most_images: int,
         by_layers: Kernel,
     ) -> None:
-        """``sizes``: of each input, without the batch."""
         self.most_images = most_images
         self._sketch: Sketch | None = sketch
-        self._sizes = tuple(sizes)
+        self._operands = tuple(operands)
+        self._orders = tuple(operand.order for operand in operands)
         self._results = tuple(results)
         self._by_layers = by_layers
-        self._inputs = (ctypes.c_void_p * len(self._sizes))()
+        self._inputs = (ctypes.c_void_p * len(self._operands))()
         self._outputs = (ctypes.c_void_p * len(self._results))()
         self._inputs_address = ctypes.addressof(self._inputs)
         self._outputs_address = ctypes.addressof(self._outputs)
@@ -66,7 +84,7 @@ class SmallRun:
         self._threads = 1
         self._images = 0
         """Of the call before, for which shapes and templates are."""
-        self._shapes = [torch.Size((0, *size)) for size in self._sizes]
+        self._shapes = [operand.shape(0) for operand in self._operands]
         self._templates: list[torch.Tensor] = []
         executor = library()
         if executor is not None:
@@ -75,13 +93,14 @@ class SmallRun:
     def __call__(self, *operands: torch.Tensor) -> Sequence[Value]:
         inputs, outputs = self._inputs, self._outputs
         copies = []
-        for place, operand in enumerate(operands):
+        for place, (operand, order) in enumerate(zip(operands, self._orders, strict=False)):
             if operand.shape != self._shapes[place]:
                 return self._take_others(operands)
-            if not operand.is_contiguous():
-                operand = operand.contiguous()
-                copies.append(operand)
-            inputs[place] = operand.data_ptr()
+            if not operand.is_contiguous(memory_format=order):
+                copies.append(operand.contiguous(memory_format=order))
+                inputs[place] = copies[-1].data_ptr()
+            else:
+                inputs[place] = operand.data_ptr()
         made = [_empty_like(template) for template in self._templates]
         for place, output in enumerate(made):
             outputs[place] = output.data_ptr()
@@ -97,7 +116,7 @@ class SmallRun:
     def _take_others(self, operands: Sequence[torch.Tensor]) -> Sequence[Value]:
         """Operands of other shapes than before: adopt these if they fit the sketch."""
         images = operands[0].shape[0]
-        shapes = [torch.Size((images, *size)) for size in self._sizes]
+        shapes = [operand.shape(images) for operand in self._operands]
         fits = all(one.shape == shape for one, shape in zip(operands, shapes, strict=True))
         if not (fits and 0 < images <= self.most_images and self._is_prepared()):
             return self._by_layers(*operands)

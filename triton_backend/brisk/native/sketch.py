@@ -143,11 +143,15 @@ class Sketch:
     image_ns: float = 0.0
     call_ns: float = 0.0
 
-    def add_input(self, name: str, index: int, sizes: tuple[int, ...]) -> None:
-        """An input of the run, row-major; feature maps are copied at first use."""
+    def add_input(self, name: str, index: int, sizes: tuple[int, ...], planar: bool) -> View:
+        """An input of the run. Feature maps lie channels-last unless ``planar``; the rest does
+        not care.
+        """
         height, width, channels = geometry(sizes)
         area = Area(Place.INPUT, index, height, width, channels, is_dense=True)
-        self.values[name] = View(area, sizes, planar=channels > 1 and height * width > 1)
+        is_map = len(sizes) == 3 and channels > 1 and height * width > 1
+        view = self.values[name] = View(area, sizes, planar and is_map)
+        return view
 
     def value(self, name: str, border: tuple[int, int, int, int] = (0, 0, 0, 0)) -> View:
         """The value, channels-last, with at least this border of zeros; copied if need be."""

@@ -36,9 +36,7 @@ class Team {
     wanted_.store(threads - 1, std::memory_order_relaxed);
     if (threads < 2) return;
     awake_.store(awake_.load(std::memory_order_relaxed) | 1, std::memory_order_seq_cst);
-    if (sleeping_.load(std::memory_order_seq_cst)) {
-      syscall(SYS_futex, &awake_, FUTEX_WAKE_PRIVATE, threads - 1, nullptr, nullptr, 0);
-    }
+    wake();
   }
 
   void end() {
@@ -57,7 +55,8 @@ class Team {
     context_ = context;
     done_.store(0, std::memory_order_relaxed);
     const uint64_t serial = (state_.load(std::memory_order_relaxed) >> 32) + 1;
-    state_.store(serial << 32 | static_cast<uint64_t>(count) << 16, std::memory_order_release);
+    state_.store(serial << 32 | static_cast<uint64_t>(count) << 16, std::memory_order_seq_cst);
+    wake();
     take_chunks(serial);
     for (int turns = 0; done_.load(std::memory_order_acquire) < count; ++turns) {
       turns < SPINS ? pause() : std::this_thread::yield();
@@ -104,7 +103,14 @@ class Team {
     }
   }
 
-  // Until `awake_` is another than `turn`.
+  // Whoever sleeps, be it that the run has just begun or that a step took longer than SPIN_NS.
+  void wake() {
+    if (sleeping_.load(std::memory_order_seq_cst)) {
+      syscall(SYS_futex, &awake_, FUTEX_WAKE_PRIVATE, made_, nullptr, nullptr, 0);
+    }
+  }
+
+  // Until `awake_` is another than `turn`, or somebody wakes all.
   void sleep(uint32_t turn) {
     sleeping_.fetch_add(1, std::memory_order_seq_cst);
     syscall(SYS_futex, &awake_, FUTEX_WAIT_PRIVATE, turn, nullptr, nullptr, 0);
