@@ -1,29 +1,112 @@
-"""How a background worker gives way to everything else on the machine."""
+"""The background worker's half: gives way to everything else on the machine."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 
+from brisk.runtime.batch import RequestJob, Run
+from brisk.runtime.gate import Gate
+from brisk.runtime.pacing import Pacing
 from brisk.runtime.saying import say
+from brisk.scheduling.policies import Limits, Policy, Snapshot
+from brisk.scheduling.share import ShareMeter
 
 OUT_OF_MEMORY_SCORE = 500
 """Added to the worker's badness, of at most 1000: the kernel ends it before any other of ours."""
 
 LOWEST_NICENESS = 19
 
+_WEIGHTS = (1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87, 70, 56, 45, 36, 29, 23)
+"""The kernel's weights of niceness 0 to 17 (``sched_prio_to_weight``): the share of two threads
+that compete for a processor."""
 
-def stand_back() -> None:
+
+class Background(Pacing):
+    """Holds a run's next layer while the policy says so."""
+
+    def __init__(self, gate: Gate, policy: Policy, limits: Limits, processors: int) -> None:
+        self.policy = policy
+        self.alarm = gate.alarm
+        self._gate = gate
+        self._limits = limits
+        self._processors = processors
+        self._share = ShareMeter()
+        self._was_open = True
+
+    def admitted(self, job: RequestJob) -> None:
+        return None
+
+    def ended(self, job: RequestJob) -> None:
+        return None
+
+    def begins(self, run: Run, now_ns: int) -> None:
+        return None
+
+    def holds(self, run: Run, now_ns: int) -> bool:
+        gate = self._gate
+        self._was_open = gate.is_open
+        if not self._was_open and not self.policy.admits(self._snapshot(run, now_ns)):
+            gate.pause_layers()
+            self._share.hold(now_ns)
+            return True
+        self._share.run(now_ns)
+        gate.begin_layer()
+        return False
+
+    def _snapshot(self, run: Run, now_ns: int) -> Snapshot:
+        return Snapshot(
+            now_ns=now_ns,
+            processors=self._processors,
+            realtime=self._gate.realtime(),
+            layer_ns=run.profile.layer_ns(run.frame.position),
+            share=self._share.share(now_ns),
+            limits=self._limits,
+        )
+
+    def layer_done(self, run: Run, taken_ns: int) -> None:
+        """Only a layer that had the processors to itself tells what it takes."""
+        known_ns = run.profile.layer_ns(len(run.layers_ns))
+        is_clean = known_ns is None or (self._was_open and self._gate.is_open)
+        run.layers_ns.append(taken_ns if is_clean else known_ns or taken_ns)
+
+    def pauses(self) -> None:
+        self._gate.pause_layers()
+
+    def finished(self, run: Run, now_ns: int) -> None:
+        run.profile.learn_layers(run.layers_ns)
+        run.profile.learn_run(sum(run.layers_ns), beside=False)
+
+    def heard(self) -> None:
+        self._gate.silence()
+
+
+def stand_back(limits: Limits) -> None:
     """Run only on what processors others leave, and be the first to end when memory is short.
 
     Threads started later inherit both. Where SCHED_IDLE is refused, as some containers do, the
     lowest niceness takes its place: then the kernel lets a best-effort thread run for a
-    seventieth of the time of one that competes with it.
+    seventieth of the time of one that competes with it. A minimum share takes a niceness too,
+    the one whose weight gives that share.
     """
     try:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        if limits.share > 0:
+            os.setpriority(os.PRIO_PROCESS, 0, niceness_for(limits.share))
+        else:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     except OSError as error:
         os.setpriority(os.PRIO_PROCESS, 0, LOWEST_NICENESS)
         say(f"SCHED_IDLE is refused ({error}): best-effort work runs at nice {LOWEST_NICENESS}")
+
+
+def niceness_for(share: float) -> int:
+    """The greatest niceness that gets at least ``share`` of a processor beside a normal thread."""
+    for niceness, weight in reversed(list(enumerate(_WEIGHTS))):
+        if weight / (weight + _WEIGHTS[0]) >= share:
+            return niceness
+    return 0
+
+
+def be_first_to_end() -> None:
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write(str(OUT_OF_MEMORY_SCORE))

@@ -1,4 +1,4 @@
-"""Policies: in which order waiting jobs run, and which of them may interrupt a running one.
+"""In which order waiting jobs run: one key, whatever policy shares the device between classes.
 
 Pure functions of jobs; the worker, which obeys them, owns time and device.
 """
@@ -19,11 +19,14 @@ _RANKS = {job_class: rank for rank, job_class in enumerate(JobClass)}
 
 
 def most_urgent_first(job: Job[Any]) -> tuple[int, ...]:
-    """Class, then earliest deadline (none is latest), then arrival, over all models."""
+    """Class, then earliest deadline (none is latest), then arrival, over all models.
+
+    So within a class and without deadlines, models take turns as their requests came.
+    """
     deadline_ns = NO_DEADLINE_NS if job.deadline_ns is None else job.deadline_ns
     return (_RANKS[job.job_class], deadline_ns, job.sequence)
 
 
-def preempts(waiting: Job[Any], running: Job[Any]) -> bool:
-    """Whether a waiting job interrupts a running one: only if it is of a more urgent class."""
-    return _RANKS[waiting.job_class] < _RANKS[running.job_class]
+def more_urgent(one: Job[Any], other: Job[Any]) -> bool:
+    """Whether ``one`` is of a more urgent class."""
+    return _RANKS[one.job_class] < _RANKS[other.job_class]

@@ -1,0 +1,123 @@
+"""The gate between the workers: a page of shared memory and an alarm, made before they are forked.
+
+The foreground worker writes what real-time work it has, the background worker reads it before
+each of its layers: while there is none, that is one load from memory. A closed gate makes the
+background worker sleep until the alarm rings; it looks again every ``RECHECK_S`` whatever
+happens, so that nothing hangs on a foreground worker that has died, and the supervisor opens the
+gate then. Nobody ever waits for the background worker.
+
+Every field is one aligned 8-byte word with one writer, so a reader sees old or new, nothing in
+between; fields may be of different moments, which costs a wrong guess for one layer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from enum import IntEnum
+
+from brisk.scheduling.policies import Realtime, Trial
+
+RECHECK_S = 0.01
+"""How long a held layer sleeps before the policy is asked again."""
+
+_MILLI = 1000
+_UNKNOWN = 0
+
+
+class _Field(IntEnum):
+    """Places of the words in the page; the first seven are written by the foreground worker."""
+
+    COUNT = 0
+    END_NS = 1
+    THREADS = 2
+    DEADLINE_NS = 3
+    SLOWDOWN_MILLI = 4
+    TRIAL = 5
+    CLOSURES = 6
+    LAYER_RUNS = 8
+    LAYERS_BESIDE = 9
+
+
+class Gate:
+    """Made by the supervisor and inherited by its workers."""
+
+    def __init__(self) -> None:
+        self._page = mmap.mmap(-1, mmap.PAGESIZE)  # shared with forked processes
+        self._words = memoryview(self._page).cast("q")
+        self.alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Readable when the gate has been opened."""
+
+    @property
+    def is_open(self) -> bool:
+        return not self._words[_Field.COUNT]
+
+    @property
+    def closures(self) -> int:
+        """How often the gate was closed."""
+        return self._words[_Field.CLOSURES]
+
+    # --- the foreground worker, and the supervisor when it has died -------------------------
+
+    def close(self, count: int, deadline_ns: int | None) -> None:
+        """There are ``count`` real-time jobs, at least one, the earliest due at ``deadline_ns``."""
+        words = self._words
+        words[_Field.CLOSURES] += not words[_Field.COUNT]
+        words[_Field.DEADLINE_NS] = deadline_ns or _UNKNOWN
+        words[_Field.COUNT] = count
+
+    def describe_run(
+        self, end_ns: int | None, threads: int, slowdown: float | None, trial: Trial
+    ) -> None:
+        """What the real-time run that begins now is expected to be."""
+        words = self._words
+        words[_Field.END_NS] = end_ns or _UNKNOWN
+        words[_Field.THREADS] = threads
+        words[_Field.SLOWDOWN_MILLI] = _UNKNOWN if slowdown is None else int(slowdown * _MILLI)
+        words[_Field.TRIAL] = trial
+
+    def open(self) -> None:
+        """There is no real-time work any more."""
+        self._words[_Field.COUNT] = 0
+        self.describe_run(None, 0, None, Trial.NONE)
+        with contextlib.suppress(BlockingIOError):  # it rings already
+            os.eventfd_write(self.alarm, 1)
+
+    @property
+    def layers_beside(self) -> int:
+        """Best-effort layers begun beside real-time work so far."""
+        return self._words[_Field.LAYERS_BESIDE]
+
+    @property
+    def layer_runs(self) -> bool:
+        """Whether a best-effort layer is under way."""
+        return bool(self._words[_Field.LAYER_RUNS])
+
+    # --- the background worker ---------------------------------------------------------------
+
+    def realtime(self) -> Realtime:
+        words = self._words
+        slowdown_milli = words[_Field.SLOWDOWN_MILLI]
+        return Realtime(
+            count=words[_Field.COUNT],
+            end_ns=words[_Field.END_NS] or None,
+            threads=words[_Field.THREADS],
+            deadline_ns=words[_Field.DEADLINE_NS] or None,
+            slowdown=slowdown_milli / _MILLI if slowdown_milli else None,
+            trial=Trial(words[_Field.TRIAL]),
+        )
+
+    def begin_layer(self) -> None:
+        self._words[_Field.LAYER_RUNS] = 1
+        if self._words[_Field.COUNT]:
+            self._words[_Field.LAYERS_BESIDE] += 1
+
+    def pause_layers(self) -> None:
+        """None runs now. The supervisor says so for a worker that has died."""
+        self._words[_Field.LAYER_RUNS] = 0
+
+    def silence(self) -> None:
+        """The alarm has been heard."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.alarm)

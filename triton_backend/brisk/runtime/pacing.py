@@ -1,0 +1,50 @@
+"""When the next layer may begin, and what the other worker is told: a worker's half of a policy."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from brisk.runtime.batch import RequestJob, Run
+from brisk.scheduling.policies import Policy
+
+
+class Pacing(ABC):
+    """Told of jobs and runs as they come and go; used by the worker's main thread.
+
+    ``alarm`` is a descriptor that becomes readable when a held run should be looked at again.
+    """
+
+    policy: Policy
+    alarm: int | None = None
+
+    @abstractmethod
+    def admitted(self, job: RequestJob) -> None:
+        """A job has been taken in."""
+
+    @abstractmethod
+    def ended(self, job: RequestJob) -> None:
+        """A job that was admitted has been answered, or its peer has gone."""
+
+    @abstractmethod
+    def begins(self, run: Run, now_ns: int) -> None:
+        """A run is about to begin, or goes on after it was parked."""
+
+    @abstractmethod
+    def holds(self, run: Run, now_ns: int) -> bool:
+        """Whether the run's next layer must wait."""
+
+    @abstractmethod
+    def layer_done(self, run: Run, taken_ns: int) -> None:
+        """The layer that was not held is done."""
+
+    @abstractmethod
+    def pauses(self) -> None:
+        """No layer runs until ``holds`` is asked again."""
+
+    @abstractmethod
+    def finished(self, run: Run, now_ns: int) -> None:
+        """A run has computed its last layer."""
+
+    @abstractmethod
+    def heard(self) -> None:
+        """The alarm has rung."""

@@ -1,0 +1,43 @@
+"""Policies: how a device is shared between classes, one a file, chosen by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from brisk.errors import InvalidConfigurationError
+from brisk.scheduling.policies.base import Limits, Policy, Realtime, Snapshot, Trial
+from brisk.scheduling.policies.deadline import DEADLINE
+from brisk.scheduling.policies.padded import PADDED
+from brisk.scheduling.policies.preemptive import PREEMPTIVE
+from brisk.scheduling.policies.sequential import SEQUENTIAL
+from brisk.scheduling.policies.shared import SHARED
+
+POLICIES: Mapping[str, Policy] = {
+    policy.name: policy for policy in (PADDED, PREEMPTIVE, DEADLINE, SEQUENTIAL, SHARED)
+}
+DEFAULT_POLICY = PADDED.name
+
+
+def find_policy(name: str) -> Policy:
+    """The policy of that name; InvalidConfigurationError names the nearest where there is none."""
+    policy = POLICIES.get(name)
+    if policy is None:
+        nearest = difflib.get_close_matches(name.lower(), POLICIES, n=1, cutoff=0.0)
+        raise InvalidConfigurationError(
+            f"unknown policy '{name}', did you mean '{nearest[0]}'? "
+            f"There are {', '.join(POLICIES)}"
+        )
+    return policy
+
+
+__all__ = [
+    "DEFAULT_POLICY",
+    "POLICIES",
+    "Limits",
+    "Policy",
+    "Realtime",
+    "Snapshot",
+    "Trial",
+    "find_policy",
+]

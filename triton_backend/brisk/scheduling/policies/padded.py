@@ -1,0 +1,48 @@
+"""Best-effort layers pad what real-time work leaves (REEF, 5: dynamic kernel padding).
+
+REEF's two rules (5.2), for processors that the kernel hands over in the middle of a layer:
+
+1. A best-effort layer must be shorter than what is left of the real-time run. A GPU cannot take
+   it back once it runs, so REEF compares kernel with kernel. Here a longer one would cost the
+   real-time run no processor, but caches and memory bandwidth until it ends: one that ends with
+   the run cannot spill over into the next.
+2. It must use only what real-time work leaves: processors that its run does not compute with.
+   Where it computes with all of them, what is left are the gaps in which its threads wait for
+   each other. The kernel fills these at the price of the caches, which only a measurement
+   tells: the run must not take longer beside best-effort work than the limit allows. The same
+   goes for free processors, since caches and memory are shared. Some runs are trials, alone or
+   beside best-effort work: their times are that measurement.
+"""
+
+from __future__ import annotations
+
+from brisk.scheduling.policies.base import Policy, Snapshot, Trial
+from brisk.scheduling.policy import more_urgent
+
+
+def fits_in(snapshot: Snapshot) -> bool:
+    realtime = snapshot.realtime
+    if realtime.count == 0:
+        return True
+    if realtime.trial is not Trial.NONE:
+        return realtime.trial is Trial.BESIDE
+    return _ends_with_it(snapshot) and _takes_what_is_left(snapshot)
+
+
+def _ends_with_it(snapshot: Snapshot) -> bool:
+    """Rule 1. What is not known yet may run: that is how it becomes known."""
+    end_ns, layer_ns = snapshot.realtime.end_ns, snapshot.layer_ns
+    if end_ns is None or layer_ns is None:
+        return True
+    return snapshot.now_ns + layer_ns <= end_ns
+
+
+def _takes_what_is_left(snapshot: Snapshot) -> bool:
+    """Rule 2. With no processor left, only what has been measured to do no harm may run."""
+    realtime = snapshot.realtime
+    if realtime.slowdown is None:
+        return realtime.threads < snapshot.processors
+    return realtime.slowdown <= snapshot.limits.slowdown
+
+
+PADDED = Policy("padded", more_urgent, fits_in, separates=True, stands_back=True)

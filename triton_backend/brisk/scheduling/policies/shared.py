@@ -1,0 +1,7 @@
+"""No control: best-effort work runs beside real-time work as its equal (REEF, 2.2: GPU streams)."""
+
+from __future__ import annotations
+
+from brisk.scheduling.policies.base import Policy, always, never
+
+SHARED = Policy("shared", never, always, separates=True, stands_back=False)
