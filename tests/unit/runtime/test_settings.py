@@ -7,7 +7,8 @@ import os
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk.runtime.settings import Settings, read_settings
+from brisk.runtime.settings import MIB, Settings, read_settings
+from brisk.scheduling.policies import POLICIES, Limits
 
 
 def test_nothing_said_means_all_usable_cores_and_ten_seconds(
@@ -15,13 +16,43 @@ def test_nothing_said_means_all_usable_cores_and_ten_seconds(
 ) -> None:
     monkeypatch.delenv("BRISK_THREADS", raising=False)
     monkeypatch.setenv("BRISK_IDLE_EXIT_S", "")
-    assert read_settings() == Settings(len(os.sched_getaffinity(0)), 10.0)
+    settings = read_settings()
+    assert (settings.threads, settings.idle_exit_s) == (len(os.sched_getaffinity(0)), 10.0)
+    assert (settings.policy.name, settings.limits) == ("padded", Limits(1.05, 0.0))
+    assert settings.max_waiting == 4096
+    half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
+    assert settings.background_bytes == pytest.approx(half, rel=0.01)
 
 
 def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_THREADS", "3")
     monkeypatch.setenv("BRISK_IDLE_EXIT_S", "0.5")
-    assert read_settings() == Settings(3, 0.5)
+    monkeypatch.setenv("BRISK_POLICY", "deadline")
+    monkeypatch.setenv("BRISK_MAX_SLOWDOWN", "1.5")
+    monkeypatch.setenv("BRISK_BESTEFFORT_SHARE", "0.1")
+    monkeypatch.setenv("BRISK_MAX_WAITING", "7")
+    monkeypatch.setenv("BRISK_BACKGROUND_MIB", "100")
+    limits = Limits(slowdown=1.5, share=0.1)
+    assert read_settings() == Settings(3, 0.5, POLICIES["deadline"], limits, 7, 100 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("BRISK_POLICY", "paded", "unknown policy 'paded', did you mean 'padded'"),
+        ("BRISK_MAX_SLOWDOWN", "0.9", "must be a number from 1 to 100, not '0.9'"),
+        ("BRISK_BESTEFFORT_SHARE", "1", "must be a number from 0 to 0.5, not '1'"),
+        ("BRISK_BESTEFFORT_SHARE", "a tenth", "must be a number from 0 to 0.5"),
+        ("BRISK_MAX_WAITING", "2.5", "must be a whole number, not '2.5'"),
+        ("BRISK_BACKGROUND_MIB", "-1", "must be a positive number"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str, reason: str
+) -> None:
+    monkeypatch.setenv(name, text)
+    with pytest.raises(InvalidConfigurationError, match=reason):
+        read_settings()
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "0.5", "1.5", "nan", "inf", "1e999"])

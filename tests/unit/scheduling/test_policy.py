@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from brisk.scheduling.job import Job, JobClass
-from brisk.scheduling.policy import most_urgent_first, preempts
+from brisk.scheduling.policy import more_urgent, most_urgent_first
 from brisk.scheduling.queue import ReadyQueue
 
 _sequence = itertools.count(1)
@@ -49,7 +49,7 @@ def test_of_equals_the_first_to_come_goes_first() -> None:
 def test_only_a_more_urgent_class_interrupts(waiting: JobClass, running: JobClass) -> None:
     ranks = list(JobClass)
     expected = ranks.index(waiting) < ranks.index(running)
-    assert preempts(job(waiting, deadline_ns=1), job(running)) is expected
+    assert more_urgent(job(waiting, deadline_ns=1), job(running)) is expected
 
 
 def test_a_look_at_the_next_job_leaves_it_where_it_is() -> None:

@@ -53,6 +53,36 @@ def test_jobs_leave_in_the_order_of_their_arrival_whatever_order_they_are_added_
     assert drained(queue_of(job(3, "b"), job(1, "a"), job(2, "b"))) == [1, 2, 3]
 
 
+def test_a_full_model_sheds_its_least_urgent_request_for_a_more_urgent_one() -> None:
+    queue: ReadyQueue[str] = ReadyQueue(urgency)
+    waiting = [
+        job(1, "a", job_class=JobClass.NORMAL),
+        job(2, "a", job_class=JobClass.BESTEFFORT),
+        job(3, "a", job_class=JobClass.BESTEFFORT),
+        job(4, "b", job_class=JobClass.BESTEFFORT),
+    ]
+    for one in waiting:
+        assert queue.add(one, 3, "a") is None
+    assert queue.add(job(5, "a", job_class=JobClass.REALTIME), 3, "a") is waiting[2]
+    assert waiting[2].state is JobState.ENDED
+    with pytest.raises(UnavailableError, match="3 requests of model 'a' wait already"):
+        queue.add(job(6, "a", job_class=JobClass.BESTEFFORT), 3, "a")
+    queue.check_integrity()
+    assert drained(queue) == [5, 1, 2, 4]
+
+
+def test_a_full_queue_sheds_the_least_urgent_request_of_any_model() -> None:
+    queue: ReadyQueue[str] = ReadyQueue(urgency, bound=2)
+    lazy = job(1, "a", job_class=JobClass.BESTEFFORT)
+    queue.add(lazy, 9, "a")
+    queue.add(job(2, "b"), 9, "b")
+    assert queue.add(job(3, "c"), 9, "c") is lazy
+    with pytest.raises(UnavailableError, match="2 requests wait already, which is BRISK_MAX_WAIT"):
+        queue.add(job(4, "c"), 9, "c")
+    assert queue.add(job(5, "c"), None, "c") is None, "a replayed request has room"
+    assert drained(queue) == [2, 3, 5]
+
+
 def test_the_ordering_key_decides() -> None:
     queue: ReadyQueue[str] = ReadyQueue(urgency)
     classes = [JobClass.BESTEFFORT, JobClass.NORMAL, JobClass.REALTIME, JobClass.NORMAL]

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from brisk.errors import BriskError
+from brisk.runtime.gate import Gate
 from brisk.runtime.saying import say
 from brisk.runtime.settings import Settings, read_settings
 from brisk.runtime.supervisor import Supervisor, listen
@@ -74,23 +75,29 @@ def _slots(
 ) -> list[WorkerSlot]:
     """A worker for each role on a CPU, where the kernel puts one before the other.
 
-    On a GPU one worker serves both: streams have priorities only inside one context.
+    On a GPU one worker serves both: streams have priorities only inside one context. So it does
+    where the policy runs one job at a time.
     """
-    if device != "cpu":
-        return [_slot(tuple(listeners.values()), Role.FOREGROUND, device, settings)]
-    return [_slot((listener,), role, device, settings) for role, listener in listeners.items()]
+    gate = Gate()
+    if device != "cpu" or not settings.policy.separates:
+        everything = tuple(listeners.values())
+        return [_slot(everything, Role.FOREGROUND, gate, device, settings)]
+    return [
+        _slot((listener,), role, gate, device, settings) for role, listener in listeners.items()
+    ]
 
 
 def _slot(
-    listeners: Sequence[socket.socket], role: Role, device: str, settings: Settings
+    listeners: Sequence[socket.socket], role: Role, gate: Gate, device: str, settings: Settings
 ) -> WorkerSlot:
     def work(inherited: Sequence[socket.socket]) -> int:
         from brisk.runtime.worker_process import run_worker
 
-        run_worker(inherited, role, device, settings)
+        run_worker(inherited, role, gate, device, settings)
         return WORKER_ENDED_IDLE
 
-    return WorkerSlot(role, listeners, work, lambda: None)
+    clear = gate.open if role is Role.FOREGROUND else gate.pause_layers
+    return WorkerSlot(role, listeners, work, clear)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,9 @@ class Background(Pacing):
         self._share = ShareMeter()
         self._was_open = True
 
+    def check(self, job: RequestJob) -> None:
+        return None
+
     def admitted(self, job: RequestJob) -> None:
         return None
 
@@ -47,7 +50,7 @@ class Background(Pacing):
         gate = self._gate
         self._was_open = gate.is_open
         if not self._was_open and not self.policy.admits(self._snapshot(run, now_ns)):
-            gate.pause_layers()
+            gate.hold_layers()
             self._share.hold(now_ns)
             return True
         self._share.run(now_ns)
@@ -72,13 +75,11 @@ class Background(Pacing):
 
     def pauses(self) -> None:
         self._gate.pause_layers()
+        self._share.rest()
 
     def finished(self, run: Run, now_ns: int) -> None:
         run.profile.learn_layers(run.layers_ns)
         run.profile.learn_run(sum(run.layers_ns), beside=False)
-
-    def heard(self) -> None:
-        self._gate.silence()
 
 
 def stand_back(limits: Limits) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from brisk.runtime.sessions import Binding
 from brisk.runtime.tensors import read_tensor
 from brisk.runtime.transport import Peer
 from brisk.scheduling.job import Job, JobState
+from brisk.scheduling.profile import ProfileTable, RunProfile
 from brisk.solutions.base import Value
 from brisk.wire import mark
 from brisk.wire.records import Infer
@@ -31,19 +33,25 @@ class Request:
 
 
 RequestJob = Job[Request]
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 @dataclass(slots=True)
 class Run:
-    """``rows`` is each job's share of the batch dimension; ``shapes`` are the inputs', joined."""
+    """``rows`` is each job's share of the batch dimension; ``shapes`` are the inputs', joined.
+
+    ``layers_ns``: what each layer took that is done.
+    """
 
     jobs: list[RequestJob]
     rows: list[int]
     frame: Frame
     started_ns: int
     choice: ThreadChoice
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: Shapes
     threads: int
+    profile: RunProfile
+    layers_ns: list[int] = field(default_factory=list)
     was_parked: bool = False
 
     def park(self) -> None:
@@ -63,6 +71,13 @@ class Run:
 
     def _live(self) -> list[RequestJob]:
         return [job for job in self.jobs if job.state is JobState.RUNNING]
+
+
+def profile_key(request: Request, shapes: Shapes | None = None) -> tuple[str, Shapes]:
+    """Names the profile of a run of ``request``, or of one of these ``shapes``."""
+    if shapes is None:
+        shapes = tuple(tensor.shape for tensor in request.record.inputs)
+    return request.binding.key, shapes
 
 
 def batch_rows(request: Request) -> int:
@@ -93,7 +108,7 @@ def _row_signature(record: Infer) -> dict[str, tuple[str, tuple[int, ...]]]:
     return {tensor.name: (tensor.datatype, tensor.shape[1:]) for tensor in record.inputs}
 
 
-def begin_run(jobs: list[RequestJob], started_ns: int) -> Run:
+def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -> Run:
     """Mark the jobs begun and make their frame; raises as ``Session.start`` does."""
     first = jobs[0].payload
     session = first.binding.session
@@ -113,6 +128,7 @@ def begin_run(jobs: list[RequestJob], started_ns: int) -> Run:
         session.threads,
         shapes,
         session.threads.choose(shapes),
+        profiles.find(profile_key(first, shapes)),
     )
 
 

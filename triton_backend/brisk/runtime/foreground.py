@@ -1,23 +1,54 @@
-"""The foreground worker's half: closes the gate while there is real-time work, and describes it."""
+"""The foreground worker's half: closes the gate during real-time work, and describes that."""
 
 from __future__ import annotations
 
-from brisk.runtime.batch import RequestJob, Run
+from brisk.runtime.batch import RequestJob, Run, profile_key
 from brisk.runtime.gate import Gate
 from brisk.runtime.pacing import Pacing
-from brisk.scheduling.job import JobClass
-from brisk.scheduling.policies import Limits, Policy, Trial
+from brisk.scheduling.admission import predict, refuse_if_late
+from brisk.scheduling.job import JobClass, JobState
+from brisk.scheduling.policies import Limits, Policy
+from brisk.scheduling.policy import OrderingKey
+from brisk.scheduling.profile import ProfileTable
 
 
 class Foreground(Pacing):
-    """Never holds a run: here policy is who interrupts whom, and what the gate says."""
+    """Never holds a run: here policy is who interrupts whom, and what the gate says.
 
-    def __init__(self, gate: Gate, policy: Policy, limits: Limits) -> None:
+    Refuses a real-time request that is sure to be late.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        policy: Policy,
+        limits: Limits,
+        ordering: OrderingKey,
+        profiles: ProfileTable,
+    ) -> None:
         self.policy = policy
         self._gate = gate
         self._limits = limits
+        self._ordering = ordering
+        self._profiles = profiles
         self._realtime: dict[int, RequestJob] = {}
+        self._run_end_ns: int | None = None
+        """When the last real-time run that began is expected to end."""
         self._layers_beside = 0
+
+    def check(self, job: RequestJob) -> None:
+        """Only real-time jobs with a deadline are refused: others may be in time by luck."""
+        if job.job_class is not JobClass.REALTIME or job.deadline_ns is None:
+            return
+        key = self._ordering(job)
+        ahead = [
+            self._profiles.run_ns(profile_key(other.payload))
+            for other in self._realtime.values()
+            if other.state is JobState.WAITING and self._ordering(other) < key
+        ]
+        own_ns = self._profiles.run_ns(profile_key(job.payload))
+        prediction = predict(job.arrival_ns, self._run_end_ns, ahead, own_ns)
+        refuse_if_late(job.arrival_ns, job.deadline_ns, prediction)
 
     def admitted(self, job: RequestJob) -> None:
         if job.job_class is JobClass.REALTIME:
@@ -31,6 +62,7 @@ class Foreground(Pacing):
     def _tell(self) -> None:
         waiting = self._realtime.values()
         if not waiting:
+            self._run_end_ns = None
             self._gate.open()
             return
         due_ns = [job.deadline_ns for job in waiting if job.deadline_ns is not None]
@@ -42,6 +74,7 @@ class Foreground(Pacing):
         expected_ns = run.profile.run_ns
         end_ns = None if expected_ns is None else int(now_ns + expected_ns)
         trial = run.profile.next_trial(self._limits.slowdown)
+        self._run_end_ns = end_ns
         self._gate.describe_run(end_ns, run.threads, run.profile.slowdown, trial)
         self._layers_beside = self._gate.layers_beside
 
@@ -49,7 +82,7 @@ class Foreground(Pacing):
         return False
 
     def layer_done(self, run: Run, taken_ns: int) -> None:
-        run.layers_ns.append(taken_ns)
+        return None
 
     def pauses(self) -> None:
         return None
@@ -58,12 +91,8 @@ class Foreground(Pacing):
         """A run is beside best-effort work if a layer of it began meanwhile, or outlasted it."""
         if run.was_parked:
             return
-        run.profile.learn_layers(run.layers_ns)
         beside = False
         if run.jobs[0].job_class is JobClass.REALTIME:
             gate = self._gate
             beside = gate.layer_runs or gate.layers_beside != self._layers_beside
         run.profile.learn_run(now_ns - run.started_ns, beside)
-
-    def heard(self) -> None:
-        return None

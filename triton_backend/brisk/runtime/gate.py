@@ -1,10 +1,10 @@
 """The gate between the workers: a page of shared memory and an alarm, made before they are forked.
 
 The foreground worker writes what real-time work it has, the background worker reads it before
-each of its layers: while there is none, that is one load from memory. A closed gate makes the
-background worker sleep until the alarm rings; it looks again every ``RECHECK_S`` whatever
-happens, so that nothing hangs on a foreground worker that has died, and the supervisor opens the
-gate then. Nobody ever waits for the background worker.
+each of its layers: while there is none, that is one load from memory. A layer that is held
+sleeps until the alarm rings. It looks again every ``RECHECK_S`` whatever happens, so that nothing
+hangs on a foreground worker that has died, and the supervisor opens the gate then. Nobody ever
+waits for the background worker.
 
 Every field is one aligned 8-byte word with one writer, so a reader sees old or new, nothing in
 between; fields may be of different moments, which costs a wrong guess for one layer.
@@ -12,7 +12,6 @@ between; fields may be of different moments, which costs a wrong guess for one l
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 from enum import IntEnum
@@ -38,6 +37,7 @@ class _Field(IntEnum):
     CLOSURES = 6
     LAYER_RUNS = 8
     LAYERS_BESIDE = 9
+    IS_HELD = 10
 
 
 class Gate:
@@ -47,7 +47,7 @@ class Gate:
         self._page = mmap.mmap(-1, mmap.PAGESIZE)  # shared with forked processes
         self._words = memoryview(self._page).cast("q")
         self.alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Readable when the gate has been opened."""
+        """Written to when the gate opens while a layer is held."""
 
     @property
     def is_open(self) -> bool:
@@ -61,7 +61,7 @@ class Gate:
     # --- the foreground worker, and the supervisor when it has died -------------------------
 
     def close(self, count: int, deadline_ns: int | None) -> None:
-        """There are ``count`` real-time jobs, at least one, the earliest due at ``deadline_ns``."""
+        """There are ``count`` real-time jobs, at least 1, the first due at ``deadline_ns``."""
         words = self._words
         words[_Field.CLOSURES] += not words[_Field.COUNT]
         words[_Field.DEADLINE_NS] = deadline_ns or _UNKNOWN
@@ -81,7 +81,7 @@ class Gate:
         """There is no real-time work any more."""
         self._words[_Field.COUNT] = 0
         self.describe_run(None, 0, None, Trial.NONE)
-        with contextlib.suppress(BlockingIOError):  # it rings already
+        if self._words[_Field.IS_HELD]:
             os.eventfd_write(self.alarm, 1)
 
     @property
@@ -109,15 +109,18 @@ class Gate:
         )
 
     def begin_layer(self) -> None:
-        self._words[_Field.LAYER_RUNS] = 1
-        if self._words[_Field.COUNT]:
-            self._words[_Field.LAYERS_BESIDE] += 1
+        words = self._words
+        words[_Field.IS_HELD] = 0
+        words[_Field.LAYER_RUNS] = 1
+        if words[_Field.COUNT]:
+            words[_Field.LAYERS_BESIDE] += 1
+
+    def hold_layers(self) -> None:
+        """None runs until the alarm rings, or for ``RECHECK_S`` where it rang just before this."""
+        self._words[_Field.LAYER_RUNS] = 0
+        self._words[_Field.IS_HELD] = 1
 
     def pause_layers(self) -> None:
-        """None runs now. The supervisor says so for a worker that has died."""
+        """None runs and none waits. The supervisor says so for a worker that has died."""
         self._words[_Field.LAYER_RUNS] = 0
-
-    def silence(self) -> None:
-        """The alarm has been heard."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.alarm)
+        self._words[_Field.IS_HELD] = 0

@@ -1,4 +1,4 @@
-"""When the next layer may begin, and what the other worker is told: a worker's half of a policy."""
+"""A worker's half of a policy: when a layer may begin, and what the other worker is told."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from brisk.scheduling.policies import Policy
 class Pacing(ABC):
     """Told of jobs and runs as they come and go; used by the worker's main thread.
 
-    ``alarm`` is a descriptor that becomes readable when a held run should be looked at again.
+    ``alarm`` is an eventfd that is written to when a held run should be looked at again.
     """
 
     policy: Policy
     alarm: int | None = None
+
+    @abstractmethod
+    def check(self, job: RequestJob) -> None:
+        """Raise UnavailableError where it is known that the job cannot be in time."""
 
     @abstractmethod
     def admitted(self, job: RequestJob) -> None:
@@ -43,8 +47,4 @@ class Pacing(ABC):
 
     @abstractmethod
     def finished(self, run: Run, now_ns: int) -> None:
-        """A run has computed its last layer."""
-
-    @abstractmethod
-    def heard(self) -> None:
-        """The alarm has rung."""
+        """A run has computed its last layer; it is not answered yet."""

@@ -16,11 +16,14 @@ from brisk.errors import (
     UnavailableError,
 )
 from brisk.runtime.answers import failure, result
-from brisk.runtime.batch import Request, RequestJob
+from brisk.runtime.batch import Request, RequestJob, profile_key
+from brisk.runtime.pacing import Pacing
 from brisk.runtime.sessions import Binding
 from brisk.runtime.transport import Peer, Transport
+from brisk.scheduling.admission import retry_hint
 from brisk.scheduling.job import Job, JobClass, JobState
 from brisk.scheduling.policy import OrderingKey
+from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue
 from brisk.solutions.base import Value
 from brisk.telemetry.incidents import INCIDENTS
@@ -33,10 +36,18 @@ class RequestTable:
     """``queue`` holds those that wait; every one in flight has a job here."""
 
     def __init__(
-        self, transport: Transport, ordering: OrderingKey, clock_ns: Callable[[], int]
+        self,
+        transport: Transport,
+        ordering: OrderingKey,
+        bound: int,
+        pacing: Pacing,
+        profiles: ProfileTable,
+        clock_ns: Callable[[], int],
     ) -> None:
-        self.queue: ReadyQueue[Request] = ReadyQueue(ordering)
+        self.queue: ReadyQueue[Request] = ReadyQueue(ordering, bound)
         self._transport = transport
+        self._pacing = pacing
+        self._profiles = profiles
         self._clock_ns = clock_ns
         self._jobs: dict[tuple[int, int], RequestJob] = {}
         self._held: dict[tuple[int, int], Region] = {}
@@ -62,9 +73,29 @@ class RequestTable:
             deadline_ns=record.deadline_ns,
             payload=Request(peer, record, binding, peer.view.memory(record.mark)),
         )
-        limit = None if record.is_replay else binding.model.max_queue_size
-        self.queue.add(job, limit, binding.model.name)
+        if record.is_replay:
+            self.queue.add(job, None, binding.model.name)
+        else:
+            self._admit_new(job)
         self._jobs[peer.number, record.request] = job
+        self._pacing.admitted(job)
+
+    def _admit_new(self, job: RequestJob) -> None:
+        """Queue a job that no worker has had; UnavailableError says when to try again."""
+        self._pacing.check(job)
+        model = job.payload.binding.model
+        try:
+            shed = self.queue.add(job, model.max_queue_size, model.name)
+        except UnavailableError as error:
+            raise UnavailableError(f"{error}; {self._hint(job)}") from None
+        if shed is not None:
+            text = f"a more urgent request took its place in the queue; {self._hint(shed)}"
+            self.fail(shed, UnavailableError(text))
+
+    def _hint(self, job: RequestJob) -> str:
+        """When those that wait of its model will have run."""
+        run_ns = self._profiles.run_ns(profile_key(job.payload))
+        return retry_hint(run_ns and run_ns * max(1, self.queue.waiting(job.model)))
 
     def refuse(self, peer: Peer, request: int, error: BriskError) -> None:
         """Answer a request that has no job."""
@@ -131,6 +162,7 @@ class RequestTable:
             job = self._jobs.pop(key)
             self.queue.withdraw(job)
             job.state = JobState.ENDED
+            self._pacing.ended(job)
         for key in [key for key in self._held if key[0] == peer.number]:
             del self._held[key]
 
@@ -138,4 +170,5 @@ class RequestTable:
         job.state = JobState.ENDED
         key = (job.payload.peer.number, job.payload.record.request)
         del self._jobs[key]
+        self._pacing.ended(job)
         return key

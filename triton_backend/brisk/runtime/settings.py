@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 
 from brisk.errors import InvalidConfigurationError
+from brisk.scheduling.policies import DEFAULT_POLICY, Limits, Policy, find_policy
+from brisk.scheduling.queue import DEFAULT_BOUND
+
+MIB = 1024 * 1024
 
 LARGEST = 1e6
 """Of any number here: an idle time of 11 days, which the system can still wait for at once."""
@@ -13,24 +18,62 @@ LARGEST = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``threads``: for computing one layer. ``idle_exit_s``: life without any client."""
+    """``threads``: for computing one layer. ``idle_exit_s``: life without any client.
+
+    ``max_waiting``: requests of all models that may wait in a worker. ``background_bytes``: memory
+    that the background worker may take.
+    """
 
     threads: int
     idle_exit_s: float
+    policy: Policy
+    limits: Limits
+    max_waiting: int
+    background_bytes: int
 
 
 def read_settings() -> Settings:
-    """``$BRISK_THREADS`` (default: usable cores), ``$BRISK_IDLE_EXIT_S`` (default: 10).
+    """From ``$BRISK_THREADS``, ``$BRISK_IDLE_EXIT_S``, ``$BRISK_POLICY``, ``$BRISK_MAX_SLOWDOWN``,
+    ``$BRISK_BESTEFFORT_SHARE``, ``$BRISK_MAX_WAITING`` and ``$BRISK_BACKGROUND_MIB``, whose
+    meanings are in the README.
 
-    Raises InvalidConfigurationError naming the variable that is no such number.
+    Raises InvalidConfigurationError naming the variable that is wrong.
     """
-    threads = _positive("BRISK_THREADS", len(os.sched_getaffinity(0)))
-    if not threads.is_integer():
-        raise InvalidConfigurationError(f"BRISK_THREADS must be a whole number, not '{threads}'")
     return Settings(
-        threads=int(threads),
+        threads=_whole("BRISK_THREADS", len(os.sched_getaffinity(0))),
         idle_exit_s=_positive("BRISK_IDLE_EXIT_S", 10.0),
+        policy=find_policy(os.environ.get("BRISK_POLICY") or DEFAULT_POLICY),
+        limits=Limits(
+            slowdown=_between("BRISK_MAX_SLOWDOWN", 1.05, 1.0, 100.0),
+            share=_between("BRISK_BESTEFFORT_SHARE", 0.0, 0.0, 0.5),
+        ),
+        max_waiting=_whole("BRISK_MAX_WAITING", DEFAULT_BOUND),
+        background_bytes=int(_positive("BRISK_BACKGROUND_MIB", _half_of_the_memory_mib()) * MIB),
     )
+
+
+def _half_of_the_memory_mib() -> float:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / MIB / 2
+
+
+def _between(name: str, default: float, least: float, greatest: float) -> float:
+    text = os.environ.get(name, "")
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = math.nan
+    if not least <= value <= greatest:
+        raise InvalidConfigurationError(
+            f"{name} must be a number from {least:g} to {greatest:g}, not '{text}'"
+        )
+    return value
+
+
+def _whole(name: str, default: int) -> int:
+    value = _positive(name, default)
+    if not value.is_integer():
+        raise InvalidConfigurationError(f"{name} must be a whole number, not '{value}'")
+    return int(value)
 
 
 def _positive(name: str, default: float) -> float:

@@ -103,6 +103,10 @@ class Transport:
     def peers(self) -> tuple[Peer, ...]:
         return tuple(self._peers.values())
 
+    def watch(self, descriptor: int) -> None:
+        """Let every write to an eventfd end a ``poll`` that waits, too; nobody reads it."""
+        self._poll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+
     def wake(self) -> None:
         """End a ``poll`` that waits; any thread."""
         os.eventfd_write(self._alarm, 1)

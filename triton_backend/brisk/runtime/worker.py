@@ -1,14 +1,13 @@
 """The worker: one thread that reads, decides and computes, and a load lane beside it.
 
 No lock is needed, and a request crosses no thread: what the socket brings is seen between two
-layers, at most ``QUANTUM_NS`` apart. Time-outs, cancellations and refusals therefore take
+layers, at most a quantum apart. Time-outs, cancellations and refusals therefore take
 effect at the next layer boundary.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 
 import torch
@@ -16,32 +15,34 @@ import torch
 from brisk import telemetry
 from brisk.errors import BriskError, InternalError, ProtocolError
 from brisk.execution.device import Device, StreamPriority
-from brisk.runtime.batch import (
-    RequestJob,
-    Run,
-    batch_rows,
-    begin_run,
-    can_join,
-    split_results,
-)
+from brisk.runtime.batch import RequestJob, Run, begin_run, split_results
+from brisk.runtime.gate import RECHECK_S
 from brisk.runtime.loader import Loader
 from brisk.runtime.observation import Observation
+from brisk.runtime.pacing import Pacing
 from brisk.runtime.reception import Reception
 from brisk.runtime.requests import RequestTable
 from brisk.runtime.sessions import SessionTable
+from brisk.runtime.settings import Settings
 from brisk.runtime.transport import Transport
-from brisk.scheduling.job import JobState
-from brisk.scheduling.policy import OrderingKey, preempts
+from brisk.runtime.turns import Turns
+from brisk.scheduling.job import JobClass, JobState
+from brisk.scheduling.policy import OrderingKey
+from brisk.scheduling.profile import ProfileTable
 from brisk.telemetry import metrics
-from brisk.wire import mark
 from brisk.wire.orphan import end_orphan, parent_of
 from brisk.wire.role import Role
 
 GREETING_TIMEOUT_NS = 10_000_000_000
 """How long a peer may be connected without a Hello."""
 
-QUANTUM_NS = 1_000_000
-"""Time between two looks at the sockets while a job runs, in whole layers."""
+_QUANTA_NS = {
+    JobClass.REALTIME: 1_000_000,
+    JobClass.NORMAL: 200_000,
+    JobClass.BESTEFFORT: 200_000,
+}
+"""Time between two looks at the sockets while a job runs, in whole layers: a look costs some
+microseconds, and what can interrupt the job comes that much sooner."""
 
 PARENT_CHECK_INTERVAL_NS = 1_000_000_000
 ORPHAN_GRACE_NS = 3_000_000_000
@@ -49,24 +50,35 @@ ORPHAN_GRACE_NS = 3_000_000_000
 
 
 class Worker:
-    """Serves every peer of ``transport`` until none has been there for ``idle_exit_s``."""
+    """Serves every peer of ``transport`` until none has been there for the idle time."""
 
     def __init__(
         self,
         transport: Transport,
         device: Device,
         ordering: OrderingKey,
-        idle_exit_s: float,
+        pacing: Pacing,
+        profiles: ProfileTable,
+        settings: Settings,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         role: Role = Role.FOREGROUND,
     ) -> None:
+        if pacing.alarm is not None:
+            transport.watch(pacing.alarm)
         self._transport = transport
         self._clock_ns = clock_ns
         self._stream = device.new_stream(StreamPriority.HIGH)
         self._loader = Loader(device.torch_device, transport.wake)
-        self._requests = RequestTable(transport, ordering, clock_ns)
+        self._pacing = pacing
+        self._profiles = profiles
+        self._requests = RequestTable(
+            transport, ordering, settings.max_waiting, pacing, profiles, clock_ns
+        )
+        self._turns = Turns(self._requests.queue, ordering, profiles, clock_ns)
         self._runs: list[Run] = []
         """The last one runs; those before it are parked, each for a more urgent one."""
+        self._is_held = False
+        """The run on top waits for the gate."""
         sessions = SessionTable(self._loader)
         observation = Observation(
             role,
@@ -78,9 +90,7 @@ class Worker:
             self._runs,
         )
         self._reception = Reception(transport, sessions, self._requests, observation)
-        self._alone: deque[RequestJob] = deque()
-        """Jobs of a joined run that failed, tried on their own: only the bad one fails."""
-        self._idle_exit_ns = int(idle_exit_s * 1e9)
+        self._idle_exit_ns = int(settings.idle_exit_s * 1e9)
         self._last_peer_ns = clock_ns()
         self._parents_checked_ns = clock_ns()
 
@@ -96,6 +106,7 @@ class Worker:
         """Take in what has come, drop what is late, run a quantum of the next job."""
         for event in self._transport.poll(self._patience_s()):
             self._reception.take(event)
+        self._is_held = False
         while (outcome := self._loader.take()) is not None:
             self._reception.settle(outcome)
         self._requests.expire()
@@ -103,26 +114,33 @@ class Worker:
         self._take_turn()
         if self._runs and self._advance(self._runs[-1]):
             self._runs.pop()
+            self._pacing.pauses()
             if self._runs:
-                self._runs[-1].resume()
+                self._resume(self._runs[-1])
+
+    def _resume(self, run: Run) -> None:
+        run.resume()
+        self._pacing.begins(run, self._clock_ns())
 
     def _patience_s(self) -> float:
         """How long ``poll`` may wait."""
-        if self._runs or self._alone or len(self._requests.queue):
+        if self._is_held:
+            return RECHECK_S
+        if self._runs or len(self._turns):
             return 0.0
         if self._transport.peer_count:
             return PARENT_CHECK_INTERVAL_NS / 1e9
         return self._idle_exit_ns / 1e9
 
     def _take_turn(self) -> None:
-        """Begin the next job if nothing runs, or park what runs if the job is more urgent.
+        """Begin the next job if nothing runs, or park what runs if the policy says so.
 
         A parked run stays at its layer boundary; when it resumes, nothing is computed again.
         """
-        following = self._alone[0] if self._alone else self._requests.queue.peek()
+        following = self._turns.following()
         if following is None:
             return
-        if self._runs and not preempts(following, self._runs[-1].jobs[0]):
+        if self._runs and not self._pacing.policy.interrupts(following, self._runs[-1].jobs[0]):
             return
         run = self._begin_next()
         if run is not None:
@@ -133,35 +151,15 @@ class Worker:
 
     def _begin_next(self) -> Run | None:
         """Begin the next job with those that may be joined to it; None where none can begin."""
-        jobs = self._next_jobs()
-        if not jobs:
-            return None
+        jobs = self._turns.take()
+        now_ns = self._clock_ns()
         try:
-            return begin_run(jobs, self._clock_ns())
+            run = begin_run(jobs, self._profiles, now_ns)
         except Exception as error:  # noqa: BLE001  # the worker must outlive any request
             self._fail(jobs, error)
             return None
-
-    def _next_jobs(self) -> list[RequestJob]:
-        if self._alone:
-            job = self._alone.popleft()
-            return [job] if job.state is JobState.RUNNING else []
-        queue = self._requests.queue
-        first = queue.pop()
-        if first is None:
-            return []
-        if not first.payload.binding.model.batching:
-            return [first]
-        rows = batch_rows(first.payload)
-
-        def accept(other: RequestJob) -> bool:
-            nonlocal rows
-            if not can_join(first.payload, other.payload, rows):
-                return False
-            rows += batch_rows(other.payload)
-            return True
-
-        return [first, *queue.pop_companions(first, accept)]
+        self._pacing.begins(run, now_ns)
+        return run
 
     def _advance(self, run: Run) -> bool:
         """Run layers for a quantum; True where the run is over, answered or not."""
@@ -171,27 +169,42 @@ class Worker:
                 self._requests.fail_late(job, now_ns)
         if all(job.state is JobState.ENDED for job in run.jobs):
             return True
-        until_ns = now_ns + QUANTUM_NS
         if run.threads != torch.get_num_threads():
             torch.set_num_threads(run.threads)
         try:
             with self._stream.issuing():
-                while not run.frame.step():
-                    if self._clock_ns() >= until_ns:
-                        return False
+                if not self._compute(run, now_ns):
+                    return False
                 self._stream.record().wait()
             self._answer(run)
         except Exception as error:  # noqa: BLE001  # the worker must outlive any request
             self._fail(run.jobs, error)
         return True
 
+    def _compute(self, run: Run, now_ns: int) -> bool:
+        """Layers until a quantum is over or the pacing holds the next one; True after the last."""
+        until_ns = now_ns + _QUANTA_NS[run.jobs[0].job_class]
+        frame, pacing = run.frame, self._pacing
+        while now_ns < until_ns:
+            if pacing.holds(run, now_ns):
+                self._is_held = True
+                return False
+            is_last = frame.step()
+            done_ns = self._clock_ns()
+            pacing.layer_done(run, done_ns - now_ns)
+            if is_last:
+                return True
+            now_ns = done_ns
+        return False
+
     def _answer(self, run: Run) -> None:
         finished_ns = self._clock_ns()
-        run.learn(finished_ns)
+        self._pacing.finished(run, finished_ns)
         shares = split_results(run, run.frame.results())
         for job, share in zip(run.jobs, shares, strict=True):
             if job.state is JobState.RUNNING:
                 self._requests.succeed(job, share, run.started_ns, finished_ns)
+        run.learn(finished_ns)
 
     def _fail(self, jobs: list[RequestJob], error: Exception) -> None:
         """Answer a job alone; jobs that were joined are tried again, each on its own.
@@ -199,10 +212,7 @@ class Worker:
         A peer that named memory it has not is dropped.
         """
         if len(jobs) > 1:
-            live = [job for job in jobs if job.state is JobState.RUNNING]
-            for job in live:
-                mark.reset(job.payload.mark)
-            self._alone.extend(live)
+            self._turns.retry(job for job in jobs if job.state is JobState.RUNNING)
             return
         if not isinstance(error, BriskError):
             error = InternalError(f"{type(error).__name__}: {error}")

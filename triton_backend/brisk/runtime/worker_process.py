@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import sys
 import time
 from collections.abc import Sequence
 
@@ -12,20 +13,27 @@ import torch
 
 from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.execution.device import open_device
-from brisk.runtime.background import stand_back
+from brisk.runtime.background import Background, be_first_to_end, stand_back
+from brisk.runtime.foreground import Foreground
+from brisk.runtime.gate import Gate
+from brisk.runtime.pacing import Pacing
 from brisk.runtime.settings import Settings
 from brisk.runtime.transport import Arrival, Transport
 from brisk.runtime.worker import Worker
 from brisk.scheduling.policy import most_urgent_first
+from brisk.scheduling.profile import ProfileTable
 from brisk.solutions.catalogue import default_catalogue
 from brisk.wire.records import Refused
 from brisk.wire.role import Role
 
 default_catalogue()  # at import, so in the supervisor: its modules are shared by all workers
 
+SWITCH_INTERVAL_S = 0.0001
+"""How long the load lane may keep the interpreter's lock that a layer of a request waits for."""
+
 
 def run_worker(
-    listeners: Sequence[socket.socket], role: Role, device: str, settings: Settings
+    listeners: Sequence[socket.socket], role: Role, gate: Gate, device: str, settings: Settings
 ) -> None:
     """Serve the connections of ``listeners`` until nobody needs it.
 
@@ -36,14 +44,25 @@ def run_worker(
     torch.backends.cudnn.allow_tf32 = False  # answers agree with the CPU's, in full float32
     torch.backends.cuda.matmul.allow_tf32 = False
     if role is Role.BACKGROUND:
-        stand_back()
+        be_first_to_end()
+        if settings.policy.stands_back:
+            stand_back(settings.limits)
+    else:
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
     transport = Transport(listeners)
     try:
         opened = open_device(device)
     except InvalidConfigurationError as error:
         _refuse_all(transport, error, settings.idle_exit_s)
         return
-    worker = Worker(transport, opened, most_urgent_first, settings.idle_exit_s, role=role)
+    profiles = ProfileTable()
+    pacing: Pacing
+    if role is Role.BACKGROUND:
+        processors = len(os.sched_getaffinity(0))
+        pacing = Background(gate, settings.policy, settings.limits, processors)
+    else:
+        pacing = Foreground(gate, settings.policy, settings.limits, most_urgent_first, profiles)
+    worker = Worker(transport, opened, most_urgent_first, pacing, profiles, settings, role=role)
     with torch.inference_mode():
         while not worker.is_idle:
             worker.step()

@@ -12,14 +12,18 @@ from typing import Generic
 
 from brisk.errors import UnavailableError
 from brisk.scheduling.job import Job, JobState, Payload
-from brisk.scheduling.policy import OrderingKey
+from brisk.scheduling.policy import OrderingKey, more_urgent
+
+DEFAULT_BOUND = 4096
+"""Jobs of all models that may wait."""
 
 
 class ReadyQueue(Generic[Payload]):
     """Jobs that wait, smallest ordering key first."""
 
-    def __init__(self, ordering: OrderingKey) -> None:
+    def __init__(self, ordering: OrderingKey, bound: int = DEFAULT_BOUND) -> None:
         self._ordering = ordering
+        self._bound = bound
         self._ready: list[tuple[tuple[int, ...], Job[Payload]]] = []
         self._deadlines: list[tuple[int, int, Job[Payload]]] = []
         self._waiting: Counter[str] = Counter()
@@ -31,21 +35,32 @@ class ReadyQueue(Generic[Payload]):
         """How many jobs of ``model`` wait."""
         return self._waiting[model]
 
-    def add(self, job: Job[Payload], limit: int | None, name: str) -> None:
-        """Take a job in; UnavailableError where ``limit`` jobs of its model wait already.
+    def add(self, job: Job[Payload], limit: int | None, name: str) -> Job[Payload] | None:
+        """Take a job in; the job that had to make room for it, or None.
 
-        ``limit`` None: no bound. ``name`` is the model's, for the message.
+        Room is short where ``limit`` jobs of its model or ``bound`` in all wait already. Then the
+        last of those leaves, if it is of a less urgent class, else UnavailableError. ``limit``
+        None: there is room whatever waits. ``name`` is the model's, for the message.
         """
-        if limit is not None and self._waiting[job.model] >= limit:
-            raise UnavailableError(
-                f"{limit} requests of model '{name}' wait already, which is its "
-                "brisk_max_queue_size; try again later or raise it"
-            )
+        shed = None
+        if limit is not None:
+            is_full = self._waiting[job.model] >= limit
+            if is_full or len(self) >= self._bound:
+                shed = self._least_urgent(job.model if is_full else None)
+                if shed is None or not more_urgent(job, shed):
+                    raise UnavailableError(
+                        f"{limit} requests of model '{name}' wait already, which is its "
+                        "brisk_max_queue_size"
+                        if is_full
+                        else f"{self._bound} requests wait already, which is BRISK_MAX_WAITING"
+                    )
+                self.withdraw(shed)
         self._waiting[job.model] += 1
         heapq.heappush(self._ready, (self._ordering(job), job))
         if job.deadline_ns is not None:
             heapq.heappush(self._deadlines, (job.deadline_ns, job.sequence, job))
         self._forget_left()
+        return shed
 
     def peek(self) -> Job[Payload] | None:
         """The next job, left where it is; None where nothing waits."""
@@ -107,6 +122,16 @@ class ReadyQueue(Generic[Payload]):
 
     def _in_order(self) -> Iterator[Job[Payload]]:
         yield from (job for _, job in sorted(self._ready) if job.state is JobState.WAITING)
+
+    def _least_urgent(self, model: str | None) -> Job[Payload] | None:
+        """The waiting job, of ``model`` or of any, whose turn would come last."""
+        waiting = (
+            entry
+            for entry in self._ready
+            if entry[1].state is JobState.WAITING and model in (None, entry[1].model)
+        )
+        last = max(waiting, key=lambda entry: entry[0], default=None)
+        return None if last is None else last[1]
 
     def _leave(self, job: Job[Payload], state: JobState) -> None:
         job.state = state

@@ -35,6 +35,4 @@ def has_time_to_spare(snapshot: Snapshot) -> bool:
     return snapshot.now_ns + SAFETY * remainder_ns <= realtime.deadline_ns
 
 
-DEADLINE = Policy(
-    "deadline", is_due_sooner, has_time_to_spare, separates=True, stands_back=True
-)
+DEADLINE = Policy("deadline", is_due_sooner, has_time_to_spare, separates=True, stands_back=True)

@@ -10,6 +10,4 @@ def nothing_else_runs(snapshot: Snapshot) -> bool:
     return snapshot.realtime.count == 0
 
 
-PREEMPTIVE = Policy(
-    "preemptive", more_urgent, nothing_else_runs, separates=True, stands_back=True
-)
+PREEMPTIVE = Policy("preemptive", more_urgent, nothing_else_runs, separates=True, stands_back=True)

@@ -1,4 +1,4 @@
-"""No control: best-effort work runs beside real-time work as its equal (REEF, 2.2: GPU streams)."""
+"""No control: best-effort work is the equal of real-time work (REEF, 2.2: GPU streams)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,248 @@
+"""The gate and the workers' halves of a policy, stepped through by hand in virtual time."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from brisk.errors import UnavailableError
+from brisk.runtime.background import Background, niceness_for, stand_back
+from brisk.runtime.batch import RequestJob, Run
+from brisk.runtime.foreground import Foreground
+from brisk.runtime.gate import Gate
+from brisk.scheduling.job import Job, JobClass, JobState
+from brisk.scheduling.policies import POLICIES, Limits, Trial
+from brisk.scheduling.policy import most_urgent_first
+from brisk.scheduling.profile import ProfileTable, RunProfile
+
+LIMITS = Limits(slowdown=1.05, share=0.0)
+
+
+class Pair:
+    """Both workers' halves around one gate."""
+
+    def __init__(self, policy: str, limits: Limits = LIMITS) -> None:
+        self.gate = Gate()
+        self.profiles = ProfileTable()
+        chosen = POLICIES[policy]
+        self.foreground = Foreground(self.gate, chosen, limits, most_urgent_first, self.profiles)
+        self.background = Background(self.gate, chosen, limits, processors=2)
+
+    def rings(self) -> bool:
+        return bool(select.select([self.gate.alarm], [], [], 0)[0])
+
+
+def job(
+    sequence: int, job_class: JobClass = JobClass.REALTIME, deadline_ns: int | None = None
+) -> RequestJob:
+    payload: Any = SimpleNamespace(
+        binding=SimpleNamespace(key="model"), record=SimpleNamespace(inputs=[])
+    )
+    return Job(sequence, "model", job_class, 0, deadline_ns, payload)
+
+
+def run_of(one: RequestJob, profile: RunProfile | None = None, started_ns: int = 0) -> Run:
+    fake = SimpleNamespace(
+        jobs=[one],
+        profile=profile or RunProfile(),
+        frame=SimpleNamespace(position=0),
+        threads=2,
+        layers_ns=[],
+        was_parked=False,
+        started_ns=started_ns,
+    )
+    return cast(Run, fake)
+
+
+LAZY = run_of(job(99, JobClass.BESTEFFORT))
+
+
+def test_a_layer_is_held_from_the_arrival_of_real_time_work_to_its_answer() -> None:
+    pair = Pair("preemptive")
+    urgent = [job(1), job(2)]
+    assert not pair.background.holds(LAZY, 0)
+    for one in urgent:
+        pair.foreground.admitted(one)
+        assert pair.background.holds(LAZY, 1)
+    pair.foreground.ended(urgent[0])
+    assert pair.background.holds(LAZY, 2)
+    assert not pair.rings()
+    pair.foreground.ended(urgent[1])
+    assert pair.rings()
+    assert not pair.background.holds(LAZY, 3)
+    assert pair.gate.closures == 1
+
+
+def test_other_classes_do_not_close_the_gate() -> None:
+    pair = Pair("preemptive")
+    pair.foreground.admitted(job(1, JobClass.NORMAL))
+    pair.foreground.begins(run_of(job(1, JobClass.NORMAL)), 0)
+    assert pair.gate.is_open
+
+
+def test_the_alarm_rings_only_for_who_sleeps() -> None:
+    pair = Pair("preemptive")
+    one = job(1)
+    pair.foreground.admitted(one)
+    pair.foreground.ended(one)
+    assert not pair.rings(), "no layer was held"
+
+
+def test_a_job_that_was_never_admitted_opens_nothing() -> None:
+    pair = Pair("preemptive")
+    pair.foreground.admitted(job(1))
+    pair.foreground.ended(job(2))
+    assert not pair.gate.is_open
+
+
+def test_the_background_learns_what_the_foreground_expects() -> None:
+    pair, profile = Pair("padded"), RunProfile()
+    for _ in range(3):
+        profile.learn_run(1_000, beside=False)
+        profile.learn_run(1_020, beside=True)
+    one = job(1, deadline_ns=9_000)
+    pair.foreground.admitted(one)
+    pair.foreground.begins(run_of(one, profile), 500)
+    realtime = pair.gate.realtime()
+    assert (realtime.count, realtime.end_ns, realtime.threads) == (1, 1_500, 2)
+    assert realtime.deadline_ns == 9_000
+    assert realtime.slowdown == pytest.approx(1.02)
+    pair.foreground.ended(one)
+    assert pair.gate.realtime().end_ns is None
+
+
+def test_a_run_beside_which_a_layer_began_is_not_one_alone() -> None:
+    pair, profile = Pair("shared"), RunProfile()
+    one = job(1)
+    pair.foreground.admitted(one)
+    run = run_of(one, profile)
+    pair.foreground.begins(run, 0)
+    pair.foreground.finished(run, 100)
+    assert (profile.alone.count, profile.beside.count) == (1, 0)
+    pair.foreground.begins(run, 0)
+    pair.background.holds(LAZY, 10)
+    pair.background.pauses()
+    pair.foreground.finished(run, 100)
+    assert (profile.alone.count, profile.beside.count) == (1, 1)
+
+
+def test_a_layer_that_outlasts_the_run_counts_as_beside_it() -> None:
+    pair, profile = Pair("preemptive"), RunProfile()
+    pair.background.holds(LAZY, 0)
+    one = job(1)
+    pair.foreground.admitted(one)
+    run = run_of(one, profile)
+    pair.foreground.begins(run, 5)
+    pair.foreground.finished(run, 100)
+    assert profile.beside.count == 1
+
+
+def test_the_first_runs_of_a_model_are_trials_by_which_its_slowdown_is_known() -> None:
+    pair, profile = Pair("padded"), RunProfile()
+    held = []
+    for number in range(6):
+        one = job(number)
+        pair.foreground.admitted(one)
+        run = run_of(one, profile)
+        pair.foreground.begins(run, 0)
+        held.append(pair.background.holds(LAZY, 10))
+        pair.background.pauses()
+        pair.foreground.finished(run, 100)
+        pair.foreground.ended(one)
+    assert held == [True] * 3 + [False] * 3
+    assert profile.slowdown == pytest.approx(1.0)
+    assert pair.gate.realtime().trial is Trial.NONE
+
+
+def test_only_layers_with_the_processors_to_themselves_tell_what_they_take() -> None:
+    pair, profile = Pair("shared"), RunProfile()
+    profile.learn_layers([100])
+    run = run_of(job(99, JobClass.BESTEFFORT), profile)
+    pair.background.holds(run, 0)
+    pair.foreground.admitted(job(1))
+    pair.background.layer_done(run, 9_000)
+    pair.background.finished(run, 9_000)
+    assert profile.layer_ns(0) == 100
+
+
+def test_a_real_time_request_that_must_be_late_is_refused_with_a_hint() -> None:
+    pair = Pair("padded")
+    profile = pair.profiles.find(("model", ()))
+    profile.learn_run(10_000_000, beside=False)
+    first = job(1, deadline_ns=10_000_000)
+    pair.foreground.check(first)
+    pair.foreground.admitted(first)
+    with pytest.raises(UnavailableError, match="retry in 5 ms"):
+        pair.foreground.check(job(2, deadline_ns=15_000_000))
+    pair.foreground.check(job(2, deadline_ns=9_000_000 + 11_000_000))
+    pair.foreground.check(job(2, JobClass.NORMAL, deadline_ns=1))
+    first.state = JobState.RUNNING
+    pair.foreground.begins(run_of(first, profile), 0)
+    with pytest.raises(UnavailableError, match="retry in 5 ms"):
+        pair.foreground.check(job(3, deadline_ns=15_000_000))
+
+
+def test_a_minimum_share_opens_the_gate_now_and_then() -> None:
+    pair = Pair("preemptive", Limits(slowdown=1.05, share=0.2))
+    pair.foreground.admitted(job(1))
+    ran = held = 0
+    for now_ns in range(0, 200_000_000, 1_000_000):
+        if pair.background.holds(LAZY, now_ns):
+            held += 1
+        else:
+            ran += 1
+    assert 0.15 < ran / (ran + held) < 0.25
+
+
+@pytest.mark.parametrize(("share", "niceness"), [(0.01, 17), (0.1, 9), (0.12, 8), (0.5, 0)])
+def test_a_share_takes_the_niceness_whose_weight_gives_it(share: float, niceness: int) -> None:
+    assert niceness_for(share) == niceness
+
+
+def in_child(action: Any) -> int:
+    """What ``action`` returns in a forked process, as its exit status."""
+    process = os.fork()
+    if not process:
+        status = 99
+        try:
+            status = int(action())
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def test_what_one_process_writes_the_other_reads() -> None:
+    gate = Gate()
+    gate.close(3, None)
+    assert in_child(lambda: gate.realtime().count) == 3
+
+    def begin() -> int:
+        gate.begin_layer()
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    assert in_child(begin) == -signal.SIGKILL
+    assert gate.layer_runs
+    gate.pause_layers()
+    assert not gate.layer_runs
+
+
+def test_where_sched_idle_is_refused_the_lowest_niceness_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("seccomp")
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+
+    def niceness() -> int:
+        stand_back(LIMITS)
+        return os.getpriority(os.PRIO_PROCESS, 0)
+
+    assert in_child(niceness) == 19
+    assert capfd.readouterr().err.count("SCHED_IDLE is refused (seccomp)") == 1

@@ -1,0 +1,135 @@
+"""Policies as what they are: functions of a snapshot. Times are literals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from brisk.errors import InvalidConfigurationError
+from brisk.scheduling.job import Job, JobClass
+from brisk.scheduling.policies import (
+    DEFAULT_POLICY,
+    POLICIES,
+    Limits,
+    Policy,
+    Realtime,
+    Snapshot,
+    Trial,
+    find_policy,
+)
+
+QUIET = Realtime(
+    count=0, end_ns=None, threads=0, deadline_ns=None, slowdown=None, trial=Trial.NONE
+)
+BUSY = Realtime(
+    count=1, end_ns=1_000, threads=2, deadline_ns=None, slowdown=None, trial=Trial.NONE
+)
+NOW = Snapshot(
+    now_ns=100,
+    processors=2,
+    realtime=BUSY,
+    layer_ns=50,
+    share=0.0,
+    limits=Limits(slowdown=1.05, share=0.0),
+)
+
+
+def beside(**changes: object) -> Snapshot:
+    """The snapshot with other facts about the real-time work."""
+    return replace(NOW, realtime=replace(BUSY, **changes))  # type: ignore[arg-type]
+
+
+def job(job_class: JobClass, deadline_ns: int | None = None, sequence: int = 1) -> Job[None]:
+    return Job(sequence, "model", job_class, 0, deadline_ns, None)
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_best_effort_work_runs_while_there_is_no_other(policy: Policy) -> None:
+    assert policy.admits(replace(NOW, realtime=QUIET))
+
+
+@pytest.mark.parametrize("name", ["sequential", "shared"])
+def test_without_control_nothing_is_held_and_nothing_interrupts(name: str) -> None:
+    policy = POLICIES[name]
+    assert policy.admits(NOW)
+    assert not policy.interrupts(job(JobClass.REALTIME), job(JobClass.BESTEFFORT))
+
+
+@pytest.mark.parametrize("name", ["preemptive", "padded", "deadline"])
+def test_with_control_a_more_urgent_class_interrupts(name: str) -> None:
+    interrupts = POLICIES[name].interrupts
+    assert interrupts(job(JobClass.REALTIME), job(JobClass.NORMAL))
+    assert interrupts(job(JobClass.NORMAL), job(JobClass.BESTEFFORT, 1))
+    assert not interrupts(job(JobClass.NORMAL), job(JobClass.REALTIME))
+
+
+def test_only_the_sequential_policy_runs_everything_in_one_worker() -> None:
+    assert [name for name, policy in POLICIES.items() if not policy.separates] == ["sequential"]
+
+
+def test_preemptive_holds_whatever_is_known() -> None:
+    admits = POLICIES["preemptive"].admits
+    assert not admits(beside(slowdown=1.0, threads=1))
+    assert not admits(beside(trial=Trial.BESIDE))
+
+
+def test_padded_fills_what_a_run_on_fewer_processors_leaves() -> None:
+    admits = POLICIES["padded"].admits
+    assert admits(beside(threads=1))
+    assert not admits(beside(threads=2)), "no processor is left, and nothing is measured"
+
+
+def test_padded_takes_only_layers_that_end_with_the_run() -> None:
+    admits = POLICIES["padded"].admits
+    snapshot = beside(threads=1, end_ns=1_000)
+    assert admits(replace(snapshot, layer_ns=900))
+    assert not admits(replace(snapshot, layer_ns=901))
+    assert admits(replace(snapshot, layer_ns=None)), "that is how it becomes known"
+
+
+@pytest.mark.parametrize(("slowdown", "expected"), [(0.98, True), (1.05, True), (1.06, False)])
+def test_padded_keeps_to_the_measured_slowdown_however_many_processors_are_left(
+    slowdown: float, expected: bool
+) -> None:
+    for threads in (1, 2):
+        assert POLICIES["padded"].admits(beside(slowdown=slowdown, threads=threads)) is expected
+
+
+def test_padded_follows_a_trial_whatever_else_is_known() -> None:
+    admits = POLICIES["padded"].admits
+    assert not admits(beside(trial=Trial.ALONE, slowdown=1.0))
+    assert admits(beside(trial=Trial.BESIDE, slowdown=9.0))
+
+
+def test_deadline_lets_best_effort_work_in_while_there_is_time_to_spare() -> None:
+    admits = POLICIES["deadline"].admits
+    assert admits(beside(deadline_ns=1_900)), "twice the remaining 900 still fit"
+    assert not admits(beside(deadline_ns=1_899))
+    assert not admits(beside(deadline_ns=None))
+    assert not admits(beside(deadline_ns=10**9, end_ns=None))
+    assert admits(replace(beside(deadline_ns=1_899), now_ns=950)), "it is nearly done"
+
+
+def test_deadline_lets_the_earlier_of_a_class_interrupt() -> None:
+    interrupts = POLICIES["deadline"].interrupts
+    early, late = job(JobClass.NORMAL, 5), job(JobClass.NORMAL, 9)
+    assert interrupts(early, late)
+    assert not interrupts(late, early)
+    assert interrupts(late, job(JobClass.NORMAL))
+    first, second = job(JobClass.NORMAL, sequence=1), job(JobClass.NORMAL, sequence=2)
+    assert not interrupts(first, second)
+    assert not interrupts(job(JobClass.NORMAL, 5), job(JobClass.REALTIME))
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_minimum_share_is_given_whatever_the_policy_says(policy: Policy) -> None:
+    hungry = replace(NOW, limits=Limits(slowdown=1.05, share=0.2))
+    assert policy.admits(replace(hungry, share=0.19))
+    assert policy.admits(replace(hungry, share=0.2)) is policy.lets_run(hungry)
+
+
+def test_an_unknown_policy_is_refused_with_the_nearest_name() -> None:
+    assert find_policy(DEFAULT_POLICY).name == "padded"
+    with pytest.raises(InvalidConfigurationError, match="'Preemptiv', did you mean 'preemptive'"):
+        find_policy("Preemptiv")

@@ -1,0 +1,127 @@
+"""What runs take, what that predicts, and whom it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from brisk.errors import UnavailableError
+from brisk.scheduling.admission import predict, refuse_if_late, retry_hint
+from brisk.scheduling.policies import Trial
+from brisk.scheduling.profile import (
+    FIRST_TRIALS,
+    MOST_PROFILES,
+    TRIAL_INTERVAL,
+    ProfileTable,
+    RunProfile,
+)
+from brisk.scheduling.share import HALF_LIFE_NS, ShareMeter
+
+
+def learnt(alone_ns: list[int], beside_ns: list[int]) -> RunProfile:
+    profile = RunProfile()
+    for taken_ns in alone_ns:
+        profile.learn_run(taken_ns, beside=False)
+    for taken_ns in beside_ns:
+        profile.learn_run(taken_ns, beside=True)
+    return profile
+
+
+def test_nothing_is_predicted_from_nothing() -> None:
+    profile = RunProfile()
+    assert (profile.run_ns, profile.slowdown, profile.layer_ns(0)) == (None, None, None)
+
+
+def test_one_disturbed_run_changes_no_prediction() -> None:
+    profile = learnt([100, 101, 99, 10_000, 100], [])
+    assert profile.run_ns == 100
+
+
+def test_a_slowdown_is_the_ratio_of_medians_once_both_are_known() -> None:
+    assert learnt([100] * 3, [110] * 2).slowdown is None
+    assert learnt([100] * 3, [110, 110, 500]).slowdown == pytest.approx(1.1)
+
+
+def test_layers_are_averaged_and_another_number_of_them_begins_anew() -> None:
+    profile = RunProfile()
+    profile.learn_layers([100, 200])
+    profile.learn_layers([200, 200])
+    assert (profile.layer_ns(0), profile.layer_ns(1), profile.layer_ns(2)) == (120, 200, None)
+    profile.learn_layers([7])
+    assert (profile.layer_ns(0), profile.layer_ns(1)) == (7, None)
+
+
+def test_a_run_is_tried_alone_first_then_beside_and_rarely_again() -> None:
+    profile = RunProfile()
+    for trial in (Trial.ALONE, Trial.BESIDE):
+        for _ in range(FIRST_TRIALS):
+            assert profile.next_trial(1.05) is trial
+            profile.learn_run(100, beside=trial is Trial.BESIDE)
+    later = [profile.next_trial(1.05) for _ in range(10 * TRIAL_INTERVAL)]
+    assert later.count(Trial.ALONE) == 10
+    assert later.count(Trial.BESIDE) == 0
+
+
+def test_what_is_held_is_tried_beside_again_now_and_then() -> None:
+    profile = learnt([100] * FIRST_TRIALS, [300] * FIRST_TRIALS)
+    later = [profile.next_trial(1.05) for _ in range(10 * TRIAL_INTERVAL)]
+    assert (later.count(Trial.ALONE), later.count(Trial.BESIDE)) == (0, 10)
+
+
+def test_a_table_of_profiles_is_bounded_and_forgets_the_one_not_used_for_longest() -> None:
+    table = ProfileTable()
+    kept = table.find("kept")
+    for number in range(MOST_PROFILES - 1):
+        table.find(number)
+    assert table.find("kept") is kept
+    table.find("one more")
+    assert len(table) == MOST_PROFILES
+    assert table.find("kept") is kept
+    table.find(1).learn_run(5, beside=False)
+    assert (table.run_ns(1), table.run_ns(0)) == (5, None)
+
+
+def test_a_job_is_done_after_what_runs_and_what_goes_first() -> None:
+    prediction = predict(1_000, 1_500, [100, None, 200], 50)
+    assert prediction is not None
+    assert (prediction.start_ns, prediction.end_ns) == (1_800, 1_850)
+    late = predict(2_000, 1_500, [], 50)
+    assert late is not None
+    assert late.end_ns == 2_050, "what should have ended by now holds nothing up"
+    assert predict(1_000, None, [100], None) is None
+
+
+def test_a_deadline_that_cannot_be_met_is_refused_with_a_hint() -> None:
+    prediction = predict(0, 30_000_000, [10_000_000], 20_000_000)
+    refuse_if_late(0, 60_000_000, prediction)
+    refuse_if_late(0, None, prediction)
+    refuse_if_late(0, 1, None)
+    expected = (
+        r"time-out of 45\.5 ms cannot be met: .* free in 40\.0 ms .* takes 20\.0 ms; "
+        r"retry in 15 ms"
+    )
+    with pytest.raises(UnavailableError, match=expected):
+        refuse_if_late(0, 45_500_000, prediction)
+
+
+def test_a_hint_is_whole_milliseconds_and_never_none() -> None:
+    assert retry_hint(1) == "retry in 1 ms"
+    assert retry_hint(2_000_001) == "retry in 3 ms"
+    assert retry_hint(None) == "retry in 100 ms"
+
+
+def test_a_share_is_the_part_of_the_recent_time_in_which_work_ran() -> None:
+    meter = ShareMeter()
+    meter.run(0)
+    assert meter.share(1_000_000) == 1.0
+    meter.hold(1_000_000)
+    assert meter.share(4_000_000) == pytest.approx(0.25, abs=0.01)
+    meter.run(4_000_000)
+    assert meter.share(4_000_000 + 10 * HALF_LIFE_NS) == pytest.approx(1.0, abs=0.01)
+
+
+def test_time_without_work_does_not_count_as_held() -> None:
+    meter = ShareMeter()
+    meter.run(0)
+    meter.hold(1_000_000)
+    meter.rest()
+    assert meter.share(10**12) == 1.0
