@@ -47,6 +47,7 @@ def test_an_answer_says_how_long_it_took(shared_place: RuntimePlace, quick: Path
     assert result is not None
     assert 0 < result.execution_ns < 10**10
     assert 0 <= result.queue_ns < 10**10
+    assert 0 < time.monotonic_ns() - result.started_ns < 10**10
 
 
 def test_many_requests_at_once_are_answered_once_each(

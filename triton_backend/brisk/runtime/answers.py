@@ -25,11 +25,12 @@ def failure(request: int, error: Exception) -> Failure:
 
 
 def result(
-    request: Request, values: Mapping[str, Value], timing_ns: tuple[int, int]
+    request: Request, values: Mapping[str, Value], timing_ns: tuple[int, int, int]
 ) -> tuple[Region | None, Result]:
     """The values in the peer's arena, and the region to free when it has read them.
 
-    ``timing_ns``: time queued and time executing. Raises as ``write_tensors`` does.
+    ``timing_ns``: time queued, time executing, and when that began. Raises as ``write_tensors``
+    does.
     """
     region, records = write_tensors(values, request.peer.arena)
     return region, Result(request.record.request, records, *timing_ns)

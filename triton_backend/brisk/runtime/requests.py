@@ -130,7 +130,7 @@ class RequestTable:
         a record holds; the job is unanswered then.
         """
         request = job.payload
-        timing_ns = (started_ns - job.arrival_ns, finished_ns - started_ns)
+        timing_ns = (started_ns - job.arrival_ns, finished_ns - started_ns, started_ns)
         region, record = result(request, values, timing_ns)
         try:
             self._transport.send(request.peer, record)

@@ -142,12 +142,17 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The answer. Its regions stay the frontend's to read until it sends Release."""
+    """The answer. Its regions stay the frontend's to read until it sends Release.
+
+    ``started_ns``: when it was taken up for its first layer, a time of the monotonic clock,
+    which all processes of a machine share.
+    """
 
     request: int
     outputs: tuple[TensorRecord, ...]
     queue_ns: int
     execution_ns: int
+    started_ns: int
 
 
 @dataclass(frozen=True, slots=True)
