@@ -1,0 +1,92 @@
+"""`brisk bench preempt`: REEF's evaluation (sections 7.2 to 7.4) on this machine.
+
+Parts: `workloads` (DISB A to E and REAL through real servers, figure 11), `preemption` (latency
+until a real-time request runs, figures 12, 13 and 15), `pairs` (one network against another,
+figure 16), `equality` (answers with and without preemption, bit by bit).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from brisk_client.benchmarks.machine import describe_machine, installed_versions
+from brisk_client.disb.comparison import compare
+from brisk_client.disb.sides import POLICIES, RT_ONLY, TRITON
+from brisk_client.disb.workloads import REAL, WORKLOADS, read_real
+from brisk_client.report import Report, show, write_json
+
+PARTS = ("workloads",)
+
+NOTES = (
+    "latency counts from when a request was due; ratios are medians over rounds of a side's value "
+    "over RT-only's in the same round; times are of all rounds together",
+    "triton: Python backend with ONNX Runtime, two instances an entry, rate limiter with one "
+    "execution a core, real-time entries of priority 1 and best-effort ones of 100",
+)
+
+
+def run(
+    quick: bool = False,
+    parts: Sequence[str] = PARTS,
+    workloads: Sequence[str] = (*WORKLOADS, REAL),
+    sides: Sequence[str] = (RT_ONLY, *POLICIES, TRITON),
+    real: Path | None = None,
+    rounds: int = 3,
+    seconds: float = 6.0,
+) -> Report:
+    """Measure the parts wanted. ``real``: DISB's REAL.json; without it REAL is left out."""
+    threads = len(os.sched_getaffinity(0))
+    report = Report(
+        name="preempt",
+        machine={**describe_machine(), "threads": threads},
+        versions=installed_versions("torch", "onnxruntime", "tritonclient", "numpy"),
+        rows=[],
+        checks=[],
+        notes=list(NOTES),
+    )
+    if quick:
+        rounds, seconds = 1, 3.0
+    if "workloads" in parts:
+        wanted = {name: WORKLOADS[name] for name in workloads if name in WORKLOADS}
+        if REAL in workloads and real is not None:
+            wanted[REAL] = read_real(real)
+        elif REAL in workloads:
+            report.notes.append("REAL is left out: no trace file was given (--real FILE)")
+        if wanted:
+            compare(report, wanted, sides, rounds=rounds, seconds=seconds, threads=threads)
+    return report
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; the exit status is 0 where every check holds."""
+    parser = argparse.ArgumentParser(prog="brisk bench preempt", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short round")
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this; any number")
+    names = (*WORKLOADS, REAL)
+    parser.add_argument("--workload", action="append", choices=names, help="any number")
+    sides = (*POLICIES, TRITON)
+    parser.add_argument(
+        "--side", action="append", choices=sides, help="beside RT-only; any number"
+    )
+    parser.add_argument("--real", type=Path, metavar="FILE", help="DISB's REAL.json")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each run")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
+    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write the figures there")
+    chosen = parser.parse_args(arguments)
+    report = run(
+        chosen.quick,
+        chosen.part or PARTS,
+        chosen.workload or names,
+        (RT_ONLY, *(chosen.side or sides)),
+        chosen.real,
+        chosen.rounds,
+        chosen.seconds,
+    )
+    show(report)
+    if chosen.json:
+        write_json(report, chosen.json)
+    return 0 if report.ok else 1

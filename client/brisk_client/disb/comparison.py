@@ -1,0 +1,139 @@
+"""The workloads, side against side, in interleaved rounds (REEF, 7.2 and figure 11)."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+
+import grpc
+
+from brisk_client.disb.networks import NETWORKS
+from brisk_client.disb.sampling import Sample, sample, summarise_side
+from brisk_client.disb.sides import (
+    DEFAULT_POLICY,
+    RT_ONLY,
+    TRITON,
+    Side,
+    running_sides,
+)
+from brisk_client.disb.workloads import fit
+from brisk_client.report import Check, Report
+from brisk_client.workload.description import Continuous, Task, Workload
+from brisk_client.workload.requests import SERVICE, UNLIMITED, make_request, model_metadata
+
+WARM_UPS = 12
+"""Before the first round of a side: a worker tries thread counts in its first eight runs."""
+
+_CALIBRATION = 15
+
+MEAN_LIMIT, P99_LIMIT = 1.02, 1.10
+"""Of the default policy's real-time latency over RT-only's, on PROTECTED."""
+
+PROTECTED = ("C", "D", "E", "REAL")
+
+SHARES = {"A": 0.9, "C": 0.9, "D": 0.75, "E": 0.75}
+"""Least overall throughput of the default policy over that of ``shared``."""
+
+BASELINE_GAIN = 3.0
+"""Triton's real-time p99 over the default policy's, at least, on BASELINE_WORKLOADS."""
+
+BASELINE_WORKLOADS = ("C", "D")
+
+SEVERAL = 2.0
+"""Overall throughput over RT-only's, at least, on ROOMY (REEF: 3 to 7.7)."""
+
+ROOMY = ("E", "REAL")
+
+
+def compare(
+    report: Report,
+    workloads: Mapping[str, Workload],
+    sides: Sequence[str],
+    *,
+    rounds: int,
+    seconds: float,
+    threads: int,
+) -> None:
+    """Add a row for each workload and side, and the checks that these allow.
+
+    Raises WorkloadFailedError, ServerFailedError.
+    """
+    wanted = sorted(
+        {(t.model, t.job_class or "realtime") for w in workloads.values() for t in w.tasks}
+    )
+    with running_sides(sides, wanted, threads) as running:
+        alone_s = _calibrate(next(each for each in running if each.name == RT_ONLY))
+        report.notes.append(
+            "alone, ms (paper's): "
+            + ", ".join(f"{n} {s * 1e3:.1f} ({NETWORKS[n].paper_ms})" for n, s in alone_s.items())
+        )
+        for name, workload in workloads.items():
+            fitted, factor = fit(workload, alone_s, seconds)
+            report.notes.append(
+                f"{name}: arrivals {factor:.2f} times as far apart as in the paper, so that the "
+                "real-time clients need the same share of the machine"
+            )
+            samples = _measure(running, fitted, rounds)
+            for side in sides:
+                row = {"workload": name, "side": side, **summarise_side(samples, side)}
+                report.rows.append(row)
+    add_checks(report)
+
+
+def _measure(running: Sequence[Side], workload: Workload, rounds: int) -> dict[str, list[Sample]]:
+    samples: dict[str, list[Sample]] = {side.name: [] for side in running}
+    for number in range(rounds):
+        for side in running:
+            samples[side.name].append(sample(side, workload, 1 if number else WARM_UPS))
+    return samples
+
+
+def _calibrate(side: Side) -> dict[str, float]:
+    """Median latency of each network alone, one real-time request after the other."""
+    found = {}
+    with grpc.insecure_channel(side.server.grpc, options=UNLIMITED) as channel:
+        infer = channel.unary_unary(f"{SERVICE}ModelInfer")
+        for name in NETWORKS:
+            task = Task(name, name, Continuous(), job_class="realtime")
+            request = make_request(task, model_metadata(channel, task), 0)
+            times_s = []
+            for _ in range(WARM_UPS + _CALIBRATION):
+                before_s = time.monotonic()
+                infer(request, timeout=60.0)
+                times_s.append(time.monotonic() - before_s)
+            found[name] = statistics.median(times_s[WARM_UPS:])
+    return found
+
+
+def add_checks(report: Report) -> None:
+    """Checks of what the rows of ``report`` cover."""
+    rows = {(row["workload"], row["side"]): row for row in report.rows if "workload" in row}
+    for workload in dict.fromkeys(name for name, _ in rows):
+        ours = rows.get((workload, DEFAULT_POLICY))
+        if ours is None or "mean_ratio" not in ours:
+            continue
+        if workload in PROTECTED:
+            _at_most(
+                report, f"{workload}: real-time mean / RT-only", ours["mean_ratio"], MEAN_LIMIT
+            )
+            _at_most(report, f"{workload}: real-time p99 / RT-only", ours["p99_ratio"], P99_LIMIT)
+        shared = rows.get((workload, "shared"))
+        if shared is not None and workload in SHARES:
+            share = ours["per_s"] / shared["per_s"]
+            _at_least(report, f"{workload}: throughput / shared", share, SHARES[workload])
+        if workload in ROOMY:
+            gain = ours["throughput_ratio"]
+            _at_least(report, f"{workload}: throughput / RT-only", gain, SEVERAL)
+        baseline = rows.get((workload, TRITON))
+        if baseline is not None and "p99_ms" in baseline and workload in BASELINE_WORKLOADS:
+            gain = baseline["p99_ms"] / ours["p99_ms"]
+            _at_least(report, f"{workload}: Triton's real-time p99 / ours", gain, BASELINE_GAIN)
+
+
+def _at_most(report: Report, name: str, value: float, limit: float) -> None:
+    report.checks.append(Check(name, round(value, 3), f"<= {limit:g}", value <= limit))
+
+
+def _at_least(report: Report, name: str, value: float, limit: float) -> None:
+    report.checks.append(Check(name, round(value, 3), f">= {limit:g}", value >= limit))

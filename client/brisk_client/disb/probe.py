@@ -1,0 +1,184 @@
+"""Preemption latency at the wire: from a real-time request's arrival to its first layer.
+
+A frontend's own connection to a real runtime, without Triton and without a network between: one
+best-effort run is in flight at any time, and a real-time request arrives at a random moment of
+it. Both ends read the same monotonic clock, so the latency is the difference of two readings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from brisk.errors import BriskError
+from brisk.frontend.connection import Connection
+from brisk.frontend.model_load import ModelDescription
+from brisk.frontend.pending import OutputReader, Reply
+from brisk.wire.place import RuntimePlace
+from brisk.wire.records import Result
+
+ANSWER_TIMEOUT_S = 120.0
+
+IDLE_EXIT_S = "0.2"
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One request; times of the monotonic clock. ``outputs``: the answer's bytes."""
+
+    submitted_ns: int
+    started_ns: int
+    answered_ns: int
+    execution_ns: int
+    outputs: bytes
+
+    @property
+    def preemption_ns(self) -> int:
+        """Arrival at the frontend to the first layer."""
+        return self.started_ns - self.submitted_ns
+
+    @property
+    def total_ns(self) -> int:
+        return self.answered_ns - self.submitted_ns
+
+
+class _TimedReply(Reply):
+    def __init__(self) -> None:
+        self._answered = threading.Event()
+        self._result: Result | None = None
+        self._error: BriskError | None = None
+        self.answered_ns = 0
+        self.outputs = b""
+
+    @property
+    def is_answered(self) -> bool:
+        return self._answered.is_set()
+
+    def succeed(self, result: Result, read: OutputReader) -> None:
+        self.answered_ns = time.monotonic_ns()
+        self._result = result
+        self.outputs = b"".join(bytes(read(output)) for output in result.outputs)
+        self._answered.set()
+
+    def fail(self, error: BriskError) -> None:
+        self._error = error
+        self._answered.set()
+
+    def wait(self) -> Result:
+        """Raises the request's error, TimeoutError where no answer comes."""
+        if not self._answered.wait(ANSWER_TIMEOUT_S):
+            raise TimeoutError(f"no answer in {ANSWER_TIMEOUT_S:g} s")
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+
+class ProbedModel:
+    """A model of a probed runtime, asked with one fixed input. Used by one thread at a time."""
+
+    def __init__(self, connection: Connection, shape: tuple[int, ...], output: str) -> None:
+        self._connection = connection
+        self._input = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        self._output = output
+
+    def submit(self, job_class: str) -> tuple[int, _TimedReply]:
+        """Send a request; when, and where its answer comes."""
+        reply = _TimedReply()
+        array = self._input
+        staged = self._connection.stage([("x", "FP32", array.shape, array.nbytes)])
+        memory = np.frombuffer(self._connection.memory(staged.inputs[0].region), np.float32)
+        np.copyto(memory, array.reshape(-1))
+        submitted_ns = time.monotonic_ns()
+        self._connection.submit(staged, (self._output,), job_class, None, reply)
+        return submitted_ns, reply
+
+    def ask(self, job_class: str) -> Timed:
+        return finish(*self.submit(job_class))
+
+
+def finish(submitted_ns: int, reply: _TimedReply) -> Timed:
+    """Wait for an answer."""
+    result = reply.wait()
+    return Timed(
+        submitted_ns, result.started_ns, reply.answered_ns, result.execution_ns, reply.outputs
+    )
+
+
+@contextlib.contextmanager
+def probed_runtime(
+    models: Mapping[str, onnx.ModelProto], variables: Mapping[str, str]
+) -> Iterator[dict[str, ProbedModel]]:
+    """A runtime of its own with ``models`` loaded (input ``x``, one output), by name.
+
+    ``variables``: added to the environment that the runtime starts with.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="brisk-probe-") as folder,
+        contextlib.ExitStack() as on,
+    ):
+        place = RuntimePlace(Path(folder) / "runtime", "cpu")
+        on.callback(_wait_until_gone, place)
+        on.enter_context(_environment({**variables, "BRISK_IDLE_EXIT_S": IDLE_EXIT_S}))
+        probed = {}
+        for name, model in models.items():
+            file = Path(folder) / f"{name}.onnx"
+            onnx.save(model, file)
+            description = ModelDescription(name, 1, str(file), 0, False, 100, "normal")
+            connection = Connection(place, description, lambda level, text: None)
+            connection.open()
+            on.callback(connection.close)
+            declared = model.graph.input[0].type.tensor_type.shape
+            shape = tuple(size.dim_value for size in declared.dim)
+            probed[name] = ProbedModel(connection, shape, model.graph.output[0].name)
+        yield probed
+
+
+def preempt_at_random(
+    urgent: ProbedModel, background: ProbedModel, count: int, seed: int
+) -> tuple[list[Timed], list[Timed]]:
+    """``count`` real-time requests, each at a random moment of a best-effort run in flight.
+
+    The real-time ones, and the best-effort runs that they met.
+    """
+    source = random.Random(seed)
+    urgent_ones, background_ones = [], []
+    alone_ns = min(background.ask("besteffort").total_ns for _ in range(3))
+    for _ in range(count):
+        pending = background.submit("besteffort")
+        time.sleep(source.random() * 0.9 * alone_ns / 1e9)
+        urgent_ones.append(urgent.ask("realtime"))
+        background_ones.append(finish(*pending))
+    return urgent_ones, background_ones
+
+
+@contextlib.contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """What a runtime started within finds in its environment."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _wait_until_gone(place: RuntimePlace) -> None:
+    """Until the runtime has ended, as it does when nobody is connected, and cleaned up."""
+    deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
+    while place.directory.exists() and time.monotonic() < deadline_s:
+        time.sleep(0.02)

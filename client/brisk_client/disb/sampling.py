@@ -1,0 +1,99 @@
+"""One run of one workload on one side, and what several of them say together."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brisk_client.disb.sides import RT_ONLY, Side
+from brisk_client.workload.description import Workload
+from brisk_client.workload.rows import OK, read_rows
+from brisk_client.workload.runner import run_workload
+
+REALTIME = "realtime"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run. ``latency_ms``: of the answered real-time requests, from when they were due.
+
+    ``per_s``: answers of all classes. ``lag_p99_ms``, ``generator_share``: how late the load
+    generator of the real-time clients was, and the share of one core that all generators used.
+    """
+
+    latency_ms: tuple[float, ...]
+    per_s: float
+    dropped: int
+    failed: int
+    lag_p99_ms: float
+    generator_share: float
+
+
+def sample(side: Side, workload: Workload, warm_ups: int) -> Sample:
+    """Run the workload on the side. Raises WorkloadFailedError."""
+    asked = side.fit(workload)
+    with tempfile.TemporaryDirectory(prefix="brisk-rows-") as folder:
+        rows = Path(folder) / "rows.csv"
+        outcome = run_workload(asked, side.server.grpc, rows=rows, warm_ups=warm_ups)
+        latency_ms = tuple(
+            row.latency_ns / 1e6
+            for row in read_rows(rows)
+            if row.job_class == REALTIME and row.status == OK
+        )
+    realtime = outcome.of_class(REALTIME)
+    return Sample(
+        latency_ms=latency_ms,
+        per_s=outcome.per_s(),
+        dropped=realtime.dropped,
+        failed=sum(task.failed for task in outcome.tasks),
+        lag_p99_ms=(realtime.lag.quantile_ns(0.99) or 0.0) / 1e6,
+        generator_share=sum(g.processor_s for g in outcome.generators) / outcome.duration_s,
+    )
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Nearest rank. Precondition: at least one value."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def summarise_side(samples: Mapping[str, Sequence[Sample]], name: str) -> dict[str, Any]:
+    """Columns of side ``name``: its times over all rounds, and ratios to RT-only.
+
+    Ratios are medians over rounds of the side's value over RT-only's in the same round.
+    """
+    own, base = samples[name], samples[RT_ONLY]
+    pooled = [value for each in own for value in each.latency_ms]
+    row: dict[str, Any] = {"realtime_answers": len(pooled)}
+    if pooled:
+        row |= {
+            "mean_ms": statistics.fmean(pooled),
+            "p50_ms": quantile(pooled, 0.5),
+            "p99_ms": quantile(pooled, 0.99),
+            "p999_ms": quantile(pooled, 0.999),
+            "mean_ratio": _ratio(own, base, statistics.fmean),
+            "p99_ratio": _ratio(own, base, lambda values: quantile(values, 0.99)),
+        }
+    row |= {
+        "per_s": statistics.median(each.per_s for each in own),
+        "throughput_ratio": statistics.median(
+            each.per_s / alone.per_s for each, alone in zip(own, base, strict=True)
+        ),
+        "dropped": sum(each.dropped for each in own),
+        "failed": sum(each.failed for each in own),
+        "lag_p99_ms": statistics.median(each.lag_p99_ms for each in own),
+        "generator_share": statistics.median(each.generator_share for each in own),
+    }
+    return row
+
+
+def _ratio(own: Sequence[Sample], base: Sequence[Sample], value: Any) -> float:
+    return statistics.median(
+        value(each.latency_ms) / value(alone.latency_ms)
+        for each, alone in zip(own, base, strict=True)
+        if each.latency_ms and alone.latency_ms
+    )

@@ -1,0 +1,80 @@
+"""What is compared: Brisk under each policy, real-time clients alone, and Triton as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from brisk_client.benchmarks.served_server import BenchmarkServer, benchmark_server
+from brisk_client.disb.repositories import (
+    TRITON_OPTIONS,
+    baseline_name,
+    write_brisk,
+    write_models,
+    write_triton,
+)
+from brisk_client.disb.workloads import realtime_only
+from brisk_client.workload.description import Workload
+
+POLICY_VARIABLE = "BRISK_POLICY"
+
+RT_ONLY = "RT-only"
+"""The real-time clients alone, on the server of the default policy."""
+
+TRITON = "triton"
+"""Python backend with ONNX Runtime, two instances, Triton's rate limiter and priorities."""
+
+DEFAULT_POLICY = "padded"
+
+POLICIES = ("sequential", "shared", "preemptive", "padded", "deadline")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One competitor with its running server."""
+
+    name: str
+    server: BenchmarkServer
+
+    def fit(self, workload: Workload) -> Workload:
+        """The workload as this side is asked it."""
+        if self.name == RT_ONLY:
+            return realtime_only(workload)
+        if self.name == TRITON:
+            tasks = tuple(
+                replace(t, model=baseline_name(t.model, t.job_class or "realtime"))
+                for t in workload.tasks
+            )
+            return replace(workload, tasks=tasks)
+        return workload
+
+
+@contextlib.contextmanager
+def running_sides(
+    names: Sequence[str], wanted: Sequence[tuple[str, str]], threads: int
+) -> Iterator[list[Side]]:
+    """A server for each policy among ``names`` (RT_ONLY shares the default policy's) and TRITON.
+
+    ``wanted``: networks and classes that the baseline has to serve. Servers that nobody asks
+    sleep. Raises ServerFailedError where one does not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="brisk-disb-") as folder, contextlib.ExitStack() as on:
+        root = Path(folder)
+        files = write_models(root / "models")
+        write_brisk(root / "brisk", files)
+        servers: dict[str, BenchmarkServer] = {}
+        options = ["--disable-auto-complete-config"]
+        for policy in dict.fromkeys(DEFAULT_POLICY if n == RT_ONLY else n for n in names):
+            if policy != TRITON:
+                variables = {"BRISK_THREADS": str(threads), POLICY_VARIABLE: policy}
+                server = benchmark_server(root / "brisk", variables, options)
+                servers[policy] = on.enter_context(server)
+        if TRITON in names:
+            write_triton(root / "triton", files, wanted, threads)
+            variables = {"OMP_NUM_THREADS": str(threads)}
+            server = benchmark_server(root / "triton", variables, [*options, *TRITON_OPTIONS])
+            servers[TRITON] = on.enter_context(server)
+        yield [Side(n, servers[DEFAULT_POLICY if n == RT_ONLY else n]) for n in names]
