@@ -81,7 +81,7 @@ class _Writer:
 
 def build_resnet(width: int = 32, depths: tuple[int, ...] = (6, 16, 72, 6)) -> onnx.ModelProto:
     """Bottleneck blocks (He et al., 2015), 100 of them where ResNet-152 has 50."""
-    net = _Writer("resnet", 72)
+    net = _Writer("resnet", 96)
     value = net.pool(net.relu(net.convolution(net.value, 3, width, 7, stride=2)))
     inputs = width
     for stage, depth in enumerate(depths):
@@ -131,7 +131,7 @@ def build_vgg(width: int = 24, depths: tuple[int, ...] = (9, 9, 9, 9, 9)) -> onn
     return net.classify(value, inputs)
 
 
-def build_inception(width: int = 96, blocks: int = 15) -> onnx.ModelProto:
+def build_inception(width: int = 112, blocks: int = 15) -> onnx.ModelProto:
     """Four branches a block (Szegedy et al., 2015, figure 5), joined."""
     net = _Writer("inception", 64)
     value = net.relu(net.convolution(net.value, 3, width, 3, stride=2))

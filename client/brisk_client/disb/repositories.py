@@ -54,8 +54,8 @@ def write_triton(
         priority = 1 if job_class == "realtime" else 100
         text = (
             'backend: "python"\n'
-            f"instance_group [ {{ count: {INSTANCES} kind: KIND_CPU rate_limiter {{ "
-            f'resources [ {{ name: "core" count: 1 global: true }} ] priority: {priority} }} }} ]\n'
+            f"instance_group [ {{ count: {INSTANCES} kind: KIND_CPU rate_limiter {{ resources "
+            f'[ {{ name: "core" count: 1 global: true }} ] priority: {priority} }} }} ]\n'
         )
         (folder.parent / "config.pbtxt").write_text(text + _tensors(files[name]))
 
