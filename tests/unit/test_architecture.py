@@ -113,6 +113,8 @@ def test_what_runs_in_the_stub_needs_the_standard_library_and_numpy_alone(layer:
         ("server", "torch"),
         ("scheduling", "torch"),
         ("scheduling", "numpy"),
+        ("planning", "torch"),
+        ("planning", "numpy"),
         ("wire", "triton_python_backend_utils"),
     ],
 )

@@ -1,0 +1,140 @@
+"""Queries in virtual time: replanning when nodes answer early, or late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypothesis import given, strategies
+
+from brisk.planning import (
+    POLICIES,
+    Dag,
+    Execution,
+    Policy,
+    Query,
+    Replanning,
+    split_equally,
+    split_in_proportion,
+)
+from unit.planning.plans import MS, chains, dags, node
+
+TRAFFIC = Dag(
+    (
+        node("detect", (0.911, 27), (0.941, 54)),
+        node("face", (0.976, 36), (0.981, 58), (0.991, 110), after=("detect",)),
+    )
+)
+
+
+def serve(query: Query, dag: Dag, taken_ns: Mapping[str, int], start_ns: int = 0) -> int:
+    """Run all nodes one after the other, each for its time; the end."""
+    now_ns = start_ns
+    for each in dag.nodes:
+        query.begin(each.name, now_ns)
+        now_ns += taken_ns[each.name]
+        query.finish(each.name, now_ns)
+    return now_ns
+
+
+def test_the_paper_s_early_answer_buys_a_better_second_network() -> None:
+    """GATI 5.1: 80 ms, the detector answers after 20, 60 are left."""
+    static = Query(TRAFFIC, 80 * MS, 0, split_equally, Replanning.STATIC)
+    incremental = Query(TRAFFIC, 80 * MS, 0, split_equally)
+    for query in (static, incremental):
+        assert query.begin("detect", 0).variant.name == "27 ms"
+        assert query.finish("detect", 20 * MS) == 20 * MS, "saved of its 40"
+    assert static.begin("face", 20 * MS).variant.name == "36 ms"
+    assert incremental.begin("face", 20 * MS).variant.name == "58 ms"
+
+
+def test_a_late_node_makes_the_next_one_hurry() -> None:
+    query = Query(TRAFFIC, 160 * MS, 1000, split_equally)
+    assert query.plan["face"].variant.name == "58 ms"
+    query.begin("detect", 1000)
+    assert query.finish("detect", 1000 + 120 * MS) == -40 * MS
+    assert query.begin("face", 1000 + 120 * MS).variant.name == "36 ms"
+
+
+def test_a_query_past_its_time_ends_as_fast_as_it_can() -> None:
+    query = Query(TRAFFIC, 50 * MS, 0, split_in_proportion)
+    query.begin("detect", 0)
+    query.finish("detect", 300 * MS)
+    choice = query.begin("face", 300 * MS)
+    assert choice.variant.name == "36 ms"
+    assert choice.budget_ns < 0
+
+
+@given(chains(), strategies.integers(1, 400), strategies.data())
+def test_what_is_left_over_is_shared_as_pseudocode_1_shares_it(
+    dag: Dag, objective_ms: int, data: strategies.DataObject
+) -> None:
+    """The literal form, budgets plus shares of what was saved, on chains, for both splits."""
+    for policy, weigh in (
+        (split_equally, lambda each: 1),
+        (split_in_proportion, lambda each: each.slowest_ns),
+    ):
+        query = Query(dag, objective_ms * MS, 0, policy)
+        total = sum(weigh(each) for each in dag.nodes)
+        budgets = {each.name: objective_ms * MS * weigh(each) / total for each in dag.nodes}
+        now_ns = 0
+        for place, each in enumerate(dag.nodes):
+            choice = query.begin(each.name, now_ns)
+            assert abs(choice.budget_ns - budgets[each.name]) <= len(dag.nodes)
+            took_ns = data.draw(strategies.integers(0, 100 * MS))
+            now_ns += took_ns
+            saved_ns = query.finish(each.name, now_ns)
+            behind = dag.nodes[place + 1 :]
+            weight = sum(weigh(other) for other in behind)
+            for other in behind:
+                budgets[other.name] += saved_ns * weigh(other) / weight
+
+
+@given(dags(), strategies.integers(0, 300), strategies.sampled_from(list(POLICIES.values())))
+def test_nodes_that_take_what_was_planned_leave_the_objective_kept(
+    dag: Dag, objective_ms: int, policy: Policy
+) -> None:
+    """If the first plan fits, replanning never breaks it: every later one fits, too."""
+    query = Query(dag, objective_ms * MS, 0, policy)
+    first = query.plan.values()
+    fits = all(choice.variant.latency.full_ns <= choice.budget_ns for choice in first)
+    now_ns = 0
+    for each in dag.nodes:
+        now_ns += query.begin(each.name, now_ns).variant.latency.full_ns
+        query.finish(each.name, now_ns)
+    if fits:
+        assert now_ns <= objective_ms * MS
+
+
+@given(dags(), strategies.integers(0, 300), strategies.data())
+def test_a_static_plan_is_kept_whatever_happens(
+    dag: Dag, objective_ms: int, data: strategies.DataObject
+) -> None:
+    query = Query(dag, objective_ms * MS, 0, split_equally, Replanning.STATIC)
+    planned = dict(query.plan)
+    now_ns = 0
+    for each in dag.nodes:
+        assert query.begin(each.name, now_ns) == planned[each.name]
+        now_ns += data.draw(strategies.integers(0, 100 * MS))
+        query.finish(each.name, now_ns)
+
+
+def test_branches_of_a_fork_run_at_the_same_time_on_machines_of_their_own() -> None:
+    """Virtual time, in parallel: the join has what the slower branch leaves."""
+    dag = Dag(
+        (
+            node("detect", (0.9, 20)),
+            node("left", (0.8, 10), (0.9, 40), after=("detect",)),
+            node("right", (0.8, 10), (0.9, 60), after=("detect",)),
+            node("join", (0.7, 5), (0.9, 30), after=("left", "right")),
+        )
+    )
+    query = Query(dag, 120 * MS, 0, split_equally, execution=Execution.PARALLEL)
+    query.begin("detect", 0)
+    query.finish("detect", 10 * MS)
+    assert query.begin("left", 10 * MS).budget_ns == 55 * MS
+    assert query.begin("right", 10 * MS).budget_ns == 55 * MS
+    query.finish("left", 50 * MS)
+    query.finish("right", 20 * MS)
+    join = query.begin("join", 50 * MS)
+    assert join.budget_ns == 70 * MS
+    assert join.variant.name == "30 ms"

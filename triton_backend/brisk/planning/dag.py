@@ -1,0 +1,97 @@
+"""The shape of a query: nodes, what each waits for, and the networks that may do its work."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from brisk.errors import InvalidModelError
+from brisk.planning.latency import Latency
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One network for a node's task. ``accuracy``: share of right answers, 0 to 1."""
+
+    name: str
+    accuracy: float
+    latency: Latency
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """``after``: names of the nodes whose outputs it reads. ``variants``: at least one."""
+
+    name: str
+    variants: tuple[Variant, ...]
+    after: tuple[str, ...] = ()
+
+    @property
+    def slowest_ns(self) -> int:
+        """The maximum execution time among its variants: C_i of GATI's equation 4."""
+        return max(variant.latency.full_ns for variant in self.variants)
+
+
+class Execution(Enum):
+    """Who computes the nodes of one query.
+
+    PARALLEL: each node has a machine of its own, as in GATI; nodes of different branches run at
+    the same time. SERIAL: one processor takes one node after the other, as Brisk's worker does;
+    the critical path is the sum of all nodes.
+    """
+
+    PARALLEL = "parallel"
+    SERIAL = "serial"
+
+
+@dataclass(frozen=True, slots=True)
+class Dag:
+    """Nodes in an order in which they can run. Raises InvalidModelError where there is none."""
+
+    nodes: tuple[Node, ...]
+    _by_name: Mapping[str, Node] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        names: dict[str, Node] = {}
+        for node in self.nodes:
+            missing = [name for name in node.after if name not in names]
+            if missing or node.name in names or not node.variants:
+                raise InvalidModelError(
+                    f"node '{node.name}' has no variant, is there twice, or comes before "
+                    f"{missing or 'itself'}"
+                )
+            names[node.name] = node
+        object.__setattr__(self, "_by_name", names)
+
+    def node(self, name: str) -> Node:
+        return self._by_name[name]
+
+    def without(self, names: Collection[str]) -> Dag:
+        """What is left to run once ``names`` have run, or have at least begun."""
+        return Dag(
+            tuple(
+                Node(node.name, node.variants, tuple(n for n in node.after if n not in names))
+                for node in self.nodes
+                if node.name not in names
+            )
+        )
+
+    def heaviest_paths(self, weights: Mapping[str, int], execution: Execution) -> dict[str, int]:
+        """For each node the greatest sum of weights of a path through it, the node's included.
+
+        A path leads from a node that waits for none to one that none waits for. A serial
+        execution has one path, with all nodes.
+        """
+        if execution is Execution.SERIAL:
+            return dict.fromkeys(weights, sum(weights.values()))
+        upstream: dict[str, int] = {}
+        for node in self.nodes:
+            before = max((upstream[name] for name in node.after), default=0)
+            upstream[node.name] = before + weights[node.name]
+        downstream = dict.fromkeys(weights, 0)
+        for node in reversed(self.nodes):
+            behind = downstream[node.name] + weights[node.name]
+            for name in node.after:
+                downstream[name] = max(downstream[name], behind)
+        return {name: upstream[name] + downstream[name] for name in upstream}

@@ -1,0 +1,64 @@
+"""One query on its way through its nodes, after GATI's Pseudocode 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from brisk.planning.choosing import Choice, Policy
+from brisk.planning.dag import Dag, Execution
+
+
+class Replanning(Enum):
+    """STATIC: the plan made at the start is kept. INCREMENTAL: it is made anew for what is left
+    whenever a node begins, with the time that earlier nodes left over or took too much."""
+
+    STATIC = "static"
+    INCREMENTAL = "incremental"
+
+
+class Query:
+    """Times are of one clock, in ns. Not thread-safe.
+
+    Pseudocode 1 adds what a finished node saved to the budgets of the nodes behind it, by the
+    policy's own shares. For both splits that equals splitting the time that is left over the
+    nodes that are left, which is what is done here; it holds for other policies too, and where
+    time was lost instead of saved.
+    """
+
+    def __init__(
+        self,
+        dag: Dag,
+        objective_ns: int,
+        started_ns: int,
+        policy: Policy,
+        replanning: Replanning = Replanning.INCREMENTAL,
+        execution: Execution = Execution.SERIAL,
+    ) -> None:
+        self._left = dag
+        self._due_ns = started_ns + objective_ns
+        self._policy = policy
+        self._replanning = replanning
+        self._execution = execution
+        self._plan = policy(dag, objective_ns, execution)
+        self._begun: dict[str, tuple[Choice, int]] = {}
+
+    @property
+    def plan(self) -> Mapping[str, Choice]:
+        """The latest choice for every node; final for those that have begun."""
+        return self._plan
+
+    def begin(self, name: str, now_ns: int) -> Choice:
+        """The choice for a node that runs now. Precondition: the nodes before it have run."""
+        if self._replanning is Replanning.INCREMENTAL:
+            left_ns = self._due_ns - now_ns
+            self._plan = {**self._plan, **self._policy(self._left, left_ns, self._execution)}
+        choice = self._plan[name]
+        self._begun[name] = (choice, now_ns)
+        self._left = self._left.without({name})
+        return choice
+
+    def finish(self, name: str, now_ns: int) -> int:
+        """The node's saved latency: its budget less what it took; negative where it took more."""
+        choice, begun_ns = self._begun[name]
+        return choice.budget_ns - (now_ns - begun_ns)
