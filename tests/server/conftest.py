@@ -7,25 +7,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import signal
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from running import SAMPLES, StartServer, running_server
 
 from brisk.server.backend_directory import assemble
 from brisk.server.launch import TritonServer
 from brisk.server.locate import ServerInstallation, locate_server
 from brisk_client.samples.expectations import is_current
-
-SAMPLES = Path(__file__).resolve().parents[2] / "model_repository"
-_RUNTIME_END_TIMEOUT_S = 10.0
-
-StartServer = Callable[..., TritonServer]
 
 
 @pytest.fixture(scope="session")
@@ -37,76 +28,6 @@ def installation() -> ServerInstallation:
 def backends(tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation) -> Path:
     """A backend directory with Brisk as ``brisk`` and as ``onnxruntime``."""
     return assemble(tmp_path_factory.mktemp("backends"), installation)
-
-
-@contextlib.contextmanager
-def private_runtime() -> Iterator[Path]:
-    """A runtime directory, which the runtime makes; its path is short, as a socket's must be.
-
-    Whatever process of the runtime still lives when its server is gone is ended here.
-    """
-    parent = Path(tempfile.mkdtemp(prefix="brisk-test-"))
-    directory = parent / "runtime"
-    try:
-        yield directory
-    finally:
-        end_processes(directory)
-        shutil.rmtree(parent)
-
-
-def processes_of(runtime_directory: Path) -> list[int]:
-    """Processes that were started with ``$BRISK_RUNTIME_DIR`` set to the directory."""
-    marker = f"BRISK_RUNTIME_DIR={runtime_directory}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if marker in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
-
-
-def runtime_directory(server: TritonServer) -> Path:
-    """The ``$BRISK_RUNTIME_DIR`` that a running server was started with."""
-    variables = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
-    value = next(variable for variable in variables if variable.startswith(b"BRISK_RUNTIME_DIR="))
-    return Path(os.fsdecode(value.partition(b"=")[2]))
-
-
-def end_processes(runtime_directory: Path) -> None:
-    """End what ``processes_of`` finds: SIGTERM, and SIGKILL after a time-out."""
-    deadline_s = time.monotonic() + _RUNTIME_END_TIMEOUT_S
-    signal_number = signal.SIGTERM
-    while remaining := processes_of(runtime_directory):
-        for process in remaining:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal_number)
-        if time.monotonic() > deadline_s:
-            signal_number = signal.SIGKILL
-        time.sleep(0.1)
-
-
-@contextlib.contextmanager
-def running_server(
-    installation: ServerInstallation,
-    repository: Path,
-    backends: Path,
-    log: Path,
-    options: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
-) -> Iterator[TritonServer]:
-    """A ready server with a private runtime. Clients must be closed before it ends."""
-    with private_runtime() as runtime:
-        variables = {**os.environ, "BRISK_RUNTIME_DIR": str(runtime), **(environment or {})}
-        with TritonServer(
-            installation,
-            repository,
-            backends,
-            log=log,
-            options=["--exit-timeout-secs=10", *options],
-            environment=variables,
-        ) as server:
-            yield server
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import running_server
 from entries import identity, make_model, write_entry
 from onnx import TensorProto, helper
+from running import running_server
 
 from brisk.server.launch import TritonServer
 from brisk.server.locate import ServerInstallation

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clients import Load, clients_at_work
-from conftest import private_runtime, processes_of, running_server, runtime_directory
 from entries import deep, doubled, write_entry
+from running import private_runtime, processes_of, running_server, runtime_directory
 
 from brisk.server.launch import TritonServer
 from brisk.server.locate import ServerInstallation

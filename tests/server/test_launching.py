@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from conftest import StartServer, private_runtime
+from running import StartServer, private_runtime
 
 from brisk.server.backend_directory import assemble
 from brisk.server.launch import ServerFailedError, TritonServer, server_environment

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from conftest import processes_of, running_server, runtime_directory
 from entries import deep, doubled, identity, make_model, write_entry
 from onnx import TensorProto, helper, numpy_helper
+from running import processes_of, running_server, runtime_directory
 from tritonclient import http
 from tritonclient.utils import InferenceServerException
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import running_server
 from entries import deep, doubled, write_entry
+from running import running_server
 from tritonclient.utils import InferenceServerException
 
 from brisk.server.launch import TritonServer

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from clients import clients_at_work
-from conftest import StartServer, processes_of, runtime_directory
 from entries import deep, write_entry
+from running import StartServer, processes_of, runtime_directory
 
 from brisk.server.launch import TritonServer
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import running_server
 from entries import deep, deep_answer, doubled, make_model, write_entry
 from onnx import TensorProto, helper
+from running import running_server
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 

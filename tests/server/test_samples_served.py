@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import SAMPLES, StartServer, private_runtime
+from running import SAMPLES, StartServer, private_runtime
 
 from brisk.server.launch import TritonServer
 from brisk_client.demo import query_samples

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import running_server
 from entries import doubled, write_entry
+from running import running_server
 from tritonclient import http
 from tritonclient.utils import shared_memory
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import StartServer
 from entries import deep, doubled, write_entry
+from running import StartServer
 from tritonclient import grpc
 
 from brisk.server.launch import TritonServer
