@@ -13,6 +13,9 @@ from tritonclient import grpc, http, utils
 Parameters = Mapping[str, "str | int | bool"]
 
 
+EXAMPLE_SIZE = 64
+
+
 class Transport(str, Enum):
     HTTP = "HTTP"
     GRPC = "gRPC"
@@ -59,6 +62,33 @@ class InferenceClient:
             **timeout,
         )
         return {name: result.as_numpy(name) for name in self._output_names(result)}
+
+    def example_inputs(self, model: str) -> dict[str, np.ndarray]:
+        """Arrays that fit ``model``: 1 for a first size that is free, EXAMPLE_SIZE for others.
+
+        Raises ValueError for an input of a type that numpy does not have.
+        """
+        if self.transport is Transport.HTTP:
+            metadata = self._client.get_model_metadata(model)
+        else:
+            metadata = self._client.get_model_metadata(model, as_json=True)
+        random = np.random.default_rng(0)
+        inputs = {}
+        for described in metadata["inputs"]:
+            sizes = [int(size) for size in described["shape"]]
+            shape = [
+                size if size > 0 else EXAMPLE_SIZE if position else 1
+                for position, size in enumerate(sizes)
+            ]
+            dtype = utils.triton_to_np_dtype(described["datatype"])
+            if dtype is None or np.dtype(dtype).kind not in "biuf":
+                raise ValueError(f"input '{described['name']}' is of {described['datatype']}")
+            inputs[described["name"]] = (
+                random.standard_normal(shape).astype(dtype)
+                if np.dtype(dtype).kind == "f"
+                else np.ones(shape, dtype)
+            )
+        return inputs
 
     def _input(self, name: str, array: np.ndarray) -> Any:
         """A bfloat16 array (ml_dtypes) is sent as BF16; everything else by its numpy type."""

@@ -22,7 +22,8 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "command", ["serve", "install", "config", "explain", "status", "bench", "workload", "demo"]
+    "command",
+    ["serve", "install", "config", "explain", "status", "trace", "bench", "workload", "demo"],
 )
 def test_every_command_has_help(command: str) -> None:
     answer = run(command, "--help")

@@ -31,6 +31,7 @@ from unit.runtime.runtime_process import (
     worker_of,
 )
 
+LANES = ("queue", "layers", "requests", "load lane")
 ROW = np.ones((1, 4), np.float32)
 
 
@@ -112,6 +113,27 @@ def test_looking_starts_no_worker_and_shows_all_that_live(
         assert [each.status().role for each in observers[1:]] == ["foreground", "background"]
         for observer in observers:
             observer.close()
+
+
+def test_a_trace_has_the_wait_the_layers_and_the_answer_of_each_request(
+    place: RuntimePlace, quick: Path, slow: Path
+) -> None:
+    with opened(place, describe(quick)) as connection:
+        infer(connection, ROW)
+        with Observer(place, Role.FOREGROUND) as observer:
+            observer.begin_trace()
+            with opened(place, describe(slow)):
+                infer(connection, ROW)
+            spans = observer.end_trace()
+            infer(connection, ROW)
+            assert observer.end_trace() == []
+    lanes = {lane: [span for span in spans if span.lane == lane] for lane in LANES}
+    (wait,), (layer,), (request,), (load,) = lanes.values()
+    assert wait.request == layer.request == request.request
+    assert request.begin_ns == wait.begin_ns <= wait.end_ns <= layer.begin_ns
+    assert layer.begin_ns <= layer.end_ns <= request.end_ns
+    assert (wait.name, layer.name, request.name) == ("waits, normal", "0 Neg", "quick 1, normal")
+    assert load.name == "load slow.onnx"
 
 
 def test_no_runtime_is_an_error_that_names_the_place(place: RuntimePlace) -> None:

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from brisk import __version__
 from brisk.errors import ProtocolError, UnavailableError, named_error
+from brisk.telemetry.spans import Span
 from brisk.wire.channel import Receiver, check_peer, send_record
 from brisk.wire.orphan import parent_of
 from brisk.wire.place import RuntimePlace
@@ -16,12 +17,15 @@ from brisk.wire.records import (
     PROTOCOL_VERSION,
     AskStatistics,
     AskStatus,
+    AskTrace,
+    BeginTrace,
     Hello,
     Record,
     Refused,
     SampleRecord,
     StatisticsTold,
     Status,
+    TraceTold,
     Welcome,
 )
 from brisk.wire.role import Role
@@ -94,6 +98,25 @@ class Observer:
             samples += answer.samples
             if answer.is_last:
                 return samples
+
+    def begin_trace(self) -> None:
+        """Let the worker record spans until ``end_trace``."""
+        self.send(BeginTrace())
+
+    def end_trace(self) -> list[Span]:
+        """What the worker has recorded; it records no more."""
+        self.send(AskTrace())
+        spans: list[Span] = []
+        while True:
+            answer = self.receive()
+            if not isinstance(answer, TraceTold):
+                raise ProtocolError(f"expected TraceTold, got {type(answer).__name__}")
+            spans += [
+                Span(each.lane, each.name, each.begin_ns, each.end_ns, each.request, each.details)
+                for each in answer.spans
+            ]
+            if answer.is_last:
+                return spans
 
     def close(self) -> None:
         self._connection.close()

@@ -47,6 +47,14 @@ class Frame:
         return self._position
 
     @property
+    def upcoming(self) -> str:
+        """The next layer in words, for traces; empty where there is none."""
+        if self.is_finished:
+            return ""
+        layer = self._layers[self._position].layer
+        return f"{layer.index} {layer.main.operator}"
+
+    @property
     def is_finished(self) -> bool:
         return self._position == len(self._layers)
 

@@ -26,6 +26,8 @@ from brisk.telemetry import STATISTICS
 from brisk.wire.orphan import end_with_parent
 from brisk.wire.place import runtime_place
 
+MAX_CONTEXT_CHARACTERS = 200
+
 
 class ModelInstance:
     """One instance of one model version; Triton calls it from one thread."""
@@ -90,7 +92,9 @@ class ModelInstance:
         except BaseException:
             connection.discard(staged)
             raise
-        number = connection.submit(staged, outputs, job_class, deadline_ns, reply)
+        number = connection.submit(
+            staged, outputs, job_class, deadline_ns, reply, _trace_context(request)
+        )
         self._watcher.watch(number, reply)
 
     def _log(self, level: str, text: str) -> None:
@@ -109,6 +113,16 @@ class ModelInstance:
         ):
             if names:
                 self._log("info", f"parameters {', '.join(names)} {text}")
+
+
+def _trace_context(request: Any) -> str:
+    """Triton's trace context (OpenTelemetry's propagation headers as JSON); empty without one.
+
+    A Triton before 24.08 has none to give.
+    """
+    trace = getattr(request, "trace", None)
+    context = trace().get_context() if trace is not None else None
+    return str(context)[:MAX_CONTEXT_CHARACTERS] if context else ""
 
 
 def auto_complete(model_config: Any) -> Any:

@@ -79,10 +79,11 @@ class Connection:
         job_class: str,
         deadline_ns: int | None,
         reply: Reply,
+        trace_context: str = "",
     ) -> int:
         """Send a request, now or when a worker is there again; its number, for ``cancel``.
 
-        ``reply`` is called exactly once, whatever happens.
+        ``reply`` is called exactly once, whatever happens. ``trace_context`` is Triton's.
         """
         number = next(self._numbers)
         record = Infer(
@@ -94,6 +95,7 @@ class Connection:
             deadline_ns,
             staged.mark,
             False,
+            trace_context,
         )
         link = self._link(role_of(job_class))
         if link is None:

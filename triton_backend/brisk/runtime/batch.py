@@ -14,6 +14,7 @@ from brisk.execution import Frame
 from brisk.execution.threads import ThreadChoice
 from brisk.runtime.sessions import Binding
 from brisk.runtime.tensors import read_tensor
+from brisk.runtime.tracing import trace_run
 from brisk.runtime.transport import Peer
 from brisk.scheduling.job import Job, JobState
 from brisk.scheduling.profile import ProfileTable, RunProfile
@@ -123,7 +124,7 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
     return Run(
         jobs,
         rows,
-        session.start(joined, first.record.outputs),
+        trace_run(jobs, session.start(joined, first.record.outputs), started_ns),
         started_ns,
         session.threads,
         shapes,

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ import torch
 
 from brisk.errors import BriskError, InternalError
 from brisk.runtime.session import Session, load_session
+from brisk.runtime.tracing import LOADS
+from brisk.telemetry.spans import SPANS
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,10 @@ class Loader:
                 gc.collect()
                 ctypes.CDLL(None).malloc_trim(0)
                 continue
+            begin_ns = time.monotonic_ns()
             self._outcomes.append(self._perform(task))
+            name = f"load {task.path.name}"
+            SPANS.add(LOADS, name, begin_ns, time.monotonic_ns(), str(task.path))
             self._wake()
 
     def _perform(self, task: _LoadTask) -> LoadOutcome:

@@ -24,16 +24,20 @@ from brisk.runtime.observation import Observation
 from brisk.runtime.requests import CANCELLED, RequestTable
 from brisk.runtime.saying import say
 from brisk.runtime.sessions import Binding, SessionTable
+from brisk.runtime.tracing import told_trace
 from brisk.runtime.transport import Arrival, Departure, Peer, Transport
 from brisk.scheduling.job import JobClass
 from brisk.telemetry import metrics
 from brisk.telemetry.incidents import INCIDENTS
+from brisk.telemetry.spans import SPANS
 from brisk.wire import mark
 from brisk.wire.records import (
     PROTOCOL_VERSION,
     AskStatistics,
     AskStatus,
+    AskTrace,
     AttachSlab,
+    BeginTrace,
     Cancel,
     DetachSlab,
     Hello,
@@ -72,6 +76,8 @@ class Reception:
             Release: self._release,
             AskStatistics: self._ask_statistics,
             AskStatus: self._ask_status,
+            BeginTrace: self._begin_trace,
+            AskTrace: self._ask_trace,
         }
 
     def take(self, event: Arrival | Departure) -> None:
@@ -198,6 +204,13 @@ class Reception:
     def _ask_status(self, peer: Peer, event: Arrival) -> None:
         assert isinstance(event.record, AskStatus)
         self._observation.tell_status(peer, event.record)
+
+    def _begin_trace(self, peer: Peer, event: Arrival) -> None:
+        SPANS.begin()
+
+    def _ask_trace(self, peer: Peer, event: Arrival) -> None:
+        for told in told_trace():
+            self._transport.send(peer, told)
 
 
 def _count_load(bindings: Sequence[Binding], outcome: LoadOutcome) -> None:

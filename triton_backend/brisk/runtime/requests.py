@@ -19,6 +19,7 @@ from brisk.runtime.answers import failure, result
 from brisk.runtime.batch import Request, RequestJob, profile_key
 from brisk.runtime.pacing import Pacing
 from brisk.runtime.sessions import Binding
+from brisk.runtime.tracing import trace_answer
 from brisk.runtime.transport import Peer, Transport
 from brisk.scheduling.admission import retry_hint
 from brisk.scheduling.job import Job, JobClass, JobState
@@ -168,6 +169,7 @@ class RequestTable:
 
     def _end(self, job: RequestJob) -> tuple[int, int]:
         job.state = JobState.ENDED
+        trace_answer(job, self._clock_ns())
         key = (job.payload.peer.number, job.payload.record.request)
         del self._jobs[key]
         self._pacing.ended(job)

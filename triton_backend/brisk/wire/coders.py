@@ -81,8 +81,9 @@ def _define(record: type, names: dict[str, Any]) -> None:
         f"def decode_{name}(value):",
         f"    if type(value) is not list or len(value) != {len(variables)}:",
         f"        raise ProtocolError({expected!r})",
-        f"    {', '.join(variables)}, = value",
     ]
+    if variables:
+        decoder.append(f"    {', '.join(variables)}, = value")
     for variable, annotation in zip(variables, annotations.values(), strict=True):
         decoder += [f"    {line}" for line in _checks(variable, annotation)]
     decoder.append(f"    return {name}({', '.join(variables)})")
@@ -90,7 +91,7 @@ def _define(record: type, names: dict[str, Any]) -> None:
     text = ",".join(pattern for pattern, _ in pairs)
     encoder = [
         f"def encode_{name}(value):",
-        f'    return "[{text}]" % ({", ".join(expression for _, expression in pairs)},)',
+        f'    return "[{text}]" % ({"".join(f"{expression}, " for _, expression in pairs)})',
     ]
     # Only names and annotations of our own record classes are in this source.
     exec("\n".join([*decoder, *encoder]), names)

@@ -121,6 +121,7 @@ class Infer:
     ``deadline_ns``: CLOCK_MONOTONIC time after which the answer is of no use; None: no limit.
     ``outputs``: names wanted, in order; the worker sends no others.
     ``is_replay``: an earlier worker had it; it waits again whatever the queue's bound is.
+    ``trace_context``: Triton's, where it traces the request; else empty.
     """
 
     request: int
@@ -131,6 +132,7 @@ class Infer:
     deadline_ns: int | None
     mark: Region
     is_replay: bool
+    trace_context: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +266,45 @@ class Status:
     incidents: tuple[Incident, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class BeginTrace:
+    """Asks the worker to record spans from now on; those recorded so far are forgotten.
+
+    Until an AskTrace the worker keeps at most ``telemetry.spans.MAX_SPANS`` of them.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class AskTrace:
+    """Ends the recording; answered by one or more TraceTold."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRecord:
+    """As ``telemetry.spans.Span``; texts are cut to what a record holds."""
+
+    lane: str
+    name: str
+    begin_ns: int
+    end_ns: int
+    request: str
+    details: str
+
+
+@dataclass(frozen=True, slots=True)
+class TraceTold:
+    """``left_out``: how many spans found no room. ``is_last``: the answer is complete."""
+
+    pid: int
+    spans: tuple[SpanRecord, ...]
+    left_out: int
+    is_last: bool
+
+
 Record: TypeAlias = (
     "Hello | Welcome | Refused | AttachSlab | DetachSlab | LoadModel | ModelLoaded | LoadFailed "
     "| Infer | Cancel | Result | Failure | Release | Log "
-    "| AskStatistics | StatisticsTold | AskStatus | Status"
+    "| AskStatistics | StatisticsTold | AskStatus | Status | BeginTrace | AskTrace | TraceTold"
 )
 
 RECORD_TYPES: tuple[type, ...] = (
@@ -289,4 +326,7 @@ RECORD_TYPES: tuple[type, ...] = (
     StatisticsTold,
     AskStatus,
     Status,
+    BeginTrace,
+    AskTrace,
+    TraceTold,
 )
