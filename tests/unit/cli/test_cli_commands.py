@@ -23,7 +23,18 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     "command",
-    ["serve", "install", "config", "explain", "status", "trace", "bench", "workload", "demo"],
+    [
+        "serve",
+        "install",
+        "config",
+        "explain",
+        "status",
+        "doctor",
+        "trace",
+        "bench",
+        "workload",
+        "demo",
+    ],
 )
 def test_every_command_has_help(command: str) -> None:
     answer = run(command, "--help")

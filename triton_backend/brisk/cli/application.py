@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import brisk
-from brisk.cli import bench, config, demo, explain, install, serve, status, trace, workload
+from brisk.cli import bench, config, demo, doctor, explain, install, serve, status, trace, workload
 
 application = typer.Typer(
     name="brisk",
@@ -25,6 +25,7 @@ application.command()(install.install)
 application.command()(config.config)
 application.command()(explain.explain)
 application.command()(status.status)
+application.command()(doctor.doctor)
 application.command()(trace.trace)
 application.command(context_settings=bench.CONTEXT)(bench.bench)
 application.command()(workload.workload)

@@ -1,0 +1,215 @@
+"""Each check on deployments that are as they should be, and on one that is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from brisk.doctor import (
+    auto_complete,
+    cache,
+    checks,
+    descriptors,
+    interpreter,
+    operators,
+    protocol,
+    scheduling,
+    shared_memory,
+    spinning,
+    threads,
+)
+from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.doctor.deployment import find_deployment
+
+CORES = len(os.sched_getaffinity(0))
+
+
+def deployment(folder: Path, **changes: Any) -> Deployment:
+    values: dict[str, Any] = {
+        "server": None,
+        "environment": {"HOME": str(folder)},
+        "command": (),
+        "repositories": (),
+        "device": "cpu",
+        "shared_memory": Path("/dev/shm"),
+        "cgroup": folder,
+    }
+    return Deployment(**{**values, **changes})
+
+
+def write_model(repository: Path, operator: str, domain: str = "") -> None:
+    directory = repository / operator.lower() / "1"
+    directory.mkdir(parents=True)
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4]) for name in "xy"]
+    node = helper.make_node(operator, ["x"], ["y"], domain=domain)
+    graph = helper.make_graph([node], "g", value[:1], value[1:])
+    opsets = [helper.make_opsetid("", 18)]
+    onnx.save(
+        helper.make_model(graph, opset_imports=opsets, ir_version=9), directory / "model.onnx"
+    )
+
+
+def test_auto_completion_is_advised_against_and_incomplete_entries_are_named(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "config.pbtxt").write_text('backend: "brisk"')
+    server = {"server": os.getpid(), "repositories": (tmp_path,)}
+    (found,) = auto_complete.look(deployment(tmp_path, **server))
+    assert found.verdict is Verdict.ADVICE
+    assert "(bare)" in found.change
+    off = deployment(
+        tmp_path, command=("tritonserver", "--disable-auto-complete-config"), **server
+    )
+    (found,) = auto_complete.look(off)
+    assert found.verdict is Verdict.GOOD
+    (found,) = auto_complete.look(deployment(tmp_path))
+    assert found.verdict is Verdict.UNKNOWN
+
+
+def test_little_shared_memory_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = os.statvfs(tmp_path)
+    for free_mib, verdict in ((8, "problem"), (64, "advice"), (1024, "good")):
+        blocks = free_mib * 2**20 // status.f_frsize
+        changed = os.statvfs_result((*status[:2], 10**6, blocks, blocks, *status[5:]))
+        monkeypatch.setattr(os, "statvfs", lambda path, changed=changed: changed)
+        (found,) = shared_memory.look(deployment(tmp_path))
+        assert (found.verdict, f"{free_mib} MiB of them free" in found.found) == (verdict, True)
+
+
+def test_more_threads_than_cores_are_a_problem_and_a_quota_below_them_costs(
+    tmp_path: Path,
+) -> None:
+    (found,) = threads.look(deployment(tmp_path))
+    assert found.verdict is Verdict.GOOD
+    many = {"BRISK_THREADS": str(CORES + 1)}
+    (found,) = threads.look(deployment(tmp_path, environment=many))
+    assert (found.verdict, found.change) == (Verdict.PROBLEM, f"BRISK_THREADS={CORES} or less")
+    group = tmp_path / "pod" / "container"
+    group.mkdir(parents=True)
+    (group / "cpu.max").write_text("max 100000")
+    (tmp_path / "pod" / "cpu.max").write_text("50000 100000")
+    _, found = threads.look(deployment(tmp_path, cgroup=group))
+    assert found.verdict is Verdict.ADVICE
+    assert "may use 0.5 cores" in found.found
+
+
+@pytest.mark.parametrize("variable", [{"GOMP_SPINCOUNT": "1000"}, {"OMP_WAIT_POLICY": "ACTIVE"}])
+def test_spinning_is_advised_against(variable: dict[str, str], tmp_path: Path) -> None:
+    (found,) = spinning.look(deployment(tmp_path, environment=variable))
+    assert found.verdict is Verdict.ADVICE
+    (found,) = spinning.look(deployment(tmp_path))
+    assert found.verdict is Verdict.GOOD
+
+
+def test_a_refused_scheduling_class_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (found,) = scheduling.look(deployment(tmp_path))
+    assert found.verdict in (Verdict.GOOD, Verdict.ADVICE)
+
+    def refuse(*arguments: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    (found,) = scheduling.look(deployment(tmp_path))
+    assert found.verdict is Verdict.ADVICE
+
+
+def test_a_cache_that_cannot_be_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (found,) = cache.look(deployment(tmp_path))
+    assert str(tmp_path / ".cache" / "brisk") in found.found
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    chosen = deployment(tmp_path, environment={"BRISK_CACHE_DIR": "/somewhere"})
+    (found,) = cache.look(chosen)
+    assert (found.verdict, found.found) == (Verdict.ADVICE, "/somewhere cannot be written")
+
+
+def test_a_python_without_torch_is_a_problem(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1"
+    )
+    python.chmod(0o755)
+    chosen = deployment(tmp_path, environment={"BRISK_PYTHON": str(python)})
+    (found,) = interpreter.look(chosen)
+    assert found.verdict is Verdict.PROBLEM
+    assert "No module named 'torch'" in found.found
+
+
+def test_models_of_reference_operators_and_broken_ones_are_named(tmp_path: Path) -> None:
+    write_model(tmp_path, "Relu")
+    (found,) = operators.look(deployment(tmp_path, repositories=(tmp_path,)))
+    assert (found.verdict, "1 models" in found.found) == (Verdict.GOOD, True)
+    write_model(tmp_path, "Det")
+    (tmp_path / "broken" / "1").mkdir(parents=True)
+    (tmp_path / "broken" / "1" / "model.onnx").write_bytes(b"no model")
+    found = {
+        Path(each.found.partition(":")[0]).parent.parent.name: each.verdict
+        for each in operators.look(deployment(tmp_path, repositories=(tmp_path,)))
+    }
+    assert found == {"broken": Verdict.PROBLEM, "det": Verdict.ADVICE}
+
+
+def test_no_runtime_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(tmp_path / "none"))
+    (found,) = protocol.look(deployment(tmp_path))
+    assert found.verdict is Verdict.UNKNOWN
+    assert not (tmp_path / "none").exists()
+
+
+def test_every_finding_that_is_not_good_says_what_it_costs_and_what_to_do(tmp_path: Path) -> None:
+    (limit,) = descriptors.look(deployment(tmp_path))
+    assert limit.found.startswith("up to")
+    bad = deployment(
+        tmp_path,
+        environment={"BRISK_THREADS": "999", "GOMP_SPINCOUNT": "1", "BRISK_PYTHON": "/absent"},
+    )
+    findings: list[Finding] = list(checks.examine(bad))
+    assert {finding.check for finding in findings if finding.verdict is Verdict.PROBLEM} == {
+        "threads",
+        "runtime's Python",
+    }
+    for finding in findings:
+        told = finding.verdict in (Verdict.ADVICE, Verdict.PROBLEM)
+        assert bool(finding.cost) == bool(finding.change) == told, finding
+
+
+def test_a_check_that_fails_itself_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(deployment: Deployment) -> Any:
+        raise RuntimeError("no idea")
+
+    monkeypatch.setattr(spinning, "look", fail)
+    found = {each.check: each for each in checks.examine(deployment(tmp_path))}
+    assert "no idea" in found["spinning threads"].found
+    assert "cache" in found
+
+
+def test_the_command_prints_json_and_fails_where_something_cannot_work(tmp_path: Path) -> None:
+    environment = {**os.environ, "BRISK_THREADS": "999", "BRISK_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "brisk.cli", "doctor", "--json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    findings = {each["check"]: each for each in json.loads(done.stdout)}
+    if find_deployment((), "cpu").server is None:  # else another server's settings were looked at
+        assert findings["threads"]["verdict"] == "problem"
+        assert done.returncode == 1
+    assert set(findings) >= {"threads", "cache", "operators"}

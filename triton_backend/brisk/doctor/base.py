@@ -1,0 +1,60 @@
+"""What a check is given, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+
+class Verdict(str, Enum):
+    """``ADVICE`` costs something, ``PROBLEM`` stops something from working; ``UNKNOWN`` cannot
+    be seen from here."""
+
+    GOOD = "good"
+    ADVICE = "advice"
+    PROBLEM = "problem"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``found``: what is. ``cost``: measured or documented. ``change``: what to do about it.
+
+    A good or unknown finding has neither cost nor change.
+    """
+
+    check: str
+    verdict: Verdict
+    found: str
+    cost: str = ""
+    change: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What is looked at.
+
+    ``environment`` and ``command`` are those of the running server; where none was found
+    (``server`` None), the environment of this process and no command. ``shared_memory`` and
+    ``cgroup`` are paths as that server sees them.
+    """
+
+    server: int | None
+    environment: Mapping[str, str]
+    command: tuple[str, ...]
+    repositories: tuple[Path, ...]
+    device: str
+    shared_memory: Path
+    cgroup: Path
+
+
+class Check(Protocol):
+    """A module of this package; its docstring says why the matter is one."""
+
+    NAME: str
+
+    def look(self, deployment: Deployment) -> Iterator[Finding]:
+        """One or more findings."""

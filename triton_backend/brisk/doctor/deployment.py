@@ -1,0 +1,73 @@
+"""Finding the deployment: the server that runs here as this user, else this shell's settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from brisk.doctor.base import Deployment
+from brisk.server.options import option
+
+
+def find_deployment(repositories: Sequence[Path], device: str) -> Deployment:
+    """``repositories`` beside those that the server was started with.
+
+    Of several servers, the one whose ``BRISK_RUNTIME_DIR`` is this process's own is taken.
+    """
+    own = os.environ.get("BRISK_RUNTIME_DIR")
+    servers = sorted(_servers(), key=lambda found: found[1].get("BRISK_RUNTIME_DIR") != own)
+    if not servers:
+        return Deployment(
+            None, os.environ, (), tuple(repositories), device, Path("/dev/shm"), _cgroup("self")
+        )
+    server, environment, command = servers[0]
+    named = option(command, "model-repository") or option(command, "model-store")
+    found = [_of_process(server, Path(named))] if named else []
+    return Deployment(
+        server,
+        environment,
+        command,
+        (*repositories, *(path for path in found if path.is_dir())),
+        device,
+        _of_process(server, Path("/dev/shm")),
+        _cgroup(str(server)),
+    )
+
+
+def _servers() -> Iterator[tuple[int, Mapping[str, str], tuple[str, ...]]]:
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = [os.fsdecode(word) for word in _words(entry / "cmdline")]
+            if not command or Path(command[0]).name != "tritonserver":
+                continue
+            pairs = (os.fsdecode(word).partition("=") for word in _words(entry / "environ"))
+            yield int(entry.name), {name: value for name, _, value in pairs}, tuple(command)
+        except OSError:  # it has ended, or is another user's
+            continue
+
+
+def _words(file: Path) -> list[bytes]:
+    return [word for word in file.read_bytes().split(b"\0") if word]
+
+
+def _of_process(process: int, path: Path) -> Path:
+    """``path`` as the process sees it: it may live in a container."""
+    root = Path(f"/proc/{process}/root")
+    try:
+        absolute = path if path.is_absolute() else Path(os.readlink(f"/proc/{process}/cwd")) / path
+        if os.path.samefile(root, "/"):
+            return absolute
+    except OSError:
+        return path
+    return root / absolute.relative_to("/")
+
+
+def _cgroup(process: str) -> Path:
+    """The directory of the process's control group, version 2; it need not exist."""
+    try:
+        lines = Path(f"/proc/{process}/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    relative = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    return Path("/sys/fs/cgroup") / relative.lstrip("/")

@@ -1,0 +1,43 @@
+"""The runtime's Python: it needs torch, onnx and numpy; Triton's own needs numpy 1 only."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from brisk.doctor.base import Deployment, Finding, Verdict
+
+NAME = "runtime's Python"
+TIMEOUT_S = 120.0
+_PROGRAM = (
+    "import torch, onnx, numpy; "
+    "print(f'torch {torch.__version__}, onnx {onnx.__version__}, numpy {numpy.__version__}')"
+)
+
+
+def look(deployment: Deployment) -> Iterator[Finding]:
+    python = deployment.environment.get("BRISK_PYTHON") or sys.executable
+    environment = {**deployment.environment, "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            [python, "-c", _PROGRAM],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            env=environment,
+            check=False,
+        )
+        problem = done.stderr.strip().splitlines()[-1:] if done.returncode else []
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = [str(error)]
+    if not problem:
+        yield Finding(NAME, Verdict.GOOD, f"{python}: {done.stdout.strip()}")
+        return
+    yield Finding(
+        NAME,
+        Verdict.PROBLEM,
+        f"{python}: {problem[0]}",
+        "no model can be loaded",
+        "BRISK_PYTHON=<a Python that has torch, onnx and numpy>, in tritonserver's environment",
+    )
