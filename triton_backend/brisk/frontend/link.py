@@ -112,6 +112,8 @@ class Link:
             if refusal is None:
                 self._pending.add(pending)
                 try:
+                    if self._load.is_deferred:
+                        self._line.send(self._load.begin())
                     self._line.send(record)
                 except ProtocolError as error:  # too long a record: the request's fault
                     self._pending.take(record.request)
@@ -225,8 +227,12 @@ class Link:
             pending.reply.fail(named_error(failure.code, failure.message))
 
     def _settle_load(self, outcome: ModelLoaded | BriskError) -> None:
+        """A link whose load nobody waits for tries again where memory was short."""
         with self._lock:
-            self._load.settle(outcome)
+            if isinstance(outcome, UnavailableError) and not self._is_waited_for:
+                self._load.defer()
+            else:
+                self._load.settle(outcome)
         if isinstance(outcome, BriskError):
             self._fail_all(outcome)
 

@@ -39,6 +39,8 @@ class ModelLoad:
         self._mark = arena.allocate(mark.MARK_BYTES)
         self._strikes = 0
         self._is_loading = False
+        self.is_deferred = False
+        """No worker has the model, or is loading it, until ``begin`` is called."""
         self._outcome: ModelLoaded | BriskError | None = None
         self._settled = threading.Event()
 
@@ -67,6 +69,7 @@ class ModelLoad:
         """The record for a new worker."""
         mark.reset(self._arena.memory(self._mark))
         self._is_loading = True
+        self.is_deferred = False
         model = self.model
         return LoadModel(
             MODEL_NUMBER,
@@ -86,6 +89,11 @@ class ModelLoad:
             self._strikes = 0
         self._outcome = outcome
         self._settled.set()
+
+    def defer(self) -> None:
+        """Try again with the next request: what failed may not fail for ever."""
+        self._is_loading = False
+        self.is_deferred = True
 
     def strike(self) -> BriskError | None:
         """After a worker's death: the error to settle with where the load is to blame again."""

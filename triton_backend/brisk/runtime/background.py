@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 
+from brisk import telemetry
 from brisk.runtime.batch import RequestJob, Run
 from brisk.runtime.gate import Gate
 from brisk.runtime.pacing import Pacing
 from brisk.runtime.saying import say
 from brisk.scheduling.policies import Limits, Policy, Snapshot
 from brisk.scheduling.share import ShareMeter
+from brisk.telemetry import metrics
 
 OUT_OF_MEMORY_SCORE = 500
 """Added to the worker's badness, of at most 1000: the kernel ends it before any other of ours."""
@@ -33,6 +35,7 @@ class Background(Pacing):
         self._processors = processors
         self._share = ShareMeter()
         self._was_open = True
+        self._held_since_ns: int | None = None
 
     def check(self, job: RequestJob) -> None:
         return None
@@ -52,10 +55,19 @@ class Background(Pacing):
         if not self._was_open and not self.policy.admits(self._snapshot(run, now_ns)):
             gate.hold_layers()
             self._share.hold(now_ns)
+            self._count_held(now_ns)
+            self._held_since_ns = now_ns
             return True
+        if self._held_since_ns is not None:
+            self._count_held(now_ns)
+            self._held_since_ns = None
         self._share.run(now_ns)
         gate.begin_layer()
         return False
+
+    def _count_held(self, now_ns: int) -> None:
+        if self._held_since_ns is not None:
+            telemetry.count(metrics.HELD_SECONDS, (), now_ns - self._held_since_ns)
 
     def _snapshot(self, run: Run, now_ns: int) -> Snapshot:
         return Snapshot(
@@ -76,6 +88,7 @@ class Background(Pacing):
     def pauses(self) -> None:
         self._gate.pause_layers()
         self._share.rest()
+        self._held_since_ns = None
 
     def finished(self, run: Run, now_ns: int) -> None:
         run.profile.learn_layers(run.layers_ns)

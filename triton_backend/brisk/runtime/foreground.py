@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from brisk import telemetry
 from brisk.runtime.batch import RequestJob, Run, profile_key
 from brisk.runtime.gate import Gate
 from brisk.runtime.pacing import Pacing
@@ -10,6 +11,7 @@ from brisk.scheduling.job import JobClass, JobState
 from brisk.scheduling.policies import Limits, Policy
 from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.profile import ProfileTable
+from brisk.telemetry import metrics
 
 
 class Foreground(Pacing):
@@ -65,6 +67,8 @@ class Foreground(Pacing):
             self._run_end_ns = None
             self._gate.open()
             return
+        if self._gate.is_open:
+            telemetry.count(metrics.GATE_CLOSURES)
         due_ns = [job.deadline_ns for job in waiting if job.deadline_ns is not None]
         self._gate.close(len(waiting), min(due_ns, default=None))
 

@@ -20,6 +20,7 @@ from brisk.errors import (
 )
 from brisk.runtime.answers import load_failed
 from brisk.runtime.loader import LoadOutcome
+from brisk.runtime.memory import shortage
 from brisk.runtime.observation import Observation
 from brisk.runtime.requests import CANCELLED, RequestTable
 from brisk.runtime.saying import say
@@ -109,6 +110,7 @@ class Reception:
                     self._requests.admit(binding, record)
                 continue
             error = outcome.error or InternalError("the load ended without a session")
+            error = shortage(error, f"loading model '{model.name}'") or error
             self._transport.send(peer, load_failed(model.model, error))
             for record in backlog:
                 self._requests.refuse(peer, record.request, error)

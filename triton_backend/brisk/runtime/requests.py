@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from brisk import telemetry
 from brisk.errors import (
     BriskError,
     CancelledError,
@@ -27,6 +28,7 @@ from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue
 from brisk.solutions.base import Value
+from brisk.telemetry import metrics
 from brisk.telemetry.incidents import INCIDENTS
 from brisk.wire.records import Infer, Region
 
@@ -90,6 +92,9 @@ class RequestTable:
         except UnavailableError as error:
             raise UnavailableError(f"{error}; {self._hint(job)}") from None
         if shed is not None:
+            gone = shed.payload.binding.model
+            labels = (gone.name, str(gone.version), shed.job_class.value)
+            telemetry.count(metrics.SHED, labels)
             text = f"a more urgent request took its place in the queue; {self._hint(shed)}"
             self.fail(shed, UnavailableError(text))
 

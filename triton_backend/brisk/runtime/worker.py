@@ -18,6 +18,7 @@ from brisk.execution.device import Device, StreamPriority
 from brisk.runtime.batch import RequestJob, Run, begin_run, split_results
 from brisk.runtime.gate import RECHECK_S
 from brisk.runtime.loader import Loader
+from brisk.runtime.memory import shortage
 from brisk.runtime.observation import Observation
 from brisk.runtime.pacing import Pacing
 from brisk.runtime.reception import Reception
@@ -214,9 +215,13 @@ class Worker:
         if len(jobs) > 1:
             self._turns.retry(job for job in jobs if job.state is JobState.RUNNING)
             return
-        if not isinstance(error, BriskError):
-            error = InternalError(f"{type(error).__name__}: {error}")
         (job,) = jobs
+        model = job.payload.binding.model
+        short = shortage(error, f"a request of model '{model.name}'")
+        if short is not None:
+            error = short
+        elif not isinstance(error, BriskError):
+            error = InternalError(f"{type(error).__name__}: {error}")
         if job.state is JobState.RUNNING:
             self._requests.fail(job, error)
         if isinstance(error, ProtocolError):

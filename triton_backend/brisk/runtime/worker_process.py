@@ -16,6 +16,7 @@ from brisk.execution.device import open_device
 from brisk.runtime.background import Background, be_first_to_end, stand_back
 from brisk.runtime.foreground import Foreground
 from brisk.runtime.gate import Gate
+from brisk.runtime.memory import limit_memory
 from brisk.runtime.pacing import Pacing
 from brisk.runtime.settings import Settings
 from brisk.runtime.transport import Arrival, Transport
@@ -45,6 +46,7 @@ def run_worker(
     torch.backends.cuda.matmul.allow_tf32 = False
     if role is Role.BACKGROUND:
         be_first_to_end()
+        limit_memory(settings.background_bytes)
         if settings.policy.stands_back:
             stand_back(settings.limits)
     else:

@@ -100,6 +100,22 @@ PREEMPTION_SECONDS = Metric(
     "From the arrival of a request that preempts to its first layer",
     REQUEST_LABELS,
 )
+SHED = Metric(
+    "brisk_shed_total",
+    Kind.COUNTER,
+    "Requests that left a full queue for one of a more urgent class",
+    REQUEST_LABELS,
+)
+GATE_CLOSURES = Metric(
+    "brisk_gate_closures_total",
+    Kind.COUNTER,
+    "How often real-time work came where there was none, which holds best-effort layers",
+)
+HELD_SECONDS = Metric(
+    "brisk_besteffort_held_seconds_total",
+    Kind.SECONDS,
+    "Time in which best-effort work waited for real-time work by the policy",
+)
 WORKER_RESTARTS = Metric(
     "brisk_worker_restarts_total",
     Kind.COUNTER,
@@ -131,6 +147,9 @@ METRICS: dict[str, Metric] = {
         LOAD_SECONDS,
         PREEMPTIONS,
         PREEMPTION_SECONDS,
+        SHED,
+        GATE_CLOSURES,
+        HELD_SECONDS,
         WORKER_RESTARTS,
         HELD_BYTES,
         LOADED_MODELS,
