@@ -49,6 +49,7 @@ def job(
 def run_of(one: RequestJob, profile: RunProfile | None = None, started_ns: int = 0) -> Run:
     fake = SimpleNamespace(
         jobs=[one],
+        job_class=one.job_class,
         profile=profile or RunProfile(),
         frame=SimpleNamespace(position=0),
         threads=2,

@@ -19,7 +19,7 @@ def test_nothing_said_means_all_usable_cores_and_ten_seconds(
     settings = read_settings()
     assert (settings.threads, settings.idle_exit_s) == (len(os.sched_getaffinity(0)), 10.0)
     assert (settings.policy.name, settings.limits) == ("padded", Limits(1.05, 0.0))
-    assert settings.max_waiting == 4096
+    assert (settings.outstanding_layers, settings.max_waiting) == (4, 4096)
     half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
     assert settings.background_bytes == pytest.approx(half, rel=0.01)
 
@@ -30,10 +30,11 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_POLICY", "deadline")
     monkeypatch.setenv("BRISK_MAX_SLOWDOWN", "1.5")
     monkeypatch.setenv("BRISK_BESTEFFORT_SHARE", "0.1")
+    monkeypatch.setenv("BRISK_OUTSTANDING_LAYERS", "2")
     monkeypatch.setenv("BRISK_MAX_WAITING", "7")
     monkeypatch.setenv("BRISK_BACKGROUND_MIB", "100")
     limits = Limits(slowdown=1.5, share=0.1)
-    assert read_settings() == Settings(3, 0.5, POLICIES["deadline"], limits, 7, 100 * MIB)
+    assert read_settings() == Settings(3, 0.5, POLICIES["deadline"], limits, 2, 7, 100 * MIB)
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,14 @@ class Stream(ABC):
 
 
 class Device(ABC):
-    """What computes. One runtime process owns one device."""
+    """What computes. One runtime process owns one device.
 
-    def __init__(self, torch_device: torch.device) -> None:
+    ``is_asynchronous``: a layer's call returns before the layer is done.
+    """
+
+    def __init__(self, torch_device: torch.device, is_asynchronous: bool) -> None:
         self.torch_device = torch_device
+        self.is_asynchronous = is_asynchronous
 
     @abstractmethod
     def new_stream(self, priority: StreamPriority) -> Stream: ...
@@ -72,7 +76,7 @@ class _CpuStream(Stream):
 
 class CpuDevice(Device):
     def __init__(self) -> None:
-        super().__init__(torch.device("cpu"))
+        super().__init__(torch.device("cpu"), is_asynchronous=False)
 
     def new_stream(self, priority: StreamPriority) -> Stream:
         return _CpuStream()
@@ -126,4 +130,4 @@ def open_device(name: str) -> Device:
             "ask for KIND_CPU in the instance group, or give the runtime a CUDA build of torch "
             "with BRISK_PYTHON"
         )
-    return CudaDevice(device)
+    return CudaDevice(device, is_asynchronous=True)

@@ -16,7 +16,7 @@ from brisk.runtime.sessions import Binding
 from brisk.runtime.tensors import read_tensor
 from brisk.runtime.tracing import trace_run
 from brisk.runtime.transport import Peer
-from brisk.scheduling.job import Job, JobState
+from brisk.scheduling.job import Job, JobClass, JobState
 from brisk.scheduling.profile import ProfileTable, RunProfile
 from brisk.solutions.base import Value
 from brisk.wire import mark
@@ -54,6 +54,11 @@ class Run:
     profile: RunProfile
     layers_ns: list[int] = field(default_factory=list)
     was_parked: bool = False
+
+    @property
+    def job_class(self) -> JobClass:
+        """All its jobs are of one class."""
+        return self.jobs[0].job_class
 
     def park(self) -> None:
         """Leave it at its layer boundary: it is not to blame for a worker's death meanwhile."""

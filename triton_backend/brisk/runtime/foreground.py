@@ -73,7 +73,7 @@ class Foreground(Pacing):
         self._gate.close(len(waiting), min(due_ns, default=None))
 
     def begins(self, run: Run, now_ns: int) -> None:
-        if run.jobs[0].job_class is not JobClass.REALTIME:
+        if run.job_class is not JobClass.REALTIME:
             return
         expected_ns = run.profile.run_ns
         end_ns = None if expected_ns is None else int(now_ns + expected_ns)
@@ -96,7 +96,7 @@ class Foreground(Pacing):
         if run.was_parked:
             return
         beside = False
-        if run.jobs[0].job_class is JobClass.REALTIME:
+        if run.job_class is JobClass.REALTIME:
             gate = self._gate
             beside = gate.layer_runs or gate.layers_beside != self._layers_beside
         run.profile.learn_run(now_ns - run.started_ns, beside)

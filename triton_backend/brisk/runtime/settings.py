@@ -20,22 +20,24 @@ LARGEST = 1e6
 class Settings:
     """``threads``: for computing one layer. ``idle_exit_s``: life without any client.
 
-    ``max_waiting``: requests of all models that may wait in a worker. ``background_bytes``: memory
-    that the background worker may take.
+    ``outstanding_layers``: of other than real-time runs, on a device that is issued to ahead of
+    its work. ``max_waiting``: requests of all models that may wait in a worker.
+    ``background_bytes``: memory that the background worker may take.
     """
 
     threads: int
     idle_exit_s: float
     policy: Policy
     limits: Limits
+    outstanding_layers: int
     max_waiting: int
     background_bytes: int
 
 
 def read_settings() -> Settings:
     """From ``$BRISK_THREADS``, ``$BRISK_IDLE_EXIT_S``, ``$BRISK_POLICY``, ``$BRISK_MAX_SLOWDOWN``,
-    ``$BRISK_BESTEFFORT_SHARE``, ``$BRISK_MAX_WAITING`` and ``$BRISK_BACKGROUND_MIB``, whose
-    meanings are in the README.
+    ``$BRISK_BESTEFFORT_SHARE``, ``$BRISK_OUTSTANDING_LAYERS``, ``$BRISK_MAX_WAITING`` and
+    ``$BRISK_BACKGROUND_MIB``, whose meanings are in the README.
 
     Raises InvalidConfigurationError naming the variable that is wrong.
     """
@@ -47,6 +49,7 @@ def read_settings() -> Settings:
             slowdown=_between("BRISK_MAX_SLOWDOWN", 1.05, 1.0, 100.0),
             share=_between("BRISK_BESTEFFORT_SHARE", 0.0, 0.0, 0.5),
         ),
+        outstanding_layers=_whole("BRISK_OUTSTANDING_LAYERS", 4),
         max_waiting=_whole("BRISK_MAX_WAITING", DEFAULT_BOUND),
         background_bytes=int(_positive("BRISK_BACKGROUND_MIB", _half_of_the_memory_mib()) * MIB),
     )

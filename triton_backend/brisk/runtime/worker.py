@@ -15,6 +15,7 @@ import torch
 from brisk import telemetry
 from brisk.errors import BriskError, InternalError, ProtocolError
 from brisk.execution.device import Device, StreamPriority
+from brisk.execution.host_queue import HostQueue
 from brisk.runtime.batch import RequestJob, Run, begin_run, split_results
 from brisk.runtime.gate import RECHECK_S
 from brisk.runtime.loader import Loader
@@ -68,7 +69,15 @@ class Worker:
             transport.watch(pacing.alarm)
         self._transport = transport
         self._clock_ns = clock_ns
-        self._stream = device.new_stream(StreamPriority.HIGH)
+        urgent = HostQueue(device.new_stream(StreamPriority.HIGH), None)
+        other = HostQueue(
+            device.new_stream(StreamPriority.LOW),
+            settings.outstanding_layers if device.is_asynchronous else None,
+        )
+        self._queues = {
+            job_class: urgent if job_class is JobClass.REALTIME else other
+            for job_class in JobClass
+        }
         self._loader = Loader(device.torch_device, transport.wake)
         self._pacing = pacing
         self._profiles = profiles
@@ -155,7 +164,8 @@ class Worker:
         jobs = self._turns.take()
         now_ns = self._clock_ns()
         try:
-            run = begin_run(jobs, self._profiles, now_ns)
+            with self._queues[jobs[0].job_class].issuing():
+                run = begin_run(jobs, self._profiles, now_ns)
         except Exception as error:  # noqa: BLE001  # the worker must outlive any request
             self._fail(jobs, error)
             return None
@@ -172,25 +182,30 @@ class Worker:
             return True
         if run.threads != torch.get_num_threads():
             torch.set_num_threads(run.threads)
+        queue = self._queues[run.job_class]
         try:
-            with self._stream.issuing():
-                if not self._compute(run, now_ns):
+            with queue.issuing():
+                if not run.frame.is_finished and not self._compute(run, queue, now_ns):
                     return False
-                self._stream.record().wait()
-            self._answer(run)
+                if not queue.is_done():
+                    return False
+                self._answer(run)
         except Exception as error:  # noqa: BLE001  # the worker must outlive any request
             self._fail(run.jobs, error)
         return True
 
-    def _compute(self, run: Run, now_ns: int) -> bool:
-        """Layers until a quantum is over or the pacing holds the next one; True after the last."""
-        until_ns = now_ns + _QUANTA_NS[run.jobs[0].job_class]
+    def _compute(self, run: Run, queue: HostQueue, now_ns: int) -> bool:
+        """Issue layers until a quantum is over, the queue is full, or the pacing holds the next.
+
+        True after the last one.
+        """
+        until_ns = now_ns + _QUANTA_NS[run.job_class]
         frame, pacing = run.frame, self._pacing
-        while now_ns < until_ns:
+        while now_ns < until_ns and queue.has_room():
             if pacing.holds(run, now_ns):
                 self._is_held = True
                 return False
-            is_last = frame.step()
+            is_last = queue.issue(frame)
             done_ns = self._clock_ns()
             pacing.layer_done(run, done_ns - now_ns)
             if is_last:
