@@ -76,9 +76,13 @@ def running_server(
     options: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[TritonServer]:
-    """A ready server with a private runtime. Clients must be closed before it ends."""
+    """A ready server with a private runtime. Clients must be closed before it ends.
+
+    It makes no artefacts unless ``environment`` says otherwise: entries stay as tests wrote them.
+    """
     with private_runtime() as runtime:
-        variables = {**os.environ, "BRISK_RUNTIME_DIR": str(runtime), **(environment or {})}
+        own = {"BRISK_RUNTIME_DIR": str(runtime), "BRISK_ARTEFACTS": "off"}
+        variables = {**os.environ, **own, **(environment or {})}
         with TritonServer(
             installation,
             repository,

@@ -61,6 +61,12 @@ class ProtocolError(BriskError):
     code = "protocol"
 
 
+class ArtefactError(BriskError):
+    """A kept artefact cannot be used: damaged, stale, foreign; it is ignored and made anew."""
+
+    code = "artefact"
+
+
 class InternalError(BriskError):
     """Brisk is at fault."""
 
@@ -78,6 +84,7 @@ ERROR_BY_CODE: dict[str, type[BriskError]] = {
         UnavailableError,
         CancelledError,
         ProtocolError,
+        ArtefactError,
         InternalError,
     )
 }

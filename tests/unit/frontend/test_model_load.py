@@ -58,10 +58,23 @@ def test_a_loaded_model_is_not_blamed_and_starts_afresh(load: ModelLoad, arena: 
     for _ in range(4):
         begin_in_worker(load, arena)
         assert load.strike() is None
+        record = load.begin()
+        load.settle(ModelLoaded(0, 7))
+        mark.reset(arena.memory(record.mark))  # as the worker does after the last layer
+        assert load.strike() is None
+    assert load.wait() == 7
+
+
+def test_a_model_whose_layers_still_load_is_blamed_though_it_is_ready(
+    load: ModelLoad, arena: Arena
+) -> None:
+    for _ in range(MAX_LOAD_STRIKES - 1):
         begin_in_worker(load, arena)
         load.settle(ModelLoaded(0, 7))
         assert load.strike() is None
-    assert load.wait() == 7
+    begin_in_worker(load, arena)
+    load.settle(ModelLoaded(0, 7))
+    assert isinstance(load.strike(), InternalError)
 
 
 def test_a_failed_load_raises_its_error_and_refuses_requests(load: ModelLoad) -> None:

@@ -23,6 +23,7 @@ from unit.runtime.runtime_process import (
 def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_IDLE_EXIT_S", "1")
     monkeypatch.setenv("BRISK_THREADS", "1")
+    monkeypatch.setenv("BRISK_ARTEFACTS", "off")
 
 
 @pytest.fixture
@@ -43,6 +44,7 @@ def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimePl
     model = quick_model(tmp_path_factory.mktemp("shared") / "shared.onnx")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("BRISK_THREADS", "1")
+        environment.setenv("BRISK_ARTEFACTS", "off")
         with opened(shared, describe(model)):
             yield shared
     end_processes(shared)

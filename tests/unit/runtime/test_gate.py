@@ -54,7 +54,7 @@ def run_of(one: RequestJob, profile: RunProfile | None = None, started_ns: int =
         frame=SimpleNamespace(position=0),
         threads=2,
         layers_ns=[],
-        was_parked=False,
+        is_disturbed=False,
         started_ns=started_ns,
     )
     return cast(Run, fake)

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from brisk.errors import InvalidConfigurationError
+from brisk.runtime.artefact_use import ArtefactUse
 from brisk.runtime.settings import MIB, Settings, read_settings
 from brisk.scheduling.policies import POLICIES, Limits
 
@@ -16,12 +17,14 @@ def test_nothing_said_means_all_usable_cores_and_ten_seconds(
 ) -> None:
     monkeypatch.delenv("BRISK_THREADS", raising=False)
     monkeypatch.setenv("BRISK_IDLE_EXIT_S", "")
+    monkeypatch.delenv("BRISK_ARTEFACTS")
     settings = read_settings()
     assert (settings.threads, settings.idle_exit_s) == (len(os.sched_getaffinity(0)), 10.0)
     assert (settings.policy.name, settings.limits) == ("padded", Limits(1.05, 0.0))
     assert (settings.outstanding_layers, settings.max_waiting) == (4, 4096)
     half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
     assert settings.background_bytes == pytest.approx(half, rel=0.01)
+    assert settings.artefacts is ArtefactUse.BUILD
 
 
 def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,13 +36,17 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_OUTSTANDING_LAYERS", "2")
     monkeypatch.setenv("BRISK_MAX_WAITING", "7")
     monkeypatch.setenv("BRISK_BACKGROUND_MIB", "100")
+    monkeypatch.setenv("BRISK_ARTEFACTS", "use")
     limits = Limits(slowdown=1.5, share=0.1)
-    assert read_settings() == Settings(3, 0.5, POLICIES["deadline"], limits, 2, 7, 100 * MIB)
+    assert read_settings() == Settings(
+        3, 0.5, POLICIES["deadline"], limits, 2, 7, 100 * MIB, ArtefactUse.USE
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
+        ("BRISK_ARTEFACTS", "of", "one of build, use, off, not 'of'; did you mean 'off'"),
         ("BRISK_POLICY", "paded", "unknown policy 'paded', did you mean 'padded'"),
         ("BRISK_MAX_SLOWDOWN", "0.9", "must be a number from 1 to 100, not '0.9'"),
         ("BRISK_BESTEFFORT_SHARE", "1", "must be a number from 0 to 0.5, not '1'"),

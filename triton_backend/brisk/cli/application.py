@@ -7,7 +7,19 @@ from typing import Annotated
 import typer
 
 import brisk
-from brisk.cli import bench, config, demo, doctor, explain, install, serve, status, trace, workload
+from brisk.cli import (
+    bench,
+    config,
+    demo,
+    doctor,
+    explain,
+    install,
+    prepare,
+    serve,
+    status,
+    trace,
+    workload,
+)
 
 application = typer.Typer(
     name="brisk",
@@ -24,6 +36,7 @@ application.command(context_settings=_PASS_THROUGH)(serve.serve)
 application.command()(install.install)
 application.command()(config.config)
 application.command()(explain.explain)
+application.command()(prepare.prepare)
 application.command()(status.status)
 application.command()(doctor.doctor)
 application.command()(trace.trace)

@@ -37,6 +37,7 @@ def explain(
     import torch
     from rich.console import Console
 
+    from brisk.cli.explain_start import print_start
     from brisk.execution import make_plan
     from brisk.execution.joining import refusals
     from brisk.graph import read_program
@@ -44,7 +45,8 @@ def explain(
 
     if not re.fullmatch(r"cpu|cuda:\d+", device):
         raise InvalidConfigurationError(f"there is no device '{device}'; name cpu or cuda:N")
-    program = read_program(_model_file(model, version))
+    file = _model_file(model, version)
+    program = read_program(file)
     plan = make_plan(program, torch.device(device), default_catalogue())
     console = Console(soft_wrap=True, highlight=False)
     _print_header(console, plan)
@@ -55,6 +57,7 @@ def explain(
             _print_candidates(console, layer)
     _print_summary(console, plan)
     _print_joined(console, sum(reason is None for reason in alone))
+    print_start(console, file)
 
 
 def _model_file(model: Path, version: int | None) -> Path:

@@ -8,6 +8,7 @@ import torch
 
 from brisk.errors import BriskError, InternalError, InvalidRequestError
 from brisk.execution.loading import LoadedProgram
+from brisk.execution.table import LayerTable
 from brisk.solutions.base import Value
 
 _OURS = (torch.cuda.OutOfMemoryError, MemoryError, TypeError, AttributeError)
@@ -33,12 +34,16 @@ class Frame:
         self._requested = loaded.check_requested(requested)
         self._values = loaded.bind_inputs(inputs)
         self._loaded = loaded
-        self._layers = loaded.layers
-        joined = loaded.joined
+        table = loaded.layers
+        if isinstance(table, LayerTable):
+            layers, joined = table.current(), table.joined
+        else:
+            layers, joined = table, loaded.joined
         if joined is not None:
             first = self._values[loaded.inputs[0].index]
             if isinstance(first, torch.Tensor) and first.shape[:1] <= (joined.most_images,):
-                self._layers = joined.layers
+                layers = joined.layers
+        self._layers = layers
         self._position = 0
 
     @property

@@ -38,11 +38,12 @@ class LoadedProgram:
 
     ``program`` is without its weights: kernels hold what they need of them. ``initial`` is what
     a new frame's slots hold: constants that are outputs, defaults of inputs, else None.
+    ``layers`` are a tuple, or a ``LayerTable`` of which some are loaded later.
     """
 
     program: Program
     device: torch.device
-    layers: tuple[LoadedLayer, ...]
+    layers: Sequence[LoadedLayer]
     inputs: tuple[InputSlot, ...]
     outputs: Mapping[str, int]
     initial: tuple[Value, ...]
@@ -95,33 +96,49 @@ def load_program(
     """
     catalogue = catalogue or default_catalogue()
     plan = make_plan(program, device, catalogue, outer_constants)
-    constants = constants_of(program, outer_constants)
-    slots = _assign_slots(program, constants)
-    layers = tuple(
-        _load_layer(planned, slots, program.last_use[planned.problem.layer.index], catalogue)
-        for planned in plan.layers
-    )
-    initial: list[Value] = [None] * (len(slots) + 1)
-    kept = {variable.name for variable in (*program.inputs, *program.outputs)}
-    for name in kept & (program.weights.keys() | constants.keys()):
-        array = constants[name] if name in constants else program.weights[name]
-        initial[slots[name]] = from_numpy(array, device)
-    captured = [name for name in program.captures if name in slots and name not in constants]
-    return LoadedProgram(
-        program=dataclasses.replace(program, weights={}),
-        device=device,
-        layers=layers,
-        inputs=tuple(
-            InputSlot(slots[variable.name], variable, variable.name not in program.weights)
-            for variable in program.inputs
+    frame = FramePlan.of(program, outer_constants)
+    layers = tuple(load_layer(planned, frame, catalogue) for planned in plan.layers)
+    problems = [planned.problem for planned in plan.layers]
+    joined = join_small_layers(program, problems, layers, frame.slots)
+    return dataclasses.replace(frame.assemble(device, layers), joined=joined)
+
+
+@dataclass(frozen=True, slots=True)
+class FramePlan:
+    """Where the values of a program's frames go: a slot for each, constants apart."""
+
+    program: Program
+    constants: Mapping[str, np.ndarray]
+    slots: Mapping[str, int]
+
+    @classmethod
+    def of(
+        cls, program: Program, outer_constants: Mapping[str, np.ndarray] = NO_CONSTANTS
+    ) -> FramePlan:
+        constants = constants_of(program, outer_constants)
+        return cls(program, constants, _assign_slots(program, constants))
+
+    def assemble(self, device: torch.device, layers: Sequence[LoadedLayer]) -> LoadedProgram:
+        """The program with its layers, loaded or still to be (``LayerTable``)."""
+        program, constants, slots = self.program, self.constants, self.slots
+        initial: list[Value] = [None] * (len(slots) + 1)
+        kept = {variable.name for variable in (*program.inputs, *program.outputs)}
+        for name in kept & (program.weights.keys() | constants.keys()):
+            array = constants[name] if name in constants else program.weights[name]
+            initial[slots[name]] = from_numpy(array, device)
+        captured = [name for name in program.captures if name in slots and name not in constants]
+        return LoadedProgram(
+            program=dataclasses.replace(program, weights={}),
+            device=device,
+            layers=layers,
+            inputs=tuple(
+                InputSlot(slots[variable.name], variable, variable.name not in program.weights)
+                for variable in program.inputs
+            )
+            + tuple(InputSlot.captured(slots[name], name) for name in captured),
+            outputs={variable.name: slots[variable.name] for variable in program.outputs},
+            initial=tuple(initial),
         )
-        + tuple(InputSlot.captured(slots[name], name) for name in captured),
-        outputs={variable.name: slots[variable.name] for variable in program.outputs},
-        initial=tuple(initial),
-        joined=join_small_layers(
-            program, [planned.problem for planned in plan.layers], layers, slots
-        ),
-    )
 
 
 def _assign_slots(program: Program, constants: Mapping[str, np.ndarray]) -> dict[str, int]:
@@ -135,14 +152,23 @@ def _assign_slots(program: Program, constants: Mapping[str, np.ndarray]) -> dict
     return slots
 
 
-def _load_layer(
-    planned: LayerPlan, slots: Mapping[str, int], last_use: Sequence[str], catalogue: Catalogue
+def load_layer(
+    planned: LayerPlan,
+    frame: FramePlan,
+    catalogue: Catalogue,
+    weights: Mapping[str, torch.Tensor] | None = None,
 ) -> LoadedLayer:
+    """Load one layer. ``weights``: what its solution's ``transform`` returned earlier, if known.
+
+    Raises InternalError where the solution fails to load.
+    """
     problem, solution = planned.problem, planned.solution
-    layer = problem.layer
+    layer, slots = problem.layer, frame.slots
     context = _load_context(problem.device, catalogue)
     try:
-        kernel = solution.load(problem, solution.transform(problem), context)
+        if weights is None:
+            weights = solution.transform(problem)
+        kernel = solution.load(problem, weights, context)
     except BriskError:
         raise
     except Exception as error:
@@ -158,7 +184,7 @@ def _load_layer(
         kernel=kernel,
         reads=tuple(slots[operand.name] for operand in dynamic_operands(problem)),
         writes=tuple(slots[name] for name in layer.outputs),
-        dead=tuple(slots[name] for name in last_use if name in slots),
+        dead=tuple(slots[name] for name in frame.program.last_use[layer.index] if name in slots),
     )
 
 

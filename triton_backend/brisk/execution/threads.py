@@ -31,22 +31,22 @@ class ThreadChoice:
     """The choice for one loaded program. Not thread-safe."""
 
     def __init__(self, available: int) -> None:
-        self._available = available
+        self.available = available
         self._trials: dict[Hashable, _Trial] = {}
 
     def choose(self, signature: Hashable) -> int:
         """Threads for the next run of these input shapes."""
-        if self._available == 1:
+        if self.available == 1:
             return 1
         trial = self._trials.get(signature)
         if trial is None:
             if len(self._trials) >= MOST_SIGNATURES:
-                return self._available
+                return self.available
             trial = self._trials[signature] = _Trial()
         if trial.decided is not None:
             return trial.decided
-        if trial.runs.get(self._available, 0) <= trial.runs.get(1, 0):
-            return self._available
+        if trial.runs.get(self.available, 0) <= trial.runs.get(1, 0):
+            return self.available
         return 1
 
     def learn(self, signature: Hashable, threads: int, duration_ns: int) -> None:
@@ -58,7 +58,7 @@ class ThreadChoice:
         if runs > 1:
             best_ns = trial.best_ns.get(threads)
             trial.best_ns[threads] = duration_ns if best_ns is None else min(best_ns, duration_ns)
-            if threads == self._available and duration_ns > LONGEST_TRIED_NS:
-                trial.decided = self._available
-        if min(trial.runs.get(1, 0), trial.runs.get(self._available, 0)) >= TRIALS:
+            if threads == self.available and duration_ns > LONGEST_TRIED_NS:
+                trial.decided = self.available
+        if min(trial.runs.get(1, 0), trial.runs.get(self.available, 0)) >= TRIALS:
             trial.decided = min(trial.best_ns, key=lambda count: trial.best_ns[count])

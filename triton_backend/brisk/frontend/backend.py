@@ -46,7 +46,7 @@ class ModelInstance:
                 self._log,
                 self._publisher.take,
             )
-            load_ns = self._connection.open()
+            load_ns = None if self._entry.parameters.is_lazy else self._connection.open()
         except BriskError as error:
             raise pb_utils.TritonModelException(f"{self._label}: {error}") from None
         self._account = RequestAccount(STATISTICS, self._entry.name, self._entry.version)
@@ -104,8 +104,10 @@ class ModelInstance:
         }.get(level, pb_utils.Logger.log_info)
         write(f"{self._label}: {text}")
 
-    def _tell(self, entry: Entry, load_ns: int) -> None:
-        how = f"loaded in {load_ns / 1e6:.0f} ms" if load_ns else "shares a loaded session"
+    def _tell(self, entry: Entry, load_ns: int | None) -> None:
+        how = f"ready after {load_ns / 1e6:.0f} ms" if load_ns else "shares a loaded session"
+        if load_ns is None:
+            how = "is loaded by its first request"
         self._log("info", f"{how} on {entry.device}")
         for names, text in (
             (entry.parameters.ignored_onnxruntime, "of the ONNX Runtime backend have no meaning"),

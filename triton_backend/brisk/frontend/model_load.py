@@ -84,9 +84,8 @@ class ModelLoad:
         )
 
     def settle(self, outcome: ModelLoaded | BriskError) -> None:
-        self._is_loading = False
-        if isinstance(outcome, ModelLoaded):
-            self._strikes = 0
+        """A ready session still loads layers; the worker resets the mark after the last."""
+        self._is_loading = isinstance(outcome, ModelLoaded)
         self._outcome = outcome
         self._settled.set()
 
@@ -97,7 +96,11 @@ class ModelLoad:
 
     def strike(self) -> BriskError | None:
         """After a worker's death: the error to settle with where the load is to blame again."""
-        if not self._is_loading or not mark.has_begun(self._arena.memory(self._mark)):
+        if not self._is_loading:
+            return None
+        if not mark.has_begun(self._arena.memory(self._mark)):
+            if self._outcome is not None:
+                self._strikes = 0  # it was loaded to the end
             return None
         self._is_loading = False  # blamed once; the next worker begins anew, whenever it comes
         self._strikes += 1

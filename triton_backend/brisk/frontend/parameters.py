@@ -19,11 +19,12 @@ class Parameters:
     """What Brisk reads of an entry's parameters.
 
     ``foreign``: names of others, listed once in the log. ``ignored_onnxruntime``: those of the
-    ONNX Runtime backend that mean nothing here.
+    ONNX Runtime backend that mean nothing here. ``is_lazy``: loaded by its first request.
     """
 
     job_class: str
     max_queue_size: int
+    is_lazy: bool
     foreign: tuple[str, ...]
     ignored_onnxruntime: tuple[str, ...]
 
@@ -34,6 +35,12 @@ def _job_class(text: str) -> str:
     return text
 
 
+def _is_lazy(text: str) -> bool:
+    if text not in ("eager", "lazy"):
+        raise ValueError("must be eager or lazy")
+    return text == "lazy"
+
+
 def _positive_integer(text: str) -> int:
     if not text.isdecimal() or int(text) < 1 or int(text) > 2**31 - 1:
         raise ValueError("must be a whole number from 1 to 2147483647")
@@ -42,6 +49,7 @@ def _positive_integer(text: str) -> int:
 
 _KNOWN: Mapping[str, tuple[Callable[[str], Any], Any]] = {
     "brisk_class": (_job_class, "normal"),
+    "brisk_load": (_is_lazy, False),
     "brisk_max_queue_size": (_positive_integer, DEFAULT_MAX_QUEUE_SIZE),
 }
 """Parser and default by name; ``docs`` and messages are made from this table alone."""
@@ -97,6 +105,7 @@ def parse_parameters(parameters: Mapping[str, Any]) -> Parameters:
     return Parameters(
         values["brisk_class"],
         values["brisk_max_queue_size"],
+        values["brisk_load"],
         tuple(sorted(foreign)),
         tuple(sorted(onnxruntime)),
     )

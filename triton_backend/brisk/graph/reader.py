@@ -10,6 +10,7 @@ from onnx import ModelProto, inliner
 from brisk.errors import BriskError, InvalidModelError
 from brisk.graph.assembly import Assembler
 from brisk.graph.inference import infer
+from brisk.graph.mapping import map_file
 from brisk.graph.operators import domain_of
 from brisk.graph.program import Program
 from brisk.graph.sources import Extraction
@@ -22,11 +23,11 @@ DETACHED_BYTES = 4096
 def read_program(path: Path) -> Program:
     """The optimised program of the ONNX file at ``path``.
 
-    Weights are views of the file's bytes, which are read once. Raises InvalidModelError (or
+    Weights are views of the mapped file: see ``brisk.graph.mapping``. Raises InvalidModelError (or
     its subclass UnsupportedOperatorError) naming the file and what is wrong with it.
     """
     try:
-        data = path.read_bytes()
+        data = map_file(path)
     except OSError as error:
         raise InvalidModelError(f"{path}: cannot be read: {error.strerror}") from error
     try:
@@ -44,7 +45,7 @@ def build_program(model: ModelProto, directory: Path | None = None, name: str = 
     return _build(model, directory, name or model.graph.name, {})
 
 
-def _parse(data: bytes) -> tuple[ModelProto, dict[str, memoryview]]:
+def _parse(data: memoryview) -> tuple[ModelProto, dict[str, memoryview]]:
     if not data:
         raise InvalidModelError("the file is empty, not an ONNX model")
     detached: dict[int, memoryview] = {}

@@ -9,12 +9,15 @@ Source: the protobuf encoding guide; field numbers from ``onnx.proto``.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 MODEL_GRAPH = 7
 GRAPH_INITIALIZER = 5
 TENSOR_RAW_DATA = 9
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+Buffer: TypeAlias = "bytes | memoryview"
 
 
 class MalformedMessage(ValueError):
@@ -75,7 +78,9 @@ def _field(number: int, parts: list[memoryview | bytes]) -> list[memoryview | by
     return [_encode_varint(number << 3 | _BYTES), _encode_varint(size), *parts]
 
 
-def detach_large_tensors(data: bytes, threshold_bytes: int) -> tuple[bytes, dict[int, memoryview]]:
+def detach_large_tensors(
+    data: Buffer, threshold_bytes: int
+) -> tuple[bytes, dict[int, memoryview]]:
     """Return the model without large initialisers' raw data, and that data.
 
     The data is keyed by the initialiser's position in the main graph; the views keep ``data``

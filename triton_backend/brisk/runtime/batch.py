@@ -11,7 +11,7 @@ import torch
 
 from brisk.errors import InternalError
 from brisk.execution import Frame
-from brisk.execution.threads import ThreadChoice
+from brisk.runtime.session import Session
 from brisk.runtime.sessions import Binding
 from brisk.runtime.tensors import read_tensor
 from brisk.runtime.tracing import trace_run
@@ -48,12 +48,18 @@ class Run:
     rows: list[int]
     frame: Frame
     started_ns: int
-    choice: ThreadChoice
+    session: Session
     shapes: Shapes
-    threads: int
+    chosen_threads: int
     profile: RunProfile
+    is_disturbed: bool
+    """Parked, or begun while the session was loading: its time says nothing about threads."""
     layers_ns: list[int] = field(default_factory=list)
-    was_parked: bool = False
+
+    @property
+    def threads(self) -> int:
+        """How many compute the next layers."""
+        return self.session.threads_for(self.chosen_threads)
 
     @property
     def job_class(self) -> JobClass:
@@ -62,7 +68,7 @@ class Run:
 
     def park(self) -> None:
         """Leave it at its layer boundary: it is not to blame for a worker's death meanwhile."""
-        self.was_parked = True
+        self.is_disturbed = True
         for job in self._live():
             mark.reset(job.payload.mark)
 
@@ -72,8 +78,9 @@ class Run:
 
     def learn(self, finished_ns: int) -> None:
         """It is finished: what it took says how many threads it should have."""
-        if not self.was_parked:
-            self.choice.learn(self.shapes, self.threads, finished_ns - self.started_ns)
+        if not self.is_disturbed:
+            duration_ns = finished_ns - self.started_ns
+            self.session.threads.learn(self.shapes, self.chosen_threads, duration_ns)
 
     def _live(self) -> list[RequestJob]:
         return [job for job in self.jobs if job.state is JobState.RUNNING]
@@ -131,10 +138,11 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
         rows,
         trace_run(jobs, session.start(joined, first.record.outputs), started_ns),
         started_ns,
-        session.threads,
+        session,
         shapes,
         session.threads.choose(shapes),
         profiles.find(profile_key(first, shapes)),
+        is_disturbed=session.is_loading,
     )
 
 

@@ -93,7 +93,7 @@ class Foreground(Pacing):
 
     def finished(self, run: Run, now_ns: int) -> None:
         """A run is beside best-effort work if a layer of it began meanwhile, or outlasted it."""
-        if run.was_parked:
+        if run.is_disturbed:
             return
         beside = False
         if run.job_class is JobClass.REALTIME:

@@ -1,8 +1,9 @@
-"""The load lane: one thread that loads sessions while the worker goes on serving."""
+"""The load lane: one thread that makes sessions runnable while the worker goes on serving."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import queue
 import threading
@@ -14,9 +15,12 @@ from pathlib import Path
 
 import torch
 
-from brisk.errors import BriskError, InternalError
+from brisk.errors import ArtefactError, BriskError, InternalError
+from brisk.runtime.artefact_use import ArtefactUse
+from brisk.runtime.saying import say
 from brisk.runtime.session import Session, load_session
 from brisk.runtime.tracing import LOADS
+from brisk.runtime.upkeep import Upkeep
 from brisk.telemetry.spans import SPANS
 
 
@@ -30,6 +34,13 @@ class LoadOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadCompletion:
+    """All layers of the session of ``ticket`` are loaded; nothing of its load runs any more."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
 class _LoadTask:
     ticket: int
     path: Path
@@ -39,12 +50,16 @@ class _LoadTask:
 class Loader:
     """Loads in the order asked. ``wake`` is called when an outcome waits in ``take``."""
 
-    def __init__(self, device: torch.device, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, device: torch.device, wake: Callable[[], None], artefacts: ArtefactUse
+    ) -> None:
         self._device = device
         self._threads = torch.get_num_threads()
         self._wake = wake
+        self._artefacts = artefacts
         self._tasks: queue.SimpleQueue[_LoadTask | None] = queue.SimpleQueue()
-        self._outcomes: deque[LoadOutcome] = deque()
+        self._outcomes: deque[LoadOutcome | LoadCompletion] = deque()
+        self.upkeep = Upkeep(device, self._threads, artefacts)
         threading.Thread(target=self._run, name="brisk-loader", daemon=True).start()
 
     def load(self, ticket: int, path: Path, begin: Callable[[], None]) -> None:
@@ -55,8 +70,8 @@ class Loader:
         """Return freed memory to the system, after the loads asked for so far."""
         self._tasks.put(None)
 
-    def take(self) -> LoadOutcome | None:
-        """The next outcome; None where there is none."""
+    def take(self) -> LoadOutcome | LoadCompletion | None:
+        """The next outcome; None where there is none. A completion comes after its session."""
         return self._outcomes.popleft() if self._outcomes else None
 
     def _run(self) -> None:
@@ -67,19 +82,30 @@ class Loader:
                 ctypes.CDLL(None).malloc_trim(0)
                 continue
             begin_ns = time.monotonic_ns()
-            self._outcomes.append(self._perform(task))
+            outcome = self._perform(task)
             name = f"load {task.path.name}"
             SPANS.add(LOADS, name, begin_ns, time.monotonic_ns(), str(task.path))
-            self._wake()
+            self._tell(outcome)
+            if outcome.session is not None:
+                told = functools.partial(self._tell, LoadCompletion(task.ticket))
+                self.upkeep.look_after(outcome.session, told)
+
+    def _tell(self, outcome: LoadOutcome | LoadCompletion) -> None:
+        self._outcomes.append(outcome)
+        self._wake()
 
     def _perform(self, task: _LoadTask) -> LoadOutcome:
         task.begin()
+
+        def reject(error: ArtefactError) -> None:
+            say(f"{error}; using the model file instead")
+
+        wanted = reject if self._artefacts is not ArtefactUse.OFF else None
         try:
-            return LoadOutcome(
-                task.ticket, load_session(task.path, self._device, self._threads), None
-            )
+            session = load_session(task.path, self._device, self._threads, wanted)
         except BriskError as error:
             return LoadOutcome(task.ticket, None, error)
         except Exception as error:  # noqa: BLE001  # whatever a load raises must reach its askers
             text = f"loading {task.path} failed: {type(error).__name__}: {error}"
             return LoadOutcome(task.ticket, None, InternalError(text))
+        return LoadOutcome(task.ticket, session, None)

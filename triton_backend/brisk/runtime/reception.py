@@ -19,7 +19,7 @@ from brisk.errors import (
     ProtocolError,
 )
 from brisk.runtime.answers import load_failed
-from brisk.runtime.loader import LoadOutcome
+from brisk.runtime.loader import LoadCompletion, LoadOutcome
 from brisk.runtime.memory import shortage
 from brisk.runtime.observation import Observation
 from brisk.runtime.requests import CANCELLED, RequestTable
@@ -96,8 +96,11 @@ class Reception:
         except ProtocolError as error:
             self._transport.drop(peer, str(error))
 
-    def settle(self, outcome: LoadOutcome) -> None:
+    def settle(self, outcome: LoadOutcome | LoadCompletion) -> None:
         """Tell everybody who waits for a load how it ended; let its requests in, or refuse."""
+        if isinstance(outcome, LoadCompletion):
+            self._sessions.complete(outcome)
+            return
         bindings = self._sessions.settle(outcome)
         _count_load(bindings, outcome)
         for binding in bindings:

@@ -1,39 +1,63 @@
-"""A session: one model version, loaded, shared by all its instances."""
+"""A session: one model version, runnable, shared by all its instances."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from brisk.errors import InvalidModelError
-from brisk.execution import Frame, LoadedProgram, load_program
+from brisk.errors import ArtefactError, InvalidModelError
+from brisk.execution import Frame, LoadedProgram
+from brisk.execution.artefact import find_artefact
+from brisk.execution.lanes import Lanes, executor_threads
+from brisk.execution.starting import StartingProgram, start_program
 from brisk.execution.threads import ThreadChoice
-from brisk.graph import read_program
-from brisk.graph.program import Container, Variable
+from brisk.graph.program import Container, Program, Variable
 from brisk.solutions.base import Value
 from brisk.wire.datatypes import BY_ELEMENT_NAME
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``summary`` is one line for the log; ``load_ns`` what the load took.
+    """``summary`` is one line for the log; ``load_ns`` what it took until it could run.
 
+    Its layers are loaded by lanes from then on, or by the first request where it is faster.
     ``threads`` is the worker's main thread's alone.
     """
 
-    loaded: LoadedProgram
+    path: Path
+    starting: StartingProgram
+    lanes: Lanes
     load_ns: int
     summary: str
     threads: ThreadChoice
 
+    @property
+    def loaded(self) -> LoadedProgram:
+        return self.starting.loaded
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether lanes still load layers of it."""
+        return self.starting.table.is_loading
+
     def start(self, inputs: Mapping[str, Value], requested: Sequence[str]) -> Frame:
         """A new frame. Raises InvalidRequestError where the inputs do not fit the model."""
         return Frame(self.loaded, self._with_scalars(inputs), requested)
+
+    def threads_for(self, chosen: int) -> int:
+        """``chosen`` threads, or as many as the loading lanes leave."""
+        if not self.is_loading:
+            return chosen
+        return min(chosen, executor_threads(self.threads.available))
+
+    def close(self) -> None:
+        """Let its lanes end soon; called when nobody needs it any more."""
+        self.starting.table.close()
 
     def _with_scalars(self, inputs: Mapping[str, Value]) -> Mapping[str, Value]:
         """Triton has no tensors of rank 0: a scalar input comes as ``[1]``."""
@@ -50,27 +74,52 @@ class Session:
         }
 
 
-def load_session(path: Path, device: torch.device, threads: int) -> Session:
-    """Read, optimise and load the model at ``path``, all of it, in this thread.
+def load_session(
+    path: Path,
+    device: torch.device,
+    threads: int,
+    reject: Callable[[ArtefactError], None] | None,
+) -> Session:
+    """Make the model at ``path`` runnable, and let lanes load its layers.
 
-    ``threads``: how many there are to run it.
-
-    Raises InvalidModelError and its kin where the model cannot be served.
+    ``threads``: how many there are to run it. ``reject`` is told why an artefact cannot be used,
+    maybe later and in another thread; None: artefacts are not looked for. Raises
+    InvalidModelError and its kin where the model cannot be served.
     """
     started_ns = time.monotonic_ns()
-    program = read_program(path)
+    artefact = None if reject is None else find_artefact(path, device, threads)
+    starting = start_program(path, device, threads, artefact, reject or _ignore)
+    program = starting.loaded.program
     for variable in (*program.inputs, *program.outputs):
         _check_tensor(variable)
-    loaded = load_program(program, device)
     load_ns = time.monotonic_ns() - started_ns
-    slow = Counter(
-        layer.layer.main.operator for layer in loaded.layers if layer.solution.name == "reference"
+    return Session(
+        path,
+        starting,
+        starting.start_lanes(threads),
+        load_ns,
+        _summary(starting, program, load_ns),
+        ThreadChoice(threads),
     )
-    summary = f"{len(loaded.layers)} layers in {load_ns / 1e6:.0f} ms"
+
+
+def _ignore(error: ArtefactError) -> None:
+    return None
+
+
+def _summary(starting: StartingProgram, program: Program, load_ns: int) -> str:
+    kind = "the model" if starting.artefact is None else "its artefact"
+    text = f"{len(program.layers)} layers, runnable from {kind} after {load_ns / 1e6:.0f} ms"
+    names = starting.source.solution_names()
+    slow = Counter(
+        layer.main.operator
+        for layer, name in zip(program.layers, names, strict=True)
+        if name == "reference"
+    )
     if slow:
-        names = ", ".join(f"{operator} ×{count}" for operator, count in slow.most_common(5))
-        summary += f"; by the slow reference operators: {names}"
-    return Session(loaded, load_ns, summary, ThreadChoice(threads))
+        counts = ", ".join(f"{operator} ×{count}" for operator, count in slow.most_common(5))
+        text += f"; by the slow reference operators: {counts}"
+    return text
 
 
 def _check_tensor(variable: Variable) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from brisk.errors import InvalidModelError
-from brisk.runtime.loader import Loader, LoadOutcome
+from brisk.runtime.loader import LoadCompletion, Loader, LoadOutcome
 from brisk.runtime.session import Session
 from brisk.runtime.transport import Peer
 from brisk.wire import mark
@@ -46,7 +46,9 @@ class SessionUse:
 class _Entry:
     bindings: list[Binding] = field(default_factory=list)
     marks: list[memoryview] = field(default_factory=list)
+    """Of the askers, as long as a load or its lanes may take the worker down."""
     has_begun: bool = False
+    is_complete: bool = False
     session: Session | None = None
 
     def begin(self) -> None:
@@ -86,9 +88,10 @@ class SessionTable:
             self._loading[self._tickets] = entry
             self._loader.load(self._tickets, Path(model.path), entry.begin)
         binding = Binding(peer, model, key, entry.session)
-        entry.marks.append(memory)
-        if entry.has_begun:
-            mark.begin(memory)
+        if not entry.is_complete:
+            entry.marks.append(memory)
+            if entry.has_begun:
+                mark.begin(memory)
         entry.bindings.append(binding)
         self._bindings[peer.number, model.model] = binding
         return binding
@@ -98,12 +101,16 @@ class SessionTable:
 
     def settle(self, outcome: LoadOutcome) -> list[Binding]:
         """Hand a load's outcome to the bindings that wait for it; those are returned."""
-        entry = self._loading.pop(outcome.ticket)
+        entry = self._loading[outcome.ticket]
+        if outcome.session is None:
+            del self._loading[outcome.ticket]
         if not entry.bindings:  # all that asked for it have gone
+            if outcome.session is not None:
+                outcome.session.close()
+            self._loading.pop(outcome.ticket, None)
             self._loader.give_memory_back()
             return []
         waiting = list(entry.bindings)
-        entry.marks.clear()
         if outcome.session is None:
             for binding in waiting:
                 self._forget(binding)
@@ -112,6 +119,15 @@ class SessionTable:
             for binding in waiting:
                 binding.session = outcome.session
         return waiting
+
+    def complete(self, completion: LoadCompletion) -> None:
+        """Every layer is loaded: from now on the load is to blame for nothing."""
+        entry = self._loading.pop(completion.ticket, None)
+        if entry is not None:
+            entry.is_complete = True
+            for memory in entry.marks:
+                mark.reset(memory)
+            entry.marks.clear()
 
     def withdraw(self, peer: Peer, request: int) -> bool:
         """Take a request out of the backlog of a model that loads; False where it is in none."""
@@ -142,6 +158,7 @@ class SessionTable:
         if not entry.bindings:
             del self._entries[binding.key]
             if entry.session is not None:
+                entry.session.close()
                 entry.session = None
                 self._loader.give_memory_back()
 

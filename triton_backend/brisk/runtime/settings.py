@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 from dataclasses import dataclass
 
 from brisk.errors import InvalidConfigurationError
+from brisk.runtime.artefact_use import ArtefactUse
 from brisk.scheduling.policies import DEFAULT_POLICY, Limits, Policy, find_policy
 from brisk.scheduling.queue import DEFAULT_BOUND
 
@@ -22,7 +24,8 @@ class Settings:
 
     ``outstanding_layers``: of other than real-time runs, on a device that is issued to ahead of
     its work. ``max_waiting``: requests of all models that may wait in a worker.
-    ``background_bytes``: memory that the background worker may take.
+    ``background_bytes``: memory that the background worker may take. ``artefacts``: whether they are used,
+    and made.
     """
 
     threads: int
@@ -32,12 +35,13 @@ class Settings:
     outstanding_layers: int
     max_waiting: int
     background_bytes: int
+    artefacts: ArtefactUse = ArtefactUse.BUILD
 
 
 def read_settings() -> Settings:
     """From ``$BRISK_THREADS``, ``$BRISK_IDLE_EXIT_S``, ``$BRISK_POLICY``, ``$BRISK_MAX_SLOWDOWN``,
-    ``$BRISK_BESTEFFORT_SHARE``, ``$BRISK_OUTSTANDING_LAYERS``, ``$BRISK_MAX_WAITING`` and
-    ``$BRISK_BACKGROUND_MIB``, whose meanings are in the README.
+    ``$BRISK_BESTEFFORT_SHARE``, ``$BRISK_OUTSTANDING_LAYERS``, ``$BRISK_MAX_WAITING``,
+    ``$BRISK_BACKGROUND_MIB`` and ``$BRISK_ARTEFACTS``, whose meanings are in the README.
 
     Raises InvalidConfigurationError naming the variable that is wrong.
     """
@@ -52,6 +56,7 @@ def read_settings() -> Settings:
         outstanding_layers=_whole("BRISK_OUTSTANDING_LAYERS", 4),
         max_waiting=_whole("BRISK_MAX_WAITING", DEFAULT_BOUND),
         background_bytes=int(_positive("BRISK_BACKGROUND_MIB", _half_of_the_memory_mib()) * MIB),
+        artefacts=_artefact_use(),
     )
 
 
@@ -77,6 +82,18 @@ def _whole(name: str, default: int) -> int:
     if not value.is_integer():
         raise InvalidConfigurationError(f"{name} must be a whole number, not '{value}'")
     return int(value)
+
+
+def _artefact_use() -> ArtefactUse:
+    text = os.environ.get("BRISK_ARTEFACTS", "") or ArtefactUse.BUILD.value
+    known = [use.value for use in ArtefactUse]
+    if text not in known:
+        (nearest,) = difflib.get_close_matches(text.lower(), known, n=1, cutoff=0.0)
+        raise InvalidConfigurationError(
+            f"BRISK_ARTEFACTS must be one of {', '.join(known)}, not '{text}'; "
+            f"did you mean '{nearest}'?"
+        )
+    return ArtefactUse(text)
 
 
 def _positive(name: str, default: float) -> float:

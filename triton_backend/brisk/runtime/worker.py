@@ -78,7 +78,7 @@ class Worker:
             job_class: urgent if job_class is JobClass.REALTIME else other
             for job_class in JobClass
         }
-        self._loader = Loader(device.torch_device, transport.wake)
+        self._loader = Loader(device.torch_device, transport.wake, settings.artefacts)
         self._pacing = pacing
         self._profiles = profiles
         self._requests = RequestTable(
@@ -127,6 +127,7 @@ class Worker:
             self._pacing.pauses()
             if self._runs:
                 self._resume(self._runs[-1])
+        self._loader.upkeep.is_serving = bool(self._runs)
 
     def _resume(self, run: Run) -> None:
         run.resume()

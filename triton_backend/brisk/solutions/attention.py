@@ -27,6 +27,7 @@ class FusedAttention(Solution):
 
     name = "fused_attention"
     pattern = Pattern.ATTENTION
+    resident = True
 
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset({("brisk", "Attention")})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, TypeAlias
@@ -137,6 +137,10 @@ class Solution(ABC):
 
     name: ClassVar[str]
     pattern: ClassVar[Pattern]
+    compiles: ClassVar[bool] = False
+    """Whether ``load`` compiles code for milliseconds: a cold start passes it over."""
+    resident: ClassVar[bool] = False
+    """Whether its code is in the process anyway, and it takes weights as the model has them."""
 
     @abstractmethod
     def operators(self) -> frozenset[tuple[str, str]]:
@@ -149,6 +153,21 @@ class Solution(ABC):
     def transform(self, problem: Problem) -> Mapping[str, torch.Tensor]:
         """Post-transform weights on the problem's device, by a name of the solution's own."""
         return {}
+
+    def transformed_operands(self, problem: Problem) -> frozenset[int]:
+        """Constant main operands whose elements ``load`` never reads, given the weights.
+
+        An artefact with the transformed weights leaves these constants out. Empty where the
+        transformed weights cannot be kept on disk, or it would gain nothing.
+        """
+        return frozenset()
+
+    def specialisation(self, problem: Problem) -> Hashable:
+        """What a loaded instance is bound to (PASK II-B): problems of equal ones share its code.
+
+        A general solution, whose code fits all that ``check`` accepts, returns ``()``.
+        """
+        return ()
 
     @abstractmethod
     def load(

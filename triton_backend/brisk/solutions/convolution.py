@@ -8,7 +8,7 @@ same, if need be with a reordering at each call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import torch
 
@@ -83,6 +83,17 @@ class OneDnnConvolution(Solution):
             _input_sizes(problem, geometry),
         )
         return {"weight": packed} if bias is None else {"weight": packed, "bias": bias}
+
+    def transformed_operands(self, problem: Problem) -> frozenset[int]:
+        return frozenset({1, 2})
+
+    def specialisation(self, problem: Problem) -> Hashable:
+        """All that oneDNN generates code for: it makes a primitive per distinct problem."""
+        source, weight = problem.operand(0), problem.operand(1)
+        assert source is not None
+        assert weight is not None
+        fused = tuple((step.operator, step.operand is not None) for step in problem.epilogue)
+        return source.type, weight.type, read_geometry(problem), fused
 
     def load(
         self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext

@@ -32,6 +32,7 @@ class GraphConvolution(Solution):
 
     name = "onednn_graph_convolution"
     pattern = Pattern.DIRECT
+    compiles = True
 
     def __init__(self) -> None:
         self._other = OneDnnConvolution()

@@ -64,6 +64,9 @@ class SmallConvolution(Solution):
         channels_last = plane.contiguous(memory_format=torch.channels_last)
         return {**self._large.transform(problem), "plain": channels_last}
 
+    def transformed_operands(self, problem: Problem) -> frozenset[int]:
+        return frozenset({1, 2})
+
     def load(
         self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
     ) -> Kernel:

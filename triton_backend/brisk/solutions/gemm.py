@@ -78,6 +78,9 @@ class ConstantMatrix(Solution):
         row = bias.reshape(-1).expand(matrix.shape[1])
         return {"matrix": matrix, "bias": row * beta if beta != 1.0 else row.contiguous()}
 
+    def transformed_operands(self, problem: Problem) -> frozenset[int]:
+        return frozenset({1, 2})
+
     def load(
         self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
     ) -> Kernel:

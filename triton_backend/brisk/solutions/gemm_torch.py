@@ -17,6 +17,7 @@ class TorchProduct(Solution):
 
     name = "torch_product"
     pattern = Pattern.GEMM
+    resident = True
 
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset({("", "Gemm"), ("", "MatMul"), ("brisk", "Linear")})

@@ -29,6 +29,7 @@ class GraphMaximumPooling(Solution):
 
     name = "onednn_graph_pooling"
     pattern = Pattern.POOLING
+    compiles = True
 
     def __init__(self) -> None:
         self._other = Pooling()

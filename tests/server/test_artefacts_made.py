@@ -1,0 +1,57 @@
+"""Artefacts made behind a served model, and the start from them, in a real Triton."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from entries import doubled, write_entry
+from running import StartServer
+from tritonclient import http
+
+from brisk_client.inference import InferenceClient, Transport
+
+pytestmark = pytest.mark.server
+
+BUILD_TIMEOUT_S = 120.0
+"""The builder imports torch on whatever processors are idle."""
+
+
+def await_artefact(directory: Path) -> Path:
+    deadline_s = time.monotonic() + BUILD_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        found = list((directory / "1" / ".brisk").glob("*.state"))
+        if found:
+            return found[0].with_suffix(".artefact")
+        time.sleep(0.2)
+    raise AssertionError(f"no artefact of {directory.name} after {BUILD_TIMEOUT_S:.0f} s")
+
+
+def test_a_served_model_gets_its_artefact_and_the_next_load_starts_from_it(
+    tmp_path: Path, start_server: StartServer
+) -> None:
+    directory = write_entry(tmp_path / "repository", "doubled", doubled())
+    server = start_server(
+        tmp_path / "repository",
+        ("--model-control-mode=explicit", "--load-model=doubled"),
+        {"BRISK_ARTEFACTS": "build"},
+    )
+    values = np.arange(8, dtype=np.float32).reshape(2, 4)
+    with InferenceClient(server.endpoints.http, Transport.HTTP) as client:
+        before = client.infer("doubled", {"x": values})
+        artefact = await_artefact(directory)
+        control = http.InferenceServerClient(server.endpoints.http, network_timeout=60.0)
+        control.load_model("doubled")  # unchanged for Triton, so the model stays as it is
+        control.unload_model("doubled")
+        control.load_model("doubled")
+        control.close()
+        after = client.infer("doubled", {"x": values})
+    assert artefact.is_file()
+    assert {name: array.tolist() for name, array in after.items()} == {
+        name: array.tolist() for name, array in before.items()
+    }
+    log = (tmp_path / "tritonserver-1.log").read_text()
+    assert log.count("runnable from the model") == 1
+    assert log.count("runnable from its artefact") == 1

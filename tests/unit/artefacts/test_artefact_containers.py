@@ -1,0 +1,107 @@
+"""Artefact files: what is written is read, and what is damaged anywhere is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk.artefacts.checksum import PAGE_BYTES, checksum
+from brisk.artefacts.container import ALIGNMENT, HEADER_BYTES, Container, ContainerWriter
+from brisk.errors import ArtefactError
+
+BLOBS = [
+    np.arange(5 * PAGE_BYTES + 13, dtype=np.uint32).view(np.uint8)[: 5 * PAGE_BYTES + 13],
+    np.zeros(0, np.uint8),
+    np.full(7, 255, np.uint8),
+    np.full(PAGE_BYTES, 1, np.uint8),
+]
+
+
+def write(path: Path) -> Path:
+    writer = ContainerWriter()
+    for blob in BLOBS:
+        writer.add(blob)
+    with path.open("wb") as file:
+        writer.write(file, {"name": "é", "numbers": [1, 2.5]}, lambda: None)
+    return path
+
+
+def read_everything(path: Path) -> None:
+    container = Container(path)
+    for number in range(len(container)):
+        container.verify(number)
+
+
+def test_blobs_and_content_come_back_as_they_were(tmp_path: Path) -> None:
+    container = Container(write(tmp_path / "a"))
+    assert container.content == {"name": "é", "numbers": [1, 2.5]}
+    for number, blob in enumerate(BLOBS):
+        container.verify(number)
+        np.testing.assert_array_equal(container.view(number), blob)
+
+
+def test_blobs_lie_where_kernels_can_use_them(tmp_path: Path) -> None:
+    container = Container(write(tmp_path / "a"))
+    addresses = [container.view(number).ctypes.data for number in (0, 2, 3)]
+    assert [address % PAGE_BYTES for address in (addresses[0], addresses[2])] == [0, 0]
+    assert addresses[1] % ALIGNMENT == 0
+
+
+def test_a_blob_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        Container(write(tmp_path / "a")).view(0)[0] = 1
+
+
+def test_a_flipped_bit_in_any_region_is_found(tmp_path: Path) -> None:
+    whole = write(tmp_path / "a").read_bytes()
+    container = Container(tmp_path / "a")
+    used = [*range(HEADER_BYTES), *range(HEADER_BYTES, HEADER_BYTES + 150, 7)]
+    for number, blob in enumerate(BLOBS):
+        start = container._place(number).offset
+        used += range(start, start + blob.size, 509)
+    for position in used:
+        damaged = bytearray(whole)
+        damaged[position] ^= 0x10
+        (tmp_path / "b").write_bytes(damaged)
+        with pytest.raises(ArtefactError):
+            read_everything(tmp_path / "b")
+
+
+@pytest.mark.parametrize("kept", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, 200, PAGE_BYTES, -1])
+def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path, kept: int) -> None:
+    whole = write(tmp_path / "a").read_bytes()
+    (tmp_path / "b").write_bytes(whole[:kept])
+    with pytest.raises(ArtefactError, match=r"no artefact|bytes"):
+        Container(tmp_path / "b")
+
+
+def test_bytes_appended_are_noticed(tmp_path: Path) -> None:
+    whole = write(tmp_path / "a").read_bytes()
+    (tmp_path / "b").write_bytes(whole + b"\0")
+    with pytest.raises(ArtefactError, match="were written"):
+        Container(tmp_path / "b")
+
+
+def test_there_is_no_blob_beyond_the_last(tmp_path: Path) -> None:
+    container = Container(write(tmp_path / "a"))
+    for number in (-1, len(BLOBS)):
+        with pytest.raises(ArtefactError, match="no blob"):
+            container.view(number)
+
+
+def test_a_checksum_tells_pages_apart_that_only_changed_places() -> None:
+    pages = np.random.default_rng(0).integers(0, 255, (3, PAGE_BYTES), np.uint8)
+    assert checksum(pages.reshape(-1)) != checksum(pages[[1, 0, 2]].reshape(-1))
+
+
+def test_a_checksum_depends_on_the_length_of_zeros() -> None:
+    assert len({checksum(bytes(size)) for size in (0, 1, 4096, 8192)}) == 4
+
+
+def test_a_mapping_outlives_the_replacement_of_its_file(tmp_path: Path) -> None:
+    view = Container(write(tmp_path / "a")).view(0)
+    (tmp_path / "b").write_bytes(b"other")
+    (tmp_path / "b").rename(tmp_path / "a")
+    np.testing.assert_array_equal(view, BLOBS[0])

@@ -1,0 +1,189 @@
+"""The file of an artefact: a header, a JSON manifest, and blobs that are mapped, not read.
+
+::
+
+    0    magic (8) | format (4) | reserved (4) | manifest bytes (8) | file bytes (8)
+    32   BLAKE2 of the manifest (32) | BLAKE2 of the 64 bytes before, this field zero (32)
+    96   manifest: UTF-8 JSON {"blobs": [[offset, size, checksum], ...], "content": ...}
+    ...  blobs in the order they are used, each at a multiple of 64 bytes, large ones of a page
+
+Everything that is read is checked against the file's real size before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from brisk.artefacts.checksum import PAGE_BYTES, checksum
+from brisk.errors import ArtefactError
+
+MAGIC = b"BRISKART"
+FORMAT = 1
+_START = struct.Struct("<8sIIQQ32s")
+_SEAL_BYTES = 32
+HEADER_BYTES = _START.size + _SEAL_BYTES
+ALIGNMENT = 64
+MOST_MANIFEST_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class BlobPlace:
+    """Where a blob lies in its file, in bytes."""
+
+    offset: int
+    size: int
+    checksum: str
+
+
+class Container:
+    """An artefact's file, mapped read-only and shared with every process that maps it.
+
+    Views of its blobs keep the mapping alive, also after the file has been replaced: it is only
+    ever replaced as a whole, never written. Thread-safe.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Map the file and check header and manifest; no blob is touched.
+
+        Raises ArtefactError where it is damaged, cut off or of another format, OSError where it
+        cannot be opened.
+        """
+        self.path = path
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < HEADER_BYTES:
+                raise ArtefactError(f"{path}: {size} bytes are no artefact")
+            self._map = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)
+        self._memory = np.frombuffer(self._map, np.uint8)
+        manifest = self._manifest(size)
+        self.content: Any = manifest.get("content")
+        self._blobs = self._places(manifest.get("blobs"), size)
+        self._verified = bytearray(len(self._blobs))
+        self._map.madvise(mmap.MADV_WILLNEED)
+
+    def __len__(self) -> int:
+        return len(self._blobs)
+
+    def verify(self, number: int) -> None:
+        """Compare a blob with its checksum, once. Raises ArtefactError where it differs."""
+        place = self._place(number)
+        if self._verified[number]:
+            return
+        if checksum(self._bytes(place)) != place.checksum:
+            raise ArtefactError(f"{self.path}: blob {number} at {place.offset} is damaged")
+        self._verified[number] = 1
+
+    def view(self, number: int) -> np.ndarray:
+        """A blob's bytes, read-only, in place. Raises ArtefactError where there is none."""
+        return self._bytes(self._place(number))
+
+    def size(self, number: int) -> int:
+        return self._place(number).size
+
+    def _place(self, number: int) -> BlobPlace:
+        if not 0 <= number < len(self._blobs):
+            raise ArtefactError(f"{self.path}: there is no blob {number}")
+        return self._blobs[number]
+
+    def _bytes(self, place: BlobPlace) -> np.ndarray:
+        return self._memory[place.offset : place.offset + place.size]
+
+    def _manifest(self, size: int) -> Mapping[str, Any]:
+        header = self._memory[:HEADER_BYTES].tobytes()
+        magic, version, _, length, stated, digest = _START.unpack_from(header)
+        if magic != MAGIC or version != FORMAT:
+            raise ArtefactError(f"{self.path}: not an artefact of format {FORMAT}")
+        if _seal(header[: _START.size]) != header[_START.size :]:
+            raise ArtefactError(f"{self.path}: the header is damaged")
+        if stated != size or length > MOST_MANIFEST_BYTES or HEADER_BYTES + length > size:
+            raise ArtefactError(f"{self.path}: {size} bytes, {stated} were written")
+        text = self._memory[HEADER_BYTES : HEADER_BYTES + length].tobytes()
+        if hashlib.blake2b(text, digest_size=32).digest() != digest:
+            raise ArtefactError(f"{self.path}: the manifest is damaged")
+        manifest = json.loads(text)
+        if not isinstance(manifest, dict):
+            raise ArtefactError(f"{self.path}: the manifest is not an object")
+        return manifest
+
+    def _places(self, entries: object, size: int) -> tuple[BlobPlace, ...]:
+        if not isinstance(entries, list):
+            raise ArtefactError(f"{self.path}: the manifest lists no blobs")
+        places = []
+        for entry in entries:
+            offset, length, digest = entry
+            if not (HEADER_BYTES <= offset <= size and 0 <= length <= size - offset):
+                raise ArtefactError(f"{self.path}: a blob at {offset} lies outside of the file")
+            if offset % ALIGNMENT:
+                raise ArtefactError(f"{self.path}: a blob at {offset} is not aligned")
+            places.append(BlobPlace(offset, length, digest))
+        return tuple(places)
+
+
+def _seal(start: bytes) -> bytes:
+    return hashlib.blake2b(start, digest_size=_SEAL_BYTES).digest()
+
+
+class ContainerWriter:
+    """Collects blobs in the order of their use, then writes them all."""
+
+    def __init__(self) -> None:
+        self._blobs: list[np.ndarray] = []
+
+    @property
+    def size(self) -> int:
+        """Bytes of the blobs so far."""
+        return sum(blob.size for blob in self._blobs)
+
+    def add(self, content: np.ndarray) -> int:
+        """The number of a new blob: contiguous bytes, not to be changed until they are written."""
+        self._blobs.append(content)
+        return len(self._blobs) - 1
+
+    def write(self, file: BinaryIO, content: Any, breathe: Callable[[], None]) -> None:
+        """Write the whole artefact. ``breathe`` is called between blobs. Raises OSError."""
+        checksums = []
+        for blob in self._blobs:
+            checksums.append(checksum(np.ascontiguousarray(blob)))
+            breathe()
+        length = 0
+        while True:  # the offsets are part of the text whose length they depend on
+            offsets = _offsets(HEADER_BYTES + length, [blob.size for blob in self._blobs])
+            sizes = [blob.size for blob in self._blobs]
+            text = _manifest_text(zip(offsets, sizes, checksums, strict=True), content)
+            if len(text) <= length:
+                break
+            length = len(text)
+        text = text.ljust(length)
+        end = offsets[-1] + sizes[-1] if offsets else HEADER_BYTES + length
+        digest = hashlib.blake2b(text, digest_size=32).digest()
+        start = _START.pack(MAGIC, FORMAT, 0, length, end, digest)
+        file.write(start + _seal(start) + text)
+        for offset, blob in zip(offsets, self._blobs, strict=True):
+            file.write(bytes(offset - file.tell()))
+            file.write(np.ascontiguousarray(blob).data)
+            breathe()
+
+
+def _manifest_text(blobs: Any, content: Any) -> bytes:
+    manifest = {"blobs": [list(blob) for blob in blobs], "content": content}
+    return json.dumps(manifest, separators=(",", ":")).encode()
+
+
+def _offsets(start: int, sizes: Sequence[int]) -> list[int]:
+    offsets = []
+    for size in sizes:
+        alignment = PAGE_BYTES if size >= PAGE_BYTES else ALIGNMENT
+        start = -(-start // alignment) * alignment
+        offsets.append(start)
+        start += size
+    return offsets

@@ -1,0 +1,86 @@
+"""Which model an artefact was made of: the content of its files, and a cheap stamp of their state.
+
+The digests decide. Reading a file again to digest it takes as long as loading it, so a stamp
+(size, times, inode) that was seen together with a digest vouches for it until it changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from brisk.errors import ArtefactError, InvalidModelError
+
+Stamp = list[int]
+"""Size, modification and change time in ns, inode, device."""
+
+RACY_NS = 50_000_000
+"""A file changed this shortly ago may change again without its times showing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """``digests``: BLAKE2 of each file by its path relative to the model file's directory."""
+
+    digests: Mapping[str, str]
+
+
+def model_files(path: Path) -> tuple[str, ...]:
+    """The model file and its external data files, relative to its directory.
+
+    Raises InvalidModelError where the file cannot be parsed.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+    from onnx import external_data_helper as external
+
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except (DecodeError, OSError) as error:
+        raise InvalidModelError(f"{path}: not an ONNX model ({error})") from error
+    names = {
+        external.ExternalDataInfo(tensor).location
+        for tensor in external._get_all_tensors(model)
+        if external.uses_external_data(tensor)
+    }
+    return (path.name, *sorted(names))
+
+
+def identify(directory: Path, names: Sequence[str]) -> ModelIdentity:
+    """Read and digest the files. Raises OSError."""
+    return ModelIdentity({name: _digest(directory / name) for name in names})
+
+
+def stamps(directory: Path, names: Sequence[str]) -> dict[str, Stamp]:
+    """The files' present states. Raises OSError where one is missing."""
+    return {name: _stamp(os.stat(directory / name)) for name in names}
+
+
+def are_settled(states: Mapping[str, Stamp]) -> bool:
+    """Whether every later change of the files will show in their stamps."""
+    latest_ns = max(max(stamp[1], stamp[2]) for stamp in states.values())
+    return time.time_ns() - latest_ns > RACY_NS
+
+
+def relative_name(name: object) -> str:
+    """A file name of a record. Raises ArtefactError where it leads out of the directory."""
+    text = str(name)
+    if os.path.isabs(text) or ".." in Path(text).parts:
+        raise ArtefactError(f"'{text:.80}' is no file of the model's directory")
+    return text
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        digest = hashlib.blake2b(digest_size=32)
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]

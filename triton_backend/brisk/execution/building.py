@@ -1,0 +1,148 @@
+"""Making artefacts: from a program and a cold plan to a published file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brisk.artefacts import store
+from brisk.artefacts.arrays import ArrayRecord, write_array
+from brisk.artefacts.container import ContainerWriter
+from brisk.artefacts.identity import ModelIdentity
+from brisk.artefacts.programs import blobs_of, write_program
+from brisk.execution.artefact import SCHEMA, UNMEASURED, LayerCosts, fingerprint_of
+from brisk.execution.joining import refusals
+from brisk.execution.kept import can_keep, write_tensor
+from brisk.execution.lanes import dealt, lane_count
+from brisk.execution.plan import Plan
+from brisk.graph.program import Layer
+from brisk.solutions.base import Problem, Solution
+
+
+@dataclass(frozen=True, slots=True)
+class ColdLayer:
+    """What the artefact holds of a layer.
+
+    ``cached``: keep the transformed weights. Where the ``warm`` solution is another, the raw ones
+    are kept too. ``lane``: loads it; None: the executor.
+    """
+
+    problem: Problem
+    solution: Solution
+    cached: bool
+    warm: Solution
+    lane: int | None
+    costs: LayerCosts = UNMEASURED
+
+    @property
+    def needs_raw(self) -> bool:
+        return self.warm is not self.solution
+
+
+def default_layers(cold: Plan, warm: Plan, lanes: int) -> list[ColdLayer]:
+    """The plan without measurements: cached wherever that is possible.
+
+    Layers that are computed in a run of small ones once they are warm need their raw weights.
+    """
+    joinable = refusals(warm.program, [planned.problem for planned in warm.layers])
+    queues = dealt(len(cold.layers), lanes)
+    lane_of = {index: lane for lane, queue in enumerate(queues) for index in queue}
+    return [
+        ColdLayer(
+            planned.problem,
+            planned.solution,
+            cached=joinable[index] is not None
+            and bool(planned.solution.transformed_operands(planned.problem)),
+            warm=target.solution,
+            lane=lane_of[index],
+        )
+        for index, (planned, target) in enumerate(zip(cold.layers, warm.layers, strict=True))
+    ]
+
+
+def publish_artefact(
+    model: Path,
+    plan: Plan,
+    layers: Sequence[ColdLayer],
+    threads: int,
+    identity: ModelIdentity,
+    directory: Path,
+    breathe: Callable[[], None],
+) -> Path:
+    """Write the artefact of ``plan.program`` into ``directory``. Raises OSError, ArtefactError."""
+    fingerprint = fingerprint_of(plan.device, threads)
+    target = directory / store.artefact_name(model, fingerprint)
+    writer = ContainerWriter()
+    content = {
+        "schema": SCHEMA,
+        "fingerprint": fingerprint,
+        "identity": dict(identity.digests),
+        "lanes": lane_count(threads),
+        **_content(plan, layers, writer, breathe),
+    }
+    store.publish(target, lambda file: writer.write(file, content, breathe), model)
+    return target
+
+
+def _content(
+    plan: Plan,
+    layers: Sequence[ColdLayer],
+    writer: ContainerWriter,
+    breathe: Callable[[], None],
+) -> dict[str, Any]:
+    weights = plan.program.weights
+    records: dict[str, ArrayRecord] = {}
+    kept: list[dict[str, Any]] = []
+    names: list[tuple[str, ...]] = []
+    for layer in layers:
+        breathe()
+        tensors = _write_tensors(layer, writer) if layer.cached else None
+        covered = layer.solution.transformed_operands(layer.problem) if tensors else frozenset()
+        needed = _constants(layer.problem.layer, covered, weights)
+        for name in needed:
+            if name not in records:
+                records[name] = write_array(weights[name], writer)
+        names.append(needed)
+        kept.append(
+            {
+                "solution": layer.solution.name,
+                "warm": layer.warm.name,
+                "tensors": tensors,
+                "lane": layer.lane,
+                "costs": list(dataclasses.astuple(layer.costs)),
+            }
+        )
+    own = {variable.name for variable in (*plan.program.inputs, *plan.program.outputs)}
+    raw = {name for layer in layers if layer.needs_raw for name in layer.problem.layer.operands}
+    for name, array in weights.items():
+        if name in records:
+            continue
+        if name in raw or name in own or array.dtype.kind in "OUS":
+            records[name] = write_array(array, writer)
+        else:
+            records[name] = [array.dtype.name, list(array.shape), None]
+    program = write_program(plan.program, writer, records)
+    for entry, layer_names, record in zip(kept, names, program["layers"], strict=True):
+        held = [records[name][2] for name in layer_names]
+        entry["blobs"] = [blob for blob in held if isinstance(blob, int)] + blobs_of(record)
+    return {"program": program, "layers": kept}
+
+
+def _constants(
+    layer: Layer, covered: frozenset[int], weights: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """The constants that a layer's solution reads, given the transformed weights."""
+    main = [name for place, name in enumerate(layer.main.inputs) if place not in covered]
+    others = layer.operands[len(layer.main.inputs) :]
+    return tuple(name for name in dict.fromkeys((*main, *others)) if name in weights)
+
+
+def _write_tensors(layer: ColdLayer, writer: ContainerWriter) -> dict[str, Any] | None:
+    """Records of the transformed weights; None where one cannot be kept."""
+    tensors = layer.solution.transform(layer.problem)
+    if not all(can_keep(tensor) for tensor in tensors.values()):
+        return None
+    return {name: write_tensor(tensor, writer) for name, tensor in tensors.items()}

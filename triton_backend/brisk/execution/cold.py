@@ -1,0 +1,261 @@
+"""A cold start under one of the compared schemes, with a record of what every lane did."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import torch
+
+from brisk.errors import ArtefactError, InvalidConfigurationError
+from brisk.execution.frame import Frame
+from brisk.execution.lanes import Lanes, dealt, executor_threads, lane_count, usable_cores
+from brisk.execution.loading import LoadedProgram
+from brisk.execution.plan import make_plan
+from brisk.execution.reuse import Rates, ReusingSource, Search
+from brisk.execution.sources import LayerSource, ModelSource
+from brisk.execution.starting import StartingProgram, start_program
+from brisk.execution.table import EXECUTOR, LayerTable
+from brisk.execution.timeline import EventKind, Recorder, Timeline, clock_ns
+from brisk.execution.warming import warm_up
+from brisk.graph import read_program
+from brisk.solutions.base import Value
+from brisk.solutions.catalogue import default_catalogue
+from brisk.solutions.categories import CacheStatistics, CategoryCache
+
+SWITCH_INTERVAL_S = 0.0002
+"""How long a lane may keep the interpreter from the executor while layers load."""
+
+_CPU = torch.device("cpu")
+_NO_STATISTICS = CacheStatistics(0, 0, 0)
+
+
+class Scheme(str, Enum):
+    """``baseline``: parse all, load all, run. ``nnv12``: artefact and pipeline, no reuse.
+
+    ``pask_i``: the model's layers interleaved. ``pask_r``: reuse alone, every loaded solution
+    searched. ``pask``: both, by category. ``brisk``: artefact, pipeline, stealing, reuse where it
+    is quicker. ``ideal``: warm.
+    """
+
+    BASELINE = "baseline"
+    NNV12 = "nnv12"
+    PASK_I = "pask_i"
+    PASK_R = "pask_r"
+    PASK = "pask"
+    BRISK = "brisk"
+    IDEAL = "ideal"
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStatistics:
+    """Of the first answer. ``milestone``: PASK III-A's; None: never reached.
+
+    ``queries``, ``hits`` and ``lookups`` are GetSubSolution's. ``reused``: layers that ran on a
+    substitute. ``loaded``: layers whose own solution was loaded. ``stolen``: layers loaded by
+    another than the lane meant for it. ``cached_layers``: with weights from the artefact as the
+    kernel takes them.
+    """
+
+    scheme: str
+    layers: int
+    milestone: int | None
+    queries: int
+    hits: int
+    lookups: int
+    reused: int
+    loaded: int
+    stolen: int
+    from_artefact: bool
+    cached_layers: int
+
+
+class ColdStart:
+    """A started program; belongs to the thread that started it."""
+
+    def __init__(
+        self,
+        starting: StartingProgram,
+        lanes: Lanes | None,
+        threads: int,
+        outputs: Mapping[str, Value],
+        timeline: Timeline,
+        statistics: ColdStatistics,
+    ) -> None:
+        self.outputs = dict(outputs)
+        self.timeline = timeline
+        self.statistics = statistics
+        self._starting = starting
+        self._lanes = lanes
+        self._threads = threads
+
+    def run(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
+        """The next inference, with whatever is loaded by now."""
+        return _run(self._starting, inputs, self._threads, is_recorded=False)
+
+    def settle(self) -> None:
+        """Load the warm solutions, as the runtime does between requests, and switch to them."""
+        with torch.inference_mode():
+            warm_up(self._starting, lambda: True)
+
+    def close(self) -> None:
+        """End the lanes."""
+        if self._lanes is not None:
+            self._lanes.close()
+
+
+def start(
+    path: Path,
+    scheme: Scheme | str,
+    inputs: Mapping[str, Value],
+    device: torch.device = _CPU,
+    threads: int = 0,
+    artefact: Path | None = None,
+) -> ColdStart:
+    """Start the model at ``path`` and run it once.
+
+    ``threads``: cores for executor and lanes together; 0: all usable ones. ``artefact``: a file
+    that ``prepare`` made, for the schemes that use one. Raises InvalidModelError and its kin,
+    and InvalidConfigurationError where there is no such scheme.
+    """
+    try:
+        scheme = Scheme(scheme)
+    except ValueError as error:
+        known = ", ".join(each.value for each in Scheme)
+        raise InvalidConfigurationError(f"no scheme '{scheme}'; known are {known}") from error
+    threads = threads or usable_cores()
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        return _start(path, scheme, inputs, device, threads, artefact)
+    finally:
+        sys.setswitchinterval(before_s)
+
+
+def _start(
+    path: Path,
+    scheme: Scheme,
+    inputs: Mapping[str, Value],
+    device: torch.device,
+    threads: int,
+    artefact: Path | None,
+) -> ColdStart:
+    recorder, cache = Recorder(), CategoryCache(default_catalogue().residents())
+    uses_artefact = scheme in (Scheme.BRISK, Scheme.NNV12) and artefact is not None
+    if uses_artefact:
+        starting = start_program(path, device, threads, artefact, _refuse, recorder=recorder)
+    else:
+        starting = _from_model(path, scheme, device, threads, cache, recorder)
+    lanes = None
+    if scheme in (Scheme.BASELINE, Scheme.IDEAL):
+        torch.set_num_threads(threads)
+        with torch.inference_mode():
+            for lane in range(lane_count(threads)):
+                starting.table.work(lane, f"load-{lane}")
+    elif scheme is not Scheme.PASK_R:
+        lanes = starting.start_lanes(threads)
+    if scheme is Scheme.IDEAL:
+        for _ in range(3):
+            _run(starting, inputs, threads, is_recorded=False)
+        recorder = Recorder()
+        starting = StartingProgram(
+            starting.loaded, starting.table, starting.source, starting.artefact, recorder
+        )
+    outputs = _run(starting, inputs, threads, is_recorded=True)
+    timeline = recorder.timeline(clock_ns())
+    return ColdStart(
+        starting, lanes, threads, outputs, timeline, _statistics(scheme, starting, cache)
+    )
+
+
+def _refuse(error: ArtefactError) -> None:
+    raise error
+
+
+def _from_model(
+    path: Path,
+    scheme: Scheme,
+    device: torch.device,
+    threads: int,
+    cache: CategoryCache,
+    recorder: Recorder,
+) -> StartingProgram:
+    catalogue = default_catalogue()
+    started_ns = clock_ns()
+    plan = make_plan(read_program(path), device, catalogue)
+    is_ours = scheme in (Scheme.BRISK, Scheme.NNV12)
+    source: LayerSource
+    source = model = ModelSource(plan, catalogue, recorder, is_cold=is_ours)
+    if scheme is Scheme.PASK:
+        source = ReusingSource(model, cache, Search.CATEGORY, catalogue, recorder)
+    elif scheme is Scheme.PASK_R:
+        source = ReusingSource(
+            model, cache, Search.EXHAUSTIVE, catalogue, recorder, from_the_start=True
+        )
+    elif scheme is Scheme.BRISK:
+        source = ReusingSource(model, cache, Search.CATEGORY, catalogue, recorder, Rates())
+    queues = dealt(len(plan.layers), lane_count(threads))
+    steals = is_ours or scheme is Scheme.PASK_R
+    table = LayerTable(len(plan.layers), source.load, queues, recorder, steals=steals)
+    if isinstance(source, ReusingSource):
+        source.position = lambda: table.position
+    loaded: LoadedProgram = source.frame.assemble(device, table)
+    recorder.add("parse", EventKind.PARSE, None, started_ns)
+    return StartingProgram(loaded, table, source, None, recorder)
+
+
+def _run(
+    starting: StartingProgram, inputs: Mapping[str, Value], threads: int, *, is_recorded: bool
+) -> dict[str, Value]:
+    """One inference; the executor has all cores once nothing loads any more."""
+    table, add = starting.table, starting.recorder.add
+    with torch.inference_mode():
+        frame = Frame(starting.loaded, inputs)
+        if table.is_whole:
+            _use(threads)
+            while not frame.is_finished:
+                position, started_ns = frame.position, clock_ns()
+                frame.step()
+                if is_recorded:
+                    add(EXECUTOR, EventKind.RUN, position, started_ns)
+            return frame.results()
+        while not frame.is_finished:
+            position = frame.position
+            table[position]  # wait, or load it here
+            _use(executor_threads(threads) if table.is_loading else threads)
+            started_ns = clock_ns()
+            frame.step()
+            if is_recorded:
+                add(EXECUTOR, EventKind.RUN, position, started_ns)
+        return frame.results()
+
+
+def _use(threads: int) -> None:
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+
+
+def _statistics(scheme: Scheme, starting: StartingProgram, cache: CategoryCache) -> ColdStatistics:
+    source, kept = starting.source, starting.artefact
+    reusing = source if isinstance(source, ReusingSource) else None
+    seen = cache.statistics() if reusing is not None else _NO_STATISTICS
+    reused = 0 if reusing is None else reusing.reused
+    count = len(starting.table)
+    return ColdStatistics(
+        scheme=scheme.value,
+        layers=count,
+        milestone=None if reusing is None else reusing.milestone,
+        queries=seen.queries,
+        hits=seen.hits,
+        lookups=seen.lookups,
+        reused=reused,
+        loaded=count - reused,
+        stolen=starting.table.stolen,
+        from_artefact=kept is not None,
+        cached_layers=0
+        if kept is None
+        else sum(layer.tensors is not None for layer in kept.layers),
+    )

@@ -1,0 +1,69 @@
+"""Transformed weights as records of an artefact, and back as tensors over its mapped memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from brisk.artefacts.container import Container, ContainerWriter
+from brisk.errors import ArtefactError
+from brisk.solutions import opaque
+from brisk.solutions.values import TORCH_DTYPES, dtype_name, from_numpy, to_numpy
+
+_CPU = torch.device("cpu")
+
+
+def can_keep(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's bytes are all there is to it."""
+    if tensor.device != _CPU:
+        return False
+    return opaque.is_supported() if opaque.is_opaque(tensor) else tensor.layout == torch.strided
+
+
+def write_tensor(tensor: torch.Tensor, writer: ContainerWriter) -> dict[str, Any]:
+    """``blob`` holds the elements with the dimensions in ``order``, outermost first.
+
+    An opaque tensor has ``metadata`` instead of ``order``. Precondition: ``can_keep``.
+    """
+    record: dict[str, Any] = {"dtype": dtype_name(tensor), "shape": list(tensor.shape)}
+    if opaque.is_opaque(tensor):
+        kept = opaque.opaque_content(tensor)
+        metadata = writer.add(np.array(kept.metadata))
+        return record | {"blob": writer.add(np.array(kept.content)), "metadata": metadata}
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    dense = tensor.permute(order).contiguous()
+    content = to_numpy(dense).reshape(-1).view(np.uint8)
+    return record | {"blob": writer.add(content), "order": order}
+
+
+def read_tensor(record: Mapping[str, Any], container: Container) -> torch.Tensor:
+    """The tensor, over the container's memory; nothing is copied.
+
+    Raises ArtefactError where the record and its blobs do not fit together.
+    """
+    dtype = TORCH_DTYPES.get(record["dtype"])
+    shape = record["shape"]
+    if dtype is None or not all(isinstance(size, int) and size >= 0 for size in shape):
+        raise ArtefactError(f"{container.path}: a tensor of {record['dtype']} {shape}")
+    content = container.view(record["blob"])
+    if "metadata" in record:
+        if not opaque.is_supported():
+            raise ArtefactError(f"{container.path}: oneDNN's layouts cannot be mapped here")
+        return opaque.opaque_tensor(content, container.view(record["metadata"]), dtype, shape)
+    order = record["order"]
+    if sorted(order) != list(range(len(shape))):
+        raise ArtefactError(f"{container.path}: a tensor with the dimensions {order}")
+    if content.size != math.prod(shape) * dtype.itemsize:
+        raise ArtefactError(f"{container.path}: a tensor of {shape} in {content.size} bytes")
+    flat = from_numpy(content, _CPU)
+    assert isinstance(flat, torch.Tensor)
+    dense = flat.view(dtype).view([shape[axis] for axis in order])
+    return dense.permute([order.index(axis) for axis in range(len(shape))])
+
+
+def tensor_blobs(record: Mapping[str, Any]) -> list[int]:
+    return [record[name] for name in ("blob", "metadata") if name in record]

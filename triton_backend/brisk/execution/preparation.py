@@ -1,0 +1,146 @@
+"""Preparing a model: its artefact made and published once, whoever else tries meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from brisk.artefacts import store
+from brisk.artefacts.identity import identify, model_files, stamps
+from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
+from brisk.execution.artefact import find_artefact, open_artefact
+from brisk.execution.building import ColdLayer, default_layers, publish_artefact
+from brisk.execution.cold_plan import cold_plan
+from brisk.execution.lanes import lane_count
+from brisk.execution.plan import Plan, make_plan
+from brisk.execution.profiling import Measured, profile
+from brisk.execution.selection import Candidate, Schedule, select
+from brisk.graph import read_program
+from brisk.solutions.catalogue import Catalogue, default_catalogue
+
+DISK_FACTOR = 2.0
+"""Default of what weights for starts may take on disk, as a multiple of the model's weights."""
+
+LONGEST_PROFILE_S = 6.0
+"""After which layers not yet measured get the default plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """``path``: the published artefact. ``layers``: what it holds of each layer of ``plan``.
+
+    ``schedule``: of the start, as predicted from measured costs; None where none were measured.
+    """
+
+    path: Path
+    plan: Plan
+    layers: tuple[ColdLayer, ...]
+    schedule: Schedule | None
+    seconds: float
+
+
+def is_prepared(model: Path, device: torch.device, threads: int) -> bool:
+    """Whether the model has an artefact for this machine that is sound in every byte."""
+    path = find_artefact(model, device, threads)
+    if path is None:
+        return False
+    try:
+        container = open_artefact(path, model, device, threads).container
+        for number in range(len(container)):
+            container.verify(number)
+    except ArtefactError:
+        return False
+    return True
+
+
+def _do_nothing() -> None:
+    return None
+
+
+def prepare(
+    model: Path,
+    device: torch.device,
+    threads: int,
+    directory: Path | None = None,
+    breathe: Callable[[], None] = _do_nothing,
+    disk_factor: float = DISK_FACTOR,
+    catalogue: Catalogue | None = None,
+) -> Preparation:
+    """Make the model's artefact for this machine.
+
+    ``directory``: where to; None: beside the model, else in the cache. ``breathe`` is called
+    between steps of some milliseconds. ``disk_factor``: what weights for the start may take, as
+    a multiple of the model's. Raises OSError where nothing can be written,
+    UnavailableError where another process is at it, InvalidModelError where the model cannot be
+    served or changes meanwhile.
+    """
+    started_s = time.monotonic()
+    catalogue = catalogue or default_catalogue()
+    target = directory or store.writable_directory(model)
+    with store.building(target) as is_ours:
+        if not is_ours:
+            raise UnavailableError(f"{target}: another process prepares this model")
+        home = model.resolve().parent
+        names = model_files(model)
+        before = stamps(home, names)
+        identity = identify(home, names)
+        breathe()
+        plan = make_plan(read_program(model), device, catalogue)
+        budget = int(disk_factor * sum(array.nbytes for array in plan.program.weights.values()))
+        layers, planned = _planned_layers(plan, catalogue, lane_count(threads), budget, breathe)
+        path = publish_artefact(model, plan, layers, threads, identity, target, breathe)
+        if stamps(home, names) != before:
+            path.unlink(missing_ok=True)
+            raise InvalidModelError(f"{model} has changed while it was prepared")
+        store.note_state(path, identity, before)
+    return Preparation(path, plan, tuple(layers), planned, time.monotonic() - started_s)
+
+
+def _planned_layers(
+    plan: Plan,
+    catalogue: Catalogue,
+    lanes: int,
+    disk_bytes: int,
+    breathe: Callable[[], None],
+) -> tuple[list[ColdLayer], Schedule | None]:
+    """The layers as measured costs choose them; by default rules where they cannot be measured."""
+    layers = default_layers(cold_plan(plan, catalogue), plan, lanes)
+    measured = profile(plan, catalogue, LONGEST_PROFILE_S, breathe)
+    if not all(measured):
+        return layers, None
+    options = [_allowed(each, layer) for each, layer in zip(measured, layers, strict=True)]
+    candidates = [[one.candidate for one in each] for each in options]
+    chosen, schedule = select(candidates, [1.0] * lanes, disk_bytes)
+    lane_of = {index: lane for lane, queue in enumerate(schedule.lanes) for index in queue}
+    planned = [
+        _chosen_layer(layer, choice, each, catalogue, lane_of.get(index))
+        for index, (layer, choice, each) in enumerate(zip(layers, chosen, options, strict=True))
+    ]
+    return planned, schedule
+
+
+def _allowed(measured: Sequence[Measured], default: ColdLayer) -> list[Measured]:
+    """Layers that a run of small ones will take over keep their raw weights."""
+    raw = [one for one in measured if not one.candidate.is_cached]
+    has_cached = bool(default.solution.transformed_operands(default.problem))
+    return raw if has_cached and not default.cached else list(measured)
+
+
+def _chosen_layer(
+    layer: ColdLayer,
+    choice: Candidate,
+    measured: Sequence[Measured],
+    catalogue: Catalogue,
+    lane: int | None,
+) -> ColdLayer:
+    solution = catalogue.named(choice.solution)
+    assert solution is not None
+    costs = next(one.costs for one in measured if one.candidate is choice)
+    return dataclasses.replace(
+        layer, solution=solution, cached=choice.is_cached, lane=lane, costs=costs
+    )

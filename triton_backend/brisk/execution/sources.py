@@ -1,0 +1,222 @@
+"""Where a starting program's layers come from: an artefact, or the model file itself."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from brisk.errors import ArtefactError, InternalError
+from brisk.execution.artefact import Artefact
+from brisk.execution.cold_plan import cold_layer
+from brisk.execution.joining import JoinedLayers, join_small_layers, refusals
+from brisk.execution.loading import FramePlan, LoadedLayer, load_layer
+from brisk.execution.plan import LayerPlan, Plan, make_plan
+from brisk.execution.timeline import EventKind, Recorder, clock_ns
+from brisk.graph import read_program
+from brisk.graph.program import Program
+from brisk.solutions.base import Problem, Solution
+from brisk.solutions.catalogue import Catalogue
+from brisk.solutions.problem import make_problem
+
+
+class LayerSource(ABC):
+    """Loads the layers of one program, each with its cold or its warm solution. Thread-safe."""
+
+    frame: FramePlan
+    is_given_up: bool = False
+    """Whether it turned out to be damaged and the model is used in its place."""
+
+    @abstractmethod
+    def load(self, index: int, lane: str, stolen: bool) -> LoadedLayer:
+        """The layer with its cold solution. Raises BriskError."""
+
+    @abstractmethod
+    def solution_names(self) -> list[str]:
+        """The warm solution of each layer."""
+
+    @abstractmethod
+    def warm_layers(self) -> list[int]:
+        """Layers whose warm solution is not the cold one."""
+
+    @abstractmethod
+    def load_warm(self, index: int) -> LoadedLayer:
+        """The layer with its warm solution. Raises BriskError."""
+
+    @abstractmethod
+    def join(self, layers: Sequence[LoadedLayer]) -> JoinedLayers | None:
+        """The layers, all of them, with runs of small ones joined; None: nothing to join."""
+
+
+class ModelSource(LayerSource):
+    """Weights are transformed as layers are loaded.
+
+    ``frame``: of the program that the layers become part of, where that is another reading of
+    the same model. ``is_cold`` False: with the warm solutions from the start.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        catalogue: Catalogue,
+        recorder: Recorder,
+        frame: FramePlan | None = None,
+        *,
+        is_cold: bool = True,
+    ) -> None:
+        self.frame = frame or FramePlan.of(plan.program)
+        self._warm = plan.layers
+        self._cold = [
+            cold_layer(planned, catalogue) if is_cold else planned for planned in plan.layers
+        ]
+        self._catalogue = catalogue
+        self._recorder = recorder
+
+    def planned(self, index: int) -> LayerPlan:
+        return self._cold[index]
+
+    def load(self, index: int, lane: str, stolen: bool) -> LoadedLayer:
+        planned, add = self._cold[index], self._recorder.add
+        started_ns = clock_ns()
+        weights = planned.solution.transform(planned.problem)
+        transformed_ns = add(lane, EventKind.TRANSFORM, index, started_ns, stolen)
+        layer = load_layer(planned, self.frame, self._catalogue, weights)
+        add(lane, EventKind.CREATE, index, transformed_ns, stolen)
+        return layer
+
+    def solution_names(self) -> list[str]:
+        return [planned.solution.name for planned in self._warm]
+
+    def warm_layers(self) -> list[int]:
+        pairs = zip(self._cold, self._warm, strict=True)
+        return [
+            index for index, (cold, warm) in enumerate(pairs) if cold.solution is not warm.solution
+        ]
+
+    def load_warm(self, index: int) -> LoadedLayer:
+        return load_layer(self._warm[index], self.frame, self._catalogue)
+
+    def join(self, layers: Sequence[LoadedLayer]) -> JoinedLayers | None:
+        problems = [planned.problem for planned in self._warm]
+        return join_small_layers(self.frame.program, problems, layers, self.frame.slots)
+
+
+class ArtefactSource(LayerSource):
+    """Layers of an artefact; of the model itself from the first damaged blob on.
+
+    ``damaged`` is called once with what was found, in the thread that found it.
+    """
+
+    def __init__(
+        self,
+        artefact: Artefact,
+        model: Path,
+        device: torch.device,
+        catalogue: Catalogue,
+        recorder: Recorder,
+        damaged: Callable[[ArtefactError], None],
+    ) -> None:
+        self.frame = FramePlan.of(artefact.program)
+        self._artefact = artefact
+        self._model = model
+        self._device = device
+        self._catalogue = catalogue
+        self._recorder = recorder
+        self._damaged = damaged
+        self._model_source: ModelSource | None = None
+        self._lock = threading.Lock()
+
+    def load(self, index: int, lane: str, stolen: bool) -> LoadedLayer:
+        if not self.is_given_up:
+            try:
+                return self._load(index, lane, stolen)
+            except ArtefactError as error:
+                self._give_up(error)
+        return self._fallback().load(index, lane, stolen)
+
+    def solution_names(self) -> list[str]:
+        return [layer.warm for layer in self._artefact.layers]
+
+    def warm_layers(self) -> list[int]:
+        if self.is_given_up:
+            return self._fallback().warm_layers()
+        layers = enumerate(self._artefact.layers)
+        return [index for index, layer in layers if layer.warm != layer.solution]
+
+    def load_warm(self, index: int) -> LoadedLayer:
+        if not self.is_given_up:
+            try:
+                self._artefact.verify_raw(index)
+                name = self._artefact.layers[index].warm
+                solution = self._artefact.solution(name, self._catalogue)
+                return load_layer(self._planned(index, solution), self.frame, self._catalogue)
+            except ArtefactError as error:
+                self._give_up(error)
+        return self._fallback().load_warm(index)
+
+    def join(self, layers: Sequence[LoadedLayer]) -> JoinedLayers | None:
+        if self.is_given_up:
+            return self._fallback().join(layers)
+        frame = self.frame
+        problems = [self._problem(index) for index in range(len(frame.program.layers))]
+        try:
+            for index, refusal in enumerate(refusals(frame.program, problems)):
+                if refusal is None:
+                    self._artefact.verify_raw(index)
+        except ArtefactError as error:
+            self._give_up(error)
+            return self._fallback().join(layers)
+        return join_small_layers(frame.program, problems, layers, frame.slots)
+
+    def _load(self, index: int, lane: str, stolen: bool) -> LoadedLayer:
+        artefact, add = self._artefact, self._recorder.add
+        started_ns = clock_ns()
+        artefact.verify(index)
+        verified_ns = add(lane, EventKind.READ, index, started_ns, stolen)
+        weights = artefact.weights(index)
+        solution = artefact.solution(artefact.layers[index].solution, self._catalogue)
+        planned = self._planned(index, solution)
+        if weights is None:
+            weights = solution.transform(planned.problem)
+        transformed_ns = add(lane, EventKind.TRANSFORM, index, verified_ns, stolen)
+        layer = load_layer(planned, self.frame, self._catalogue, weights)
+        add(lane, EventKind.CREATE, index, transformed_ns, stolen)
+        return layer
+
+    def _planned(self, index: int, solution: Solution) -> LayerPlan:
+        return LayerPlan(self._problem(index), solution, ())
+
+    def _problem(self, index: int) -> Problem:
+        frame = self.frame
+        layer = frame.program.layers[index]
+        return make_problem(frame.program, layer, frame.constants, self._device)
+
+    def _fallback(self) -> ModelSource:
+        with self._lock:
+            if self._model_source is None:
+                program = read_program(self._model)
+                _check_same(program, self.frame.program)
+                plan = make_plan(program, self._device, self._catalogue)
+                self._model_source = ModelSource(plan, self._catalogue, self._recorder, self.frame)
+            return self._model_source
+
+    def _give_up(self, error: ArtefactError) -> None:
+        with self._lock:
+            self.is_given_up = True
+            damaged, self._damaged = self._damaged, _ignore
+        damaged(error)
+
+
+def _ignore(error: ArtefactError) -> None:
+    return None
+
+
+def _check_same(fresh: Program, kept: Program) -> None:
+    """Both are readings of one model, so their layers make the same values."""
+    if [layer.outputs for layer in fresh.layers] != [layer.outputs for layer in kept.layers]:
+        raise InternalError(
+            f"model '{kept.name}' was read otherwise when its artefact was made; load it again"
+        )

@@ -1,0 +1,83 @@
+"""Starting a program: its layers load in lanes while whoever asks already runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from brisk.errors import ArtefactError
+from brisk.execution.artefact import Artefact, open_artefact
+from brisk.execution.lanes import Lanes, dealt, lane_count
+from brisk.execution.loading import LoadedProgram
+from brisk.execution.plan import make_plan
+from brisk.execution.sources import ArtefactSource, LayerSource, ModelSource
+from brisk.execution.table import LayerTable
+from brisk.execution.timeline import EventKind, Recorder, clock_ns
+from brisk.graph import read_program
+from brisk.solutions.catalogue import Catalogue, default_catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class StartingProgram:
+    """A program that can run at once. ``artefact``: what it is loaded from; None: the model."""
+
+    loaded: LoadedProgram
+    table: LayerTable
+    source: LayerSource
+    artefact: Artefact | None
+    recorder: Recorder
+
+    @property
+    def wants_artefact(self) -> bool:
+        """Whether there was none that could be used, to the end."""
+        return self.artefact is None or self.source.is_given_up
+
+    def start_lanes(self, threads: int) -> Lanes:
+        """Load all layers in the background, on all cores but the executor's."""
+        return Lanes(self.table, lane_count(threads))
+
+
+def start_program(
+    model: Path,
+    device: torch.device,
+    threads: int,
+    artefact: Path | None,
+    reject: Callable[[ArtefactError], None],
+    catalogue: Catalogue | None = None,
+    recorder: Recorder | None = None,
+) -> StartingProgram:
+    """Make the model runnable; no layer is loaded yet.
+
+    From ``artefact`` where it is of this model and machine; ``reject`` is told why it is not, now
+    or when a layer turns out to be damaged later, and the model file is used instead. Raises
+    InvalidModelError and its kin where the model cannot be served.
+    """
+    catalogue = catalogue or default_catalogue()
+    recorder = recorder or Recorder()
+    started_ns = clock_ns()
+    lanes = lane_count(threads)
+    opened: Artefact | None = None
+    source: LayerSource
+    if artefact is not None:
+        try:
+            opened = open_artefact(artefact, model, device, threads)
+        except ArtefactError as error:
+            reject(error)
+    if opened is not None:
+        source = ArtefactSource(opened, model, device, catalogue, recorder, reject)
+        queues: list[list[int]] = [[] for _ in range(lanes)]
+        for index, layer in enumerate(opened.layers):
+            if layer.lane is not None:
+                queues[layer.lane % lanes].append(index)
+    else:
+        plan = make_plan(read_program(model), device, catalogue)
+        source = ModelSource(plan, catalogue, recorder)
+        queues = dealt(len(plan.layers), lanes)
+    count = len(source.frame.program.layers)
+    table = LayerTable(count, source.load, queues, recorder)
+    loaded = source.frame.assemble(device, table)
+    recorder.add("parse", EventKind.PARSE, None, started_ns)
+    return StartingProgram(loaded, table, source, opened, recorder)

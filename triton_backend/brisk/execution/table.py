@@ -1,0 +1,212 @@
+"""Layers that are loaded by lanes while the first frames already run them.
+
+Every layer has one loader: whoever claims it, a lane or the executor that needs it. Lanes take
+the layers of their own queues in order, then those at the head of the longest other queue
+(NNV12 3.3, workload stealing). An executor that meets a layer nobody has begun loads it itself;
+one that meets a layer in work waits a moment, then loads the next free ones meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import overload
+
+from brisk.errors import BriskError, InternalError
+from brisk.execution.joining import JoinedLayers
+from brisk.execution.loading import LoadedLayer
+from brisk.execution.timeline import EventKind, Recorder, clock_ns
+
+PATIENCE_S = 0.001
+"""How long an executor waits for a layer in work before it helps with others."""
+
+EXECUTOR = "issue"
+
+LoadLayer = Callable[[int, str, bool], LoadedLayer]
+"""Loads a layer by its number, in the lane of that name; the flag says that it is stolen."""
+
+
+class LayerTable(Sequence[LoadedLayer]):
+    """The layers of one program. Thread-safe.
+
+    Indexing is the executor's: it returns the layer as soon as it is loaded, and loads it where
+    it must. Raises what loading raised.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        load: LoadLayer,
+        queues: Sequence[Sequence[int]],
+        recorder: Recorder | None = None,
+        *,
+        steals: bool = True,
+    ) -> None:
+        """``queues``: the layers of each lane in order, none twice; what is in no queue is the
+        executor's, or of whoever has nothing else to do. ``steals`` False: the executor only
+        waits, and takes what no lane will.
+        """
+        self._steals = steals
+        self._load = load
+        self._recorder = recorder
+        self._layers: list[LoadedLayer | None] = [None] * count
+        self._claimed = bytearray(count)
+        self._errors: dict[int, BriskError] = {}
+        self._queues = [deque(queue) for queue in queues]
+        self._changed = threading.Condition()
+        self._remaining = count
+        self._complete: tuple[LoadedLayer, ...] | None = () if count == 0 else None
+        self._closed = False
+        self.joined: JoinedLayers | None = None
+        """What new frames of small batches run instead, once it is made."""
+        self._workers = 0
+        self.position = -1
+        """The layer that the executor has last asked for."""
+        self.stolen = 0
+        """Layers loaded by another than the lane they were meant for."""
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    @overload
+    def __getitem__(self, position: int) -> LoadedLayer: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[LoadedLayer]: ...
+    def __getitem__(self, position: int | slice) -> LoadedLayer | Sequence[LoadedLayer]:
+        if isinstance(position, slice):
+            return [self[index] for index in range(*position.indices(len(self)))]
+        layer = self._layers[position]
+        if layer is not None:
+            return layer
+        return self._obtain(position)
+
+    def current(self) -> Sequence[LoadedLayer]:
+        """What a new frame runs: the finished layers as a tuple, else this table."""
+        return self if self._complete is None else self._complete
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a lane still has, or may take, work."""
+        return self._remaining > 0 and not self._closed
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every layer is loaded and none has failed."""
+        return self._complete is not None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def switch(
+        self, layers: Mapping[int, LoadedLayer], joined: JoinedLayers | None = None
+    ) -> None:
+        """Give frames that start from now on these layers; those that run keep theirs.
+
+        Precondition: the table is whole.
+        """
+        with self._changed:
+            if self._complete is None:
+                raise InternalError("layers are switched before they are loaded")
+            present = enumerate(self._complete)
+            self._complete = tuple(layers.get(index, layer) for index, layer in present)
+            self.joined = joined
+
+    def work(self, lane: int, name: str) -> None:
+        """Load layers in the calling thread until none is left to claim."""
+        with self._changed:
+            self._workers += 1
+        while (claim := self._claim(lane)) is not None:
+            index, stolen = claim
+            self._perform(index, name, stolen)
+        with self._changed:
+            self._workers -= 1
+
+    def wait(self, timeout_s: float) -> bool:
+        """Until every layer is loaded, or has failed; False after the time-out."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._remaining == 0, timeout_s)
+
+    def close(self) -> None:
+        """Let no lane begin another layer; an executor still may."""
+        self._closed = True
+
+    def _claim(self, lane: int) -> tuple[int, bool] | None:
+        """The next layer of the lane's queue, or of the longest other: (layer, stolen)."""
+        with self._changed:
+            if self._closed:
+                return None
+            own = self._queues[lane]
+            for queue in (own, *sorted(self._queues, key=len, reverse=True)):
+                while queue:
+                    index = queue.popleft()
+                    if not self._claimed[index]:
+                        self._claimed[index] = 1
+                        return index, queue is not own
+            index = self._claimed.find(0)
+            if index >= 0:
+                self._claimed[index] = 1
+                return index, True
+        return None
+
+    def _claim_this(self, index: int) -> bool:
+        with self._changed:
+            if self._claimed[index] or not (self._steals or self._is_mine(index)):
+                return False
+            self._claimed[index] = 1
+            return True
+
+    def _is_mine(self, index: int) -> bool:
+        """Whether no lane will load the layer. The lock is held."""
+        return self._workers == 0 or not any(index in queue for queue in self._queues)
+
+    def _claim_any(self) -> int | None:
+        """The first layer that nobody has begun."""
+        with self._changed:
+            index = self._claimed.find(0) if self._steals else -1
+            if index < 0:
+                return None
+            self._claimed[index] = 1
+            return index
+
+    def _perform(self, index: int, lane: str, stolen: bool) -> None:
+        """Load a claimed layer and publish it, or what it raised."""
+        layer: LoadedLayer | None = None
+        error: BriskError | None = None
+        try:
+            layer = self._load(index, lane, stolen)
+        except BriskError as raised:
+            error = raised
+        except Exception as raised:  # noqa: BLE001  # whoever needs the layer must learn of it
+            error = InternalError(f"layer {index}: {type(raised).__name__}: {raised}")
+        with self._changed:
+            self.stolen += stolen
+            self._remaining -= 1
+            self._layers[index] = layer
+            if error is not None:
+                self._errors[index] = error
+            elif self._remaining == 0 and not self._errors:
+                self._complete = tuple(each for each in self._layers if each is not None)
+            self._changed.notify_all()
+
+    def _obtain(self, index: int) -> LoadedLayer:
+        self.position = index
+        if self._claim_this(index):
+            self._perform(index, EXECUTOR, stolen=True)
+        while (layer := self._layers[index]) is None and index not in self._errors:
+            if not self._wait_for(index) and (other := self._claim_any()) is not None:
+                self._perform(other, EXECUTOR, stolen=True)
+        if layer is None:
+            raise self._errors[index]
+        return layer
+
+    def _wait_for(self, index: int) -> bool:
+        started_ns = clock_ns()
+        with self._changed:
+            done = self._changed.wait_for(
+                lambda: self._layers[index] is not None or index in self._errors, PATIENCE_S
+            )
+        if self._recorder is not None:
+            self._recorder.add(EXECUTOR, EventKind.WAIT, index, started_ns)
+        return done

@@ -1,0 +1,106 @@
+"""What happened when, and in which lane: the record of a cold start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+clock_ns = time.perf_counter_ns
+
+
+class EventKind(str, Enum):
+    """The stages of a layer: NNV12's read and transformation, PASK's look-up, issue."""
+
+    PARSE = "parse"
+    READ = "read"
+    TRANSFORM = "transform"
+    CREATE = "create"
+    LOOKUP = "lookup"
+    RUN = "run"
+    WAIT = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """``stolen``: done by this lane in place of the one whose work it was."""
+
+    lane: str
+    kind: EventKind
+    layer: int | None
+    start_ns: int
+    end_ns: int
+    stolen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Events by their start; times are ``time.perf_counter_ns``."""
+
+    started_ns: int
+    answered_ns: int
+    events: tuple[Event, ...]
+
+    def total_ns(self, kind: EventKind) -> int:
+        """Time spent in stages of a kind until the first answer, over all lanes."""
+        return sum(
+            min(event.end_ns, self.answered_ns) - event.start_ns
+            for event in self.events
+            if event.kind is kind and event.start_ns < self.answered_ns
+        )
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the time until the first answer in which layers ran (PASK V-B)."""
+        return self.total_ns(EventKind.RUN) / max(self.answered_ns - self.started_ns, 1)
+
+    def to_chrome(self) -> dict[str, Any]:
+        """The trace format of Chrome and Perfetto; times in microseconds from the start."""
+        lanes = list(dict.fromkeys(event.lane for event in self.events))
+        names = [
+            {"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": lane}}
+            for number, lane in enumerate(lanes)
+        ]
+        stages = [
+            {
+                "ph": "X",
+                "name": event.kind.value
+                if event.layer is None
+                else f"{event.kind.value} {event.layer}",
+                "cat": event.kind.value,
+                "pid": 1,
+                "tid": lanes.index(event.lane),
+                "ts": (event.start_ns - self.started_ns) / 1000,
+                "dur": (event.end_ns - event.start_ns) / 1000,
+                "args": {"stolen": event.stolen},
+            }
+            for event in self.events
+        ]
+        return {"traceEvents": names + stages}
+
+
+class Recorder:
+    """Collects events from any thread; appending to a list needs no lock."""
+
+    def __init__(self) -> None:
+        self.started_ns = clock_ns()
+        self._events: list[Event] = []
+
+    def add(
+        self,
+        lane: str,
+        kind: EventKind,
+        layer: int | None,
+        start_ns: int,
+        stolen: bool = False,
+    ) -> int:
+        """Record a stage that ends now; returns now, which the next may start from."""
+        end_ns = clock_ns()
+        self._events.append(Event(lane, kind, layer, start_ns, end_ns, stolen))
+        return end_ns
+
+    def timeline(self, answered_ns: int) -> Timeline:
+        events: Sequence[Event] = sorted(self._events.copy(), key=lambda event: event.start_ns)
+        return Timeline(self.started_ns, answered_ns, tuple(events))

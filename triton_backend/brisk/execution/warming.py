@@ -1,0 +1,32 @@
+"""The switch from the solutions a program started with to its warm ones (PASK VI, NNV12 3.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from brisk.execution.loading import LoadedLayer
+from brisk.execution.starting import StartingProgram
+
+
+def warm_up(starting: StartingProgram, may_go_on: Callable[[], bool]) -> bool:
+    """Load every warm solution that is not there, then give them all to new frames at once.
+
+    ``may_go_on`` is called before each layer and may block until there is time for it; False
+    ends the work. Returns whether new frames are warm. Raises BriskError where a solution fails
+    to load: the program then stays as it is.
+    """
+    table, source = starting.table, starting.source
+    if not table.is_whole:
+        return False
+    warm: dict[int, LoadedLayer] = {}
+    for index in source.warm_layers():
+        if not may_go_on():
+            return False
+        warm[index] = source.load_warm(index)
+    if not may_go_on():
+        return False
+    whole = [warm.get(index, layer) for index, layer in enumerate(table.current())]
+    joined = source.join(whole)
+    if warm or joined is not None:
+        table.switch(warm, joined)
+    return True

@@ -1,0 +1,54 @@
+"""Model files mapped instead of read: a start pays only for the weights it has come to.
+
+A private mapping shows what others write into the file until its pages are its own. So whoever
+keeps weights for longer than a load calls ``make_private`` when it is done: each page is then
+copied in place, and views stay valid. A file cut short meanwhile ends the process, as one that is
+half written would make its answers wrong; the runtime restarts its worker.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import weakref
+from pathlib import Path
+
+import numpy as np
+
+PAGE_BYTES = mmap.PAGESIZE
+_PAGES_AT_A_TIME = 256
+
+_shared: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+_lock = threading.Lock()
+
+
+def map_file(path: Path) -> memoryview:
+    """The file's bytes, read-only to the caller. Raises OSError."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size == 0:
+            return memoryview(b"")
+        try:
+            mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+        except (OSError, ValueError):  # a file system that cannot be mapped
+            return memoryview(file.read())
+    mapping.madvise(mmap.MADV_WILLNEED)
+    with _lock:
+        _shared.add(mapping)
+    return memoryview(mapping).toreadonly()
+
+
+def make_private() -> int:
+    """Copy every page of the files still mapped, in place; the bytes copied."""
+    with _lock:
+        mappings = list(_shared)
+        _shared.clear()
+    copied = 0
+    for mapping in mappings:
+        pages = np.frombuffer(mapping, np.uint8)[::PAGE_BYTES]
+        for start in range(0, pages.size, _PAGES_AT_A_TIME):
+            block = pages[start : start + _PAGES_AT_A_TIME]
+            np.bitwise_or(block, 0, out=block)  # writes what is there: the page becomes our own
+        copied += len(mapping)
+    return copied

@@ -1,0 +1,84 @@
+"""What becomes of a session after it can run: warm kernels between requests, then its artefact.
+
+Solutions that a start passes over are loaded when the worker has nothing to run, and a session's
+new frames get them all at once (PASK VI, NNV12 3.5).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from brisk.errors import BriskError
+from brisk.execution.table import LayerTable
+from brisk.execution.warming import warm_up
+from brisk.graph.mapping import make_private
+from brisk.runtime.artefact_use import ArtefactUse
+from brisk.runtime.artefacts import ArtefactBuilder
+from brisk.runtime.saying import say
+from brisk.runtime.session import Session
+
+LONGEST_WAIT_S = 1.0
+"""How long a layer waits for a moment without requests; then it is loaded beside them."""
+
+_LOOK_S = 0.002
+_LANES_LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Care:
+    session: Session
+    loaded: Callable[[], None]
+
+
+class Upkeep:
+    """One thread, in the order in which sessions came. ``is_serving`` is the worker's to set."""
+
+    def __init__(self, device: torch.device, threads: int, artefacts: ArtefactUse) -> None:
+        self.is_serving = False
+        self._builder: ArtefactBuilder | None = None
+        if artefacts is ArtefactUse.BUILD and device.type == "cpu":
+            self._builder = ArtefactBuilder(device, threads)
+        self._tasks: queue.SimpleQueue[_Care] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="brisk-upkeep", daemon=True).start()
+
+    def look_after(self, session: Session, loaded: Callable[[], None]) -> None:
+        """``loaded`` is called when the last layer is loaded, unless the session closes before."""
+        self._tasks.put(_Care(session, loaded))
+
+    def _run(self) -> None:
+        with torch.inference_mode():
+            while True:
+                care = self._tasks.get()
+                self._look_after(care.session, care.loaded)
+                del care  # a session that nobody needs any more must not live on here
+
+    def _look_after(self, session: Session, loaded: Callable[[], None]) -> None:
+        starting = session.starting
+        table = starting.table
+        while not table.wait(_LANES_LOOK_S):
+            if table.is_closed:
+                return
+        loaded()
+        make_private()
+        try:
+            warm_up(starting, lambda: self._may_go_on(table))
+        except BriskError as error:
+            say(f"{session.path}: kept on the solutions it started with: {error}")
+        if self._builder is not None and starting.wants_artefact:
+            self._builder.build_later(session.path)
+
+    def _may_go_on(self, table: LayerTable) -> bool:
+        """Whether the session is still wanted; blocks for a moment without requests."""
+        self._await_quiet()
+        return not table.is_closed
+
+    def _await_quiet(self) -> None:
+        until_s = time.monotonic() + LONGEST_WAIT_S
+        while self.is_serving and time.monotonic() < until_s:
+            time.sleep(_LOOK_S)
