@@ -55,3 +55,19 @@ def test_a_served_model_gets_its_artefact_and_the_next_load_starts_from_it(
     log = (tmp_path / "tritonserver-1.log").read_text()
     assert log.count("runnable from the model") == 1
     assert log.count("runnable from its artefact") == 1
+
+
+def test_a_lazy_entry_is_ready_at_once_and_loaded_by_its_first_request(
+    tmp_path: Path, start_server: StartServer
+) -> None:
+    lazy = 'parameters [ { key: "brisk_load", value: { string_value: "lazy" } } ]'
+    write_entry(tmp_path / "repository", "late", doubled(), f'backend: "brisk"\n{lazy}\n')
+    server = start_server(tmp_path / "repository")
+    log = tmp_path / "tritonserver-1.log"
+    assert "is loaded by its first request" in log.read_text()
+    assert "runnable from" not in log.read_text()
+    values = np.arange(8, dtype=np.float32).reshape(2, 4)
+    with InferenceClient(server.endpoints.http, Transport.HTTP) as client:
+        answers = client.infer("late", {"x": values})
+    np.testing.assert_array_equal(answers["y"], values * 2)
+    assert "runnable from the model" in log.read_text()

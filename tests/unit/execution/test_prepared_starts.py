@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 from pathlib import Path
 
@@ -14,11 +15,12 @@ import torch
 
 from brisk.artefacts import store
 from brisk.artefacts.container import Container
-from brisk.errors import ArtefactError
+from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.execution import run_serially
 from brisk.execution.artefact import find_artefact, open_artefact
 from brisk.execution.preparation import is_prepared, prepare
 from brisk.execution.starting import StartingProgram, start_program
+from brisk.graph.mapping import make_private, map_file
 from unit.execution.starting_models import CPU, Example, small_network
 
 THREADS = 2
@@ -218,3 +220,49 @@ def test_a_state_note_that_lies_is_overruled_by_nothing_but_its_stamps(
     assert start(example, artefact)[1] == []
     note.write_text("not JSON")
     assert start(example, artefact)[1] == []
+
+
+def test_who_comes_second_leaves_the_building_to_the_first(example: Example) -> None:
+    directory = store.writable_directory(example.path)
+    with store.building(directory) as is_ours:
+        assert is_ours
+        with pytest.raises(UnavailableError, match="another process prepares"):
+            prepare(example.path, CPU, THREADS)
+    assert prepare(example.path, CPU, THREADS).path.is_file()
+
+
+def test_a_full_disk_leaves_nothing_behind_and_the_model_usable(example: Example) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            prepare(example.path, CPU, THREADS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list((example.path.parent / ".brisk").iterdir()) == []
+    starting, rejected = start(example, find_artefact(example.path, CPU, THREADS))
+    assert rejected == []
+    check_answers(example, starting)
+
+
+def test_a_model_that_changes_while_it_is_prepared_gets_no_artefact(
+    example: Example, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change_it() -> None:
+        os.utime(example.path)
+
+    with pytest.raises(InvalidModelError, match="has changed while it was prepared"):
+        prepare(example.path, CPU, THREADS, breathe=change_it)
+    assert find_artefact(example.path, CPU, THREADS) is None
+
+
+def test_a_mapped_model_made_private_no_longer_shows_what_is_written_into_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(range(256)) * 64)
+    view = map_file(path)
+    assert make_private() >= len(view)
+    with path.open("r+b") as file:
+        file.write(bytes(len(view)))
+    assert bytes(view) == bytes(range(256)) * 64

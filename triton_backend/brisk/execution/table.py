@@ -192,10 +192,10 @@ class LayerTable(Sequence[LoadedLayer]):
 
     def _obtain(self, index: int) -> LoadedLayer:
         self.position = index
-        if self._claim_this(index):
-            self._perform(index, EXECUTOR, stolen=True)
         while (layer := self._layers[index]) is None and index not in self._errors:
-            if not self._wait_for(index) and (other := self._claim_any()) is not None:
+            if self._claim_this(index):
+                self._perform(index, EXECUTOR, stolen=True)
+            elif not self._wait_for(index) and (other := self._claim_any()) is not None:
                 self._perform(other, EXECUTOR, stolen=True)
         if layer is None:
             raise self._errors[index]

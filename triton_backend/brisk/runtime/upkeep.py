@@ -55,7 +55,10 @@ class Upkeep:
         with torch.inference_mode():
             while True:
                 care = self._tasks.get()
-                self._look_after(care.session, care.loaded)
+                try:
+                    self._look_after(care.session, care.loaded)
+                except Exception as error:  # noqa: BLE001  # other sessions need this thread
+                    say(f"{care.session.path}: {type(error).__name__}: {error}")
                 del care  # a session that nobody needs any more must not live on here
 
     def _look_after(self, session: Session, loaded: Callable[[], None]) -> None:

@@ -1,0 +1,177 @@
+"""Tables of loading layers: each is loaded once, by whoever gets there first, and none is lost."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brisk.errors import InternalError, InvalidModelError
+from brisk.execution import run_serially
+from brisk.execution.lanes import dealt
+from brisk.execution.starting import start_program
+from brisk.execution.table import LayerTable
+from unit.execution.starting_models import CPU, Example, chain
+
+WAIT_S = 30.0
+
+
+def table(
+    count: int, load: Callable[[int, str, bool], Any], lanes: int = 1, *, steals: bool = True
+) -> LayerTable:
+    return LayerTable(count, load, dealt(count, lanes), steals=steals)
+
+
+def in_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_the_executor_loads_what_nobody_has_begun() -> None:
+    made = table(3, lambda index, lane, stolen: (index, lane, stolen))
+    assert made[1] == (1, "issue", True)
+    assert list(made) == [(0, "issue", True), (1, "issue", True), (2, "issue", True)]
+    assert made.is_whole
+
+
+def test_a_lane_loads_its_own_layers_and_then_those_of_the_longest_other() -> None:
+    made = table(4, lambda index, lane, stolen: (index, stolen), lanes=2)
+    made.work(1, "load-1")
+    assert [made[index] for index in range(4)] == [(0, True), (1, False), (2, True), (3, False)]
+    assert made.stolen == 2
+
+
+def test_an_executor_that_waits_for_a_slow_lane_loads_the_next_layers_meanwhile() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def load(index: int, lane: str, stolen: bool) -> Any:
+        if lane == "load-0" and index == 0:
+            begun.set()
+            assert may_end.wait(WAIT_S)
+        elif index == 2:
+            may_end.set()  # the executor came this far while layer 0 was in work
+        return index, lane
+
+    made = table(3, load)
+    lane = in_thread(lambda: made.work(0, "load-0"))
+    assert begun.wait(WAIT_S)
+    assert made[0] == (0, "load-0")
+    assert [made[1], made[2]] == [(1, "issue"), (2, "issue")]
+    lane.join(WAIT_S)
+
+
+def test_an_executor_that_may_not_steal_waits_for_its_lane() -> None:
+    begun, may_go = threading.Event(), threading.Event()
+
+    def load(index: int, lane: str, stolen: bool) -> Any:
+        begun.set()
+        assert may_go.wait(WAIT_S)
+        return lane
+
+    made = table(2, load, steals=False)
+    in_thread(lambda: made.work(0, "load-0"))
+    assert begun.wait(WAIT_S)
+    threading.Timer(0.05, may_go.set).start()
+    assert [made[1], made[0]] == ["load-0", "load-0"]
+
+
+def test_a_failed_layer_raises_for_everybody_who_needs_it_and_spares_the_others() -> None:
+    def load(index: int, lane: str, stolen: bool) -> Any:
+        if index == 1:
+            raise InvalidModelError("layer one is bad")
+        if index == 2:
+            raise ZeroDivisionError("two")
+        return index
+
+    made = table(4, load)
+    made.work(0, "load-0")
+    assert made.wait(WAIT_S)
+    for _ in range(2):
+        with pytest.raises(InvalidModelError, match="layer one is bad"):
+            made[1]
+        with pytest.raises(InternalError, match="layer 2: ZeroDivisionError: two"):
+            made[2]
+    assert (made[0], made[3]) == (0, 3)
+    assert not made.is_whole
+    assert made.current() is made
+
+
+def test_a_closed_table_begins_nothing_but_what_an_executor_needs() -> None:
+    made = table(3, lambda index, lane, stolen: lane)
+    made.close()
+    made.work(0, "load-0")
+    assert not made.is_loading
+    assert made[2] == "issue"
+
+
+def test_frames_take_a_switch_whole_or_not_at_all() -> None:
+    made = table(2, lambda index, lane, stolen: f"cold {index}")
+    with pytest.raises(InternalError, match="before they are loaded"):
+        made.switch({0: "warm"})  # type: ignore[dict-item]
+    assert list(made) == ["cold 0", "cold 1"]
+    before = made.current()
+    made.switch({1: "warm 1"})  # type: ignore[dict-item]
+    assert list(before) == ["cold 0", "cold 1"]
+    assert list(made.current()) == ["cold 0", "warm 1"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    count=st.integers(1, 12),
+    lanes=st.integers(1, 4),
+    seed=st.integers(0, 1000),
+    steals=st.booleans(),
+)
+def test_every_interleaving_loads_each_layer_once(
+    count: int, lanes: int, seed: int, steals: bool
+) -> None:
+    chance = random.Random(seed)
+    pauses = [chance.choice((0.0, 0.0, 0.0005, 0.002)) for _ in range(count)]
+    loads: list[int] = []
+    pause = threading.Event()
+
+    def load(index: int, lane: str, stolen: bool) -> Any:
+        loads.append(index)
+        pause.wait(pauses[index])
+        return index
+
+    made = table(count, load, lanes, steals=steals)
+    threads = [
+        in_thread(lambda lane=lane: made.work(lane, f"load-{lane}")) for lane in range(lanes)
+    ]
+    assert [made[index] for index in range(count)] == list(range(count))
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert sorted(loads) == list(range(count))
+    assert made.is_whole
+
+
+def run_twice_beside_lanes(example: Example) -> list[dict[str, Any]]:
+    starting = start_program(example.path, CPU, 3, None, lambda error: None)
+    lanes = starting.start_lanes(3)
+    answers: list[dict[str, Any]] = []
+
+    def run() -> None:
+        answers.append(run_serially(starting.loaded, example.inputs))
+
+    threads = [in_thread(run), in_thread(run)]
+    for thread in threads:
+        thread.join(WAIT_S)
+    lanes.close()
+    return answers
+
+
+def test_two_executors_and_lanes_give_the_same_answers(tmp_path: Path) -> None:
+    example = chain(tmp_path, 12)
+    for _ in range(10):
+        answers = run_twice_beside_lanes(example)
+        assert len(answers) == 2
+        for outputs in answers:
+            example.check(outputs)
