@@ -24,8 +24,8 @@ class Settings:
 
     ``outstanding_layers``: of other than real-time runs, on a device that is issued to ahead of
     its work. ``max_waiting``: requests of all models that may wait in a worker.
-    ``background_bytes``: memory that the background worker may take. ``artefacts``: whether they are used,
-    and made.
+    ``background_bytes``: memory that the background worker may take.
+    ``artefacts``: whether they are used, and made.
     """
 
     threads: int
