@@ -117,6 +117,11 @@ def command_line(process: int) -> bytes:
     return b""
 
 
+def shared_memory_regions() -> set[str]:
+    """Those of servers which this process has started; others may run some of their own."""
+    return {name for name in os.listdir("/dev/shm") if f"brisk_server_{os.getpid()}_" in name}
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
 def test_nothing_stays_behind(
     number: int,
@@ -127,7 +132,7 @@ def test_nothing_stays_behind(
 ) -> None:
     with private_runtime() as runtime:
         variables = {**os.environ, "BRISK_RUNTIME_DIR": str(runtime), "BRISK_IDLE_EXIT_S": "1"}
-        before = set(os.listdir("/dev/shm"))
+        before = shared_memory_regions()
         server = TritonServer(
             installation,
             repository,
@@ -143,5 +148,4 @@ def test_nothing_stays_behind(
             wait_for(lambda: server.returncode is not None, 30, "the server's end")
             wait_for(lambda: not processes_of(runtime), 30, "the end of all its processes")
         assert list(runtime.iterdir()) == [] if runtime.exists() else True
-        ours = {name for name in set(os.listdir("/dev/shm")) - before if "brisk" in name}
-        assert ours == set()
+        assert shared_memory_regions() <= before
