@@ -28,6 +28,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         "install",
         "config",
         "explain",
+        "prepare",
         "status",
         "doctor",
         "trace",

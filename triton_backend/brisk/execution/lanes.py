@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -12,6 +13,9 @@ from pathlib import Path
 import torch
 
 from brisk.execution.table import LayerTable
+
+LANE_NICENESS = 5
+"""Of lanes: requests of loaded models come first; who needs a layer at once loads it itself."""
 
 
 def usable_cores() -> int:
@@ -55,6 +59,8 @@ class Lanes:
 
     def _run(self, lane: int) -> None:
         compute_alone()
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LANE_NICENESS)
         with torch.inference_mode():
             self._table.work(lane, f"load-{lane}")
 

@@ -178,6 +178,8 @@ def load_layer(
         ) from error
     if planned.moves:
         kernel = _with_moves(kernel, planned.moves, problem.device)
+    if problem.device.type == "cuda":  # who runs it does so in another stream than this thread's
+        torch.cuda.current_stream(problem.device).synchronize()
     return LoadedLayer(
         layer=layer,
         solution=solution,
