@@ -17,8 +17,8 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         self._instance = ModelInstance(args)
 
-    def execute(self, requests: list[Any]) -> None:
-        self._instance.execute(requests)
+    def execute(self, requests: list[Any]) -> list[Any] | None:
+        return self._instance.execute(requests)
 
     def finalize(self) -> None:
         self._instance.finalize()

@@ -18,6 +18,7 @@ from brisk.frontend.connection import Connection
 from brisk.frontend.entry import Entry, find_model, read_entry
 from brisk.frontend.onnx_signature import read_signature
 from brisk.frontend.parameters import request_class
+from brisk.frontend.promptness import WAIT_S, Promptness
 from brisk.frontend.publisher import Publisher, publishing_interval_s
 from brisk.frontend.reply import TritonReply
 from brisk.frontend.tensors import read_inputs
@@ -51,23 +52,32 @@ class ModelInstance:
             raise pb_utils.TritonModelException(f"{self._label}: {error}") from None
         self._account = RequestAccount(STATISTICS, self._entry.name, self._entry.version)
         self._publisher.start(self._connection.ask_statistics)
+        self._promptness = Promptness()
         self._watcher = CancellationWatcher(self._connection.cancel)
         self._tell(self._entry, load_ns)
 
-    def execute(self, requests: list[Any]) -> None:
-        """Take the requests in; each is answered through its own sender, sooner or later."""
+    def execute(self, requests: list[Any]) -> list[Any] | None:
+        """Take the requests in; each is answered through its own sender, sooner or later.
+
+        The exception is a request that came alone and whose answer is about to come: that one is
+        the result (see ``promptness``).
+        """
         arrived_ns = time.monotonic_ns()
-        for request in requests:
-            sender = request.get_response_sender()
-            job_class = self._entry.parameters.job_class
-            reply = TritonReply(request, sender, self._account, job_class, arrived_ns)
-            try:
-                self._submit(request, reply, arrived_ns)
-            except BriskError as error:
-                reply.fail(error)
-            except Exception as error:  # noqa: BLE001  # nothing may escape once a sender is taken
-                pb_utils.Logger.log_error(f"{self._label}: {type(error).__name__}: {error}")
-                reply.fail(BriskError(f"{type(error).__name__}: {error}"))
+        promptness = self._promptness
+        if promptness.wants(len(requests), self._connection.pending, arrived_ns):
+            reply, number = self._take(requests[0], arrived_ns, is_awaited=True)
+            response = reply.wait(WAIT_S)
+            if response is None and number:
+                self._watcher.watch(number, reply)
+            responses = [response]
+        else:
+            for request in requests:
+                reply, number = self._take(request, arrived_ns, is_awaited=False)
+                if number:
+                    self._watcher.watch(number, reply)
+            responses = [None]
+        promptness.returns(time.monotonic_ns())
+        return None if responses == [None] else responses
 
     def finalize(self) -> None:
         """Give the session back; requests still in flight have been answered by Triton's rules."""
@@ -75,7 +85,28 @@ class ModelInstance:
         self._watcher.close()
         self._connection.close()
 
-    def _submit(self, request: Any, reply: TritonReply, arrived_ns: int) -> None:
+    def _take(self, request: Any, arrived_ns: int, *, is_awaited: bool) -> tuple[TritonReply, int]:
+        """Send the request on, or answer why not; its reply, and its number, 0 where not sent."""
+        job_class = self._entry.parameters.job_class
+        reply = TritonReply(
+            request,
+            self._account,
+            self._promptness,
+            job_class,
+            arrived_ns,
+            is_awaited=is_awaited,
+        )
+        try:
+            return reply, self._submit(request, reply, arrived_ns)
+        except BriskError as error:
+            reply.fail(error)
+        except Exception as error:  # noqa: BLE001  # nothing may escape once a sender is taken
+            pb_utils.Logger.log_error(f"{self._label}: {type(error).__name__}: {error}")
+            reply.fail(BriskError(f"{type(error).__name__}: {error}"))
+        return reply, 0
+
+    def _submit(self, request: Any, reply: TritonReply, arrived_ns: int) -> int:
+        """Raises what is wrong with the request."""
         entry, connection = self._entry, self._connection
         parameters = json.loads(request.parameters() or "{}")
         job_class = reply.job_class = request_class(parameters, entry.parameters.job_class)
@@ -92,10 +123,8 @@ class ModelInstance:
         except BaseException:
             connection.discard(staged)
             raise
-        number = connection.submit(
-            staged, outputs, job_class, deadline_ns, reply, _trace_context(request)
-        )
-        self._watcher.watch(number, reply)
+        context = _trace_context(request)
+        return connection.submit(staged, outputs, job_class, deadline_ns, reply, context)
 
     def _log(self, level: str, text: str) -> None:
         write = {

@@ -124,9 +124,13 @@ class Connection:
         self._arena.close()
         reap_started()
 
+    @property
+    def pending(self) -> int:
+        """Requests in flight."""
+        return sum(link.pending for link in list(self._links.values()))
+
     def statistics(self) -> dict[str, int]:
-        pending = sum(link.pending for link in list(self._links.values()))
-        return {"pending": pending, **self._arena.statistics()}
+        return {"pending": self.pending, **self._arena.statistics()}
 
     def _link(self, role: Role) -> Link | None:
         """The link to the worker of ``role``, opened by its first use; None once closing."""

@@ -12,6 +12,7 @@ from brisk.errors import BriskError
 from brisk.frontend.accounting import RequestAccount
 from brisk.frontend.errors import triton_error
 from brisk.frontend.pending import OutputReader, Reply
+from brisk.frontend.promptness import Promptness
 from brisk.frontend.tensors import make_output
 from brisk.wire.records import Result
 
@@ -19,7 +20,7 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class TritonReply(Reply):
-    """Answers through the request's response sender.
+    """Answers through the request's response sender, or to ``execute`` while that waits for it.
 
     The lock makes the answer and a look at the request's cancellation exclude each other: after
     the final response Triton may have freed the request.
@@ -29,20 +30,42 @@ class TritonReply(Reply):
         "_account",
         "_is_answered",
         "_lock",
+        "_promptness",
         "_request",
+        "_response",
         "_sender",
+        "_waiting",
         "created_ns",
         "job_class",
     )
 
     def __init__(
-        self, request: Any, sender: Any, account: RequestAccount, job_class: str, created_ns: int
+        self,
+        request: Any,
+        account: RequestAccount,
+        promptness: Promptness,
+        job_class: str,
+        created_ns: int,
+        *,
+        is_awaited: bool,
     ) -> None:
-        """``job_class``: the entry's, until the request is known to have one of its own."""
+        """``job_class``: the entry's, until the request is known to have one of its own.
+
+        ``is_awaited``: ``execute`` will call ``wait``. Otherwise the sender is taken here, so that
+        from now on nothing may be raised to Triton.
+        """
         self._request = request
         self._account = account
+        self._promptness = promptness
         self.job_class = job_class
-        self._sender = sender
+        self._response: Any = None
+        self._waiting: threading.Lock | None = None
+        self._sender: Any = None
+        if is_awaited:
+            self._waiting = threading.Lock()
+            self._waiting.acquire()
+        else:
+            self._sender = request.get_response_sender()
         self._lock = threading.Lock()
         self._is_answered = False
         self.created_ns = created_ns
@@ -51,12 +74,28 @@ class TritonReply(Reply):
     def is_answered(self) -> bool:
         return self._is_answered
 
+    def wait(self, timeout_s: float) -> Any:
+        """The response, for ``execute`` to return; None where it will go through the sender.
+
+        Called once, and only on a reply that is awaited.
+        """
+        assert self._waiting is not None
+        if not self._waiting.acquire(timeout=timeout_s):
+            with self._lock:
+                if not self._is_answered:
+                    self._sender = self._request.get_response_sender()
+                    self._waiting = None
+        response, self._response = self._response, None
+        return response
+
     def is_cancelled(self) -> bool:
         """Whether the client has given the request up; False once it is answered."""
         with self._lock:
             return not self._is_answered and bool(self._request.is_cancelled())
 
     def succeed(self, result: Result, read: OutputReader) -> None:
+        if self._waiting is not None:
+            read = _copying(read)  # execute's caller reads it when the memory may be given back
         try:
             response = pb_utils.InferenceResponse(
                 [
@@ -67,6 +106,7 @@ class TritonReply(Reply):
         except Exception as error:  # noqa: BLE001  # the request must be answered, whatever it is
             self._fail(error)
         else:
+            self._promptness.learn(time.monotonic_ns() - self.created_ns)
             self._send(response)
             took_ns = time.monotonic_ns() - self.created_ns
             self._account.succeeded(self.job_class, took_ns, result.queue_ns, result.execution_ns)
@@ -83,6 +123,11 @@ class TritonReply(Reply):
             if self._is_answered:
                 return
             self._is_answered = True
+            if self._waiting is not None:
+                self._response = response
+                self._request = None
+                self._waiting.release()
+                return
             try:
                 self._sender.send(response, flags=_FINAL)
             except Exception as error:  # noqa: BLE001  # Triton refused the response itself
@@ -95,6 +140,10 @@ class TritonReply(Reply):
             self._sender.send(_failed(error), flags=_FINAL)
         except Exception as second:  # noqa: BLE001  # the receiver's thread must go on
             pb_utils.Logger.log_error(f"brisk: a response could not be sent: {error}; {second}")
+
+
+def _copying(read: OutputReader) -> OutputReader:
+    return lambda tensor: memoryview(bytearray(read(tensor)))
 
 
 def _failed(error: Exception) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from brisk.errors import ProtocolError
+from brisk.runtime.anticipation import Anticipation
 from brisk.runtime.saying import say
 from brisk.wire.arena import Arena, ArenaView
 from brisk.wire.channel import Receiver, check_peer, send_bytes, slab_records
@@ -95,6 +96,7 @@ class Transport:
         self._departures: deque[Departure] = deque()
         self._accepted = 0
         self._is_accepting = True
+        self._anticipation = Anticipation()
 
     @property
     def peer_count(self) -> int:
@@ -115,7 +117,12 @@ class Transport:
         """What has come within ``timeout_s``; 0 does not wait, None waits for anything."""
         if self._departures:
             timeout_s = 0
-        found = self._poll.poll(-1 if timeout_s is None else timeout_s)
+        if timeout_s == 0:
+            found = self._poll.poll(0)
+        else:
+            found = self._anticipation.wait(
+                self._poll.poll, -1 if timeout_s is None else timeout_s
+            )
         if not found:
             self._accept_again()
         for _ in range(RECORDS_PER_TURN):

@@ -1,0 +1,51 @@
+"""Whether ``execute`` waits for an answer that is about to come.
+
+An answer through a response sender costs a round trip to the server's process, 180 microseconds
+in which the receiver's thread waits; one that ``execute`` returns costs nothing more. While
+``execute`` waits, though, Triton gives the instance no other request, so it does for quick answers
+to requests that come one by one only.
+"""
+
+from __future__ import annotations
+
+QUICK_NS = 1_000_000
+"""Answers are awaited where the last ones took less, from arrival to answer."""
+
+WAIT_S = 2e-3
+"""An answer that takes longer goes through a sender after all."""
+
+CROWDED_NS = 150_000
+"""A request that comes sooner after the last return had been waiting in Triton's queue."""
+
+CROWDED_REQUESTS = 32
+"""How many requests are not awaited after such a one."""
+
+
+class Promptness:
+    """``wants`` and ``returns`` are for Triton's thread, ``learn`` for the receiver's."""
+
+    def __init__(self) -> None:
+        self._took_ns = 2 * QUICK_NS
+        self._returned_ns: int | None = None
+        self._crowd = 0
+
+    def wants(self, requests: int, pending: int, now_ns: int) -> bool:
+        """Whether to wait for the answer of what came now: ``requests`` at once, while
+        ``pending`` others are in flight.
+        """
+        is_crowd = requests > 1 or pending > 0
+        if self._returned_ns is not None and now_ns - self._returned_ns < CROWDED_NS:
+            is_crowd = True
+        if is_crowd:
+            self._crowd = CROWDED_REQUESTS
+        elif self._crowd:
+            self._crowd -= 1
+        return not self._crowd and self._took_ns < QUICK_NS
+
+    def returns(self, now_ns: int) -> None:
+        """``execute`` ends."""
+        self._returned_ns = now_ns
+
+    def learn(self, took_ns: int) -> None:
+        """A request has been answered so long after it came."""
+        self._took_ns = (3 * self._took_ns + min(took_ns, 4 * QUICK_NS)) // 4
