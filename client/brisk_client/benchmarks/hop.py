@@ -27,6 +27,7 @@ from brisk.errors import BriskError
 from brisk.frontend.connection import Connection
 from brisk.frontend.model_load import ModelDescription
 from brisk.frontend.pending import OutputReader, Reply
+from brisk.frontend.promptness import EYES_OPEN_NS
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import Result
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
@@ -93,6 +94,9 @@ class TimedReply(Reply):
     def fail(self, error: BriskError) -> None:
         self._error = error
         self._answered.set()
+
+    def is_answered(self) -> bool:
+        return self._answered.is_set()
 
     def wait(self) -> Result:
         """The answer; raises its error, TimeoutError where none comes."""
@@ -182,6 +186,7 @@ def _ask(connection: Connection, image: np.ndarray, count: int, pause_s: float) 
         copied_ns = time.monotonic_ns()
         connection.submit(staged, ("greatest",), "normal", None, reply)
         submitted_ns = time.monotonic_ns()
+        connection.attend("normal", reply.is_answered, EYES_OPEN_NS)  # as a stub does
         result = reply.wait()
         samples.append(
             HopTimes(

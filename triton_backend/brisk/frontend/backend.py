@@ -18,7 +18,7 @@ from brisk.frontend.connection import Connection
 from brisk.frontend.entry import Entry, find_model, read_entry
 from brisk.frontend.onnx_signature import read_signature
 from brisk.frontend.parameters import request_class
-from brisk.frontend.promptness import WAIT_S, Promptness
+from brisk.frontend.promptness import EYES_OPEN_NS, WAIT_S, Promptness
 from brisk.frontend.publisher import Publisher, publishing_interval_s
 from brisk.frontend.reply import TritonReply
 from brisk.frontend.tensors import read_inputs
@@ -66,6 +66,8 @@ class ModelInstance:
         promptness = self._promptness
         if promptness.wants(len(requests), self._connection.pending, arrived_ns):
             reply, number = self._take(requests[0], arrived_ns, is_awaited=True)
+            if promptness.is_imminent:
+                self._connection.attend(reply.job_class, reply.has_answered, EYES_OPEN_NS)
             response = reply.wait(WAIT_S)
             if response is None and number:
                 self._watcher.watch(number, reply)

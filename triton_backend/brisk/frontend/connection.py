@@ -105,6 +105,12 @@ class Connection:
             link.submit(record, staged.region, reply)
         return number
 
+    def attend(self, job_class: str, is_answered: Callable[[], bool], timeout_ns: int) -> None:
+        """Await the answer to a request of ``job_class`` without sleeping: see ``Link.attend``."""
+        link = self._links.get(role_of(job_class))
+        if link is not None:
+            link.attend(is_answered, timeout_ns)
+
     def cancel(self, number: int) -> None:
         """Ask the worker to give the request up; its reply comes as for any other."""
         for link in list(self._links.values()):

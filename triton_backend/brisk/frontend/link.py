@@ -23,9 +23,9 @@ from brisk.errors import (
 from brisk.frontend.line import DirectLine, Line, QueuedLine
 from brisk.frontend.model_load import ModelDescription, ModelLoad
 from brisk.frontend.pending import Pending, PendingTable, Reply
+from brisk.frontend.reader import Reader
 from brisk.frontend.starting import open_connection
 from brisk.wire.arena import Arena, ArenaView
-from brisk.wire.channel import Receiver
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import (
     AskStatistics,
@@ -78,6 +78,7 @@ class Link:
         self._load = ModelLoad(model, arena)
         self._closing = False
         self._is_waited_for = False
+        self._reader = Reader(self._take, self._break_off)
         self._receiver: threading.Thread | None = None
 
     def open(self) -> int:
@@ -121,6 +122,13 @@ class Link:
         if refusal is not None:
             self._arena.free(region)
             reply.fail(refusal)
+
+    def attend(self, is_answered: Callable[[], bool], timeout_ns: int) -> None:
+        """Read answers in this thread, without sleeping, until there is the one wanted.
+
+        For ``timeout_ns`` at most. Without it they are read all the same, only later.
+        """
+        self._reader.attend(is_answered, timeout_ns)
 
     def cancel(self, number: int) -> None:
         """Ask the worker to give the request up; its reply comes as for any other.
@@ -167,25 +175,28 @@ class Link:
     def _unloading(self) -> BriskError:
         return UnavailableError(f"model '{self._load.model.name}' is being unloaded")
 
-    # --- receiving; the receiver's thread -------------------------------------------------
+    def _break_off(self) -> None:
+        """The lock is not held."""
+        with self._lock:
+            self._line.break_off()
+
+    # --- receiving; the receiver's thread, or one that attends -----------------------------
 
     def _receive(self, opened: socket.socket | None) -> None:
-        receiver = None if opened is None else Receiver(opened)
+        self._reader.use(opened)
         while not self._closing:
             try:
-                if receiver is None:
-                    raise EOFError("no connection")
-                record, descriptor = receiver.receive()
-                self._take(record, descriptor)
+                self._reader.read()
             except Exception as error:  # noqa: BLE001  # without this thread every request hangs
                 if not isinstance(error, (EOFError, OSError)):
                     text = f"{type(error).__name__}: {error}"
                     self._log("error", f"the line to the runtime is given up: {text}")
+                self._reader.use(None)
                 if opened is not None:
                     opened.close()
                 if not self._closing:
                     opened = self._recover()
-                    receiver = None if opened is None else Receiver(opened)
+                    self._reader.use(opened)
         if opened is not None:  # closing was seen before the end of the line was read
             opened.close()
 

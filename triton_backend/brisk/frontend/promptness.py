@@ -11,6 +11,9 @@ from __future__ import annotations
 QUICK_NS = 1_000_000
 """Answers are awaited where the last ones took less, from arrival to answer."""
 
+EYES_OPEN_NS = 400_000
+"""Answers that took less than this are awaited without sleeping, for so long at most."""
+
 WAIT_S = 2e-3
 """An answer that takes longer goes through a sender after all."""
 
@@ -41,6 +44,11 @@ class Promptness:
         elif self._crowd:
             self._crowd -= 1
         return not self._crowd and self._took_ns < QUICK_NS
+
+    @property
+    def is_imminent(self) -> bool:
+        """Whether the answer to what was just sent is a matter of microseconds."""
+        return self._took_ns < EYES_OPEN_NS
 
     def returns(self, now_ns: int) -> None:
         """``execute`` ends."""

@@ -74,6 +74,9 @@ class TritonReply(Reply):
     def is_answered(self) -> bool:
         return self._is_answered
 
+    def has_answered(self) -> bool:
+        return self._is_answered
+
     def wait(self, timeout_s: float) -> Any:
         """The response, for ``execute`` to return; None where it will go through the sender.
 

@@ -17,6 +17,9 @@ _CREDENTIALS = struct.Struct("3i")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(2 * array.array("i").itemsize)
 """Room for two descriptors: one more than any record carries, so that a surplus is noticed."""
 
+_WAITING = socket.MSG_CMSG_CLOEXEC
+_NOT_WAITING = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+
 
 def new_socket() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
@@ -57,14 +60,14 @@ class Receiver:
         self._buffer = memoryview(bytearray(MAX_RECORD_BYTES))
         self._buffers = (self._buffer,)
 
-    def receive(self) -> tuple[Record, int | None]:
+    def receive(self, *, wait: bool = True) -> tuple[Record, int | None]:
         """The next record and the descriptor that came with an AttachSlab, now the caller's.
 
         Raises EOFError where the other end has closed, ProtocolError for anything malformed,
-        OSError as the socket does.
+        OSError as the socket does: BlockingIOError where there is none, unless it shall ``wait``.
         """
         size, ancillary, flags, _ = self._connection.recvmsg_into(
-            self._buffers, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+            self._buffers, _ANCILLARY_BYTES, _WAITING if wait else _NOT_WAITING
         )
         descriptors = _descriptors(ancillary) if ancillary else []
         try:
