@@ -64,12 +64,19 @@ class Turns:
         return [first, *self._queue.pop_companions(first, self._joiner(first))]
 
     def _joiner(self, first: RequestJob) -> Callable[[RequestJob], bool]:
-        """Says of each further job of the model whether it joins."""
+        """Says of each further job of the model whether it joins.
+
+        Up to a power of two of rows, unless requests have several: a kernel, its buffers and its
+        measurements are then there for few batches, and memory settles.
+        """
         rows = batch_rows(first.payload)
+        most = 1 << (rows + self._queue.waiting(first.model)).bit_length() - 1
         jobs = [first]
 
         def accept(other: RequestJob) -> bool:
             nonlocal rows
+            if rows + batch_rows(other.payload) > most:
+                return False
             if not can_join(first.payload, other.payload, rows):
                 return False
             if first.job_class is JobClass.REALTIME and not self._in_time([*jobs, other]):
