@@ -26,7 +26,7 @@ class Desk:
         self.broken_off = 0
 
     def take(self, record: Record, descriptor: int | None) -> None:
-        if record == Cancel(99):
+        if record == Cancel(999):
             raise ProtocolError("not this one")
         self.taken.append((record, threading.get_ident()))
 
@@ -98,7 +98,7 @@ def test_what_goes_wrong_while_attending_is_raised_to_the_receiver(
     desk = Desk()
     reader = reader_of(desk, ours)
     if what == "refused":
-        send_record(theirs, Cancel(99))
+        send_record(theirs, Cancel(999))
     elif what == "malformed":
         send_bytes(theirs, b"{", None)
     else:

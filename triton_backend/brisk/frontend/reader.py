@@ -29,7 +29,9 @@ class Reader:
         self._break_off = break_off
         self._lock = threading.Lock()
         self._receiver: Receiver | None = None
-        self._poll: select.poll | None = None
+        self._sleeping: select.poll | None = None
+        self._looking: select.poll | None = None
+        """Two, because a poll object is for one thread at a time."""
         self._failure: Exception | None = None
 
     def use(self, connection: socket.socket | None) -> None:
@@ -37,10 +39,9 @@ class Reader:
         with self._lock:
             self._failure = None
             self._receiver = None if connection is None else Receiver(connection)
-            self._poll = None
+            self._sleeping = self._looking = None
             if connection is not None:
-                self._poll = select.poll()
-                self._poll.register(connection, select.POLLIN)
+                self._sleeping, self._looking = _poll_of(connection), _poll_of(connection)
 
     def read(self) -> None:
         """Wait for a record and take it, or see that another thread has. The receiver's thread.
@@ -48,9 +49,9 @@ class Reader:
         Raises EOFError where the connection has ended or there is none, and what ``take`` and the
         socket raise, in whichever thread.
         """
-        if self._poll is None:
+        if self._sleeping is None:
             raise EOFError("no connection")
-        self._poll.poll()
+        self._sleeping.poll()
         with self._lock:
             if self._failure is not None:
                 raise self._failure
@@ -61,7 +62,7 @@ class Reader:
         if not self._lock.acquire(blocking=False):
             return  # the receiver's thread is at it
         try:
-            poll, until_ns = self._poll, time.monotonic_ns() + timeout_ns
+            poll, until_ns = self._looking, time.monotonic_ns() + timeout_ns
             while poll is not None and not is_over():
                 if poll.poll(0):
                     self._read_one()
@@ -81,3 +82,9 @@ class Reader:
         except BlockingIOError:
             return
         self._take(record, descriptor)
+
+
+def _poll_of(connection: socket.socket) -> select.poll:
+    made = select.poll()
+    made.register(connection, select.POLLIN)
+    return made
