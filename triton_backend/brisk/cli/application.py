@@ -9,6 +9,7 @@ import typer
 import brisk
 from brisk.cli import (
     bench,
+    caches,
     config,
     demo,
     doctor,
@@ -43,6 +44,7 @@ application.command()(trace.trace)
 application.command(context_settings=bench.CONTEXT)(bench.bench)
 application.command()(workload.workload)
 application.command()(demo.demo)
+application.add_typer(caches.caches)
 
 
 def _print_version(wanted: bool) -> None:

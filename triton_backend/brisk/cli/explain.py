@@ -45,7 +45,7 @@ def explain(
 
     if not re.fullmatch(r"cpu|cuda:\d+", device):
         raise InvalidConfigurationError(f"there is no device '{device}'; name cpu or cuda:N")
-    file = _model_file(model, version)
+    file = model_file(model, version)
     program = read_program(file)
     plan = make_plan(program, torch.device(device), default_catalogue())
     console = Console(soft_wrap=True, highlight=False)
@@ -60,7 +60,11 @@ def explain(
     print_start(console, file)
 
 
-def _model_file(model: Path, version: int | None) -> Path:
+def model_file(model: Path, version: int | None) -> Path:
+    """The ONNX file of ``version``, the newest for None, or ``model`` itself if it is no folder.
+
+    Raises InvalidModelError where there is no such version.
+    """
     from brisk.cli.model_entry import version_files
     from brisk.errors import InvalidModelError
 

@@ -22,7 +22,7 @@ class Frame:
     for what only the values show, from ``step``. A frame whose step has raised is finished.
     """
 
-    __slots__ = ("_layers", "_loaded", "_position", "_requested", "_values")
+    __slots__ = ("_done", "_layers", "_loaded", "_position", "_requested", "_values")
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class Frame:
         self._requested = loaded.check_requested(requested)
         self._values = loaded.bind_inputs(inputs)
         self._loaded = loaded
+        self._done: Sequence[int] | None = None
         table = loaded.layers
         if isinstance(table, LayerTable):
             layers, joined = table.current(), table.joined
@@ -43,13 +44,19 @@ class Frame:
             first = self._values[loaded.inputs[0].index]
             if isinstance(first, torch.Tensor) and first.shape[:1] <= (joined.most_images,):
                 layers = joined.layers
+                self._done = joined.done
         self._layers = layers
         self._position = 0
 
     @property
     def position(self) -> int:
-        """Layers done so far."""
+        """Steps done so far; a run of joined layers is one."""
         return self._position
+
+    @property
+    def layers_done(self) -> int:
+        """Layers of the program done so far, joined ones counted one by one."""
+        return self._position if self._done is None else self._done[self._position]
 
     @property
     def upcoming(self) -> str:
@@ -81,6 +88,21 @@ class Frame:
             values[slot] = None
         self._position = position = position + 1
         return position == len(layers)
+
+    def value_at(self, slot: int) -> Value:
+        """What ``slot`` of the program holds at this boundary; not to be changed."""
+        return self._values[slot]
+
+    def keep_rows(self, slots: Sequence[int], rows: torch.Tensor) -> None:
+        """Go on with some rows of a batch: of the tensors in ``slots``, all that are live.
+
+        ``rows``: int64, on the program's device. The memory format stays.
+        """
+        for slot in slots:
+            value = self._values[slot]
+            if not isinstance(value, torch.Tensor):
+                raise InternalError(f"slot {slot} holds no rows at layer {self.layers_done}")
+            self._values[slot] = value[rows]
 
     def results(self) -> dict[str, Value]:
         """The requested outputs by name. Precondition: the job is finished."""

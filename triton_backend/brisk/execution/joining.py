@@ -36,10 +36,14 @@ _WORK = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class JoinedLayers:
-    """A program's layers, runs of small ones joined; for batches of up to ``most_images``."""
+    """A program's layers, runs of small ones joined; for batches of up to ``most_images``.
+
+    ``done[i]``: layers of the program done before the i-th of these; the last one is all.
+    """
 
     layers: tuple[LoadedLayer, ...]
     most_images: int
+    done: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -106,32 +110,45 @@ def join_small_layers(
     problems: Sequence[Problem],
     layers: Sequence[LoadedLayer],
     slots: Mapping[str, int],
+    cuts: Collection[int] = (),
 ) -> JoinedLayers | None:
     """The layers with runs of small ones joined; None where there is nothing to join.
 
-    ``layers`` are those of ``problems``, one each.
+    ``layers`` are those of ``problems``, one each. No run crosses a boundary of ``cuts``, numbers
+    of layers done: a frame stops there. Runs of a program with cuts give up the interpreter's
+    lock, because something else computes beside it: the look-ups of its caches.
     """
     drafts = [
-        draft for draft in _draft(program, problems, [None] * len(problems)) if draft.is_worth_it
+        draft
+        for draft in _draft(program, problems, [None] * len(problems), cuts)
+        if draft.is_worth_it
     ]
     joined: list[LoadedLayer] = []
+    starts: list[int] = []
     done = 0
     most = MOST_IMAGES
     for draft in drafts:
         first, last = draft.places[0], draft.places[-1]
-        made = _join(program, draft, layers, slots)
+        made = _join(program, draft, layers, slots, unlocked=bool(cuts))
         if made is None:
             continue
         layer, images = made
         joined += [*layers[done:first], layer]
+        starts += range(done, first + 1)
         most = min(most, images)
         done = last + 1
     if not joined:
         return None
-    return JoinedLayers((*joined, *layers[done:]), most)
+    starts += range(done, len(layers) + 1)
+    return JoinedLayers((*joined, *layers[done:]), most, tuple(starts))
 
 
-def _draft(program: Program, problems: Sequence[Problem], found: list[str | None]) -> list[_Draft]:
+def _draft(
+    program: Program,
+    problems: Sequence[Problem],
+    found: list[str | None],
+    cuts: Collection[int] = (),
+) -> list[_Draft]:
     """All maximal runs; ``found`` takes the reasons of the layers that are in none."""
     batch = _batch(program)
     if batch is None or any(problem.device.type != "cpu" for problem in problems):
@@ -140,6 +157,8 @@ def _draft(program: Program, problems: Sequence[Problem], found: list[str | None
     planar = {variable.name for variable in program.inputs}
     drafts = [_Draft(Sketch(batch))]
     for place, problem in enumerate(problems):
+        if place in cuts:
+            drafts.append(_Draft(Sketch(batch)))
         try:
             drafts[-1].extend(place, problem, planar)
         except RefusedError as error:
@@ -163,7 +182,12 @@ def _batch(program: Program) -> Dimension:
 
 
 def _join(
-    program: Program, draft: _Draft, layers: Sequence[LoadedLayer], slots: Mapping[str, int]
+    program: Program,
+    draft: _Draft,
+    layers: Sequence[LoadedLayer],
+    slots: Mapping[str, int],
+    *,
+    unlocked: bool,
 ) -> tuple[LoadedLayer, int] | None:
     """The draft as one layer, and the greatest batch it takes."""
     sketch, members = draft.sketch, [layers[place] for place in draft.places]
@@ -181,7 +205,7 @@ def _join(
     writes = tuple(slots[name] for name in wanted)
     by_layers = _LayerByLayer(members, reads, writes)
     inputs = [Outside.of(view, "float32") for view in draft.inputs.values()]
-    run = SmallRun(sketch, inputs, results, images, by_layers)
+    run = SmallRun(sketch, inputs, results, images, by_layers, unlocked)
     died = {slot for member in members for slot in member.dead}
     dead = tuple(slot for slot in (*reads, *writes) if slot in died)
     joined = dataclasses.replace(members[0], kernel=run, reads=reads, writes=writes, dead=dead)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,18 +88,20 @@ def load_program(
     device: torch.device,
     catalogue: Catalogue | None = None,
     outer_constants: Mapping[str, np.ndarray] = NO_CONSTANTS,
+    cuts: Collection[int] = (),
 ) -> LoadedProgram:
     """Load every layer, one after the other.
 
     Raises UnsupportedOperatorError where a layer has no solution, InternalError where one fails
-    to load. ``outer_constants``: for a body, what it captures that never changes.
+    to load. ``outer_constants``: for a body, what it captures that never changes. ``cuts``:
+    boundaries, as numbers of layers done, at which frames have to stop.
     """
     catalogue = catalogue or default_catalogue()
     plan = make_plan(program, device, catalogue, outer_constants)
     frame = FramePlan.of(program, outer_constants)
     layers = tuple(load_layer(planned, frame, catalogue) for planned in plan.layers)
     problems = [planned.problem for planned in plan.layers]
-    joined = join_small_layers(program, problems, layers, frame.slots)
+    joined = join_small_layers(program, problems, layers, frame.slots, cuts)
     return dataclasses.replace(frame.assemble(device, layers), joined=joined)
 
 

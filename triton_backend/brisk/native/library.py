@@ -15,7 +15,11 @@ from brisk.native.table import StepEntry
 
 
 class Library:
-    """The executor's functions. They hold the interpreter's lock, so calls exclude each other."""
+    """The executor's functions. They hold the interpreter's lock, so calls exclude each other.
+
+    ``run_unlocked`` does the same as ``run`` and gives the lock up meanwhile, for programs with
+    look-ups beside them. No two runs may overlap: only one thread of a process runs frames.
+    """
 
     def __init__(self, path: Path) -> None:
         """Raises CompilerError where the file is not ours or cannot be loaded."""
@@ -35,6 +39,8 @@ class Library:
         self.run = functions.brisk_network_run
         """network, images, threads, array of inputs' addresses, array of outputs'."""
         self.run.argtypes, self.run.restype = (c_void_p, c_int, c_int, c_void_p, c_void_p), None
+        self.run_unlocked = ctypes.CDLL(str(path)).brisk_network_run
+        self.run_unlocked.argtypes, self.run_unlocked.restype = self.run.argtypes, None
 
     def new_network(self, steps: Sequence[StepEntry], scratch_floats: int) -> int:
         """The address of a network; MemoryError where there is no memory for it."""

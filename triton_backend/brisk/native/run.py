@@ -44,22 +44,13 @@ class SmallRun:
 
     ``by_layers`` does the same layer by layer: until the executor has been compiled, and for
     inputs that are not of the sketch's shapes. Calls must not overlap in time; the interpreter's
-    lock sees to it, which no call of the executor gives up.
+    lock sees to it, which no call of the executor gives up, unless ``unlocked``.
     """
 
     __slots__ = (
         *("__weakref__", "_by_layers", "_inputs", "_inputs_address", "_images", "_network"),
-        *(
-            "_outputs",
-            "_outputs_address",
-            "_results",
-            "_run",
-            "_shapes",
-            "_operands",
-            "_orders",
-            "_sketch",
-        ),
-        *("_sketch", "_templates", "_threads", "_use_threads", "most_images"),
+        *("_operands", "_orders", "_outputs", "_outputs_address", "_results", "_run", "_shapes"),
+        *("_sketch", "_templates", "_threads", "_unlocked", "_use_threads", "most_images"),
     )
 
     def __init__(
@@ -69,8 +60,10 @@ class SmallRun:
         results: Sequence[Outside],
         most_images: int,
         by_layers: Kernel,
+        unlocked: bool = False,
     ) -> None:
         self.most_images = most_images
+        self._unlocked = unlocked
         self._sketch: Sketch | None = sketch
         self._operands = tuple(operands)
         self._orders = tuple(operand.order for operand in operands)
@@ -136,6 +129,7 @@ class SmallRun:
         assert sketch is not None
         floats = sketch.place(self.most_images)
         self._network = executor.new_network([step.entry() for step in sketch.steps], floats)
-        self._run, self._use_threads = executor.run, executor.use_threads
+        self._run = executor.run_unlocked if self._unlocked else executor.run
+        self._use_threads = executor.use_threads
         self._sketch = None
         weakref.finalize(self, executor.delete, self._network)

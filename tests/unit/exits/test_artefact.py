@@ -1,0 +1,130 @@
+"""The file of caches: what is written is read, anything else is refused in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from brisk.exits.artefact import read_cascade, write_cascade
+from brisk.exits.building import empty_look_up
+from brisk.exits.cascade import Cascade
+from brisk.exits.container import DamagedFileError, read_container, write_container
+from unit.exits.cascades import served
+
+
+def cascade() -> Cascade:
+    found = served().cascade
+    torch.manual_seed(3)
+    exits = tuple(
+        dataclasses.replace(exit_, network=empty_look_up(exit_.variant, exit_.shape, 10))
+        for exit_ in found.exits
+    )
+    return dataclasses.replace(found, exits=exits)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "model.caches"
+    write_cascade(path, cascade())
+    return path
+
+
+def test_what_is_read_looks_up_as_what_was_written(tmp_path: Path) -> None:
+    written, path = cascade(), tmp_path / "model.caches"
+    write_cascade(path, written)
+    found = read_cascade(path, "digest")
+    assert found.levels == written.levels
+    assert (
+        dataclasses.replace(found.scores, is_certain=written.scores.is_certain) == written.scores
+    )
+    for ours, theirs in zip(found.exits, written.exits, strict=True):
+        assert (ours.point, ours.variant, ours.shape) == (
+            theirs.point,
+            theirs.variant,
+            theirs.shape,
+        )
+        hidden = torch.rand(3, *ours.shape)
+        for one, other in zip(ours.network(hidden), theirs.network(hidden), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_caches_of_another_model_are_refused(file: Path) -> None:
+    with pytest.raises(DamagedFileError, match=r"trained for another model.*train again"):
+        read_cascade(file, "another")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+def test_a_cut_off_file_is_refused(file: Path, share: float) -> None:
+    data = file.read_bytes()
+    file.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(DamagedFileError):
+        read_cascade(file, "digest")
+
+
+def test_a_single_changed_byte_is_noticed(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    for place in range(12, len(data), len(data) // 40):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        file.write_bytes(changed)
+        with pytest.raises(DamagedFileError):
+            read_cascade(file, "digest")
+
+
+def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.caches"
+    path.write_bytes(b"\x80\x04" + b"pickle" * 50)
+    with pytest.raises(DamagedFileError, match="no file of learned caches"):
+        read_cascade(path, None)
+
+
+def test_an_older_format_is_refused(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[8] = 99
+    file.write_bytes(data)
+    with pytest.raises(DamagedFileError, match="format 99, expected"):
+        read_cascade(file, "digest")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {},
+        {"model_digest": "digest"},
+        {"model_digest": "digest", "scores": {"value": "x", "layer": "many"}},
+    ],
+)
+def test_a_header_of_something_else_is_refused(tmp_path: Path, header: dict[str, object]) -> None:
+    path = tmp_path / "model.caches"
+    write_container(path, header, {"a": np.zeros(3, np.float32)})
+    with pytest.raises(DamagedFileError, match="not that of caches"):
+        read_cascade(path, "digest")
+
+
+def test_tensors_of_another_variant_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.caches"
+    write_cascade(path, cascade())
+    container = read_container(path)
+    write_container(path, container.header, {"0.alien": np.zeros(3, np.float32)})
+    with pytest.raises(DamagedFileError, match="not those of the variant"):
+        read_cascade(path, "digest")
+
+
+def test_publishing_leaves_the_old_file_where_it_is_interrupted(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = file.read_bytes()
+
+    def interrupted(descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_cascade(file, cascade())
+    assert file.read_bytes() == before
+    assert list(file.parent.iterdir()) == [file]

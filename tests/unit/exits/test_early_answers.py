@@ -1,0 +1,237 @@
+"""Frames that answer early, against the bare model and the caches asked by hand."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from brisk.execution import run_serially
+from brisk.exits.serving import ExitingFrame, LookUpLane
+from brisk.exits.serving.lane import Ticket, look_up
+from unit.exits.cascades import Served, hidden_at, images, served
+
+
+class StagedLane(LookUpLane):
+    """Performs a look-up only when it is told to."""
+
+    def __init__(self) -> None:
+        self.taken: list[Ticket] = []
+
+    def offer(self, ticket: Ticket) -> bool:
+        self.taken.append(ticket)
+        return True
+
+    def perform(self) -> None:
+        ticket = self.taken.pop(0)
+        ticket.outcome = look_up(ticket)
+
+
+@pytest.fixture
+def lane() -> Iterator[LookUpLane]:
+    made = LookUpLane()
+    yield made
+    made.close()
+
+
+def start(model: Served, inputs: torch.Tensor, lane: LookUpLane | None) -> ExitingFrame:
+    return ExitingFrame(
+        model.cut, model.cascade, model.places, model.level, lane, {"image": inputs}
+    )
+
+
+def finish(frame: ExitingFrame) -> dict[str, torch.Tensor]:
+    with torch.inference_mode():
+        while not frame.step():
+            pass
+    return frame.results()  # type: ignore[return-value]
+
+
+def by_hand(model: Served, inputs: torch.Tensor) -> tuple[torch.Tensor, list[int | None]]:
+    """Each row's scores and the exit that answers it, looked up one row at a time."""
+    rows, exits = [], []
+    for row in inputs.split(1):
+        answer, taken = run_serially(model.whole, {"image": row})["scores"], None
+        for index, exit_ in enumerate(model.cascade.exits):
+            hidden = hidden_at(model.whole, exit_.point.position, exit_.point.value, row)
+            logits, score = exit_.network(hidden)
+            if float(score) >= model.level.thresholds[index]:
+                answer, taken = logits, index
+                break
+        rows.append(answer)
+        exits.append(taken)
+    return torch.cat(rows), exits  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tail", ["labels", "plain", "softmax"])
+@pytest.mark.parametrize("rows", [1, 2, 8, 21])
+def test_every_row_gets_its_first_hit_or_the_models_own_answer(rows: int, tail: str) -> None:
+    model, inputs = served(tail=tail), images(rows)
+    frame = start(model, inputs, None)
+    results = finish(frame)
+    expected, exits = by_hand(model, inputs)
+    if tail == "softmax":
+        early = torch.tensor([taken is not None for taken in exits])
+        expected = torch.where(early[:, None], expected.softmax(1), expected)
+    torch.testing.assert_close(results["scores"], expected, rtol=1e-3, atol=1e-4)
+    if tail == "labels":
+        assert results["label"].tolist() == expected.argmax(1).tolist()
+    taken = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
+    assert [taken[row] for row in range(rows)] == exits
+
+
+def test_a_batch_has_hits_at_both_exits_and_misses() -> None:
+    """Else the tests above would say little."""
+    _, exits = by_hand(served(), images(21))
+    assert set(exits) == {None, 0, 1}
+
+
+def test_a_look_up_that_is_not_done_yet_holds_nothing_up() -> None:
+    model, inputs, lane = served(), images(8), StagedLane()
+    results = finish(start(model, inputs, lane))
+    assert len(lane.taken) == 2
+    expected = run_serially(model.whole, {"image": inputs})["scores"]
+    torch.testing.assert_close(results["scores"], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_hit_ends_the_job_at_the_next_boundary() -> None:
+    model, lane = served(exits=(0, 1, 2, 3)), StagedLane()
+    _, exits = by_hand(model, images(21))
+    row = exits.index(0)
+    frame = start(model, images(21)[row : row + 1], lane)
+    with torch.inference_mode():
+        while not lane.taken:
+            assert not frame.step()
+        before = frame.layers_done
+        lane.perform()
+        assert frame.step()
+    assert frame.layers_done == before
+    assert frame.take_answers()[0].exit_index == 0
+
+
+def test_answered_rows_leave_at_once_and_the_rest_goes_on_without_them() -> None:
+    model, inputs, lane = served(exits=(0, 1, 2, 3)), images(21), StagedLane()
+    _, exits = by_hand(model, inputs)
+    early = [row for row, taken in enumerate(exits) if taken == 0]
+    frame = start(model, inputs, lane)
+    with torch.inference_mode():
+        while not lane.taken:
+            frame.step()
+        lane.perform()
+        frame.step()
+        (answer,) = frame.take_answers()
+        assert list(answer.rows) == early
+        while not lane.taken:
+            assert not frame.step()
+    assert len(lane.taken[0].hidden) == 21 - len(early)
+    assert lane.taken[0].rows == tuple(row for row in range(21) if row not in early)
+
+
+def test_a_late_look_up_answers_no_row_twice() -> None:
+    """Both look-ups come in together: the second one hits rows that the first has answered."""
+    model, inputs, lane = served(), images(21), StagedLane()
+    frame = start(model, inputs, lane)
+    with torch.inference_mode():
+        while len(lane.taken) < 2:
+            assert not frame.step()
+        lane.perform()
+        lane.perform()
+    results = finish(frame)
+    rows = [row for answer in frame.answers for row in answer.rows]
+    assert sorted(rows) == list(range(21))
+    expected, _ = by_hand(model, inputs)
+    torch.testing.assert_close(results["scores"], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_the_lane_answers_as_the_models_own_thread_does(lane: LookUpLane) -> None:
+    model, inputs = served(layers=12, exits=(1, 3)), images(21)
+    expected, exits = by_hand(model, inputs)
+    frame = start(model, inputs, lane)
+    with torch.inference_mode():
+        while not frame.step():
+            time.sleep(0.005)  # so that every look-up is in time on a busy machine
+    torch.testing.assert_close(frame.results()["scores"], expected, rtol=1e-3, atol=1e-4)
+    taken = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
+    assert [taken[row] for row in range(21)] == exits
+
+
+def test_a_switched_off_exit_answers_nothing() -> None:
+    model, inputs = served(), images(21)
+    frame = ExitingFrame(
+        model.cut,
+        model.cascade,
+        model.places,
+        model.level,
+        None,
+        {"image": inputs},
+        switched_off=frozenset({0, 1}),
+    )
+    finish(frame)
+    assert [answer.exit_index for answer in frame.answers] == [None]
+
+
+def test_a_stricter_level_is_used_where_it_is_asked_for() -> None:
+    model = served()
+    assert model.cascade.level(None) is model.cascade.levels[0]
+    assert model.cascade.level(0.98) is model.cascade.levels[1]
+    assert model.cascade.level(0.999) is None
+
+
+def test_only_the_requested_outputs_are_answered() -> None:
+    model = served()
+    frame = ExitingFrame(
+        model.cut,
+        model.cascade,
+        model.places,
+        model.level,
+        None,
+        {"image": images(21)},
+        ["label"],
+    )
+    assert list(finish(frame)) == ["label"]
+
+
+def test_a_look_up_that_fails_leaves_its_rows_to_the_model() -> None:
+    model, inputs = served(take=1), images(4)
+
+    class Broken(torch.nn.Module):
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("out of order")
+
+    for exit_ in model.cascade.exits:
+        exit_.network.inner = Broken()
+    results = finish(start(model, inputs, None))
+    expected = run_serially(model.whole, {"image": inputs})["scores"]
+    torch.testing.assert_close(results["scores"], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_busy_lane_turns_further_look_ups_away() -> None:
+    lane, gate = LookUpLane(), threading.Event()
+
+    class Slow(torch.nn.Module):
+        def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            gate.wait(30)
+            return torch.zeros(1, 2), torch.zeros(1)
+
+    def ticket() -> Ticket:
+        return Ticket(0, Slow(), 0.5, torch.zeros(1, 2), (0,))  # type: ignore[arg-type]
+
+    first = ticket()
+    assert lane.offer(first)
+    waiting = 0
+    while lane.offer(ticket()):  # one may wait behind the one that runs
+        waiting += 1
+        time.sleep(0.01)
+    assert waiting <= 2
+    gate.set()
+    lane.close()
+    assert first.outcome is not None
+
+
+def test_a_cascade_of_another_program_has_no_place() -> None:
+    from brisk.exits.serving import find_places
+
+    assert find_places(served(layers=3, exits=(0, 1)).cut, served(layers=6).cascade) is None

@@ -1,0 +1,214 @@
+"""Caches trained on real digits: they agree, they keep their promise, noise does not fool them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from brisk.execution import LoadedProgram, load_program
+from brisk.exits.bounds import upper_bound
+from brisk.exits.building import empty_look_up, load_weights
+from brisk.exits.calibration import (
+    CascadeCount,
+    Promise,
+    Scored,
+    calibrate,
+    count_cascade,
+)
+from brisk.exits.collecting import collect
+from brisk.exits.container import read_container
+from brisk.exits.exploration.trial import Trial, evaluate, run_trial, tensor_of
+from brisk.exits.learning.predictor import distillation_loss
+from brisk.exits.learning.selector import asymmetric_loss
+from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
+from brisk.exits.lookup import LookUp
+from brisk.exits.outliers import MAKERS, make_outliers
+from brisk.exits.points import ExitPoint, exit_points
+from brisk.exits.samples import Samples, divide
+from brisk.exits.scores import Scores, find_scores
+from brisk.exits.variants import CATALOGUE, variant
+from brisk.graph import build_program
+from brisk_client.samples.digits import DigitsRecipe, digits_split, train_digits
+
+FIT, SELECT = 700, 200
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """Two caches of a digits network; ``scored`` and ``order`` are of the rows not trained on."""
+
+    loaded: LoadedProgram
+    points: tuple[ExitPoint, ...]
+    scores: Scores
+    samples: Samples
+    trials: tuple[Trial, ...]
+    networks: tuple[LookUp, ...]
+    unseen: np.ndarray
+    scored: Scored
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    folder = tmp_path_factory.mktemp("trials")
+    model = train_digits("digits", DigitsRecipe((16,) * 5, pooled=2, epochs=6, seed=0)).model
+    program = build_program(model)
+    scores = find_scores(program)
+    points = exit_points(program, scores.layer)
+    points = (points[2], points[-2])
+    loaded = load_program(program, torch.device("cpu"))
+    split = digits_split()
+    images = np.concatenate([split.train_images, split.test_images])
+    order = np.random.default_rng(0).permutation(len(images))
+    samples = Samples({"image": images[order]})
+    outliers = make_outliers(samples.take(slice(FIT, FIT + SELECT)), 0)
+    everything = Samples({"image": np.concatenate([images[order], outliers.inputs["image"]])})
+    collected = collect(loaded, points, scores, everything, folder)
+    numbers = np.arange(len(everything))
+    np.savez(
+        folder / "rows.npz",
+        fit=numbers[:FIT],
+        select=numbers[FIT : FIT + SELECT],
+        outliers=numbers[len(samples) :],
+    )
+    unseen = numbers[FIT + SELECT : len(samples)]
+    trials, networks, found_scores, right = [], [], [], []
+    for point, name, hidden in zip(
+        points, ("Conv2(3,2)", "Pool(4096)"), collected.hidden, strict=True
+    ):
+        trial = Trial(
+            folder, point.position, name, PredictorSettings(epochs=25), SelectorSettings(), 0
+        )
+        run_trial(trial)
+        network = empty_look_up(name, tuple(hidden.shape[1:]), 10)
+        load_weights(network, read_container(trial.file).tensors)
+        classes, found = evaluate(network, tensor_of(hidden, unseen))
+        trials.append(trial)
+        networks.append(network)
+        found_scores.append(found)
+        right.append(classes == collected.teacher[unseen].argmax(1))
+    return Trained(
+        loaded,
+        points,
+        scores,
+        samples,
+        tuple(trials),
+        tuple(networks),
+        unseen,
+        Scored(np.array(found_scores), np.array(right)),
+    )
+
+
+def answered(count: CascadeCount) -> float:
+    return sum(exit_count.answered for exit_count in count.exits)
+
+
+def test_predictors_agree_with_the_model_on_inputs_they_have_not_seen(trained: Trained) -> None:
+    early, late = trained.scored.right.mean(1)
+    assert early > 0.85
+    assert late > 0.9
+
+
+def test_the_promise_holds_in_repeated_calibrations_on_digits(trained: Trained) -> None:
+    """100 draws of calibration rows; broken is what the rest of the rows refutes."""
+    promise = Promise(0.95, 0.90)
+    random = np.random.default_rng(0)
+    proved = broken = 0
+    for _ in range(100):
+        rows = random.permutation(len(trained.unseen))
+        tune, held_out, rest = np.split(rows, [200, 550])
+        found = calibrate(_part(trained, tune), _part(trained, held_out), promise, answered)
+        if found is None:
+            continue
+        proved += 1
+        count = count_cascade(_part(trained, rest), found.thresholds)
+        for exit_count in count.exits:
+            most = upper_bound(exit_count.right, exit_count.answered, 0.99)
+            if exit_count.answered and most < promise.accuracy:
+                broken += 1
+                break
+    assert proved >= 60
+    assert broken <= 10
+
+
+def _part(trained: Trained, rows: np.ndarray) -> Scored:
+    return Scored(trained.scored.scores[:, rows], trained.scored.right[:, rows])
+
+
+def test_a_finished_trial_is_not_run_again(trained: Trained) -> None:
+    trial = trained.trials[0]
+    before = trial.file.stat().st_mtime_ns
+    run_trial(trial)
+    assert trial.file.stat().st_mtime_ns == before
+
+
+def test_an_interrupted_trial_is_run_again_and_gives_the_same(trained: Trained) -> None:
+    trial = trained.trials[1]
+    before = trial.file.read_bytes()
+    trial.file.write_bytes(before[: len(before) // 2])
+    run_trial(trial)
+    assert trial.file.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", [one.name for one in CATALOGUE])
+@pytest.mark.parametrize("shape", [(24,), (6, 16), (8, 10, 12)])
+def test_a_settled_variant_computes_what_the_trained_one_did(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    kind = variant(name)
+    if not kind.applies(shape):
+        assert name.startswith("Conv")
+        return
+    torch.manual_seed(0)
+    network = kind.build(shape, 5)
+    hidden = torch.rand(6, *shape)
+    network(hidden)  # batch normalisations learn something
+    expected = network.eval()(hidden)
+    settled = kind.settle(network)
+    torch.testing.assert_close(settled(hidden), expected, rtol=1e-4, atol=1e-5)
+    fresh = kind.build_settled(shape, 5)
+    fresh.load_state_dict(settled.state_dict())
+    torch.testing.assert_close(fresh(hidden), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_false_hits_cost_more_than_false_misses() -> None:
+    wrong, right = torch.tensor([0.0]), torch.tensor([1.0])
+    score = torch.tensor([2.0])
+    assert asymmetric_loss(score, wrong, 4.0) > 4 * asymmetric_loss(-score, right, 4.0) - 1e-6
+    assert asymmetric_loss(score, wrong, 4.0) == pytest.approx(
+        4 * float(asymmetric_loss(-score, right, 4.0))
+    )
+
+
+def test_distillation_is_least_where_the_student_says_what_the_teacher_says() -> None:
+    teacher = torch.tensor([[0.7, 0.2, 0.1]])
+    labels = torch.tensor([0])
+    settings = PredictorSettings(soft_share=1.0)
+    same = distillation_loss(teacher.log(), teacher, labels, settings)
+    other = distillation_loss(teacher.flip(1).log(), teacher, labels, settings)
+    assert float(same) == pytest.approx(0, abs=1e-5)
+    assert other > same + 0.1
+
+
+def test_outliers_are_of_every_kind_and_leave_integers_alone() -> None:
+    random = np.random.default_rng(0)
+    samples = Samples(
+        {
+            "image": random.uniform(0, 1, (50, 3, 4, 4)).astype(np.float32),
+            "length": np.arange(50),
+        }
+    )
+    made = make_outliers(samples, 0)
+    assert len(made) == len(samples)
+    assert len(MAKERS) == 6
+    assert np.array_equal(made.inputs["length"], samples.inputs["length"])
+    assert not np.isclose(made.inputs["image"], samples.inputs["image"]).all(axis=(1, 2, 3)).any()
+
+
+def test_a_division_leaves_no_row_out_and_none_twice() -> None:
+    parts = divide(1000, 0)
+    every = np.concatenate([parts.fit, parts.select, parts.tune, parts.calibrate])
+    assert sorted(every) == list(range(1000))
+    assert len(parts.calibrate) == 200

@@ -1,0 +1,35 @@
+"""Look-up networks made of their description, and their weights as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from brisk.exits.container import DamagedFileError
+from brisk.exits.gate import DistanceGate, summary
+from brisk.exits.lookup import LookUp, Selector
+from brisk.exits.variants import Shape, variant
+
+
+def empty_look_up(name: str, shape: Shape, classes: int) -> LookUp:
+    """An untrained look-up in the form that is served."""
+    kind = variant(name)
+    example = torch.zeros(1, *shape)
+    gate = DistanceGate(summary(example).shape[1])
+    network = LookUp(kind.build_settled(shape, classes), Selector(classes), gate)
+    return network.eval().requires_grad_(False)
+
+
+def load_weights(network: LookUp, tensors: Mapping[str, np.ndarray]) -> None:
+    """Raises DamagedFileError where the tensors are not those of ``network``."""
+    state = {name: torch.tensor(array) for name, array in tensors.items()}
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        raise DamagedFileError(f"its tensors are not those of the variant: {error}") from error
+
+
+def weights_of(network: LookUp) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in network.state_dict().items()}

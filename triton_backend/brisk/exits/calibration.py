@@ -1,0 +1,187 @@
+"""Thresholds that keep a promise: fixed-sequence testing on held-out data, no luck involved.
+
+What is promised of a cascade with accuracy A at confidence 1 - d:
+
+* of the inputs that an exit answers, those before it having missed, a share of at least A gets the
+  base model's class (each exit), and
+* the share of all inputs for which *any* exit would answer wrongly is at most 1 - A. This bounds
+  the whole cascade's disagreement whatever subset of look-ups happens in time.
+
+Tuning data (not held out) proposes cascades, that is thresholds of all exits, and an order in
+which to try them, most promising first. The calibration data then tests each in that order, all
+its promises at level d, and stops at the first that fails; any that passed may be used.
+
+Proof. Take the first proposal of the order, if any, of which some promise is false. Using a false
+proposal requires that this one passed, so that in particular its false promise passed its test,
+an exact binomial one: probability at most d. The order and the proposals are independent of the
+calibration data, so nothing else is drawn. Hence P(a used cascade breaks any promise) <= d, with
+no correction for the number of exits or of proposals. An exit's count is binomial given the
+number of inputs it answers, which is all that its bound needs. (Fixed-sequence testing of
+intersection-union hypotheses; compare Angelopoulos et al., Learn then Test, 2021.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from brisk.exits.bounds import lower_bound, upper_bound
+
+STRICTNESS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0)
+"""Proposals: the share of the allowed disagreement that each may use up on the tuning data."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """Inputs through every exit of a cascade, in its order.
+
+    ``scores`` float32 [exits, inputs]; ``right`` bool [exits, inputs]: the prediction is the base
+    model's class.
+    """
+
+    scores: np.ndarray
+    right: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class ExitCount:
+    """Of inputs: ``answered`` by an exit, of these ``right``."""
+
+    answered: int
+    right: int
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeCount:
+    """``wrong_anywhere``: inputs that some exit would answer wrongly, looked up or not."""
+
+    inputs: int
+    exits: tuple[ExitCount, ...]
+    wrong_anywhere: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """``accuracy`` of every exit and of the cascade, with ``confidence`` for all together."""
+
+    accuracy: float
+    confidence: float
+
+    def keeps(self, count: CascadeCount) -> bool:
+        """Whether ``count`` proves it; an exit that answers nothing has nothing to prove."""
+        return self.margin(count) >= 0
+
+    def margin(self, count: CascadeCount) -> float:
+        """How far the tightest of the bounds is on the right side; negative: not proved."""
+        wrong = upper_bound(count.wrong_anywhere, count.inputs, self.confidence)
+        margins = [1 - self.accuracy - wrong]
+        for exit_count in count.exits:
+            if exit_count.answered:
+                proved = lower_bound(exit_count.right, exit_count.answered, self.confidence)
+                margins.append(proved - self.accuracy)
+        return min(margins)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The thresholds to use, the held-out counts that prove them, and what was tried."""
+
+    thresholds: tuple[float, ...]
+    count: CascadeCount
+    passed: int
+    proposed: int
+
+
+def count_cascade(scored: Scored, thresholds: Sequence[float]) -> CascadeCount:
+    """What the exits answer at ``thresholds``, each seeing what those before it missed."""
+    hits = scored.scores >= np.asarray(thresholds, np.float64)[:, None]
+    hits &= np.isfinite(np.asarray(thresholds, np.float64))[:, None]
+    waiting = np.ones(hits.shape[1], bool)
+    exits = []
+    for hit, right in zip(hits, scored.right, strict=True):
+        answered = hit & waiting
+        exits.append(ExitCount(int(answered.sum()), int((answered & right).sum())))
+        waiting &= ~hit
+    wrong = (hits & ~scored.right).any(0)
+    return CascadeCount(hits.shape[1], tuple(exits), int(wrong.sum()))
+
+
+def threshold_for(scores: np.ndarray, right: np.ndarray, accuracy: float) -> float:
+    """The least threshold at which answers are right with ``accuracy``; infinite where none is.
+
+    Equal scores are answered together or not at all; a score of 0 is never answered.
+    """
+    order = np.argsort(-scores, kind="stable")
+    ranked, ok = scores[order], np.cumsum(right[order])
+    accurate = ok / np.arange(1, len(ok) + 1) >= accuracy
+    last_of_equals = np.append(ranked[1:] != ranked[:-1], True)
+    fitting = np.flatnonzero(accurate & last_of_equals & (ranked > 0))
+    return float(ranked[fitting[-1]]) if len(fitting) else float("inf")
+
+
+def propose(tuning: Scored, accuracy: float) -> list[tuple[float, ...]]:
+    """Thresholds of the whole cascade: one set for each strictness and each choice of exits.
+
+    All exits, all but one, and each alone: one that answers too little to prove anything must not
+    take the others down. An exit left out has an infinite threshold.
+    """
+    exits = range(len(tuning.scores))
+    choices = [set(exits), *({*exits} - {left} for left in exits), *({only} for only in exits)]
+    proposals = [
+        _thresholds(tuning, 1 - strictness * (1 - accuracy), choice)
+        for choice in choices
+        for strictness in STRICTNESS
+    ]
+    return list(dict.fromkeys(proposals))
+
+
+def _thresholds(tuning: Scored, accuracy: float, choice: Collection[int]) -> tuple[float, ...]:
+    """Each exit's least threshold at which it is that accurate on what those before it miss."""
+    waiting = np.ones(tuning.scores.shape[1], bool)
+    thresholds = []
+    for index, (scores, right) in enumerate(zip(tuning.scores, tuning.right, strict=True)):
+        threshold = float("inf")
+        if index in choice:
+            threshold = threshold_for(scores[waiting], right[waiting], accuracy)
+        thresholds.append(threshold)
+        waiting &= ~(scores >= threshold)
+    return tuple(thresholds)
+
+
+def calibrate(
+    tuning: Scored,
+    held_out: Scored,
+    promise: Promise,
+    value: Callable[[CascadeCount], float],
+) -> Calibration | None:
+    """The proposal of greatest ``value`` (of its tuning counts) among those that are proved.
+
+    None where not even the most promising one is.
+    """
+    proposals = propose(tuning, promise.accuracy)
+    share = held_out.scores.shape[1] / max(tuning.scores.shape[1], 1)
+    counts = {thresholds: count_cascade(tuning, thresholds) for thresholds in proposals}
+    proposals = [p for p in proposals if any(e.answered for e in counts[p].exits)]
+    proposals.sort(key=lambda p: -promise.margin(_scaled(counts[p], share)))
+    passed: list[tuple[float, ...]] = []
+    for thresholds in proposals:
+        if not promise.keeps(count_cascade(held_out, thresholds)):
+            break
+        passed.append(thresholds)
+    if not passed:
+        return None
+    best = max(passed, key=lambda p: value(counts[p]))
+    return Calibration(best, count_cascade(held_out, best), len(passed), len(proposals))
+
+
+def _scaled(count: CascadeCount, share: float) -> CascadeCount:
+    """The counts to expect in data of ``share`` times the size."""
+    exits = []
+    for exit_count in count.exits:
+        answered = round(exit_count.answered * share)
+        wrong = (exit_count.answered - exit_count.right) * share
+        exits.append(ExitCount(answered, max(0, answered - int(np.ceil(wrong)))))
+    wrong_anywhere = int(np.ceil(count.wrong_anywhere * share))
+    return CascadeCount(max(1, round(count.inputs * share)), tuple(exits), wrong_anywhere)

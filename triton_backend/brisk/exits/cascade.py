@@ -1,0 +1,81 @@
+"""The caches of a model, ready to be looked up, with what is promised of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brisk.exits.calibration import CascadeCount
+from brisk.exits.lookup import LookUp
+from brisk.exits.points import ExitPoint
+from brisk.exits.scores import Scores
+from brisk.exits.variants import Shape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exit:
+    """One learned cache. ``shape``: of the hidden output, without its rows.
+
+    ``lookup_s`` and ``memory_bytes`` as measured when it was trained.
+    """
+
+    point: ExitPoint
+    variant: str
+    shape: Shape
+    network: LookUp
+    lookup_s: float
+    memory_bytes: int
+
+    @property
+    def name(self) -> str:
+        """``Pool(4096)@26``: the variant and the layers done when it is looked up."""
+        return f"{self.variant}@{self.point.position}"
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Thresholds that keep ``accuracy``, in the order of the exits; infinite: never answers.
+
+    ``count``: the held-out inputs that prove it.
+    """
+
+    accuracy: float
+    thresholds: tuple[float, ...]
+    count: CascadeCount
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What composition expects: the base model's and the cascade's mean latency."""
+
+    base_s: float
+    mean_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cascade:
+    """``levels``: the promise that was asked for, then stricter ones, each at ``confidence``.
+
+    ``exits`` in the order of their points. ``synchronous``: look-ups run in the model's own
+    thread, where handing them over would take longer than they do. ``revision`` counts what
+    adaptation has published; 0 is what was trained.
+    """
+
+    model_digest: str
+    scores: Scores
+    exits: tuple[Exit, ...]
+    levels: tuple[Level, ...]
+    confidence: float
+    expected: Expected
+    synchronous: bool = False
+    revision: int = 0
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """Boundaries at which the program has to stop."""
+        return tuple(exit_.point.position for exit_ in self.exits)
+
+    def level(self, accuracy: float | None) -> Level | None:
+        """The least strict one that keeps ``accuracy``; for None the first one."""
+        if accuracy is None:
+            return self.levels[0] if self.levels else None
+        return next((level for level in self.levels if level.accuracy >= accuracy), None)

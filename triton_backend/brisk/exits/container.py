@@ -1,0 +1,107 @@
+"""A file of named tensors with a JSON header: nothing in it is code, everything is checked.
+
+Layout, little-endian: 8 bytes of magic, uint32 version, uint64 length of the header, the header
+(UTF-8 JSON), zeros up to a multiple of 64, the tensors one after the other, each at a multiple of
+64, and the SHA-256 of all bytes before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MAGIC = b"BRISKCAC"
+VERSION = 1
+ALIGNMENT = 64
+_PREFIX = struct.Struct("<8sIQ")
+_DIGEST_BYTES = 32
+_DTYPES = frozenset({"float32", "int64"})
+LARGEST_HEADER_BYTES = 16 << 20
+
+
+class DamagedFileError(ValueError):
+    """The file is not of this format or version, or not what was written."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Container:
+    """``header``: JSON values; ``tensors``: arrays by name, views of the file's bytes."""
+
+    header: Mapping[str, Any]
+    tensors: Mapping[str, np.ndarray]
+
+
+def write_container(
+    path: Path, header: Mapping[str, Any], tensors: Mapping[str, np.ndarray], mode: int = 0o644
+) -> None:
+    """Write and publish at once: a reader sees the old file or the whole new one."""
+    table: dict[str, Any] = {}
+    blobs, offset = [], 0
+    for name, array in tensors.items():
+        data = np.ascontiguousarray(array)
+        padding = -offset % ALIGNMENT
+        blobs += [bytes(padding), data.tobytes()]
+        offset += padding
+        table[name] = {"dtype": data.dtype.name, "shape": list(data.shape), "offset": offset}
+        offset += data.nbytes
+    text = json.dumps({"header": header, "tensors": table}, allow_nan=False).encode()
+    head = _PREFIX.pack(MAGIC, VERSION, len(text)) + text
+    data_bytes = head + bytes(-len(head) % ALIGNMENT) + b"".join(blobs)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    try:
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data_bytes)
+            file.write(hashlib.sha256(data_bytes).digest())
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def read_container(path: Path) -> Container:
+    """Raises DamagedFileError saying what is wrong with the file; OSError as reading does."""
+    data = path.read_bytes()
+    if len(data) < _PREFIX.size + _DIGEST_BYTES:
+        raise DamagedFileError(f"it has {len(data)} bytes only")
+    magic, version, length = _PREFIX.unpack_from(data)
+    if magic != MAGIC:
+        raise DamagedFileError("it is no file of learned caches")
+    if version != VERSION:
+        raise DamagedFileError(f"it is of format {version}, expected {VERSION}")
+    body = memoryview(data)[:-_DIGEST_BYTES]
+    if hashlib.sha256(body).digest() != data[-_DIGEST_BYTES:]:
+        raise DamagedFileError("its bytes are not those that were written")
+    if length > min(LARGEST_HEADER_BYTES, len(body) - _PREFIX.size):
+        raise DamagedFileError("its header is longer than the file")
+    try:
+        text = bytes(body[_PREFIX.size : _PREFIX.size + length])
+        parsed = json.loads(text)
+        start = _PREFIX.size + length
+        blobs = body[start + -start % ALIGNMENT :]
+        tensors = {name: _tensor(blobs, entry) for name, entry in parsed["tensors"].items()}
+        return Container(parsed["header"], tensors)
+    except DamagedFileError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DamagedFileError(f"its header is malformed: {error}") from error
+
+
+def _tensor(blobs: memoryview, entry: Mapping[str, Any]) -> np.ndarray:
+    dtype, shape, offset = entry["dtype"], entry["shape"], entry["offset"]
+    if dtype not in _DTYPES or not all(isinstance(size, int) and size >= 0 for size in shape):
+        raise DamagedFileError(f"a tensor of {dtype} {shape} is not expected")
+    end = offset + math.prod(shape) * np.dtype(dtype).itemsize
+    if not 0 <= offset <= end <= len(blobs):
+        raise DamagedFileError("a tensor lies outside of the file")
+    return np.frombuffer(blobs[offset:end], dtype).reshape(shape)

@@ -1,0 +1,188 @@
+"""From trained variants to a cascade that keeps its promise: composition, then calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from brisk.exits.bounds import fewest_to_prove
+from brisk.exits.calibration import (
+    CascadeCount,
+    Promise,
+    Scored,
+    calibrate,
+    threshold_for,
+)
+from brisk.exits.cascade import Level
+from brisk.exits.composition import (
+    Candidate,
+    CompositionProblem,
+    Expectation,
+    Outcomes,
+    compose_by_expected_latency,
+)
+from brisk.exits.exploration.profile import BaseProfile, LaneCost
+from brisk.exits.exploration.settings import STRICTER_LEVELS, ExplorationSettings
+from brisk.exits.points import ExitPoint
+
+COMPOSED_STRICTNESS = 0.6
+"""Candidates are judged at thresholds that use up this share of the allowed disagreement."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tried:
+    """A trained variant: its costs, and its scores on the rows to tune and to calibrate with.
+
+    ``lookup_s``: in the thread that runs the model. ``example``: one hidden output, [1, ...].
+    """
+
+    point: int
+    variant: str
+    lookup_s: float
+    memory_bytes: int
+    example: torch.Tensor
+    tune: Scored
+    held_out: Scored
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """``tried``: indices of the cascade's variants, in order; ``levels``: one at least."""
+
+    problem: CompositionProblem
+    synchronous: bool
+    tried: tuple[int, ...]
+    expectation: Expectation
+    levels: tuple[Level, ...]
+
+
+def composition_problem(
+    tried: Sequence[Tried],
+    points: Sequence[ExitPoint],
+    cost: LaneCost,
+    profile: BaseProfile,
+    settings: ExplorationSettings,
+    synchronous: bool,
+) -> CompositionProblem:
+    """What is known of the variants as the composition wants it, for one way of looking up.
+
+    In the lane a look-up takes its hand-over too, and burdens the model a little. In the model's
+    own thread all of it is a burden, for hits and misses alike, and look-ups never overlap. Either
+    way the model has to stop at the exit, which costs a part of what joined layers gain.
+    """
+    wanted = 1 - COMPOSED_STRICTNESS * (1 - settings.accuracy)
+    stop_s = max(0.0, profile.cut_s - profile.total_s) / len(points)
+    hits, right, candidates = [], [], []
+    for one in tried:
+        scores, ok = one.tune.scores[0], one.tune.right[0]
+        hit = scores >= threshold_for(scores, ok, wanted)
+        hits.append(hit)
+        right.append(ok)
+        candidates.append(
+            Candidate(
+                point=one.point,
+                variant=one.variant,
+                hit_rate=float(hit.mean()),
+                accuracy=float(ok[hit].mean()) if hit.any() else 1.0,
+                lookup_s=0.0 if synchronous else one.lookup_s + cost.handover_s,
+                memory_bytes=one.memory_bytes,
+                burden_s=stop_s + (one.lookup_s if synchronous else cost.burden_s),
+            )
+        )
+    reach_s = [
+        max(0.0, profile.reach_s[point.position] - stop_s * (index + 1))
+        for index, point in enumerate(points)
+    ]
+    return CompositionProblem(
+        reach_s=tuple(reach_s),
+        total_s=profile.total_s,
+        candidates=tuple(candidates),
+        accuracy=settings.accuracy,
+        memory_budget_bytes=settings.memory_budget_bytes,
+        outcomes=Outcomes(np.array(hits), np.array(right)) if tried else None,
+    )
+
+
+def choose(
+    problems: Mapping[bool, CompositionProblem],
+    tried: Sequence[Tried],
+    settings: ExplorationSettings,
+) -> Chosen | str:
+    """The cascade, or in words why there is none. ``problems`` by whether it is synchronous."""
+    if not tried:
+        return "no variant's look-up is over before the model itself is"
+    composed = {
+        synchronous: compose_by_expected_latency(problem)
+        for synchronous, problem in problems.items()
+    }
+    synchronous = min(composed, key=lambda mode: composed[mode].latency_s)
+    problem, expectation = problems[synchronous], composed[synchronous]
+    if not expectation.chosen:
+        return (
+            f"composition chose none: no cache would make the model's "
+            f"{problem.total_s * 1e3:.2f} ms shorter at accuracy {settings.accuracy:.2%}"
+        )
+    chosen = _without_rare(expectation, tried, settings)
+    levels = _calibrated(problem, chosen, tried, settings) if chosen else ()
+    if not levels or levels[0].accuracy != settings.accuracy:
+        held_out = tried[0].held_out.scores.shape[1]
+        return (
+            f"accuracy {settings.accuracy:.2%} cannot be proved with confidence "
+            f"{settings.confidence:.0%} on {held_out} held-out samples; more data, or a lower "
+            "accuracy or confidence, may help"
+        )
+    return Chosen(problem, synchronous, chosen, replace(expectation, chosen=chosen), levels)
+
+
+def _without_rare(
+    expectation: Expectation, tried: Sequence[Tried], settings: ExplorationSettings
+) -> tuple[int, ...]:
+    """Caches that will answer too few held-out inputs to prove anything are left out."""
+    fewest = fewest_to_prove(settings.accuracy, settings.confidence)
+    held_out = tried[0].held_out.scores.shape[1]
+    return tuple(
+        index
+        for index, share in zip(expectation.chosen, expectation.answered, strict=True)
+        if share * held_out >= fewest
+    )
+
+
+def _calibrated(
+    problem: CompositionProblem,
+    chosen: Sequence[int],
+    tried: Sequence[Tried],
+    settings: ExplorationSettings,
+) -> tuple[Level, ...]:
+    """The promise asked for and all stricter ones that can be proved."""
+    tuning = stacked([tried[index].tune for index in chosen])
+    held_out = stacked([tried[index].held_out for index in chosen])
+    ends_s = [
+        problem.reach_s[tried[index].point] + tried[index].lookup_s - problem.total_s
+        for index in chosen
+    ]
+
+    def saved_s(count: CascadeCount) -> float:
+        return -sum(
+            exit_count.answered * end_s
+            for exit_count, end_s in zip(count.exits, ends_s, strict=True)
+        )
+
+    levels = []
+    stricter = (level for level in STRICTER_LEVELS if level > settings.accuracy)
+    for accuracy in (settings.accuracy, *stricter):
+        promise = Promise(accuracy, settings.confidence)
+        found = calibrate(tuning, held_out, promise, saved_s)
+        if found is not None:
+            levels.append(Level(accuracy, found.thresholds, found.count))
+    return tuple(levels)
+
+
+def stacked(parts: Sequence[Scored]) -> Scored:
+    """Single exits put together as a cascade."""
+    return Scored(
+        np.concatenate([part.scores for part in parts]),
+        np.concatenate([part.right for part in parts]),
+    )

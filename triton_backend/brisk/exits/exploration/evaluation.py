@@ -1,0 +1,68 @@
+"""Trained variants, measured: their look-ups on this machine, their answers on unseen rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from brisk.execution import LoadedProgram
+from brisk.exits.building import empty_look_up, load_weights
+from brisk.exits.calibration import Scored
+from brisk.exits.collecting import Collected
+from brisk.exits.container import read_container
+from brisk.exits.exploration.choosing import Tried
+from brisk.exits.exploration.profile import look_up_seconds
+from brisk.exits.exploration.settings import Progress
+from brisk.exits.exploration.trial import Trial, evaluate, tensor_of
+from brisk.exits.lookup import LookUp
+from brisk.exits.points import ExitPoint
+from brisk.exits.samples import Division
+from brisk.exits.scores import Scores
+from brisk.exits.variants import weights_bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """Trained variants measured on this machine and on the rows that did not train them."""
+
+    loaded: LoadedProgram
+    points: tuple[ExitPoint, ...]
+    scores: Scores
+    collected: Collected
+    division: Division
+
+    def try_all(
+        self, trials: Sequence[Trial], progress: Progress
+    ) -> tuple[list[Tried], list[LookUp]]:
+        """The trials with their networks, in the same order."""
+        tried: list[Tried] = []
+        networks: list[LookUp] = []
+        by_position = {point.position: index for index, point in enumerate(self.points)}
+        for trial in trials:
+            index = by_position[trial.position]
+            hidden = self.collected.hidden[index]
+            network = empty_look_up(trial.variant, tuple(hidden.shape[1:]), self.scores.classes)
+            load_weights(network, read_container(trial.file).tensors)
+            one = torch.tensor(hidden[:1])
+            tried.append(
+                Tried(
+                    point=index,
+                    variant=trial.variant,
+                    lookup_s=look_up_seconds(network, one),
+                    memory_bytes=weights_bytes(network) + one.nbytes,
+                    example=one,
+                    tune=self._scored(network, hidden, self.division.tune),
+                    held_out=self._scored(network, hidden, self.division.calibrate),
+                )
+            )
+            networks.append(network)
+            progress.advance()
+        return tried, networks
+
+    def _scored(self, network: LookUp, hidden: np.ndarray, rows: np.ndarray) -> Scored:
+        classes, scores = evaluate(network, tensor_of(hidden, rows))
+        right = classes == self.collected.teacher[rows].argmax(1)
+        return Scored(scores[None], right[None])

@@ -1,0 +1,256 @@
+"""The whole way from a model file and samples to its caches."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from brisk.errors import InvalidModelError
+from brisk.execution import LoadedProgram, load_program
+from brisk.execution.joining import executor_absence
+from brisk.exits.artefact import digest_of
+from brisk.exits.building import empty_look_up
+from brisk.exits.cascade import Cascade, Exit, Expected
+from brisk.exits.collecting import Collected, bind_rows, collect
+from brisk.exits.composition import CompositionProblem
+from brisk.exits.exploration.checks import check_classes, check_rows
+from brisk.exits.exploration.choosing import Chosen, Tried, choose, composition_problem
+from brisk.exits.exploration.evaluation import Evaluation
+from brisk.exits.exploration.profile import (
+    BaseProfile,
+    LaneCost,
+    lane_cost,
+    look_up_seconds,
+    profile_base,
+)
+from brisk.exits.exploration.settings import ExplorationSettings, Progress, Silent
+from brisk.exits.exploration.trial import Trial
+from brisk.exits.exploration.verify import Verification, verify
+from brisk.exits.exploration.workers import run_trials
+from brisk.exits.learning.settings import PredictorSettings
+from brisk.exits.lookup import LookUp
+from brisk.exits.outliers import make_outliers
+from brisk.exits.points import ExitPoint, exit_points, spread
+from brisk.exits.samples import Division, Samples, divide
+from brisk.exits.scores import Scores, find_scores
+from brisk.exits.variants import variant, weights_bytes
+from brisk.graph import read_program
+from brisk.solutions.base import Value
+
+ROW_VISITS = 80_000
+FEWEST_EPOCHS, MOST_EPOCHS = 6, 40
+"""A predictor sees so many rows in all, within these numbers of epochs."""
+
+VERIFIED_ROWS = 80
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exploration:
+    """``cascade`` is None where the model is better served without; ``reason`` says why.
+
+    ``problem`` has every trained variant as measured; ``skipped`` counts those whose look-up alone
+    is too slow or too large here, which were not trained.
+    """
+
+    cascade: Cascade | None
+    reason: str
+    problem: CompositionProblem
+    points: tuple[ExitPoint, ...]
+    chosen: tuple[int, ...]
+    skipped: int
+    verification: Verification | None
+    label_agreement: float | None
+
+
+def explore(
+    model_file: Path,
+    samples: Samples,
+    folder: Path,
+    settings: ExplorationSettings,
+    more_to_fit: Samples | None = None,
+    progress: Progress | None = None,
+) -> Exploration:
+    """Train, compose and calibrate. What an interrupted call left in ``folder`` is used again.
+
+    ``samples`` are like what will be served; ``more_to_fit`` may be anything similar, it only fits
+    predictors. Raises InvalidModelError where the model cannot have caches, InvalidRequestError
+    where the samples do not fit it or are too few.
+    """
+    progress = progress or Silent()
+    torch.set_num_threads(settings.threads)
+    program = read_program(model_file)
+    scores = find_scores(program, settings.output)
+    whole = load_program(program, torch.device("cpu"))
+    executor_absence()
+    division = divide(len(samples), settings.seed)
+    every = _everything(samples, more_to_fit, division, settings.seed)
+    first = bind_rows(samples.take(slice(0, 1)), whole)
+    points = _choose_points(whole, scores, first, folder, settings)
+    loaded = load_program(program, torch.device("cpu"), cuts=[point.position for point in points])
+    profile = profile_base(whole, loaded, first)
+    check_rows(loaded, points, scores, samples)
+
+    progress.stage("running the base model", len(every.samples))
+    collected = collect(loaded, points, scores, every.samples, folder, progress.advance)
+    check_classes(collected.teacher[: len(samples)], scores, program.name)
+    np.savez(folder / "rows.npz", fit=every.fit, select=division.select, outliers=every.outliers)
+    trials = _worthwhile(collected, points, profile, scores, folder, settings, len(every.fit))
+    skipped = len(points) * len(settings.variants) - len(trials)
+    progress.stage("training caches", len(trials))
+    run_trials(trials, settings.jobs, progress.advance)
+
+    progress.stage("measuring", len(trials))
+    explorer = Evaluation(loaded, points, scores, collected, division)
+    tried, networks = explorer.try_all(trials, progress)
+    cost = lane_cost(loaded, first, networks[0], tried[0].example) if tried else LaneCost(0.0, 0.0)
+    problems = {
+        synchronous: composition_problem(tried, points, cost, profile, settings, synchronous)
+        for synchronous in settings.look_ups.modes
+    }
+    found = choose(problems, tried, settings)
+    cascade, verification = None, None
+    if isinstance(found, Chosen):
+        exits = [_exit(points, tried[index], networks[index]) for index in found.tried]
+        cascade = Cascade(
+            model_digest=digest_of(model_file),
+            scores=scores,
+            exits=tuple(exits),
+            levels=found.levels,
+            confidence=settings.confidence,
+            expected=Expected(profile.total_s, found.expectation.latency_s),
+            synchronous=found.synchronous,
+        )
+        progress.stage("verifying", 1)
+        rows = division.tune[:VERIFIED_ROWS]
+        inputs = [bind_rows(samples.take(slice(row, row + 1)), loaded) for row in rows]
+        served = load_program(program, torch.device("cpu"), cuts=cascade.cuts)
+        verification = verify(whole, served, cascade, inputs)
+        progress.advance()
+    reason = found if isinstance(found, str) else ""
+    if verification is not None and verification.cascade_s >= verification.base_s:
+        cascade = None
+        reason = (
+            f"with its caches the model took {verification.cascade_s * 1e3:.2f} ms on average, "
+            f"without {verification.base_s * 1e3:.2f} ms: it is better served without"
+        )
+    return Exploration(
+        cascade,
+        reason,
+        found.problem if isinstance(found, Chosen) else next(iter(problems.values())),
+        points,
+        found.tried if isinstance(found, Chosen) else (),
+        skipped,
+        verification,
+        _label_agreement(samples, collected),
+    )
+
+
+def _exit(points: Sequence[ExitPoint], tried: Tried, network: LookUp) -> Exit:
+    return Exit(
+        point=points[tried.point],
+        variant=tried.variant,
+        shape=tuple(tried.example.shape[1:]),
+        network=network,
+        lookup_s=tried.lookup_s,
+        memory_bytes=tried.memory_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Everything:
+    """All rows that are run: the samples, then more to fit on, then outliers."""
+
+    samples: Samples
+    fit: np.ndarray
+    outliers: np.ndarray
+
+
+def _everything(
+    samples: Samples, more: Samples | None, division: Division, seed: int
+) -> _Everything:
+    outliers = make_outliers(samples.take(division.select), seed)
+    parts = [samples, *([more] if more is not None else []), outliers]
+    inputs = {
+        name: np.concatenate([part.inputs[name] for part in parts]) for name in samples.inputs
+    }
+    real = len(samples) + (len(more) if more is not None else 0)
+    fit = np.concatenate([division.fit, np.arange(len(samples), real)])
+    return _Everything(Samples(inputs), fit, np.arange(real, real + len(outliers)))
+
+
+def _choose_points(
+    whole: LoadedProgram,
+    scores: Scores,
+    inputs: Mapping[str, Value],
+    folder: Path,
+    settings: ExplorationSettings,
+) -> tuple[ExitPoint, ...]:
+    """Points spread over the model's time; those of an interrupted exploration again.
+
+    Times differ from run to run, and with them the choice, which what is kept must not.
+    """
+    points = exit_points(whole.program, scores.layer)
+    if not points:
+        raise InvalidModelError(
+            f"model '{whole.program.name}' has no boundary between layers at which one or two "
+            "float32 tensors with the batch as first dimension are live: no cache fits in"
+        )
+    kept = folder / f"points-{settings.points}.json"
+    if kept.exists():
+        positions = set(json.loads(kept.read_text()))
+        return tuple(point for point in points if point.position in positions)
+    layered = dataclasses.replace(whole, joined=None)
+    reach_s = profile_base(layered, layered, inputs).reach_s
+    numbers = spread(points, [reach_s[point.position] for point in points], settings.points)
+    chosen = tuple(points[number] for number in numbers)
+    kept.write_text(json.dumps([point.position for point in chosen]))
+    return chosen
+
+
+def _worthwhile(
+    collected: Collected,
+    points: Sequence[ExitPoint],
+    profile: BaseProfile,
+    scores: Scores,
+    folder: Path,
+    settings: ExplorationSettings,
+    fit_rows: int,
+) -> list[Trial]:
+    """The trials of variants whose look-up is over before the model is, and which fit in memory.
+
+    An untrained network is as fast as a trained one, so the rest need not be trained
+    (hardware-aware profiling, GATI A.2.1).
+    """
+    epochs = min(MOST_EPOCHS, max(FEWEST_EPOCHS, ROW_VISITS // max(fit_rows, 1)))
+    predictor = settings.predictor or PredictorSettings(epochs=epochs)
+    trials = []
+    for index, point in enumerate(points):
+        shape = tuple(collected.hidden[index].shape[1:])
+        left_s = profile.cut_s - profile.reach_s[point.position]
+        hidden = torch.tensor(collected.hidden[index][:1])
+        for number, name in enumerate(settings.variants):
+            if not variant(name).applies(shape):
+                continue
+            network = empty_look_up(name, shape, scores.classes)
+            budget = settings.memory_budget_bytes
+            if budget is not None and weights_bytes(network) > budget:
+                continue
+            if look_up_seconds(network, hidden) < left_s:
+                seed = settings.seed + 1000 * index + number
+                trials.append(
+                    Trial(folder, point.position, name, predictor, settings.selector, seed)
+                )
+    return trials
+
+
+def _label_agreement(samples: Samples, collected: Collected) -> float | None:
+    if samples.labels is None:
+        return None
+    answers = collected.teacher[: len(samples)].argmax(1)
+    return float((answers == samples.labels).mean())

@@ -1,0 +1,70 @@
+"""What an exploration is asked for, and whom it tells how far it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
+from brisk.exits.variants import CATALOGUE
+
+STRICTER_LEVELS = (0.98, 0.99, 0.995)
+"""Promises calibrated besides the one asked for, so that a request can ask for more."""
+
+
+class LookUps(str, Enum):
+    """Where look-ups run: in a lane of their own, in the model's thread, or as composition finds.
+
+    ``modes``: whether synchronous, of each that may be chosen.
+    """
+
+    ASYNCHRONOUS = "asynchronous"
+    SYNCHRONOUS = "synchronous"
+    AUTOMATIC = "automatic"
+
+    @property
+    def modes(self) -> tuple[bool, ...]:
+        return {"asynchronous": (False,), "synchronous": (True,)}.get(self.value, (False, True))
+
+
+@dataclass(frozen=True, slots=True)
+class ExplorationSettings:
+    """``accuracy`` is promised with ``confidence``. ``points``: at most so many exit points.
+
+    ``memory_budget_bytes``: of all caches together; None for none. ``jobs``: variants trained at
+    once, one thread each. ``threads``: of the base model while it is measured.
+    """
+
+    accuracy: float = 0.97
+    confidence: float = 0.95
+    memory_budget_bytes: int | None = None
+    points: int = 8
+    variants: tuple[str, ...] = tuple(variant.name for variant in CATALOGUE)
+    jobs: int = 1
+    threads: int = 1
+    seed: int = 0
+    output: str | None = None
+    look_ups: LookUps = LookUps.AUTOMATIC
+    predictor: PredictorSettings | None = None
+    selector: SelectorSettings = field(default_factory=SelectorSettings)
+
+
+class Progress(Protocol):
+    """Told of stages one after the other."""
+
+    def stage(self, name: str, total: int) -> None:
+        """A stage of ``total`` units begins."""
+
+    def advance(self, units: int = 1) -> None:
+        """So many units of the stage are done."""
+
+
+class Silent:
+    """Tells nobody."""
+
+    def stage(self, name: str, total: int) -> None:
+        return None
+
+    def advance(self, units: int = 1) -> None:
+        return None

@@ -1,0 +1,1 @@
+"""Training of predictors and selectors (GATI, section 3.1)."""

@@ -1,0 +1,217 @@
+"""A frame that answers easy rows early; without caches or hits it does what a ``Frame`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from brisk.errors import InternalError
+from brisk.execution import Frame, LoadedProgram
+from brisk.exits.cascade import Cascade, Level
+from brisk.exits.scores import as_form, finish_answer
+from brisk.exits.serving.lane import LookUpLane, Outcome, Ticket, look_up
+from brisk.exits.serving.places import Places
+from brisk.solutions.base import Value
+
+_NO_CLASSES = torch.empty(0, dtype=torch.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """The requested outputs by name for the rows numbered ``rows``, in that order.
+
+    ``exit_index``: the exit that answered, with ``classes`` int64 [rows]; None and no classes for
+    the base model itself.
+    """
+
+    rows: tuple[int, ...]
+    values: Mapping[str, Value]
+    exit_index: int | None
+    classes: torch.Tensor
+
+
+class ExitingFrame:
+    """Runs a program layer by layer and offers hidden outputs to a look-up lane.
+
+    Rows that a look-up answers leave at the next boundary where all live values have rows; the
+    rest goes on as a smaller batch. Belongs to one thread at a time, as a ``Frame`` does.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedProgram,
+        cascade: Cascade,
+        places: Places,
+        level: Level,
+        lane: LookUpLane | None,
+        inputs: Mapping[str, Value],
+        requested: Sequence[str] | None = None,
+        switched_off: frozenset[int] = frozenset(),
+    ) -> None:
+        """``lane``: None looks up in this thread, at the exit, before the model goes on.
+
+        Raises InvalidRequestError as ``Frame`` does.
+        """
+        self._frame = Frame(loaded, inputs, requested)
+        self._loaded = loaded
+        self._cascade = cascade
+        self._places = places
+        self._level = level
+        self._lane = lane
+        self._switched_off = switched_off
+        self._requested = None if requested is None else tuple(requested)
+        self._rows = tuple(range(_row_count(inputs)))
+        self._total = len(self._rows)
+        self._tickets: list[Ticket] = []
+        self._leaving: set[int] = set()
+        self._answers: list[Answer] = []
+        self._given = 0
+
+    @property
+    def layers_done(self) -> int:
+        """Layers done so far, of the rows that are still in it."""
+        return self._frame.layers_done
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all rows are answered."""
+        return not self._rows
+
+    def step(self) -> bool:
+        """Take in look-ups that are done, else run one layer; True where all is answered."""
+        if self._tickets and self._take_look_ups():
+            return True
+        frame = self._frame
+        finished = frame.step()
+        place = self._places.exits.get(frame.layers_done)
+        if place is not None and not finished:
+            self._offer(*place)
+        if finished and self._rows:
+            self._answer_rest()
+        return not self._rows
+
+    def take_answers(self) -> list[Answer]:
+        """Rows answered since the last call."""
+        fresh = self._answers[self._given :]
+        self._given = len(self._answers)
+        return fresh
+
+    @property
+    def answers(self) -> Sequence[Answer]:
+        """All rows answered so far."""
+        return self._answers
+
+    def exit_name(self, exit_index: int | None) -> str:
+        """What ``brisk caches show`` calls it; ``model`` for the base model itself."""
+        return "model" if exit_index is None else self._cascade.exits[exit_index].name
+
+    @property
+    def has_early_answers(self) -> bool:
+        """Whether an exit has answered any row."""
+        return any(answer.exit_index is not None for answer in self._answers)
+
+    def answer_of(self, rows: Sequence[int]) -> dict[str, Value] | None:
+        """The requested outputs of ``rows``, in that order; None while one is not answered."""
+        found = dict.fromkeys(rows)
+        parts = [answer for answer in self._answers if not found.keys().isdisjoint(answer.rows)]
+        order = [row for answer in parts for row in answer.rows]
+        places = {row: place for place, row in enumerate(order)}
+        if not parts or not found.keys() <= places.keys():
+            return None
+        in_order = order == list(rows)
+        picked = None if in_order else torch.tensor([places[row] for row in rows])
+        return {
+            name: _rows_of([_tensor(answer.values[name]) for answer in parts], picked)
+            for name in parts[0].values
+        }
+
+    def results(self) -> dict[str, Value]:
+        """The requested outputs, rows in their order. Precondition: the job is finished."""
+        if self._rows:
+            raise InternalError(f"{len(self._rows)} rows are not answered yet")
+        if len(self._answers) == 1 and list(self._answers[0].rows) == list(range(self._total)):
+            return dict(self._answers[0].values)
+        values = self.answer_of(range(self._total))
+        if values is None:
+            raise InternalError("a row was answered by nobody")
+        return values
+
+    def _offer(self, index: int, slot: int) -> None:
+        exit_ = self._cascade.exits[index]
+        threshold = self._level.thresholds[index]
+        hidden = self._frame.value_at(slot)
+        off = index in self._switched_off or threshold == float("inf")
+        if off or not isinstance(hidden, torch.Tensor) or hidden.shape[1:] != exit_.shape:
+            return
+        ticket = Ticket(index, exit_.network, threshold, hidden, self._rows)
+        if self._lane is None:
+            ticket.outcome = look_up(ticket)
+            self._tickets.append(ticket)
+        elif self._lane.offer(ticket):
+            self._tickets.append(ticket)
+
+    def _take_look_ups(self) -> bool:
+        """Answer the rows of the look-ups that are done, let them leave; True: none is left."""
+        while self._tickets and (outcome := self._tickets[0].outcome) is not None:
+            ticket = self._tickets.pop(0)
+            if outcome.hits:
+                self._answer_hits(ticket, outcome)
+        if self._leaving and len(self._leaving) == len(self._rows):
+            self._rows = ()
+            return True
+        if self._leaving and (slots := self._places.rows.get(self._frame.layers_done)):
+            kept = [place for place, row in enumerate(self._rows) if row not in self._leaving]
+            self._frame.keep_rows(slots, torch.tensor(kept, device=self._loaded.device))
+            self._rows = tuple(self._rows[place] for place in kept)
+            self._leaving.clear()
+        return False
+
+    def _answer_hits(self, ticket: Ticket, outcome: Outcome) -> None:
+        """Answer those rows of a look-up that nothing has answered yet."""
+        waiting = set(self._rows) - self._leaving
+        fresh = [place for place, hit in enumerate(outcome.hits) if ticket.rows[hit] in waiting]
+        if not fresh or outcome.logits is None:
+            return
+        rows = tuple(ticket.rows[outcome.hits[place]] for place in fresh)
+        logits = outcome.logits if len(fresh) == len(outcome.hits) else outcome.logits[fresh]
+        scores = self._cascade.scores
+        values = finish_answer(self._loaded, scores, as_form(logits, scores.form))
+        self._answers.append(
+            Answer(rows, self._wanted(values), ticket.exit_index, logits.argmax(1))
+        )
+        self._leaving.update(rows)
+
+    def _answer_rest(self) -> None:
+        """The base model is through: all rows that nothing has answered are its own."""
+        values = self._frame.results()
+        own = [place for place, row in enumerate(self._rows) if row not in self._leaving]
+        rows = tuple(self._rows[place] for place in own)
+        if len(own) < len(self._rows):
+            values = {name: _tensor(value)[own] for name, value in values.items()}
+        if rows:
+            self._answers.append(Answer(rows, values, None, _NO_CLASSES))
+        self._rows = ()
+
+    def _wanted(self, values: Mapping[str, Value]) -> Mapping[str, Value]:
+        if self._requested is None:
+            return values
+        return {name: values[name] for name in self._requested}
+
+
+def _row_count(inputs: Mapping[str, Value]) -> int:
+    first = next(iter(inputs.values()))
+    return len(first) if isinstance(first, torch.Tensor) and first.dim() else 1
+
+
+def _rows_of(parts: list[torch.Tensor], picked: torch.Tensor | None) -> torch.Tensor:
+    """The parts put together, or some of their rows; one part as it is needs no copy."""
+    whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return whole if picked is None else whole[picked]
+
+
+def _tensor(value: Value) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise InternalError(f"expected a tensor with rows, got {type(value).__name__}")
+    return value

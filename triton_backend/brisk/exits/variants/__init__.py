@@ -1,0 +1,33 @@
+"""The family of predictor architectures. Another one: a file here, and a line in the list."""
+
+from __future__ import annotations
+
+from brisk.errors import InvalidConfigurationError
+from brisk.exits.variants.base import Shape, Variant, weights_bytes
+from brisk.exits.variants.convolution import Convolution
+from brisk.exits.variants.fully_connected import FullyConnected
+from brisk.exits.variants.pooling import Pooling
+
+PAPER: tuple[Variant, ...] = (
+    FullyConnected(1024),
+    FullyConnected(512),
+    Pooling(8192),
+    Pooling(4096),
+    Convolution(3, 1),
+    Convolution(5, 2),
+)
+"""The six of GATI's section 7."""
+
+CATALOGUE: tuple[Variant, ...] = (*PAPER, Convolution(3, 2, depth=2))
+
+
+def variant(name: str) -> Variant:
+    """The variant called ``name``; InvalidConfigurationError where there is none."""
+    for candidate in CATALOGUE:
+        if candidate.name == name:
+            return candidate
+    known = ", ".join(candidate.name for candidate in CATALOGUE)
+    raise InvalidConfigurationError(f"there is no cache variant '{name}'; there are {known}")
+
+
+__all__ = ["CATALOGUE", "PAPER", "Shape", "Variant", "variant", "weights_bytes"]

@@ -1,0 +1,71 @@
+"""Conv(k, s): one convolution over the hidden output; Conv2(k, s): two, for early layers."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from brisk.exits.variants.base import Shape, Variant
+
+CHANNELS = 32
+"""Of a convolution's output; the paper's 0.8 to 2 MB for a cache leave room for about as many."""
+
+MOST_FEATURES = 2048
+"""In front of the last layer: larger maps are averaged down to that, else it has most weights."""
+
+
+class Convolution(Variant):
+    """Input, ``depth`` convolutions with ReLU, hidden layer, FC, output.
+
+    The paper has one convolution. A second one costs a few microseconds and hits more at early
+    layers, whose features are local still.
+    """
+
+    def __init__(self, kernel: int, stride: int, depth: int = 1) -> None:
+        self.name = f"Conv{depth if depth > 1 else ''}({kernel},{stride})"
+        self._kernel = kernel
+        self._stride = stride
+        self._depth = depth
+
+    def applies(self, shape: Shape) -> bool:
+        return len(shape) == 3 and min(shape[1:]) >= self._kernel
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        return self._assemble(shape, classes, normalised=True)
+
+    def build_settled(self, shape: Shape, classes: int) -> nn.Module:
+        return self._assemble(shape, classes, normalised=False)
+
+    def settle(self, network: nn.Module) -> nn.Module:
+        """Batch normalisation folded into the convolutions."""
+        network.eval()
+        layers: list[nn.Module] = []
+        for layer in network.children():
+            if isinstance(layer, nn.BatchNorm2d):
+                convolution = layers.pop()
+                assert isinstance(convolution, nn.Conv2d)
+                layers.append(fuse_conv_bn_eval(convolution, layer))
+            else:
+                layers.append(layer)
+        return nn.Sequential(*layers).eval()
+
+    def _assemble(self, shape: Shape, classes: int, *, normalised: bool) -> nn.Module:
+        inputs, height, width = shape
+        layers: list[nn.Module] = []
+        for _ in range(self._depth):
+            layers.append(
+                nn.Conv2d(inputs, CHANNELS, self._kernel, self._stride, self._kernel // 2)
+            )
+            if normalised:
+                layers.append(nn.BatchNorm2d(CHANNELS))
+            layers.append(nn.ReLU())
+            inputs = CHANNELS
+            height, width = (-(-side // self._stride) for side in (height, width))
+        side = max(1, math.isqrt(MOST_FEATURES // CHANNELS))
+        if height * width > side * side:
+            height, width = min(height, side), min(width, side)
+            layers.append(nn.AdaptiveAvgPool2d((height, width)))
+        features = CHANNELS * height * width
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, classes))
