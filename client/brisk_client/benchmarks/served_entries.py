@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +67,8 @@ class TritonPythonModel:
 TYPES = {TensorProto.FLOAT: "TYPE_FP32", TensorProto.INT64: "TYPE_INT64"}
 """Of the samples' inputs and outputs."""
 
+NO_PARAMETERS: Mapping[str, str] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class ServedEntry:
@@ -84,8 +87,7 @@ def write_entries(repository: Path, file: Path, label: str, threads: int) -> lis
     graph = onnx.load(file, load_external_data=False).graph
     stem = label.replace("/", "_")
     entries = [ServedEntry(f"{stem}_brisk", label, "brisk")]
-    folder = _write_config(repository, entries[0], graph, "brisk")
-    (folder / "model.onnx").symlink_to(file.resolve())
+    write_brisk_entry(repository, file, entries[0].name)
     values = {
         "threads": threads,
         "file": str(file.resolve()),
@@ -97,10 +99,22 @@ def write_entries(repository: Path, file: Path, label: str, threads: int) -> lis
         sources["torch eager"] = TORCH_MODEL
     for engine, source in sources.items():
         entry = ServedEntry(f"{stem}_{engine.replace(' ', '_')}", label, engine)
-        folder = _write_config(repository, entry, graph, "python")
+        folder = _write_config(repository, entry.name, graph, "python")
         (folder / "model.py").write_text(source.format(**values).lstrip())
         entries.append(entry)
     return entries
+
+
+def write_brisk_entry(
+    repository: Path, file: Path, name: str, parameters: Mapping[str, str] = NO_PARAMETERS
+) -> None:
+    """An entry ``name`` of Brisk's that serves ``file``, which is linked to.
+
+    ``parameters``: of the configuration, for example ``{"brisk_class": "realtime"}``.
+    """
+    graph = onnx.load(file, load_external_data=False).graph
+    folder = _write_config(repository, name, graph, "brisk", parameters)
+    (folder / "model.onnx").symlink_to(file.resolve())
 
 
 def _has_torch_form(file: Path) -> bool:
@@ -110,12 +124,16 @@ def _has_torch_form(file: Path) -> bool:
 
 
 def _write_config(
-    repository: Path, entry: ServedEntry, graph: onnx.GraphProto, backend: str
+    repository: Path,
+    name: str,
+    graph: onnx.GraphProto,
+    backend: str,
+    parameters: Mapping[str, str] = NO_PARAMETERS,
 ) -> Path:
     """Write ``config.pbtxt`` and make the version's folder, which is given back."""
-    folder = repository / entry.name / "1"
+    folder = repository / name / "1"
     folder.mkdir(parents=True)
-    text = f'name: "{entry.name}"\nbackend: "{backend}"\nmax_batch_size: 0\n'
+    text = f'name: "{name}"\nbackend: "{backend}"\nmax_batch_size: 0\n'
     for side, values in (("input", graph.input), ("output", graph.output)):
         for value in values:
             declared = value.type.tensor_type
@@ -124,6 +142,8 @@ def _write_config(
                 f"{side} [ {{ name: {json.dumps(value.name)} "
                 f"data_type: {TYPES[declared.elem_type]} dims: {sizes} }} ]\n"
             )
+    for key, setting in parameters.items():
+        text += f'parameters {{ key: "{key}" value: {{ string_value: "{setting}" }} }}\n'
     text += "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
     (folder.parent / "config.pbtxt").write_text(text)
     return folder
