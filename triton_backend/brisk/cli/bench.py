@@ -1,7 +1,8 @@
 """``brisk bench``: dispatches to the modules of ``brisk_client.benchmarks``.
 
-A benchmark is a module there with ``run(quick=…) -> brisk_client.report.Report``. One that has
-options of its own also has ``main(arguments) -> int``, which reads them and gives the status.
+A benchmark is a module or package there with ``run(quick=…) -> brisk_client.report.Report``. One
+that has options of its own also has ``main(arguments) -> int``, which reads them and gives the
+status.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_optio
 
 
 def benchmark_names() -> list[str]:
-    """The modules of ``brisk_client.benchmarks`` that define ``run``; imports none of them."""
+    """The modules and packages of ``brisk_client.benchmarks`` with a ``run``; imports none."""
     if find_spec("brisk_client") is None or (package := find_spec(PACKAGE)) is None:
         return []
-    files = (
-        file
+    files = {
+        file.parent.name if file.name == "__init__.py" else file.stem: file
         for folder in package.submodule_search_locations or ()
-        for file in Path(folder).glob("*.py")
-    )
-    return sorted(file.stem for file in files if "\ndef run(" in file.read_text())
+        for file in (*Path(folder).glob("*.py"), *Path(folder).glob("*/__init__.py"))
+    }
+    return sorted(name for name, file in files.items() if "\ndef run(" in file.read_text())
 
 
 def bench(

@@ -18,6 +18,7 @@ from brisk.errors import (
     UnavailableError,
     named_error,
 )
+from brisk.frontend.allocator import allocator_settings
 from brisk.wire.channel import Receiver, check_peer, send_record
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import PROTOCOL_VERSION, Hello, Refused, Welcome
@@ -123,6 +124,7 @@ def _spawn(place: RuntimePlace) -> subprocess.Popen[bytes]:
     search_path = os.environ.get("PYTHONPATH", "")
     environment = {
         **os.environ,
+        **allocator_settings(os.environ),
         "PYTHONPATH": package_root + (os.pathsep + search_path if search_path else ""),
         "BRISK_RUNTIME_DIR": str(place.base),
     }

@@ -1,0 +1,81 @@
+"""`brisk bench cold`: from "load this model" to its first answer.
+
+In process: each engine in a fresh process whose libraries are imported and which has computed
+nothing, engines in turns; the schemes of PASK and NNV12 among them. Then the same with the page
+cache dropped, beside another load on the machine, and through a real Triton.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from brisk_client.report import Report
+
+PARTS = ("process", "disk", "load", "served")
+"""In process with a hot page cache; from the disk; beside other load; through Triton."""
+
+
+def run(
+    quick: bool = False,
+    models: Sequence[str] = (),
+    engines: Sequence[str] = (),
+    parts: Sequence[str] = PARTS,
+    threads: int = 0,
+    batches: Sequence[int] = (1,),
+    folder: Path | None = None,
+    plots: Path | None = None,
+) -> Report:
+    """Measure. Empty ``models`` and ``engines`` mean all; ``threads`` 0 all usable cores.
+
+    ``folder`` keeps built models and what engines prepare; ``plots`` takes figures and a trace.
+    Raises LookupError for a name that there is not.
+    """
+    from brisk_client.benchmarks.cold.benchmark import run_parts
+
+    return run_parts(quick, models, engines, parts, threads, batches, folder, plots)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; the exit status is 0 where every check holds."""
+    from brisk_client.benchmarks.cold.models import model_names
+    from brisk_client.benchmarks.cold.registry import engine_names
+    from brisk_client.report import show, write_json
+
+    parser = argparse.ArgumentParser(prog="brisk bench cold", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer samples and models")
+    parser.add_argument(
+        "--model", action="append", default=[], metavar="NAME", help=", ".join(model_names())
+    )
+    parser.add_argument(
+        "--schemes", default="", metavar="A,B", help=f"engines: {', '.join(engine_names())}"
+    )
+    parser.add_argument(
+        "--parts", default=",".join(PARTS), metavar="A,B", help=f"of {', '.join(PARTS)}"
+    )
+    parser.add_argument("--threads", type=int, default=0, help="of every engine (default: cores)")
+    parser.add_argument(
+        "--batch", action="append", type=int, default=[], metavar="N", help="batch sizes (1)"
+    )
+    parser.add_argument("--folder", type=Path, default=None, help="for models and artefacts")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
+    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write figures, a trace there")
+    chosen = parser.parse_args(arguments)
+    try:
+        report = run(
+            chosen.quick,
+            chosen.model,
+            [name for name in chosen.schemes.split(",") if name],
+            [name for name in chosen.parts.split(",") if name],
+            chosen.threads,
+            chosen.batch or (1,),
+            chosen.folder,
+            chosen.plot,
+        )
+    except LookupError as error:
+        parser.error(str(error.args[0]))
+    show(report)
+    if chosen.json:
+        write_json(report, chosen.json)
+    return 0 if report.ok else 1

@@ -1,0 +1,1 @@
+"""The engines whose cold starts are measured, one family a file."""

@@ -1,0 +1,113 @@
+"""Samples of cold starts: engines in turns, each sample in a fresh process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from brisk_client.benchmarks.cold import page_cache
+from brisk_client.benchmarks.cold.engines.base import EngineUnavailableError
+from brisk_client.benchmarks.cold.models import ModelFiles
+from brisk_client.benchmarks.cold.registry import engine_of
+from brisk_client.benchmarks.cold.zygote import Sample, Task, Zygote, prepare_apart
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Rounds of all engines, and seconds of warm inferences behind each cold start."""
+
+    rounds: int
+    warm_s: float
+
+
+@dataclass(slots=True)
+class EngineSamples:
+    """An engine's samples of one model. ``files``: what a start reads."""
+
+    engine: str
+    files: list[Path]
+    samples: list[Sample]
+    disk_s: list[float]
+    """With the page cache dropped: seconds to read ``files`` from the disk, once a round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What an engine made ahead of time for a model; ``artefact`` is "" where it makes nothing."""
+
+    artefact: str
+    files: list[Path]
+    took_s: float
+
+
+def prepare_all(
+    files: ModelFiles, engines: Sequence[str], threads: int, note: Callable[[str], None]
+) -> dict[str, Prepared]:
+    """Let every engine prepare the model, each in a process of its own.
+
+    Those that cannot are left out, with a note.
+    """
+    found = {}
+    for name in engines:
+        artefact, took_s = "", 0.0
+        try:
+            if engine_of(name).prepares:
+                artefact, took_s = prepare_apart(name, files, threads)
+        except EngineUnavailableError as error:
+            note(f"{files.name}: {error}")
+            continue
+        read = engine_of(name).files(files.model, Path(artefact) if artefact else None)
+        found[name] = Prepared(artefact, read, took_s)
+    return found
+
+
+def measure(
+    files: ModelFiles,
+    prepared: Mapping[str, Prepared],
+    threads: int,
+    effort: Effort,
+    note: Callable[[str], None],
+    *,
+    dropped: bool = False,
+    outputs: Path | None = None,
+) -> dict[str, EngineSamples]:
+    """``effort.rounds`` samples of each engine, A B C A B C.
+
+    ``dropped``: the files leave the page cache before each sample, else they are in it. An engine
+    that fails is left out, with a note. First answers go to ``outputs``/ENGINE.npz.
+    """
+    found: dict[str, EngineSamples] = {}
+    with ExitStack() as stack:
+        zygotes: dict[str, Zygote] = {}
+        for name, ready in prepared.items():
+            try:
+                zygotes[name] = stack.enter_context(Zygote(name, threads))
+            except EngineUnavailableError as error:
+                note(f"{files.name}: {error}")
+                continue
+            found[name] = EngineSamples(name, ready.files, [], [])
+        for turn in range(effort.rounds):
+            for name, zygote in list(zygotes.items()):
+                ours = found[name]
+                if dropped:
+                    ours.disk_s.append(page_cache.disk_seconds(ours.files))
+                    page_cache.drop(ours.files)
+                elif turn == 0:
+                    page_cache.warm(ours.files)
+                task = Task(
+                    engine=name,
+                    model=str(files.model),
+                    prepared=prepared[name].artefact,
+                    inputs=str(files.inputs),
+                    threads=threads,
+                    warm_s=effort.warm_s,
+                    outputs=str(outputs / f"{name}.npz") if outputs and turn == 0 else "",
+                )
+                try:
+                    ours.samples.append(zygote.sample(task))
+                except EngineUnavailableError as error:
+                    note(f"{files.name}: {error}")
+                    del zygotes[name], found[name]
+    return found

@@ -1,0 +1,138 @@
+"""The models whose cold starts are measured: built once, kept in a folder, of fixed batch size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from brisk_client.benchmarks.model_inputs import make_inputs
+
+TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class ColdModel:
+    """``kind`` says which paper's row it stands for."""
+
+    name: str
+    kind: str
+    build: Callable[[int], onnx.ModelProto]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A built model and one request for it; ``folder`` takes what engines prepare."""
+
+    name: str
+    batch: int
+    model: Path
+    inputs: Path
+    folder: Path
+
+    @property
+    def size_bytes(self) -> int:
+        return self.model.stat().st_size
+
+
+def _resnet50(batch: int) -> onnx.ModelProto:
+    from brisk_client.samples.resnet import build_resnet
+
+    return _fixed(build_resnet("resnet50", (3, 4, 6, 3), 4, seed=50), batch)
+
+
+def _encoder(batch: int) -> onnx.ModelProto:
+    from brisk_client.samples.encoder import build_encoder
+
+    return _fixed(build_encoder("encoder", seed=6), batch)
+
+
+def _vgg(batch: int) -> onnx.ModelProto:
+    from brisk_client.benchmarks.cold.networks.vgg import build_vgg
+
+    return build_vgg(batch)
+
+
+def _efficientnet(batch: int) -> onnx.ModelProto:
+    from brisk_client.benchmarks.cold.networks.efficientnet import build_efficientnet
+
+    return build_efficientnet(batch)
+
+
+def _unet(batch: int) -> onnx.ModelProto:
+    from brisk_client.benchmarks.cold.networks.unet import build_unet
+
+    return build_unet(batch)
+
+
+def _vit(batch: int) -> onnx.ModelProto:
+    from brisk_client.benchmarks.cold.networks.vit import build_vit
+
+    return build_vit(batch)
+
+
+def _mlp(batch: int) -> onnx.ModelProto:
+    from brisk_client.samples.mlp import build_mlp
+
+    return _fixed(build_mlp("mlp", seed=3), batch)
+
+
+MODELS: tuple[ColdModel, ...] = (
+    ColdModel("resnet50", "ResNet", _resnet50),
+    ColdModel("vgg16", "VGG", _vgg),
+    ColdModel("efficientnet", "EfficientNet", _efficientnet),
+    ColdModel("unet", "U-Net", _unet),
+    ColdModel("encoder", "MiniLM", _encoder),
+    ColdModel("vit", "ViT", _vit),
+)
+
+SMOKE = ColdModel("mlp", "three layers, for tests of the benchmark itself", _mlp)
+
+
+def model_names() -> list[str]:
+    return [model.name for model in MODELS]
+
+
+def model_of(name: str) -> ColdModel:
+    """Raises LookupError naming those there are."""
+    for model in (*MODELS, SMOKE):
+        if model.name == name:
+            return model
+    raise LookupError(f"there is no model '{name}'; there are: {', '.join(model_names())}")
+
+
+def default_folder() -> Path:
+    """``build/cold`` of a checkout, else ``~/.cache/brisk/bench-cold``."""
+    checkout = Path(__file__).resolve().parents[4]
+    if (checkout / "pyproject.toml").is_file():
+        return checkout / "build" / "cold"
+    return Path.home() / ".cache" / "brisk" / "bench-cold"
+
+
+def build(model: ColdModel, batch: int, folder: Path) -> ModelFiles:
+    """Write model and request into ``folder``/NAME-bBATCH, unless they are there."""
+    place = folder / f"{model.name}-b{batch}"
+    files = ModelFiles(
+        model.name, batch, place / "entry" / "1" / "model.onnx", place / "inputs.npz", place
+    )
+    files.model.parent.mkdir(parents=True, exist_ok=True)
+    if not files.model.exists():
+        draft = files.model.with_suffix(".part")
+        draft.write_bytes(model.build(batch).SerializeToString())
+        os.replace(draft, files.model)
+    if not files.inputs.exists():
+        np.savez(files.inputs, **make_inputs(files.model, {}))
+    return files
+
+
+def _fixed(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
+    """The model with its symbolic sizes set: the first to ``batch``, others to TOKENS."""
+    for value in (*model.graph.input, *model.graph.output):
+        for position, size in enumerate(value.type.tensor_type.shape.dim):
+            if size.HasField("dim_param"):
+                size.dim_value = TOKENS if position else batch
+    return model

@@ -1,0 +1,1 @@
+"""The networks of `brisk bench cold`, with random weights of sane size."""

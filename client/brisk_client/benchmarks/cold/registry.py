@@ -1,0 +1,55 @@
+"""All engines by name, in the order in which they are shown."""
+
+from __future__ import annotations
+
+from brisk_client.benchmarks.cold.engines.base import ColdEngine
+from brisk_client.benchmarks.cold.engines.brisk import BriskScheme, BriskSerial
+from brisk_client.benchmarks.cold.engines.onnxruntime import (
+    OnnxRuntime,
+    OnnxRuntimeHugePages,
+    OnnxRuntimeOptimised,
+)
+from brisk_client.benchmarks.cold.engines.openvino import OpenVino, OpenVinoCached
+
+BASE = "onnxruntime"
+"""What every engine's cold start is compared with."""
+
+PREPARED, UNPREPARED = "brisk", "brisk unprepared"
+"""Brisk with all it has: from an artefact, and straight from the ONNX file."""
+
+SCHEMES = ("baseline", "nnv12", "pask_i", "pask_r", "pask", "brisk", "ideal")
+"""Of PASK's section IV, and Brisk; ``brisk`` and ``nnv12`` start from an artefact."""
+
+_ENGINES: tuple[ColdEngine, ...] = (
+    BriskScheme("brisk", has_artefact=True, name=PREPARED),
+    BriskScheme("brisk", has_artefact=False, name=UNPREPARED),
+    BriskScheme("baseline", has_artefact=False),
+    BriskScheme("nnv12", has_artefact=True),
+    BriskScheme("pask_i", has_artefact=False),
+    BriskScheme("pask_r", has_artefact=False),
+    BriskScheme("pask", has_artefact=False),
+    BriskScheme("ideal", has_artefact=False),
+    BriskSerial(),
+    OnnxRuntime(),
+    OnnxRuntimeHugePages(),
+    OnnxRuntimeOptimised(),
+    OpenVino(),
+    OpenVinoCached(),
+)
+
+
+def engine_names() -> list[str]:
+    return [engine.name for engine in _ENGINES]
+
+
+def engine_of(name: str) -> ColdEngine:
+    """Raises LookupError naming those there are."""
+    for engine in _ENGINES:
+        if engine.name == name:
+            return engine
+    raise LookupError(f"there is no engine '{name}'; there are: {', '.join(engine_names())}")
+
+
+def default_engines() -> list[str]:
+    """Those of a plain run: all."""
+    return engine_names()

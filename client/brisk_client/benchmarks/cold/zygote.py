@@ -1,0 +1,238 @@
+"""Fresh processes in which an engine's libraries are imported and nothing was ever computed.
+
+A zygote imports an engine's libraries, then forks a child for every sample: a server has its
+libraries loaded before a model comes, but has never seen the model. The child is the whole
+sample: it loads, answers, goes on answering, tells the times and ends. The zygote is this module
+run as a program; its standard output carries one JSON line for each task.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brisk.frontend.allocator import allocator_settings
+from brisk_client.benchmarks.cold.engines.base import EngineUnavailableError
+from brisk_client.benchmarks.cold.models import ModelFiles
+
+SAMPLE_TIMEOUT_S = 300.0
+PREPARE_TIMEOUT_S = 900.0
+FOLLOWING = 3
+"""Inferences timed one by one after the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One sample: which engine starts which model. ``warm_s``: time to spend on warm inferences.
+
+    ``settle``: let the engine finish its background work before those. ``outputs``: where to put
+    the first answer (.npz), "" for nowhere.
+    """
+
+    engine: str
+    model: str
+    prepared: str
+    inputs: str
+    threads: int
+    warm_s: float
+    settle: bool = True
+    outputs: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Seconds: from the load call to the first answer; the inferences after it; warm ones.
+
+    ``processor_s``: user and system time of the first answer. ``details``: the engine's own.
+    """
+
+    first_s: float
+    processor_s: float
+    following_s: list[float]
+    warm_s: list[float]
+    details: Mapping[str, Any]
+
+
+class Zygote:
+    """A context manager around the zygote of one engine. Raises EngineUnavailableError where it
+    cannot import, and from ``sample`` where the engine cannot start the model."""
+
+    def __init__(self, engine: str, threads: int) -> None:
+        self.engine = engine
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, engine],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=_environment(engine, threads),
+            text=True,
+            bufsize=1,
+        )
+        try:
+            self._answer()
+        except BaseException:
+            self.close()
+            raise
+
+    def sample(self, task: Task) -> Sample:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(asdict(task)) + "\n")
+        return Sample(**self._answer())
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def __enter__(self) -> Zygote:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _answer(self) -> dict[str, Any]:
+        """The next JSON line; what else a library prints is passed over."""
+        stream = self._process.stdout
+        assert stream is not None
+        while True:
+            if not select.select([stream], [], [], SAMPLE_TIMEOUT_S)[0]:
+                raise EngineUnavailableError(f"{self.engine}: no answer in {SAMPLE_TIMEOUT_S} s")
+            line = stream.readline()
+            if not line:
+                raise EngineUnavailableError(f"{self.engine}: its process ended")
+            if line.startswith("{"):
+                answer: dict[str, Any] = json.loads(line)
+                if "error" in answer:
+                    raise EngineUnavailableError(f"{self.engine}: {answer['error']}")
+                return answer
+
+
+def prepare_apart(engine: str, files: ModelFiles, threads: int) -> tuple[str, float]:
+    """Have the engine prepare the model in a process of its own; the artefact, seconds taken.
+
+    Raises EngineUnavailableError where it cannot.
+    """
+    command = [sys.executable, "-m", __name__, engine, "prepare"]
+    command += [str(files.model), str(files.folder), str(files.inputs), str(threads)]
+    ended = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=PREPARE_TIMEOUT_S,
+        env=_environment(engine, threads),
+    )
+    for line in ended.stdout.splitlines():
+        if line.startswith("{"):
+            answer = json.loads(line)
+            if "error" in answer:
+                raise EngineUnavailableError(f"{engine} cannot prepare: {answer['error']}")
+            return answer["artefact"], answer["took_s"]
+    last = (ended.stderr.strip().splitlines() or [f"status {ended.returncode}"])[-1]
+    raise EngineUnavailableError(f"{engine} cannot prepare: {last}")
+
+
+def take_sample(task: Task) -> Sample:
+    """The sample itself, in this process, which should be a fresh one."""
+    from brisk_client.benchmarks.cold.registry import engine_of
+
+    engine = engine_of(task.engine)
+    with np.load(task.inputs) as arrays:
+        inputs = {name: arrays[name] for name in arrays.files}
+    prepared = Path(task.prepared) if task.prepared else None
+    used_s, before_s = _processor_s(), time.perf_counter()
+    start = engine.start(Path(task.model), prepared, inputs, task.threads)
+    first_s = time.perf_counter() - before_s
+    used_s = _processor_s() - used_s
+    following_s = [_time(start.infer) for _ in range(FOLLOWING)]
+    if task.settle:
+        start.settle()
+    warm_s: list[float] = []
+    until_s = time.perf_counter() + task.warm_s
+    while time.perf_counter() < until_s or len(warm_s) < 3:
+        warm_s.append(_time(start.infer))
+    if task.outputs:
+        named = {f"{index:04}": value for index, value in enumerate(start.outputs)}
+        np.savez(task.outputs, **named)
+    return Sample(first_s, used_s, following_s, warm_s, start.details)
+
+
+def _time(infer: Any) -> float:
+    before_s = time.perf_counter()
+    infer()
+    return time.perf_counter() - before_s
+
+
+def _processor_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _environment(engine: str, threads: int) -> dict[str, str]:
+    """Threads for all; for Brisk and ``huge pages`` also what Brisk gives its own runtime."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": "0"}
+    if engine.startswith("brisk") or engine.endswith("huge pages"):
+        environment |= allocator_settings(os.environ)
+    return environment
+
+
+def _prepare(name: str, model: str, folder: str, inputs_file: str, threads: str) -> None:
+    """The process of ``prepare_apart``."""
+    from brisk_client.benchmarks.cold.registry import engine_of
+
+    with np.load(inputs_file) as arrays:
+        inputs = {key: arrays[key] for key in arrays.files}
+    before_s = time.perf_counter()
+    try:
+        engine = engine_of(name)
+        engine.import_libraries()
+        before_s = time.perf_counter()
+        artefact = engine.prepare(Path(model), Path(folder), inputs, int(threads))
+    except Exception as error:  # noqa: BLE001  # any failure is an answer, too
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+        return
+    took_s = time.perf_counter() - before_s
+    print(json.dumps({"artefact": str(artefact or ""), "took_s": took_s}), flush=True)
+
+
+def _serve(name: str) -> None:
+    from brisk_client.benchmarks.cold.registry import engine_of
+
+    try:
+        engine_of(name).import_libraries()
+    except ImportError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return
+    gc.collect()
+    gc.freeze()  # as Brisk's worker does: no collection visits what was imported
+    print(json.dumps({}), flush=True)
+    for line in sys.stdin:
+        child = os.fork()
+        if child:
+            _, status = os.waitpid(child, 0)
+            if status:
+                print(json.dumps({"error": f"the process ended with {status}"}), flush=True)
+            continue
+        try:
+            answer = json.dumps(asdict(take_sample(Task(**json.loads(line)))))
+        except Exception as error:  # noqa: BLE001  # any failure is an answer, too
+            answer = json.dumps({"error": f"{type(error).__name__}: {error}"})
+        print(answer, flush=True)
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        _prepare(sys.argv[1], *sys.argv[3:])
+    else:
+        _serve(sys.argv[1])

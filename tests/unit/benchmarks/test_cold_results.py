@@ -1,0 +1,94 @@
+"""What `brisk bench cold` makes of its samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brisk_client.benchmarks.cold.measure import EngineSamples
+from brisk_client.benchmarks.cold.registry import engine_names, engine_of
+from brisk_client.benchmarks.cold.results import (
+    geometric_mean,
+    in_process_checks,
+    reuse_rows,
+    rows,
+    speedup,
+)
+from brisk_client.benchmarks.cold.zygote import Sample
+
+
+def _samples(engine: str, firsts_s: list[float], warm_s: float = 0.1) -> EngineSamples:
+    following = [warm_s * 1.05, warm_s, warm_s]
+    samples = [Sample(first, first, following, [warm_s] * 3, {}) for first in firsts_s]
+    return EngineSamples(engine, [Path("model.onnx")], samples, [])
+
+
+def test_a_speed_up_is_the_median_of_quotients_within_rounds() -> None:
+    measured = {
+        "onnxruntime": _samples("onnxruntime", [1.0, 2.0, 9.0]),
+        "brisk": _samples("brisk", [0.5, 0.5, 3.0]),
+    }
+    assert speedup(measured, "brisk", "onnxruntime") == pytest.approx(3.0)
+
+
+def test_the_mean_over_models_is_geometric() -> None:
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+
+
+def test_rows_hold_milliseconds_and_the_base_has_speed_up_one() -> None:
+    measured = {"onnxruntime": _samples("onnxruntime", [0.4, 0.6])}
+    (row,) = rows("process", "m", 1, measured)
+    assert row["first_ms"] == pytest.approx(500.0)
+    assert row["second_ms"] == pytest.approx(105.0)
+    assert row["speedup"] == 1.0
+
+
+def test_reading_from_the_disk_is_shown_as_a_ratio() -> None:
+    samples = _samples("brisk", [0.3, 0.3])
+    samples.disk_s = [0.1, 0.1]
+    (row,) = rows("disk", "m", 1, {"brisk": samples})
+    assert row["first_over_read"] == pytest.approx(3.0)
+
+
+def test_a_first_answer_near_a_warm_one_passes_and_a_late_one_fails() -> None:
+    def outcome(first_s: float) -> dict[str, bool]:
+        found = in_process_checks({"m": {"brisk": _samples("brisk", [first_s])}})
+        return {check.name: check.ok for check in found}
+
+    assert all(outcome(0.12).values())
+    late = outcome(0.2)
+    assert not late.pop("m: brisk, first inference over warm")
+    assert all(late.values())
+
+
+def test_the_mean_is_expected_only_where_there_are_several_models() -> None:
+    one = {"brisk": _samples("brisk", [0.1]), "onnxruntime": _samples("onnxruntime", [0.5])}
+    assert not any("geometric" in check.name for check in in_process_checks({"m": one}))
+    both = in_process_checks({"m": one, "n": one})
+    assert [check.value for check in both if "geometric" in check.name] == [pytest.approx(5.0)]
+
+
+def test_hit_rate_and_look_ups_are_per_query() -> None:
+    told = {
+        "layers": 9,
+        "milestone": 2,
+        "queries": 4,
+        "hits": 3,
+        "lookups": 6,
+        "reused": 3,
+        "loaded": 6,
+        "stolen": 0,
+        "cached_layers": 0,
+    }
+    samples = EngineSamples(
+        "brisk pask", [], [Sample(1.0, 1.0, [1.0] * 3, [1.0], {"statistics": told})], []
+    )
+    (row,) = reuse_rows("m", {"brisk pask": samples, "onnxruntime": _samples("o", [1.0])})
+    assert (row["hit_rate"], row["lookups_per_query"]) == (0.75, 1.5)
+
+
+def test_an_unknown_engine_is_answered_with_those_there_are() -> None:
+    with pytest.raises(LookupError, match="onnxruntime"):
+        engine_of("tensorrt")
+    assert len(set(engine_names())) == len(engine_names())

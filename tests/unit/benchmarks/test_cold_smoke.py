@@ -1,0 +1,71 @@
+"""`brisk bench cold` on a tiny model, end to end, in seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from brisk_client.benchmarks import cold
+from brisk_client.benchmarks.cold import page_cache
+from brisk_client.benchmarks.cold.models import SMOKE, build, model_of
+
+
+def test_a_tiny_model_is_measured_against_onnx_runtime(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    report = cold.run(
+        quick=True,
+        models=[SMOKE.name],
+        engines=["brisk serial", "onnxruntime"],
+        parts=["process", "disk"],
+        threads=1,
+        folder=tmp_path,
+    )
+    found = {(row["part"], row["engine"]): row for row in report.rows}
+    assert {"brisk serial", "onnxruntime"} == {name for part, name in found if part == "process"}
+    assert found["disk", "onnxruntime"]["read_ms"] > 0
+    assert all(row["first_ms"] > 0 for row in found.values())
+    agreement = [check for check in report.checks if "agree" in check.name]
+    assert [check.ok for check in agreement] == [True]
+
+
+def test_an_engine_that_fails_is_left_out_with_a_note(tmp_path: Path) -> None:
+    files = build(SMOKE, 1, tmp_path)
+    files.model.write_bytes(b"no model")
+    report = cold.run(
+        quick=True,
+        models=[SMOKE.name],
+        engines=["brisk serial"],
+        parts=["process"],
+        threads=1,
+        folder=tmp_path,
+    )
+    assert report.rows == []
+    assert any("not an ONNX model" in note for note in report.notes)
+
+
+def test_models_are_built_once_and_of_the_batch_asked_for(tmp_path: Path) -> None:
+    files = build(SMOKE, 4, tmp_path)
+    state = files.model.stat()
+    again = build(SMOKE, 4, tmp_path)
+    assert again.model.stat().st_mtime_ns == state.st_mtime_ns
+    (value,) = onnx.load(files.model).graph.input
+    assert value.type.tensor_type.shape.dim[0].dim_value == 4
+    with np.load(files.inputs) as arrays:
+        assert [arrays[name].shape[0] for name in arrays.files] == [4]
+
+
+def test_an_unknown_model_is_answered_with_those_there_are() -> None:
+    with pytest.raises(LookupError, match="resnet50"):
+        model_of("alexnet")
+
+
+def test_files_that_were_dropped_can_be_read_and_timed(tmp_path: Path) -> None:
+    file = tmp_path / "bytes"
+    file.write_bytes(b"x" * 100_000)
+    page_cache.drop([file])
+    assert page_cache.disk_seconds([file]) > 0
+    page_cache.warm([file])
+    assert file.read_bytes() == b"x" * 100_000
