@@ -65,10 +65,10 @@ class BriskScheme(ColdEngine):
 
     def start(self, model: Path, prepared: Path | None, inputs: Arrays, threads: int) -> Start:
         import torch
-        from brisk.execution.cold import start
 
         from brisk.solutions.values import from_numpy, to_numpy
 
+        start = importlib.import_module(COLD).start
         device = torch.device("cpu")
 
         def values() -> dict[str, Any]:
