@@ -84,23 +84,15 @@ def write_entries(repository: Path, file: Path, label: str, threads: int) -> lis
 
     The same configuration for all, but for the backend; one instance each.
     """
-    graph = onnx.load(file, load_external_data=False).graph
     stem = label.replace("/", "_")
     entries = [ServedEntry(f"{stem}_brisk", label, "brisk")]
     write_brisk_entry(repository, file, entries[0].name)
-    values = {
-        "threads": threads,
-        "file": str(file.resolve()),
-        "inputs": [value.name for value in graph.input],
-        "output": graph.output[0].name,
-    }
     sources = {"onnxruntime": ONNXRUNTIME_MODEL}
     if _has_torch_form(file):
         sources["torch eager"] = TORCH_MODEL
     for engine, source in sources.items():
         entry = ServedEntry(f"{stem}_{engine.replace(' ', '_')}", label, engine)
-        folder = _write_config(repository, entry.name, graph, "python")
-        (folder / "model.py").write_text(source.format(**values).lstrip())
+        write_python_entry(repository, file, entry.name, source, {"threads": threads})
         entries.append(entry)
     return entries
 
@@ -115,6 +107,24 @@ def write_brisk_entry(
     graph = onnx.load(file, load_external_data=False).graph
     folder = _write_config(repository, name, graph, "brisk", parameters)
     (folder / "model.onnx").symlink_to(file.resolve())
+
+
+def write_python_entry(
+    repository: Path, file: Path, name: str, source: str, values: Mapping[str, object]
+) -> None:
+    """An entry ``name`` of the Python backend with the signature of ``file``.
+
+    ``source`` is formatted with ``values`` and with the model's ``file``, names of its ``inputs``,
+    and its first ``output``.
+    """
+    graph = onnx.load(file, load_external_data=False).graph
+    described = {
+        "file": str(file.resolve()),
+        "inputs": [value.name for value in graph.input],
+        "output": graph.output[0].name,
+    }
+    folder = _write_config(repository, name, graph, "python")
+    (folder / "model.py").write_text(source.format(**described, **values).lstrip())
 
 
 def _has_torch_form(file: Path) -> bool:

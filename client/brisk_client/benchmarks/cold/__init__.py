@@ -41,7 +41,8 @@ def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
     from brisk_client.benchmarks.cold.models import model_names
     from brisk_client.benchmarks.cold.registry import engine_names
-    from brisk_client.report import show, write_json
+    from brisk_client.benchmarks.cold.showing import show_parts
+    from brisk_client.report import write_json
 
     parser = argparse.ArgumentParser(prog="brisk bench cold", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer samples and models")
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     except LookupError as error:
         parser.error(str(error.args[0]))
-    show(report)
+    show_parts(report)
     if chosen.json:
         write_json(report, chosen.json)
     return 0 if report.ok else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Sequence
@@ -9,6 +10,9 @@ from pathlib import Path
 
 from brisk_client.benchmarks.cold import results
 from brisk_client.benchmarks.cold.answers import answer_check
+from brisk_client.benchmarks.cold.breakdown import to_chrome
+from brisk_client.benchmarks.cold.burden import Burden
+from brisk_client.benchmarks.cold.figures import draw_all
 from brisk_client.benchmarks.cold.measure import Effort, Prepared, measure, prepare_all
 from brisk_client.benchmarks.cold.models import (
     MODELS,
@@ -24,13 +28,22 @@ from brisk_client.benchmarks.cold.registry import (
     default_engines,
     engine_of,
 )
+from brisk_client.benchmarks.cold.served import measure_served
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.report import Report
 
 QUICK_MODELS = ("resnet50", "encoder")
 
+SERVED_MODELS = ("resnet50", "encoder")
+"""Those with a torch form."""
+
 DISK_ENGINES = (PREPARED, UNPREPARED, BASE, "onnxruntime optimised", "openvino cached")
 """Those whose time from the disk is compared with reading the same bytes."""
+
+LOADS = (0.0, 0.25, 0.5)
+"""Shares of every core that other processes take (NNV12, Fig. 11)."""
+
+LOAD_ENGINES = (PREPARED, "brisk baseline", BASE)
 
 NOTES = (
     "first: from the load call to the first answer, in a fresh process whose libraries are "
@@ -78,9 +91,18 @@ def run_parts(
                 measured = _hot(files, prepared, threads, effort, report)
                 if batch == min(batches):
                     by_model[model.name] = measured
-            if "disk" in parts and batch == min(batches):
+                    _write_trace(plots, model.name, measured)
+            if batch != min(batches):
+                continue
+            if "disk" in parts:
                 _from_disk(files, prepared, threads, effort, report)
+            if "load" in parts and (not quick or model is chosen[0]):
+                _beside_load(files, prepared, threads, effort, report)
+            if "served" in parts and model.name in SERVED_MODELS[: 1 if quick else None]:
+                measure_served(report, files, threads, effort.rounds, place)
     report.checks += results.in_process_checks(by_model)
+    if plots is not None:
+        draw_all(report, plots)
     return report
 
 
@@ -117,3 +139,34 @@ def _from_disk(
     chosen = {name: ready for name, ready in prepared.items() if name in DISK_ENGINES}
     measured = measure(files, chosen, threads, effort, report.notes.append, dropped=True)
     report.rows += results.rows("disk", files.name, files.batch, measured)
+
+
+def _beside_load(
+    files: ModelFiles,
+    prepared: dict[str, Prepared],
+    threads: int,
+    effort: Effort,
+    report: Report,
+) -> None:
+    chosen = {name: ready for name, ready in prepared.items() if name in LOAD_ENGINES}
+    for share in LOADS:
+        with Burden(share):
+            measured = measure(files, chosen, threads, effort, report.notes.append)
+        report.rows += [
+            {**row, "load": share}
+            for row in results.rows("load", files.name, files.batch, measured)
+        ]
+
+
+def _write_trace(plots: Path | None, model: str, measured: results.Measured) -> None:
+    """Timelines of the typical starts, for chrome://tracing and Perfetto."""
+    if plots is None:
+        return
+    plots.mkdir(parents=True, exist_ok=True)
+    for engine, samples in measured.items():
+        details = results.typical(samples)
+        if details.get("timeline"):
+            title = f"{model}, {engine}"
+            trace = to_chrome(details["timeline"], details["started_ns"], title)
+            file = plots / f"cold-trace-{model}-{engine.replace(' ', '-')}.json"
+            file.write_text(json.dumps(trace))

@@ -17,9 +17,6 @@ BASE = "onnxruntime"
 PREPARED, UNPREPARED = "brisk", "brisk unprepared"
 """Brisk with all it has: from an artefact, and straight from the ONNX file."""
 
-SCHEMES = ("baseline", "nnv12", "pask_i", "pask_r", "pask", "brisk", "ideal")
-"""Of PASK's section IV, and Brisk; ``brisk`` and ``nnv12`` start from an artefact."""
-
 _ENGINES: tuple[ColdEngine, ...] = (
     BriskScheme("brisk", has_artefact=True, name=PREPARED),
     BriskScheme("brisk", has_artefact=False, name=UNPREPARED),

@@ -154,6 +154,8 @@ def take_sample(task: Task) -> Sample:
     start = engine.start(Path(task.model), prepared, inputs, task.threads)
     first_s = time.perf_counter() - before_s
     used_s = _processor_s() - used_s
+    if start.first_s is not None:
+        first_s = start.first_s
     following_s = [_time(start.infer) for _ in range(FOLLOWING)]
     if task.settle:
         start.settle()

@@ -24,13 +24,15 @@ class Start:
 
     ``infer`` runs the next inference on the same inputs. ``settle`` returns when the engine has
     finished whatever it does in the background. ``details`` is what only this engine can tell:
-    plain values, put into the sample as they are.
+    plain values, put into the sample as they are. ``first_s``: what the first answer took, where
+    the engine's own clock starts later than the caller's.
     """
 
     outputs: list[np.ndarray]
     infer: Callable[[], Any]
     settle: Callable[[], None] = lambda: None
     details: Mapping[str, Any] = field(default_factory=dict)
+    first_s: float | None = None
 
 
 class ColdEngine(ABC):

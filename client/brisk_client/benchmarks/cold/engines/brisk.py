@@ -1,18 +1,14 @@
-"""Brisk's executor in this process: serial, and by every scheme of the cold-start papers."""
+"""Brisk's executor in this process: serial, and by the schemes of the cold-start papers."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from brisk_client.benchmarks.cold.engines.base import Arrays, ColdEngine, Start
-
-COLD, PREPARATION = "brisk.execution.cold", "brisk.execution.preparation"
-"""By name: a runtime without them still has its serial loader measured."""
 
 
 class BriskSerial(ColdEngine):
@@ -46,29 +42,39 @@ class BriskSerial(ColdEngine):
 
 
 class BriskScheme(ColdEngine):
-    """A scheme of ``brisk.execution.cold``; ``prepared`` ones start from an artefact."""
+    """A scheme of ``brisk.execution.cold``, from an artefact or from the ONNX file."""
 
     def __init__(self, scheme: str, *, has_artefact: bool, name: str = "") -> None:
         self.name = name or f"brisk {scheme}"
-        self._scheme = scheme
         self.prepares = has_artefact
+        self._scheme = scheme
 
     def import_libraries(self) -> None:
         BriskSerial().import_libraries()
-        importlib.import_module(COLD)
 
     def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path:
-        prepare = importlib.import_module(PREPARATION).prepare
-        target = folder / f"brisk-{threads}"
+        import torch
+
+        from brisk.errors import ArtefactError
+        from brisk.execution.artefact import open_artefact
+        from brisk.execution.preparation import prepare
+
+        device, target = torch.device("cpu"), folder / f"brisk-{threads}"
         target.mkdir(exist_ok=True)
-        return Path(prepare(model, threads=threads, directory=target).path)
+        for present in sorted(target.glob("*.artefact")):
+            try:
+                open_artefact(present, model, device, threads)
+            except ArtefactError:
+                continue  # of another version of Brisk, or of the model
+            return present
+        return Path(prepare(model, device, threads, target).path)
 
     def start(self, model: Path, prepared: Path | None, inputs: Arrays, threads: int) -> Start:
         import torch
 
+        from brisk.execution.cold import start
         from brisk.solutions.values import from_numpy, to_numpy
 
-        start = importlib.import_module(COLD).start
         device = torch.device("cpu")
 
         def values() -> dict[str, Any]:
@@ -76,16 +82,21 @@ class BriskScheme(ColdEngine):
 
         begun = start(model, self._scheme, values(), device, threads, prepared)
         outputs = [to_numpy(value) for value in begun.outputs.values()]
+        timeline = begun.timeline
         details = {
             "statistics": dataclasses.asdict(begun.statistics),
             "timeline": [
-                {
-                    **dataclasses.asdict(event),
-                    "kind": str(getattr(event.kind, "value", event.kind)),
-                }
-                for event in begun.timeline.events
+                {**dataclasses.asdict(event), "kind": event.kind.value}
+                for event in timeline.events
             ],
-            "started_ns": begun.timeline.started_ns,
-            "answered_ns": begun.timeline.answered_ns,
+            "started_ns": timeline.started_ns,
+            "answered_ns": timeline.answered_ns,
         }
-        return Start(outputs, lambda: begun.run(values()), begun.settle, details)
+        warm_s = (timeline.answered_ns - timeline.started_ns) / 1e9
+        return Start(
+            outputs,
+            lambda: [to_numpy(value) for value in begun.run(values()).values()],
+            begun.settle,
+            details,
+            warm_s if self._scheme == "ideal" else None,
+        )

@@ -1,0 +1,122 @@
+"""Cold starts through one real Triton: from the repository's load call to the first answer.
+
+The same server loads an entry of Brisk with an artefact, one without, and models of the plain
+Python backend that use ONNX Runtime and torch (weights mapped from a file). Brisk's runtime runs
+already, as it does in a server with any other Brisk model in it; a Python-backend model imports
+its engine with every load, since each has a process of its own.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tritonclient.grpc import InferenceServerClient
+
+from brisk_client.benchmarks.cold.models import SMOKE, ModelFiles, build
+from brisk_client.benchmarks.cold.results import at_least
+from brisk_client.benchmarks.cold.served_entries import BRISK, UNPREPARED, write_cold_entries
+from brisk_client.benchmarks.sampling import median_ratio, summarise
+from brisk_client.benchmarks.served_entries import write_brisk_entry
+from brisk_client.benchmarks.served_server import benchmark_server
+from brisk_client.inference import InferenceClient, Transport
+from brisk_client.report import Report
+
+TORCH, ONNXRUNTIME = "torch", "onnxruntime"
+LIMITS = {TORCH: 8.0, ONNXRUNTIME: 3.0}
+"""A Python-backend model's time over Brisk's, at least."""
+
+_RESIDENT = "resident"
+_UNLOAD_TIMEOUT_S = 60.0
+
+
+def measure_served(
+    report: Report, files: ModelFiles, threads: int, rounds: int, kept: Path
+) -> None:
+    """Add a row for each engine, and the checks. ``kept``: the folder of built models."""
+    with tempfile.TemporaryDirectory(prefix="brisk-cold-served-") as folder:
+        repository = Path(folder)
+        entries = write_cold_entries(repository, files, threads)
+        write_brisk_entry(repository, build(SMOKE, 1, kept).model, _RESIDENT)
+        variables = {
+            "BRISK_THREADS": str(threads),
+            "OMP_NUM_THREADS": str(threads),
+            "BRISK_ARTEFACTS": "use",
+        }
+        options = ["--disable-auto-complete-config", "--model-control-mode=explicit"]
+        options.append(f"--load-model={_RESIDENT}")
+        with np.load(files.inputs) as arrays:
+            inputs = {name: arrays[name] for name in arrays.files}
+        with benchmark_server(repository, variables, options) as server:
+            taken = _in_turns(server.grpc, entries, inputs, rounds)
+    _add(report, files, taken)
+
+
+def _in_turns(
+    url: str, entries: Mapping[str, str], inputs: Mapping[str, np.ndarray], rounds: int
+) -> dict[str, list[tuple[float, float, float]]]:
+    """By engine, for each round: seconds to READY, to the first answer, and of the second."""
+    taken: dict[str, list[tuple[float, float, float]]] = {engine: [] for engine in entries}
+    control = InferenceServerClient(url)
+    with InferenceClient(url, Transport.GRPC) as client:
+        for turn in range(rounds + 1):
+            for engine, name in entries.items():
+                before_s = time.perf_counter()
+                control.load_model(name)
+                ready_s = time.perf_counter()
+                client.infer(name, inputs)
+                first_s = time.perf_counter()
+                client.infer(name, inputs)
+                second_s = time.perf_counter()
+                control.unload_model(name)
+                _wait_unloaded(control, name)
+                if turn:  # the first round fills the page cache with libraries and models
+                    taken[engine].append(
+                        (ready_s - before_s, first_s - before_s, second_s - first_s)
+                    )
+    control.close()
+    return taken
+
+
+def _wait_unloaded(control: Any, name: str) -> None:
+    """Triton answers an unload before the stub has ended. Raises TimeoutError."""
+    deadline_s = time.monotonic() + _UNLOAD_TIMEOUT_S
+    while any(
+        entry.name == name and entry.state != "UNAVAILABLE"
+        for entry in control.get_model_repository_index().models
+    ):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"'{name}' was not unloaded in {_UNLOAD_TIMEOUT_S:g} s")
+        time.sleep(0.02)
+
+
+def _add(
+    report: Report, files: ModelFiles, taken: Mapping[str, Sequence[tuple[float, float, float]]]
+) -> None:
+    for engine, rounds in taken.items():
+        first = summarise([first_s for _, first_s, _ in rounds])
+        report.rows.append(
+            {
+                "part": "served",
+                "model": files.name,
+                "batch": files.batch,
+                "engine": engine,
+                "ready_ms": statistics.median(ready_s for ready_s, _, _ in rounds) * 1e3,
+                "first_ms": first.median * 1e3,
+                "spread_ms": first.spread * 1e3,
+                "second_ms": statistics.median(second_s for _, _, second_s in rounds) * 1e3,
+                "samples": len(rounds),
+            }
+        )
+    ours = BRISK if BRISK in taken else UNPREPARED
+    for engine, limit in LIMITS.items():
+        if engine in taken:
+            pairs = zip(taken[engine], taken[ours], strict=True)
+            found = median_ratio([(theirs[1], own[1]) for theirs, own in pairs])
+            text = f"{files.name} through Triton: Python backend with {engine} over {ours}"
+            report.checks.append(at_least(text, found, limit))
