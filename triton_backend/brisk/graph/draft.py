@@ -71,6 +71,11 @@ class Draft:
     """What is known of the elements of small integer tensors (``brisk.graph.symbolic``)."""
     taken: set[str] = field(default_factory=set)
     """Names in use, here and in enclosing graphs."""
+    brought_bytes: int = field(init=False)
+    """Of the weights that came with the model."""
+
+    def __post_init__(self) -> None:
+        self.brought_bytes = sum(array.nbytes for array in self.weights.values())
 
     def type_of(self, name: str) -> ValueType:
         return self.types.get(name, UNKNOWN_TYPE)

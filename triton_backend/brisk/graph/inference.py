@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from math import prod
 
 import onnx
 from google.protobuf.message import EncodeError
@@ -18,17 +19,59 @@ SMALL_TENSOR_BYTES = 1024
 """Constants up to this size stay visible to inference: shape arithmetic needs their values."""
 
 _LOGGER = logging.getLogger(__name__)
-_FAILURES = (shape_inference.InferenceError, RuntimeError, ValueError, EncodeError)
+_FAILURES = (
+    shape_inference.InferenceError,
+    RuntimeError,
+    ValueError,
+    EncodeError,
+    MemoryError,
+)
+
+MAX_PROPAGATED = 1 << 20
+"""Elements of integer tensors that inference may keep track of: shapes have few."""
+
+_PROPAGATING = frozenset(
+    {"Add", "Cast", "Gather", "Identity", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"}
+)
 
 
 def infer(model: ModelProto) -> ModelProto:
     """``model`` with the types that could be inferred; with none where inference fails."""
     for data_propagation in (True, False):
+        if data_propagation and _propagated(model.graph) > MAX_PROPAGATED:
+            continue
         try:
             return shape_inference.infer_shapes(model, data_prop=data_propagation)
         except _FAILURES as error:
             _LOGGER.debug("shape inference failed: %s", error)
     return model
+
+
+def _propagated(graph: GraphProto) -> int:
+    """An upper bound of how many elements onnx would keep track of in all of ``graph``.
+
+    It joins the elements of all inputs of a Concat, without a limit of its own: forty that each
+    join a tensor with itself take all memory there is.
+    """
+    elements = {tensor.name: prod(tensor.dims) for tensor in graph.initializer}
+    for info in (*graph.input, *graph.value_info):
+        elements[info.name] = _known_elements(info)
+    total = 0
+    for node in graph.node:
+        sizes = [elements.get(name, 1) for name in node.input if name]
+        if node.op_type == "Concat":
+            made = sum(sizes)
+        else:
+            made = max(sizes, default=1) if node.op_type in _PROPAGATING else 1
+        elements.update(dict.fromkeys(node.output, made))
+        total += made if node.op_type in _PROPAGATING or node.op_type == "Concat" else 0
+    return total
+
+
+def _known_elements(info: ValueInfoProto) -> int:
+    """Of a tensor of rank 1, the only one whose elements are kept track of; else 1."""
+    dims = info.type.tensor_type.shape.dim
+    return max(1, dims[0].dim_value) if len(dims) == 1 else 1
 
 
 def types_of(graph: GraphProto) -> dict[str, ValueType]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,10 @@ _PACKED = frozenset(
     for name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2")
     if hasattr(TensorProto, name)
 )
+
+
+MAX_DENSE_BYTES = 2**31
+"""Of a sparse tensor made dense: as much as a file can hold of a dense one."""
 
 
 def read_tensor(
@@ -104,6 +109,12 @@ def densify(sparse: onnx.SparseTensorProto, directory: Path | None) -> np.ndarra
     values = read_tensor(sparse.values, directory)
     indices = read_tensor(sparse.indices, directory)
     shape = tuple(sparse.dims)
+    dense_bytes = prod(shape) * values.dtype.itemsize
+    if min(shape, default=0) < 0 or dense_bytes > MAX_DENSE_BYTES:
+        raise InvalidModelError(
+            f"sparse tensor '{sparse.values.name}' of shape {list(shape)} takes {dense_bytes} "
+            f"bytes as a dense one; at most {MAX_DENSE_BYTES} are served"
+        )
     dense = np.zeros(shape, values.dtype)
     try:
         if indices.ndim == 1:

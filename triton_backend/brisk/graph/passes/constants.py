@@ -25,15 +25,24 @@ FREE_BYTES = 1 << 20
 GROWTH = 4
 """… or this many times its constant inputs (int8 weights that become float32)."""
 
+FREE_TOTAL_BYTES = 64 << 20
+"""All constants together may grow by this much …"""
+
+GROWTH_TOTAL = 5
+"""… beyond this many times what the model brought: a chain of nodes that each double their input
+would else fill any memory."""
+
 
 def fold_constants(draft: Draft) -> int:
     graph = Rewriter(draft)
+    left_bytes = FREE_TOTAL_BYTES + GROWTH_TOTAL * draft.brought_bytes
+    left_bytes -= sum(array.nbytes for array in draft.weights.values())
     for layer in graph:
         node = plain(layer)
         if node is None or any(name in draft.outputs for name in node.outputs):
             continue
         known = as_array(draft, node.outputs[0]) if len(node.outputs) == 1 else None
-        if known is None and not _is_foldable(graph, node):
+        if known is None and not _is_foldable(graph, node, left_bytes):
             continue
         results = _evaluate(graph, node) if known is None else [known]
         if results is None:
@@ -43,11 +52,12 @@ def fold_constants(draft: Draft) -> int:
                 array.setflags(write=False)
                 draft.weights[name] = array
                 draft.types[name] = type_of_array(array)
+                left_bytes -= array.nbytes
         graph.remove(layer)
     return graph.commit()
 
 
-def _is_foldable(graph: Rewriter, node: Node) -> bool:
+def _is_foldable(graph: Rewriter, node: Node, left_bytes: int) -> bool:
     draft = graph.draft
     if node.operator in RANDOM or node.domain or not node.inputs:
         return False
@@ -55,6 +65,7 @@ def _is_foldable(graph: Rewriter, node: Node) -> bool:
     if any(array is None for array in arrays):
         return False
     limit = max(FREE_BYTES, GROWTH * sum(array.nbytes for array in arrays if array is not None))
+    limit = min(limit, max(left_bytes, 0))
     return all(not name or _size(draft, name) <= limit for name in node.outputs)
 
 

@@ -1,0 +1,169 @@
+"""Models made to harm: refused with an error that names what is wrong, in bounded memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from brisk.errors import InvalidModelError
+from brisk.graph import read_program
+
+Constants = dict[str, np.ndarray]
+
+MEMORY_BYTES = 3 << 30
+"""Address space of the process that reads a hostile model; torch alone maps more than 1 GiB."""
+
+
+def write(
+    path: Path, nodes: list[onnx.NodeProto], constants: Constants | None = None
+) -> onnx.ModelProto:
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
+    answer = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    weights = [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()]
+    graph = helper.make_graph(nodes, "hostile", [given], [answer], weights)
+    opsets = [helper.make_opsetid("", 18)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    onnx.save(model, path)
+    return model
+
+
+def add(constant: str) -> onnx.NodeProto:
+    return helper.make_node("Add", ["x", constant], ["y"])
+
+
+HUGE: dict[str, tuple[list[onnx.NodeProto], Constants]] = {
+    "ConstantOfShape": (
+        [helper.make_node("ConstantOfShape", ["s"], ["c"]), add("c")],
+        {"s": np.array([2**40], np.int64)},
+    ),
+    "Range": (
+        [helper.make_node("Range", ["a", "b", "d"], ["c"]), add("c")],
+        {name: np.array(value, np.float32) for name, value in (("a", 0), ("b", 1e13), ("d", 1))},
+    ),
+    "Tile": (
+        [helper.make_node("Tile", ["w", "s"], ["c"]), add("c")],
+        {"w": np.ones(1, np.float32), "s": np.array([2**36], np.int64)},
+    ),
+    "OneHot": (
+        [helper.make_node("OneHot", ["i", "d", "v"], ["c"]), add("c")],
+        {
+            "i": np.zeros(4, np.int64),
+            "d": np.array(2**38, np.int64),
+            "v": np.array([0, 1], np.float32),
+        },
+    ),
+    "doubling": (
+        [
+            *(
+                helper.make_node("Concat", [f"c{step}"] * 2, [f"c{step + 1}"], axis=0)
+                for step in range(40)
+            ),
+            add("c40"),
+        ],
+        {"c0": np.ones(1024, np.float32)},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HUGE)
+def test_constants_that_would_fill_the_memory_are_not_computed_at_load(
+    kind: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "model.onnx", *HUGE[kind])
+    program = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({MEMORY_BYTES},) * 2); "
+        "import sys; from pathlib import Path; from brisk.graph import read_program; "
+        "program = read_program(Path(sys.argv[1])); "
+        "print(sum(array.nbytes for array in program.weights.values()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "model.onnx")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 200e6
+
+
+@pytest.mark.parametrize("sizes", [[2**40], [2**17, 2**17], [-1, 2**62, 2**62]])
+def test_a_tensor_that_claims_more_than_it_has_is_refused(
+    sizes: list[int], tmp_path: Path
+) -> None:
+    model = write(tmp_path / "model.onnx", [add("w")])
+    tensor = model.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, raw_data=b"1234")
+    tensor.dims.extend(sizes)
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(InvalidModelError, match="tensor 'w'"):
+        read_program(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("sizes", [[2**20, 2**20], [2**62, 2**62], [-5, 3]])
+def test_a_sparse_tensor_that_explodes_is_refused(sizes: list[int], tmp_path: Path) -> None:
+    model = write(tmp_path / "model.onnx", [add("w")])
+    values = numpy_helper.from_array(np.ones(1, np.float32), "w")
+    indices = numpy_helper.from_array(np.zeros(1, np.int64), "indices")
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, sizes))
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(InvalidModelError, match=r"sparse tensor 'w' of shape"):
+        read_program(tmp_path / "model.onnx")
+
+
+def test_bodies_nested_deeper_than_protobuf_reads_are_refused(tmp_path: Path) -> None:
+    def varint(number: int) -> bytes:
+        low, rest = number & 127, number >> 7
+        return bytes([low | 128]) + varint(rest) if rest else bytes([low])
+
+    def field(number: int, data: bytes) -> bytes:
+        return varint(number << 3 | 2) + varint(len(data)) + data
+
+    graph = b""
+    for _ in range(2000):  # attribute 'then_branch' of a node of a graph, again and again
+        attribute = field(1, b"then_branch") + field(6, graph) + b"\xa0\x01\x05"
+        graph = field(1, field(4, b"If") + field(5, attribute))
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x09" + field(7, graph))
+    with pytest.raises(InvalidModelError):
+        read_program(tmp_path / "model.onnx")
+
+
+def test_external_data_behind_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"\0" * 16)
+    folder = tmp_path / "model" / "1"
+    folder.mkdir(parents=True)
+    (folder / "weights.bin").symlink_to(tmp_path / "secret")
+    model = write(folder / "model.onnx", [add("w")])
+    tensor = model.graph.initializer.add(
+        name="w", data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL, dims=[4]
+    )
+    tensor.external_data.add(key="location", value="weights.bin")
+    onnx.save(model, folder / "model.onnx")
+    with pytest.raises(InvalidModelError, match="outside the model's folder"):
+        read_program(folder / "model.onnx")
+
+
+def test_a_cycle_is_refused(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
+    write(tmp_path / "model.onnx", [*nodes, helper.make_node("Neg", ["b"], ["y"])])
+    with pytest.raises(InvalidModelError):
+        read_program(tmp_path / "model.onnx")
+
+
+def test_a_truncated_or_bent_file_is_refused_wherever_it_is_cut(tmp_path: Path) -> None:
+    write(tmp_path / "model.onnx", [add("w")], {"w": np.ones(4, np.float32)})
+    whole = (tmp_path / "model.onnx").read_bytes()
+    random = np.random.default_rng(0)
+    for number in range(300):
+        bent = bytearray(whole[: int(random.integers(1, len(whole)))])
+        for _ in range(number % 4):
+            bent[int(random.integers(len(bent)))] ^= 1 << int(random.integers(8))
+        (tmp_path / "model.onnx").write_bytes(bent)
+        try:
+            read_program(tmp_path / "model.onnx")
+        except InvalidModelError:
+            continue
