@@ -114,7 +114,7 @@ class Troubles:
         self.counts["worker killed"] += 1
 
     def _damage(self) -> None:
-        """Overwrite some bytes of a file of the cache, then load the model that comes and goes."""
+        """Change some bytes of a file of the cache, then load the model that comes and goes."""
         files = [
             path
             for path in self._cache.rglob("*")
@@ -122,9 +122,13 @@ class Troubles:
         ]
         if files:
             path = self._random.choice(sorted(files))
-            with path.open("r+b") as file:
-                file.seek(self._random.randrange(path.stat().st_size - 16))
-                file.write(self._random.randbytes(16))
+            data = bytearray(path.read_bytes())
+            place = self._random.randrange(len(data) - 16)
+            data[place : place + 16] = self._random.randbytes(16)
+            damaged = path.with_name(path.name + ".damaged")
+            damaged.write_bytes(data)
+            damaged.chmod(path.stat().st_mode)
+            damaged.replace(path)  # what is in use stays as it is; the next who reads it sees it
             self.counts["artefact damaged"] += 1
         self._churn()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from onnx import TensorProto, helper
 from brisk.execution import load_program, run_serially
 from brisk.graph import read_program
 from brisk.native import library as shelf
-from brisk.native.compiler import CompilerError, compile_library, plan_build
+from brisk.native.compiler import CompilerError, compile_library, is_whole, plan_build
 from brisk.native.library import Library, absence, library, wait_until_settled
 
 
@@ -103,3 +104,14 @@ def test_a_cache_that_cannot_be_written_is_an_error_that_names_it(
         pytest.skip(str(error))
     with pytest.raises(CompilerError, match=str(tmp_path / "file")):
         compile_library(build)
+
+
+def test_a_library_whose_bytes_have_changed_is_not_whole(tmp_path: Path) -> None:
+    file = tmp_path / "executor.so"
+    file.write_bytes(b"code")
+    assert not is_whole(file)
+    file.write_bytes(b"code" + hashlib.sha256(b"code").digest())
+    assert is_whole(file)
+    file.write_bytes(b"c0de" + hashlib.sha256(b"code").digest())
+    assert not is_whole(file)
+    assert not is_whole(tmp_path / "absent.so")

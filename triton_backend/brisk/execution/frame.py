@@ -63,7 +63,10 @@ class Frame:
         """The next layer in words, for traces; empty where there is none."""
         if self.is_finished:
             return ""
-        layer = self._layers[self._position].layer
+        if isinstance(self._layers, LayerTable):  # it may still be loading
+            layer = self._loaded.program.layers[self._position]
+        else:
+            layer = self._layers[self._position].layer
         return f"{layer.index} {layer.main.operator}"
 
     @property

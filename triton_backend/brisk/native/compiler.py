@@ -24,6 +24,7 @@ FLAGS = (
 
 _COMPILERS = ("c++", "g++", "clang++")
 _TIME_OUT_S = 300.0
+_SEAL_BYTES = hashlib.sha256().digest_size
 
 
 class CompilerError(Exception):
@@ -60,6 +61,25 @@ def plan_build() -> Build:
     return Build(Path(compiler), _cache_directory() / "native" / name)
 
 
+def is_whole(library: Path) -> bool:
+    """Whether the file is there, and as ``compile_library`` made it.
+
+    A library of other bytes would not fail to load: it would end the worker when it runs.
+    """
+    try:
+        data = library.read_bytes()
+    except OSError:
+        return False
+    return hashlib.sha256(data[:-_SEAL_BYTES]).digest() == data[-_SEAL_BYTES:]
+
+
+def _seal(file: Path) -> None:
+    """Append the digest of all that is there; what loads the library reads over it."""
+    data = file.read_bytes()
+    with file.open("ab") as end:
+        end.write(hashlib.sha256(data).digest())
+
+
 def compile_library(build: Build) -> None:
     """Make ``build.library``, in one step visible to others; at the least urgency there is.
 
@@ -84,6 +104,7 @@ def compile_library(build: Build) -> None:
                 raise CompilerError(f"'{build.compiler}' took {_TIME_OUT_S:g} s") from error
         if process.returncode:
             raise CompilerError(f"'{build.compiler}' failed: {errors.strip()[:400]}")
+        _seal(Path(made))
         os.chmod(made, 0o500)
         os.replace(made, build.library)
     except OSError as error:
@@ -112,7 +133,7 @@ def main() -> int:
     """Compile unless it is done; the exit status is 1 where that is impossible here."""
     try:
         build = plan_build()
-        if not build.library.exists():
+        if not is_whole(build.library):
             compile_library(build)
     except CompilerError as error:
         print(f"small layers will run one by one: {error}", file=sys.stderr)

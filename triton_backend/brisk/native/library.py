@@ -10,7 +10,7 @@ from ctypes import POINTER, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
-from brisk.native.compiler import Build, CompilerError, compile_library, plan_build
+from brisk.native.compiler import Build, CompilerError, compile_library, is_whole, plan_build
 from brisk.native.table import StepEntry
 
 
@@ -92,7 +92,7 @@ def library() -> Library | None:
             except CompilerError as error:
                 _shelf.settle(None, str(error))
                 return None
-            if build.library.exists():
+            if is_whole(build.library):
                 _shelf.settle(build, "")
             else:
                 _shelf.reason = f"it is being compiled by '{build.compiler}'"

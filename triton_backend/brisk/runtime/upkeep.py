@@ -22,6 +22,7 @@ from brisk.runtime.artefact_use import ArtefactUse
 from brisk.runtime.artefacts import ArtefactBuilder
 from brisk.runtime.saying import say
 from brisk.runtime.session import Session
+from brisk.runtime.start_report import report_start
 
 LONGEST_WAIT_S = 1.0
 """How long a layer waits for a moment without requests; then it is loaded beside them."""
@@ -68,6 +69,7 @@ class Upkeep:
             if table.is_closed:
                 return
         loaded()
+        report_start(session)
         make_private()
         try:
             warm_up(starting, lambda: self._may_go_on(table))

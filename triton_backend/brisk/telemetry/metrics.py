@@ -1,7 +1,7 @@
 """The metrics, each declared once: what is counted, published, documented and shown.
 
 To add one: declare it here, call ``telemetry.count``, ``observe_ns`` or ``hold`` where it happens,
-add its line to docs/metrics.md. Durations are kept in ns and published in seconds.
+run ``tools/make-metrics-pages``. Durations are kept in ns and published in seconds.
 """
 
 from __future__ import annotations
@@ -88,6 +88,24 @@ LOADS = Metric(
 LOAD_SECONDS = Metric(
     "brisk_load_seconds", Kind.HISTOGRAM, "What a model's load took in the worker", MODEL_LABELS
 )
+STARTS = Metric(
+    "brisk_cold_starts_total",
+    Kind.COUNTER,
+    "Sessions whose layers are all loaded, from an artefact or from the model",
+    ("origin",),
+)
+START_SECONDS = Metric(
+    "brisk_cold_start_seconds_total",
+    Kind.SECONDS,
+    "Time in the stages of cold starts, over all lanes",
+    ("origin", "phase"),
+)
+LOADED_LAYERS = Metric(
+    "brisk_loaded_layers_total",
+    Kind.COUNTER,
+    "Layers loaded in cold starts, by the lane they belong to or stolen from it by another",
+    ("by",),
+)
 PREEMPTIONS = Metric(
     "brisk_preemptions_total",
     Kind.COUNTER,
@@ -145,6 +163,9 @@ METRICS: dict[str, Metric] = {
         EXECUTION_SECONDS,
         LOADS,
         LOAD_SECONDS,
+        STARTS,
+        START_SECONDS,
+        LOADED_LAYERS,
         PREEMPTIONS,
         PREEMPTION_SECONDS,
         SHED,

@@ -1,0 +1,80 @@
+"""The reference pages and the dashboard against the code."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from brisk.frontend import parameters
+from brisk.telemetry import METRICS, Metric
+from brisk.telemetry.exposition import published_names
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
+README = (ROOT / "README.md").read_text()
+DASHBOARD = ROOT / "docker" / "grafana-dashboard.json"
+_VARIABLE = re.compile(r"\bBRISK_[A-Z][A-Z_]*[A-Z]\b")
+ONLY_FOR_TESTS = {"BRISK_TEST_IMAGES"}
+
+
+def test_every_environment_variable_of_the_code_is_documented_and_no_other() -> None:
+    package = ROOT / "triton_backend" / "brisk"
+    used = {name for file in package.rglob("*.py") for name in _VARIABLE.findall(file.read_text())}
+    told = {name for text in (README, *PAGES.values()) for name in _VARIABLE.findall(text)}
+    assert used - told == set(), "not in docs/configuration.md"
+    assert told - used - ONLY_FOR_TESTS == set(), "documented, but not in the code"
+
+
+def test_every_parameter_of_an_entry_has_its_line() -> None:
+    for name in parameters._KNOWN:
+        found = re.search(rf"^\| `{name}` \| \S", PAGES["configuration.md"], re.MULTILINE)
+        assert found, f"docs/configuration.md has no line of {name}"
+
+
+def row_of(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels) or "none"
+    return f"| `{metric.name}` | {metric.kind.value} | {labels} | {metric.help} |"
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=list(METRICS))
+def test_every_metric_has_its_line(metric: Metric) -> None:
+    assert row_of(metric) in PAGES["metrics.md"], f"run tools/make-metrics-pages: {row_of(metric)}"
+
+
+def test_the_page_of_metrics_tells_of_no_other_ones() -> None:
+    rows = re.findall(r"^\| `(brisk_\w+)` \|", PAGES["metrics.md"], re.MULTILINE)
+    assert sorted(rows) == sorted(METRICS)
+
+
+def test_the_dashboard_asks_for_metrics_and_labels_that_are_published() -> None:
+    labels = {
+        name: {*each.labels, "le"} for each in METRICS.values() for name in published_names(each)
+    }
+    document = json.loads(DASHBOARD.read_text())
+    queries = [target["expr"] for panel in document["panels"] for target in panel["targets"]]
+    assert len(queries) >= 10
+    asked = set()
+    for query in queries:
+        names = re.findall(r"\bbrisk_\w+", query)
+        assert names, query
+        for name in names:
+            assert name in labels, f"{name} in {query!r} is not published"
+            asked.add(name)
+        grouped = {
+            word.strip()
+            for group in re.findall(r"by \(([^)]*)\)", query)
+            for word in group.split(",")
+        }
+        assert grouped <= set.union(*(labels[name] for name in names)), query
+    shown = {name for name, each in METRICS.items() if set(published_names(each)) & asked}
+    assert shown == set(METRICS), "run tools/make-metrics-pages"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for name, text in PAGES.items():
+        for target in re.findall(r"\]\(([^)#]+)\)", text):
+            if "://" not in target:
+                assert (ROOT / "docs" / target).exists(), f"docs/{name}: {target}"

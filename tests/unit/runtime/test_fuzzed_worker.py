@@ -1,0 +1,98 @@
+"""Thousands of damaged messages against a living worker: it serves on, in the memory it had."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+from pathlib import Path
+
+import numpy as np
+
+from brisk import __version__
+from brisk.wire.channel import Receiver, send_record
+from brisk.wire.codec import encode_record
+from brisk.wire.place import RuntimePlace
+from brisk.wire.records import (
+    PROTOCOL_VERSION,
+    AskStatistics,
+    AskStatus,
+    AskTrace,
+    BeginTrace,
+    Cancel,
+    DetachSlab,
+    Hello,
+    Infer,
+    LoadModel,
+    Record,
+    Region,
+    Release,
+    TensorRecord,
+)
+from unit.runtime.runtime_process import attach, describe, infer, opened, worker_of
+from unit.wire.test_fuzzed_records import bend
+
+MESSAGES = 2000
+GROWTH_LIMIT_BYTES = 64 * 2**20
+ROW = np.ones((1, 4), np.float32)
+MARK = Region(0, 0, 64)
+
+
+def records(model: Path) -> list[Record]:
+    tensor = TensorRecord("x", "FP32", (1, 4), Region(0, 64, 16))
+    return [
+        LoadModel(0, "m", 1, str(model), MARK, 0, False, 8, "normal"),
+        Infer(1, 0, (tensor,), ("y",), "normal", None, MARK, False),
+        Cancel(1),
+        Release(1),
+        DetachSlab(0),
+        AskStatistics(True),
+        AskStatus(10),
+        BeginTrace(),
+        AskTrace(),
+        Hello(PROTOCOL_VERSION, __version__, 1, 0),
+    ]
+
+
+def welcomed(place: RuntimePlace) -> socket.socket:
+    connection = place.connect(30.0)
+    send_record(connection, Hello(PROTOCOL_VERSION, __version__, 1, 0))
+    Receiver(connection).receive()
+    attach(connection)
+    return connection
+
+
+def resident_bytes(process: int) -> int:
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096
+
+
+def test_damaged_messages_leave_the_worker_as_it_was(place: RuntimePlace, quick: Path) -> None:
+    chance = random.Random(0)
+    with opened(place, describe(quick)) as good:
+        infer(good, ROW)
+        worker = worker_of(place)
+        before_bytes = resident_bytes(worker)
+        kinds = [encode_record(record) for record in records(quick)]
+        connection = welcomed(place)
+        dropped = 0
+        for number in range(MESSAGES):
+            data = chance.choice(kinds)
+            message = bend(data, chance) if chance.random() < 0.5 else data
+            try:
+                connection.send(message or b"[]")
+            except OSError:
+                dropped += 1
+                connection.close()
+                connection = welcomed(place)
+            if number % 100 == 0:
+                assert np.array_equal(infer(good, ROW), -ROW)
+                connection.setblocking(False)
+                with contextlib.suppress(OSError):
+                    while connection.recv(1 << 18):
+                        pass
+                connection.settimeout(30.0)
+        connection.close()
+        assert dropped > 20, "most damaged messages end the connection"
+        assert np.array_equal(infer(good, ROW), -ROW)
+        assert worker_of(place) == worker
+        assert resident_bytes(worker) - before_bytes < GROWTH_LIMIT_BYTES
