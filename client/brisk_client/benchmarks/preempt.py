@@ -1,8 +1,9 @@
 """`brisk bench preempt`: REEF's evaluation (sections 7.2 to 7.4) on this machine.
 
 Parts: `workloads` (DISB A to E and REAL through real servers, figure 11), `preemption` (latency
-until a real-time request runs, figures 12, 13 and 15), `pairs` (one network against another,
-figure 16), `equality` (answers with and without preemption, bit by bit).
+until a real-time request runs, figures 12 and 15), `layers` (the same for ever longer best-effort
+layers, figure 13), `pairs` (one network against another, figure 16), `equality` (answers with and
+without preemption, bit by bit).
 """
 
 from __future__ import annotations
@@ -13,12 +14,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
+from brisk_client.disb import equality, pairs, preemption
 from brisk_client.disb.comparison import compare
-from brisk_client.disb.sides import POLICIES, RT_ONLY, TRITON
+from brisk_client.disb.figures import plot_figures
+from brisk_client.disb.networks import NETWORKS
+from brisk_client.disb.sides import DEFAULT_POLICY, POLICIES, RT_ONLY, TRITON
 from brisk_client.disb.workloads import REAL, WORKLOADS, read_real
 from brisk_client.report import Report, show, write_json
 
-PARTS = ("workloads",)
+PARTS = ("workloads", "preemption", "layers", "pairs", "equality")
+
+PROBED = (DEFAULT_POLICY, preemption.WAITING)
+PAIRED = (DEFAULT_POLICY, "shared")
 
 NOTES = (
     "latency counts from when a request was due; ratios are medians over rounds of a side's value "
@@ -57,6 +64,22 @@ def run(
             report.notes.append("REAL is left out: no trace file was given (--real FILE)")
         if wanted:
             compare(report, wanted, sides, rounds=rounds, seconds=seconds, threads=threads)
+    policies = [name for name in PROBED if name in sides]
+    count = 10 if quick else 30
+    if "preemption" in parts:
+        preemption.measure_networks(report, policies, count, threads)
+    if "layers" in parts:
+        preemption.measure_layers(report, policies, count, threads)
+    if {"preemption", "layers"} & set(parts):
+        report.notes += preemption.NOTES
+        preemption.add_checks(report)
+    if "pairs" in parts:
+        networks = ("vgg", "bert") if quick else tuple(NETWORKS)
+        policies = [name for name in PAIRED if name in sides]
+        pairs.measure_pairs(report, policies, networks, 0.5 if quick else 1.0, threads)
+    if "equality" in parts:
+        equality.check_points(report, 1000 if quick else 10_000, threads)
+        equality.check_served(report, 5 if quick else 20, threads)
     return report
 
 
@@ -89,4 +112,6 @@ def main(arguments: Sequence[str]) -> int:
     show(report)
     if chosen.json:
         write_json(report, chosen.json)
+    if chosen.plot:
+        plot_figures(report, chosen.plot)
     return 0 if report.ok else 1

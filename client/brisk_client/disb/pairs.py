@@ -1,0 +1,81 @@
+"""One network against another, both asked without pause (REEF, 7.4 and figure 16)."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from brisk_client.disb.networks import NETWORKS
+from brisk_client.disb.probe import ProbedModel, Timed, probed_runtime
+from brisk_client.disb.sides import POLICY_VARIABLE
+from brisk_client.report import Report
+
+SETTLING_RUNS = 10
+
+NOTE = (
+    "pairs: both networks asked without pause, without Triton; slowdown: mean real-time latency "
+    "over that alone just before; best effort: its answers a second times the ratio of latencies "
+    "alone (REEF's normalisation), in real-time answers a second alone"
+)
+
+
+def measure_pairs(
+    report: Report, policies: Sequence[str], networks: Sequence[str], seconds: float, threads: int
+) -> None:
+    """A row for each policy, real-time and best-effort network."""
+    models = {name: NETWORKS[name].build() for name in networks}
+    for policy in policies:
+        variables = {POLICY_VARIABLE: policy, "BRISK_THREADS": str(threads)}
+        with probed_runtime(models, variables) as probed:
+            for model in probed.values():
+                for _ in range(SETTLING_RUNS):
+                    model.ask("realtime")
+                    model.ask("besteffort")
+            for urgent in networks:
+                for background in networks:
+                    row = _row(probed[urgent], probed[background], seconds)
+                    names = {"realtime": urgent, "best_effort": background}
+                    report.rows.append({"figure": "16", "policy": policy, **names, **row})
+    report.notes.append(NOTE)
+
+
+def _row(urgent: ProbedModel, background: ProbedModel, seconds: float) -> dict[str, Any]:
+    alone_s = _mean_s(_loop(urgent, "realtime", seconds / 2))
+    background_alone_s = _mean_s(_loop(background, "besteffort", seconds / 2))
+    ended = threading.Event()
+    answered: list[Timed] = []
+
+    def ask() -> None:
+        while not ended.is_set():
+            answered.append(background.ask("besteffort"))
+
+    thread = threading.Thread(target=ask)
+    begun_s = time.monotonic()
+    thread.start()
+    beside_s = _mean_s(_loop(urgent, "realtime", seconds))
+    ended.set()
+    last_s = time.monotonic()
+    thread.join()
+    done = sum(each.answered_ns <= last_s * 1e9 for each in answered)
+    return {
+        "alone_ms": alone_s * 1e3,
+        "beside_ms": beside_s * 1e3,
+        "slowdown": beside_s / alone_s,
+        "best_effort_share": done / (last_s - begun_s) * background_alone_s,
+    }
+
+
+def _loop(model: ProbedModel, job_class: str, seconds: float) -> list[Timed]:
+    """At least three requests, one after the other."""
+    found: list[Timed] = []
+    until_s = time.monotonic() + seconds
+    while len(found) < 3 or time.monotonic() < until_s:
+        found.append(model.ask(job_class))
+    return found
+
+
+def _mean_s(requests: Sequence[Timed]) -> float:
+    return statistics.fmean(each.total_ns for each in requests) / 1e9
