@@ -65,7 +65,7 @@ def run(
         if wanted:
             compare(report, wanted, sides, rounds=rounds, seconds=seconds, threads=threads)
     policies = [name for name in PROBED if name in sides]
-    count = 10 if quick else 30
+    count = 8 if quick else 20
     if "preemption" in parts:
         preemption.measure_networks(report, policies, count, threads)
     if "layers" in parts:

@@ -77,7 +77,9 @@ def _differing(url: str, name: str, requests: int) -> int:
     def interrupt() -> None:
         with InferenceClient(url, Transport.GRPC) as client:
             while not ended.is_set():
+                begun_s = time.monotonic()
                 client.infer(name, inputs, parameters=urgent)
+                ended.wait(time.monotonic() - begun_s)  # without pauses, nothing else would run
 
     with InferenceClient(url, Transport.GRPC) as client:
         for _ in range(SETTLING_RUNS):
