@@ -7,9 +7,10 @@ import time
 from collections.abc import Mapping, Sequence
 
 import grpc
+from rich.console import Console
 
 from brisk_client.disb.networks import NETWORKS
-from brisk_client.disb.sampling import Sample, sample, summarise_side
+from brisk_client.disb.sampling import Sample, describe, sample, summarise_side
 from brisk_client.disb.sides import (
     DEFAULT_POLICY,
     RT_ONLY,
@@ -74,18 +75,24 @@ def compare(
                 f"{name}: arrivals {factor:.2f} times as far apart as in the paper, so that the "
                 "real-time clients need the same share of the machine"
             )
-            samples = _measure(running, fitted, rounds)
+            samples = _measure(running, fitted, rounds, name)
             for side in sides:
                 row = {"workload": name, "side": side, **summarise_side(samples, side)}
                 report.rows.append(row)
     add_checks(report)
 
 
-def _measure(running: Sequence[Side], workload: Workload, rounds: int) -> dict[str, list[Sample]]:
+def _measure(
+    running: Sequence[Side], workload: Workload, rounds: int, name: str
+) -> dict[str, list[Sample]]:
+    """Each run is told on standard error, so that a benchmark cut short has said something."""
+    console = Console(stderr=True, highlight=False)
     samples: dict[str, list[Sample]] = {side.name: [] for side in running}
     for number in range(rounds):
         for side in running:
-            samples[side.name].append(sample(side, workload, 1 if number else WARM_UPS))
+            found = sample(side, workload, 1 if number else WARM_UPS)
+            samples[side.name].append(found)
+            console.print(f"{name}, round {number + 1}, {side.name}: {describe(found)}")
     return samples
 
 

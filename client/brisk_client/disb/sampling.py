@@ -56,6 +56,17 @@ def sample(side: Side, workload: Workload, warm_ups: int) -> Sample:
     )
 
 
+def describe(found: Sample) -> str:
+    """One line for the terminal."""
+    if not found.latency_ms:
+        return "no real-time request was answered"
+    mean_ms, p99_ms = statistics.fmean(found.latency_ms), quantile(found.latency_ms, 0.99)
+    return (
+        f"{len(found.latency_ms)} real-time answers, mean {mean_ms:.2f} ms, p99 {p99_ms:.2f}; "
+        f"{found.per_s:.1f} a second in all, {found.dropped} dropped, {found.failed} failed"
+    )
+
+
 def quantile(values: Sequence[float], share: float) -> float:
     """Nearest rank. Precondition: at least one value."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
