@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import grpc
@@ -112,16 +111,3 @@ def _content(described: Any, shape: list[int], random: np.random.Generator) -> b
     if "mask" in described.name:
         return np.ones(shape, dtype).tobytes()
     return random.integers(0, 2, shape).astype(dtype).tobytes()
-
-
-def server_times(response: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """What Brisk says of a request in its answer's parameters: µs queued, µs running."""
-    return _microseconds(response, "brisk_queued_us"), _microseconds(response, "brisk_running_us")
-
-
-def _microseconds(parameters: Mapping[str, Any], name: str) -> float | None:
-    if name not in parameters:
-        return None
-    value = parameters[name]
-    kind = value.WhichOneof("parameter_choice")
-    return float(getattr(value, kind)) if kind else None

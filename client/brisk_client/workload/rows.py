@@ -19,8 +19,7 @@ class Row:
 
     ``scheduled_ns``: when it was due; latency counts from here. ``free_ns``: when its client
     could have sent it. ``status``: ``ok``, ``unfinished`` (the run was over), or a gRPC status.
-    ``dropped``: stale arrivals forgotten just before it. ``queued_us``, ``running_us``: what the
-    server said of it, None where it says nothing.
+    ``dropped``: stale arrivals forgotten just before it.
     """
 
     task: str
@@ -33,8 +32,6 @@ class Row:
     done_ns: int
     status: str
     dropped: int
-    queued_us: float | None = None
-    running_us: float | None = None
 
     @property
     def latency_ns(self) -> int:
@@ -78,12 +75,7 @@ def read_rows(file: Path) -> Iterator[Row]:
             yield Row(**{name: _PARSERS[name](text) for name, text in values.items()})
 
 
-def _optional(text: str) -> float | None:
-    return float(text) if text else None
-
-
 _PARSERS: dict[str, Any] = {
     **dict.fromkeys(COLUMNS, int),
     **dict.fromkeys(("task", "job_class", "model", "status"), str),
-    **dict.fromkeys(("queued_us", "running_us"), _optional),
 }

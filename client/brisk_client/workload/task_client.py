@@ -19,17 +19,8 @@ MOST_WAITING = 1024
 """Launches that a dependent task may have waiting; the oldest is dropped beyond that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """How a request ended; ``status`` as in ``Row``."""
-
-    status: str
-    queued_us: float | None = None
-    running_us: float | None = None
-
-
-Ask = Callable[[], Awaitable[Answer]]
-"""Sends the task's request; does not raise but for cancellation."""
+Ask = Callable[[], Awaitable[str]]
+"""Sends the task's request and gives ``Row.status``; does not raise but for cancellation."""
 
 
 @dataclass(slots=True)
@@ -134,9 +125,9 @@ class TaskClient:
     async def _request(self, launch: Launch, free_ns: int, slots: asyncio.Semaphore) -> None:
         serial, self._serial = self._serial, self._serial + 1
         sent_ns = self._now_ns()
-        answer = Answer(UNFINISHED)
+        status = UNFINISHED
         try:
-            answer = await self._ask()
+            status = await self._ask()
         finally:
             done_ns = self._now_ns()
             self._emit(
@@ -149,13 +140,11 @@ class TaskClient:
                     free_ns=free_ns,
                     sent_ns=sent_ns,
                     done_ns=done_ns,
-                    status=answer.status,
+                    status=status,
                     dropped=launch.dropped,
-                    queued_us=answer.queued_us,
-                    running_us=answer.running_us,
                 )
             )
-        if answer.status == OK:
+        if status == OK:
             self._pause_s = FIRST_PAUSE_S
             for follower in self.followers:
                 follower.take(self.task.name, self._answers, done_ns)

@@ -104,7 +104,7 @@ def _row(serial: int, **changes: object) -> Row:
 
 
 def test_rows_come_back_from_their_file(tmp_path: Path) -> None:
-    rows = [_row(1), _row(2, status="UNAVAILABLE", dropped=3, queued_us=12.5)]
+    rows = [_row(1), _row(2, status="UNAVAILABLE", dropped=3)]
     writer = RowWriter(tmp_path / "rows.csv")
     for row in rows:
         writer.write(row)

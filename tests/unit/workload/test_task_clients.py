@@ -19,19 +19,19 @@ from brisk_client.workload.description import (
     Workload,
 )
 from brisk_client.workload.rows import OK, Row
-from brisk_client.workload.task_client import Answer, Ask, TaskClient
+from brisk_client.workload.task_client import Ask, TaskClient
 
 
 def _server(durations_s: Sequence[float], status: str = OK) -> Ask:
     """Answers the n-th request after the n-th duration; the last one holds for the rest."""
     asked = 0
 
-    async def ask() -> Answer:
+    async def ask() -> str:
         nonlocal asked
         duration_s = durations_s[min(asked, len(durations_s) - 1)]
         asked += 1
         await asyncio.sleep(duration_s)
-        return Answer(status)
+        return status
 
     return ask
 
