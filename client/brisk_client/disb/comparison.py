@@ -92,7 +92,8 @@ def _measure(
         for side in running:
             found = sample(side, workload, 1 if number else WARM_UPS)
             samples[side.name].append(found)
-            console.print(f"{name}, round {number + 1}, {side.name}: {describe(found)}")
+            text = f"{name}, round {number + 1}, {side.name}: {describe(found)}"
+            console.print(text, soft_wrap=True)
     return samples
 
 
