@@ -1,0 +1,139 @@
+"""Real-time work and real workers: who is held, who goes first, and what frees who was held."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk.errors import UnavailableError
+from brisk.frontend.connection import Connection
+from brisk.wire.place import RuntimePlace
+from unit.runtime.runtime_process import (
+    SLOW_INPUT,
+    background_worker_of,
+    describe,
+    end_processes,
+    kill,
+    opened,
+    processes_of,
+    quick_model,
+    slow_model,
+    submit,
+    supervisor_of,
+)
+
+ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A slow one and a quick one."""
+    directory = tmp_path_factory.mktemp("models")
+    return slow_model(directory / "slow.onnx"), quick_model(directory / "quick.onnx")
+
+
+@pytest.fixture(scope="module")
+def strict(models: tuple[Path, Path]) -> Iterator[RuntimePlace]:
+    """A runtime that lets best-effort layers run only while there is no real-time work."""
+    parent = Path(tempfile.mkdtemp(prefix="brisk-"))
+    place = RuntimePlace(parent / "runtime", "cpu")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("BRISK_THREADS", "1")
+        environment.setenv("BRISK_POLICY", "preemptive")
+        with opened(place, describe(models[1])):
+            yield place
+    end_processes(place)
+    shutil.rmtree(parent)
+
+
+@pytest.fixture
+def slow(strict: RuntimePlace, models: tuple[Path, Path]) -> Iterator[Connection]:
+    with opened(strict, describe(models[0])) as connection:
+        yield connection
+
+
+@pytest.fixture
+def quick(strict: RuntimePlace, models: tuple[Path, Path]) -> Iterator[Connection]:
+    with opened(strict, describe(models[1])) as connection:
+        submit(connection, ROWS, "besteffort")[1].output()
+        yield connection
+
+
+def test_best_effort_work_waits_for_real_time_work_and_not_for_normal_work(
+    slow: Connection, quick: Connection
+) -> None:
+    _, urgent = submit(slow, SLOW_INPUT, "realtime")
+    time.sleep(0.1)
+    lazy = submit(quick, ROWS, "besteffort")[1]
+    np.testing.assert_array_equal(lazy.output(), -ROWS)
+    urgent.output()
+    assert lazy.result is not None
+    assert lazy.result.execution_ns > 100_000_000, "its only layer takes microseconds"
+    number, normal = submit(slow, SLOW_INPUT, "normal")
+    np.testing.assert_array_equal(submit(quick, ROWS, "besteffort")[1].output(), -ROWS)
+    assert not normal.has_come
+    slow.cancel(number)
+    normal.wait()
+
+
+def test_real_time_work_takes_the_place_of_normal_work_which_then_ends_right(
+    slow: Connection, quick: Connection
+) -> None:
+    undisturbed = submit(slow, SLOW_INPUT)[1].output()
+    normal = submit(slow, SLOW_INPUT)[1]
+    for _ in range(50):
+        np.testing.assert_array_equal(submit(quick, ROWS, "realtime")[1].output(), -ROWS)
+    assert not normal.has_come
+    np.testing.assert_array_equal(normal.output(), undisturbed)
+
+
+def test_a_real_time_client_that_vanishes_lets_best_effort_work_go_on(
+    strict: RuntimePlace, models: tuple[Path, Path], quick: Connection
+) -> None:
+    with opened(strict, describe(models[0])) as gone:
+        for _ in range(30):
+            submit(gone, SLOW_INPUT, "realtime")
+        time.sleep(0.1)
+        lazy = submit(quick, ROWS, "besteffort")[1]
+        time.sleep(0.2)
+        assert not lazy.has_come, "thirty seconds of real-time work are before it"
+    started_s = time.monotonic()
+    np.testing.assert_array_equal(lazy.output(), -ROWS)
+    assert time.monotonic() - started_s < 15.0
+
+
+def test_a_foreground_worker_that_dies_in_real_time_work_leaves_no_gate_closed(
+    strict: RuntimePlace, models: tuple[Path, Path], quick: Connection
+) -> None:
+    with opened(strict, describe(models[0])) as gone:
+        submit(gone, SLOW_INPUT, "realtime")
+        time.sleep(0.1)
+        foreground = set(processes_of(strict)) - {
+            supervisor_of(strict),
+            background_worker_of(strict),
+        }
+        kill(foreground.pop())
+        lazy = submit(quick, ROWS, "besteffort")[1]
+    np.testing.assert_array_equal(lazy.output(), -ROWS)
+    np.testing.assert_array_equal(submit(quick, ROWS, "realtime")[1].output(), -ROWS)
+
+
+def test_a_real_time_request_that_must_be_late_is_refused_at_once(
+    slow: Connection, quick: Connection
+) -> None:
+    submit(slow, SLOW_INPUT, "realtime")[1].output()
+    sent_s = time.monotonic()
+    deadline_ns = time.monotonic_ns() + 50_000_000
+    error = submit(slow, SLOW_INPUT, "realtime", deadline_ns)[1].wait().error
+    assert isinstance(error, UnavailableError)
+    assert "cannot be met" in str(error)
+    assert "retry in" in str(error)
+    assert time.monotonic() - sent_s < 5.0
+    late = submit(slow, SLOW_INPUT, "normal", time.monotonic_ns() + 50_000_000)[1].wait().error
+    assert "time-out ran out" in str(late), "only real-time requests are refused beforehand"
