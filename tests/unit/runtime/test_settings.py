@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,19 @@ def test_a_wrong_setting_is_refused_by_name(
     monkeypatch.setenv(name, text)
     with pytest.raises(InvalidConfigurationError, match=reason):
         read_settings()
+
+
+@pytest.mark.parametrize(("limit", "expected_mib"), [(str(512 * MIB), 256), ("max", None)])
+def test_a_container_s_memory_is_what_its_control_group_allows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, expected_mib: int | None
+) -> None:
+    (tmp_path / "memory.max").write_text(limit + "\n")
+    monkeypatch.setattr("brisk.runtime.settings.CONTROL_GROUP_LIMIT", tmp_path / "memory.max")
+    allowed = read_settings().background_bytes
+    if expected_mib is None:
+        assert allowed > 1024 * MIB
+    else:
+        assert allowed == expected_mib * MIB
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "0.5", "1.5", "nan", "inf", "1e999"])

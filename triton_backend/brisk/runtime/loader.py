@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
-import queue
 import threading
 import time
 from collections import deque
@@ -17,6 +16,7 @@ import torch
 
 from brisk.errors import ArtefactError, BriskError, InternalError
 from brisk.runtime.artefact_use import ArtefactUse
+from brisk.runtime.load_queue import LoadQueue
 from brisk.runtime.saying import say
 from brisk.runtime.session import Session, load_session
 from brisk.runtime.tracing import LOADS
@@ -48,7 +48,10 @@ class _LoadTask:
 
 
 class Loader:
-    """Loads in the order asked. ``wake`` is called when an outcome waits in ``take``."""
+    """Loads the most urgent first, then in the order asked.
+
+    ``wake`` is called when an outcome waits in ``take``.
+    """
 
     def __init__(
         self, device: torch.device, wake: Callable[[], None], artefacts: ArtefactUse
@@ -57,18 +60,25 @@ class Loader:
         self._threads = torch.get_num_threads()
         self._wake = wake
         self._artefacts = artefacts
-        self._tasks: queue.SimpleQueue[_LoadTask | None] = queue.SimpleQueue()
+        self._tasks: LoadQueue[_LoadTask | None] = LoadQueue()
         self._outcomes: deque[LoadOutcome | LoadCompletion] = deque()
         self.upkeep = Upkeep(device, self._threads, artefacts)
         threading.Thread(target=self._run, name="brisk-loader", daemon=True).start()
 
-    def load(self, ticket: int, path: Path, begin: Callable[[], None]) -> None:
-        """Ask for a session; ``begin`` is called in the load lane just before it starts."""
-        self._tasks.put(_LoadTask(ticket, path, begin))
+    def load(self, ticket: int, path: Path, job_class: str, begin: Callable[[], None]) -> int:
+        """Ask for a session for requests of ``job_class``; a number for ``hurry``.
+
+        ``begin`` is called in the load lane just before it starts.
+        """
+        return self._tasks.put(_LoadTask(ticket, path, begin), job_class)
+
+    def hurry(self, number: int, job_class: str) -> None:
+        """A request of ``job_class`` waits for this load."""
+        self._tasks.hurry(number, job_class)
 
     def give_memory_back(self) -> None:
         """Return freed memory to the system, after the loads asked for so far."""
-        self._tasks.put(None)
+        self._tasks.put(None, None)
 
     def take(self) -> LoadOutcome | LoadCompletion | None:
         """The next outcome; None where there is none. A completion comes after its session."""

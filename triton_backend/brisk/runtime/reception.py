@@ -175,7 +175,7 @@ class Reception:
             unknown = InvalidRequestError(f"unknown class '{record.job_class:.40}'")
             self._requests.refuse(peer, record.request, unknown)
         elif binding.session is None:
-            binding.backlog.append(record)
+            self._sessions.wait_for(binding, record)
         else:
             self._requests.admit(binding, record)
 

@@ -47,6 +47,7 @@ class _Entry:
     bindings: list[Binding] = field(default_factory=list)
     marks: list[memoryview] = field(default_factory=list)
     """Of the askers, as long as a load or its lanes may take the worker down."""
+    load: int = 0
     has_begun: bool = False
     is_complete: bool = False
     session: Session | None = None
@@ -86,7 +87,11 @@ class SessionTable:
             entry = self._entries[key] = _Entry()
             self._tickets += 1
             self._loading[self._tickets] = entry
-            self._loader.load(self._tickets, Path(model.path), entry.begin)
+            entry.load = self._loader.load(
+                self._tickets, Path(model.path), model.job_class, entry.begin
+            )
+        else:
+            self._loader.hurry(entry.load, model.job_class)
         binding = Binding(peer, model, key, entry.session)
         if not entry.is_complete:
             entry.marks.append(memory)
@@ -98,6 +103,11 @@ class SessionTable:
 
     def find(self, peer: Peer, model: int) -> Binding | None:
         return self._bindings.get((peer.number, model))
+
+    def wait_for(self, binding: Binding, record: Infer) -> None:
+        """Keep a request until its session is loaded, which is as urgent as it now."""
+        binding.backlog.append(record)
+        self._loader.hurry(self._entries[binding.key].load, record.job_class)
 
     def settle(self, outcome: LoadOutcome) -> list[Binding]:
         """Hand a load's outcome to the bindings that wait for it; those are returned."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from brisk.errors import InvalidConfigurationError
 from brisk.runtime.artefact_use import ArtefactUse
@@ -13,6 +15,8 @@ from brisk.scheduling.policies import DEFAULT_POLICY, Limits, Policy, find_polic
 from brisk.scheduling.queue import DEFAULT_BOUND
 
 MIB = 1024 * 1024
+CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+"""Of a container with a control group of version 2, in bytes."""
 
 LARGEST = 1e6
 """Of any number here: an idle time of 11 days, which the system can still wait for at once."""
@@ -61,7 +65,11 @@ def read_settings() -> Settings:
 
 
 def _half_of_the_memory_mib() -> float:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / MIB / 2
+    """Of the machine's, or of the control group's where that has a limit, as containers do."""
+    size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError):  # "max" is no number
+        size = min(size, int(CONTROL_GROUP_LIMIT.read_text()))
+    return max(1.0, size / MIB / 2)
 
 
 def _between(name: str, default: float, least: float, greatest: float) -> float:
