@@ -17,8 +17,9 @@ from brisk.exits.calibration import (
     Scored,
     calibrate,
     count_cascade,
+    threshold_for,
 )
-from brisk.exits.collecting import collect
+from brisk.exits.collecting import bind_rows, collect, run_base
 from brisk.exits.container import read_container
 from brisk.exits.exploration.trial import Trial, evaluate, run_trial, tensor_of
 from brisk.exits.learning.predictor import distillation_loss
@@ -135,6 +136,48 @@ def test_the_promise_holds_in_repeated_calibrations_on_digits(trained: Trained) 
 
 def _part(trained: Trained, rows: np.ndarray) -> Scored:
     return Scored(trained.scored.scores[:, rows], trained.scored.right[:, rows])
+
+
+def checkerboard(count: int) -> np.ndarray:
+    """No outlier of training is like it."""
+    board = np.indices((8, 8)).sum(0) % 2 * 16.0
+    return np.repeat(board[None, None], count, 0).astype(np.float32)
+
+
+def waves(count: int) -> np.ndarray:
+    """Smooth, and nothing like a digit; no outlier of training is like it either."""
+    random = np.random.default_rng(4)
+    rows, columns = np.indices((8, 8))
+    steps = random.uniform(0.5, 1.5, (count, 2, 1, 1))
+    phase = random.uniform(0, 6, (count, 1, 1))
+    made = 8 + 8 * np.sin(steps[:, 0] * rows + phase) * np.cos(steps[:, 1] * columns)
+    return made[:, None].astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["negative", "checkerboard", "waves", "far too bright", "noise"])
+def test_inputs_unlike_the_data_are_hardly_ever_answered_early(
+    trained: Trained, kind: str
+) -> None:
+    """The late exit sees pooled features only, in which strange inputs hardly stand out: its floor
+    keeps them out, and most ordinary ones too.
+    """
+    real = trained.samples.inputs["image"][trained.unseen[:200]]
+    strange = {
+        "negative": 16 - real,
+        "checkerboard": checkerboard(200),
+        "waves": waves(200),
+        "far too bright": real * 6,
+        "noise": np.random.default_rng(9).uniform(0, 16, real.shape).astype(np.float32),
+    }[kind]
+    inputs = bind_rows(Samples({"image": strange}), trained.loaded)
+    hidden, _ = run_base(trained.loaded, trained.points, trained.scores, inputs)
+    for index, (network, values) in enumerate(zip(trained.networks, hidden, strict=True)):
+        seen = trained.scored.scores[index]
+        threshold = threshold_for(seen, trained.scored.right[index], 0.97)
+        _, scores = evaluate(network, values)
+        assert (scores >= threshold).mean() <= 0.1
+        if index == 0:
+            assert (seen >= threshold).mean() > 0.8, "it does answer ordinary inputs"
 
 
 def test_a_finished_trial_is_not_run_again(trained: Trained) -> None:

@@ -86,6 +86,7 @@ def train(
     from brisk.exits.artefact import caches_file, write_cascade
     from brisk.exits.exploration import explore
     from brisk.exits.reading import ImageForm, read_samples
+    from brisk.exits.scores import find_scores
     from brisk.graph import read_program
 
     settings = _settings(
@@ -99,6 +100,7 @@ def train(
     )
     file = model_file(model, version)
     program = read_program(file)
+    find_scores(program, output)  # refuses before any data is read
     form = ImageForm(scale, _numbers("mean", mean), _numbers("deviation", deviation))
     samples = read_samples(data, program, form)
     more = None if fit_data is None else read_samples(fit_data, program, form)
