@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.doctor import (
+    artefacts,
     auto_complete,
     cache,
     checks,
@@ -28,6 +29,8 @@ from brisk.doctor import (
 )
 from brisk.doctor.base import Deployment, Finding, Verdict
 from brisk.doctor.deployment import find_deployment
+from brisk.errors import ArtefactError
+from brisk.execution import artefact as kept
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -161,6 +164,26 @@ def test_models_of_reference_operators_and_broken_ones_are_named(tmp_path: Path)
         for each in operators.look(deployment(tmp_path, repositories=(tmp_path,)))
     }
     assert found == {"broken": Verdict.PROBLEM, "det": Verdict.ADVICE}
+
+
+def test_models_without_an_artefact_or_with_a_damaged_one_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    write_model(tmp_path, "Relu")
+    (found,) = artefacts.look(deployment(tmp_path, repositories=(tmp_path,)))
+    assert (found.verdict, "(relu)" in found.found) == (Verdict.ADVICE, True)
+
+    def refuse(*arguments: object) -> None:
+        raise ArtefactError("its digest is wrong")
+
+    monkeypatch.setattr(kept, "find_artefact", lambda *arguments: tmp_path)
+    monkeypatch.setattr(kept, "open_artefact", refuse)
+    (found,) = artefacts.look(deployment(tmp_path, repositories=(tmp_path,)))
+    assert (found.verdict, "digest is wrong" in found.found) == (Verdict.ADVICE, True)
+    monkeypatch.setattr(kept, "open_artefact", lambda *arguments: None)
+    (found,) = artefacts.look(deployment(tmp_path, repositories=(tmp_path,)))
+    assert found.verdict is Verdict.GOOD
 
 
 def test_no_runtime_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ CHECKS = (
     "shared_memory",
     "descriptors",
     "cache",
+    "artefacts",
     "auto_complete",
     "operators",
 )
