@@ -19,6 +19,7 @@ from brisk.runtime.artefact_use import ArtefactUse
 from brisk.runtime.load_queue import LoadQueue
 from brisk.runtime.saying import say
 from brisk.runtime.session import Session, load_session
+from brisk.runtime.standing_back import standing_back
 from brisk.runtime.tracing import LOADS
 from brisk.runtime.upkeep import Upkeep
 from brisk.telemetry.spans import SPANS
@@ -45,6 +46,7 @@ class _LoadTask:
     ticket: int
     path: Path
     begin: Callable[[], None]
+    stands_back: bool
 
 
 class Loader:
@@ -65,12 +67,20 @@ class Loader:
         self.upkeep = Upkeep(device, self._threads, artefacts)
         threading.Thread(target=self._run, name="brisk-loader", daemon=True).start()
 
-    def load(self, ticket: int, path: Path, job_class: str, begin: Callable[[], None]) -> int:
+    def load(
+        self,
+        ticket: int,
+        path: Path,
+        job_class: str,
+        begin: Callable[[], None],
+        stands_back: bool = False,
+    ) -> int:
         """Ask for a session for requests of ``job_class``; a number for ``hurry``.
 
-        ``begin`` is called in the load lane just before it starts.
+        ``begin`` is called in the load lane just before it starts. ``stands_back``: load on what
+        processors others leave, its lanes too.
         """
-        return self._tasks.put(_LoadTask(ticket, path, begin), job_class)
+        return self._tasks.put(_LoadTask(ticket, path, begin, stands_back), job_class)
 
     def hurry(self, number: int, job_class: str) -> None:
         """A request of ``job_class`` waits for this load."""
@@ -92,7 +102,8 @@ class Loader:
                 ctypes.CDLL(None).malloc_trim(0)
                 continue
             begin_ns = time.monotonic_ns()
-            outcome = self._perform(task)
+            perform = functools.partial(self._perform, task)
+            outcome = standing_back(perform) if task.stands_back else perform()
             name = f"load {task.path.name}"
             SPANS.add(LOADS, name, begin_ns, time.monotonic_ns(), str(task.path))
             self._tell(outcome)

@@ -14,6 +14,7 @@ from brisk.errors import InvalidModelError
 from brisk.runtime.loader import LoadCompletion, Loader, LoadOutcome
 from brisk.runtime.session import Session
 from brisk.runtime.transport import Peer
+from brisk.scheduling.job import JobClass
 from brisk.wire import mark
 from brisk.wire.records import Infer, LoadModel
 
@@ -88,7 +89,11 @@ class SessionTable:
             self._tickets += 1
             self._loading[self._tickets] = entry
             entry.load = self._loader.load(
-                self._tickets, Path(model.path), model.job_class, entry.begin
+                self._tickets,
+                Path(model.path),
+                model.job_class,
+                entry.begin,
+                model.job_class != JobClass.REALTIME.value and self._serves_realtime(),
             )
         else:
             self._loader.hurry(entry.load, model.job_class)
@@ -100,6 +105,13 @@ class SessionTable:
         entry.bindings.append(binding)
         self._bindings[peer.number, model.model] = binding
         return binding
+
+    def _serves_realtime(self) -> bool:
+        """Whether a model whose requests are real-time by default is ready."""
+        return any(
+            binding.session is not None and binding.model.job_class == JobClass.REALTIME.value
+            for binding in self._bindings.values()
+        )
 
     def find(self, peer: Peer, model: int) -> Binding | None:
         return self._bindings.get((peer.number, model))

@@ -1,0 +1,104 @@
+"""Loads beside a real-time model run only on what processors it leaves."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from brisk.runtime.loader import LoadOutcome
+from brisk.runtime.sessions import SessionTable
+from brisk.runtime.standing_back import standing_back
+from brisk.wire.mark import MARK_BYTES
+from brisk.wire.records import LoadModel, Region
+
+
+def test_work_and_the_threads_it_starts_are_idle_class_and_the_caller_is_not() -> None:
+    found: list[int] = []
+
+    def work() -> str:
+        found.append(os.sched_getscheduler(0))
+        child = threading.Thread(target=lambda: found.append(os.sched_getscheduler(0)))
+        child.start()
+        child.join()
+        return "done"
+
+    before = os.sched_getscheduler(0)
+    assert standing_back(work) == "done"
+    assert found == [os.SCHED_IDLE] * 2
+    assert os.sched_getscheduler(0) == before
+
+
+def test_where_the_policy_is_refused_the_lowest_niceness_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("not in this container")
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    niceness = standing_back(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+    assert niceness == 19
+
+
+def test_what_the_work_raises_reaches_the_caller() -> None:
+    def work() -> None:
+        raise ValueError("no such model")
+
+    with pytest.raises(ValueError, match="no such model"):
+        standing_back(work)
+
+
+class _Loader:
+    """Notes how each load was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[bool] = []
+
+    def load(
+        self, ticket: int, path: Path, job_class: str, begin: Any, stands_back: bool = False
+    ) -> int:
+        self.asked.append(stands_back)
+        return ticket
+
+    def give_memory_back(self) -> None:
+        return None
+
+
+def _peer(number: int) -> Any:
+    return SimpleNamespace(
+        number=number,
+        view=SimpleNamespace(memory=lambda region: memoryview(bytearray(MARK_BYTES))),
+    )
+
+
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [
+        (("realtime", "normal"), True),
+        (("realtime", "realtime"), False),
+        (("normal", "normal"), False),
+    ],
+)
+def test_a_load_stands_back_while_a_more_urgent_model_is_served(
+    tmp_path: Path, classes: tuple[str, str], expected: bool
+) -> None:
+    paths = [tmp_path / name / "model.onnx" for name in ("served", "loaded")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_bytes(b"model")
+    loader = _Loader()
+    table = SessionTable(loader)  # type: ignore[arg-type]
+    served, loaded = (
+        LoadModel(0, path.parent.name, 1, str(path), Region(0, 0, MARK_BYTES), 0, False, 8, kind)
+        for path, kind in zip(paths, classes, strict=True)
+    )
+    table.bind(_peer(1), served)
+    assert loader.asked == [False]  # nothing is served yet
+    session: Any = SimpleNamespace(close=lambda: None)
+    table.settle(LoadOutcome(1, session, None))
+    table.bind(_peer(2), loaded)
+    assert loader.asked == [False, expected]
