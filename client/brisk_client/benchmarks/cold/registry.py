@@ -10,6 +10,7 @@ from brisk_client.benchmarks.cold.engines.onnxruntime import (
     OnnxRuntimeOptimised,
 )
 from brisk_client.benchmarks.cold.engines.openvino import OpenVino, OpenVinoCached
+from brisk_client.benchmarks.cold.engines.torch_eager import TorchEager
 
 BASE = "onnxruntime"
 """What every engine's cold start is compared with."""
@@ -32,6 +33,7 @@ _ENGINES: tuple[ColdEngine, ...] = (
     OnnxRuntimeOptimised(),
     OpenVino(),
     OpenVinoCached(),
+    TorchEager(),
 )
 
 
