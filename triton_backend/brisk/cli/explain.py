@@ -38,17 +38,23 @@ def explain(
     from rich.console import Console
 
     from brisk.cli.explain_start import print_start
+    from brisk.cli.pipeline_entry import pipeline_text
     from brisk.execution import make_plan
     from brisk.execution.joining import refusals
     from brisk.graph import read_program
+    from brisk.pipelines import is_pipeline
     from brisk.solutions.catalogue import default_catalogue
 
     if not re.fullmatch(r"cpu|cuda:\d+", device):
         raise InvalidConfigurationError(f"there is no device '{device}'; name cpu or cuda:N")
     file = model_file(model, version)
+    console = Console(soft_wrap=True, highlight=False)
+    if is_pipeline(file):
+        for line in pipeline_text(file):
+            console.print(line, markup=False)
+        return
     program = read_program(file)
     plan = make_plan(program, torch.device(device), default_catalogue())
-    console = Console(soft_wrap=True, highlight=False)
     _print_header(console, plan)
     alone = refusals(program, [layer.problem for layer in plan.layers])
     for layer, reason in zip(plan.layers, alone, strict=True):

@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from brisk.cli.pipeline_entry import pipeline_variables
 from brisk.errors import InvalidModelError
 from brisk.graph import read_program
-from brisk.graph.program import Container, Dimension, Program, Variable
+from brisk.graph.program import Container, Dimension, Variable
+from brisk.pipelines import PIPELINE_FILE, is_pipeline
 from brisk.wire.datatypes import BY_ELEMENT_NAME
 
 _INDENT = "  "
 
 
 def version_files(model_directory: Path) -> dict[int, Path]:
-    """The ONNX file of each version, oldest first.
+    """The file of each version, an ONNX model or a pipeline, oldest first.
 
     Raises InvalidModelError where there is none.
     """
     files = {
         int(path.parent.name): path
-        for path in model_directory.glob("*/model.onnx")
+        for name in (PIPELINE_FILE, "model.onnx")
+        for path in model_directory.glob(f"*/{name}")
         if path.parent.name.isdigit()
     }
     if not files:
@@ -38,29 +41,34 @@ def configuration_text(model_directory: Path, max_batch_size: int) -> str:
     else the model is served unbatched. Raises InvalidModelError where the file cannot be read
     or has an input or output that Triton has no type for.
     """
-    program = read_program(list(version_files(model_directory).values())[-1])
-    batch = max_batch_size if is_batchable(program) else 0
+    path = list(version_files(model_directory).values())[-1]
+    if is_pipeline(path):
+        inputs, outputs = pipeline_variables(path)
+    else:
+        program = read_program(path)
+        inputs, outputs = program.inputs, program.outputs
+    batch = max_batch_size if is_batchable(inputs, outputs) else 0
     blocks = [
         f'name: "{model_directory.resolve().name}"',
         'backend: "brisk"',
         f"max_batch_size: {batch}",
-        _variables("input", program.inputs, batched=batch > 0),
-        _variables("output", program.outputs, batched=batch > 0),
+        _variables("input", inputs, batched=batch > 0),
+        _variables("output", outputs, batched=batch > 0),
     ]
     return "\n".join(blocks) + "\n"
 
 
-def is_batchable(program: Program) -> bool:
+def is_batchable(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> bool:
     """True when the first dimension of all inputs and outputs is dynamic, and the same one."""
     names: set[Dimension] = set()
-    for variable in program.inputs:
+    for variable in inputs:
         shape = variable.type.shape
         if not shape or isinstance(shape[0], int):
             return False
         names.add(shape[0])
-    if len(names - {None}) > 1 or not program.inputs:
+    if len(names - {None}) > 1 or not inputs:
         return False
-    shapes = [variable.type.shape for variable in program.outputs]
+    shapes = [variable.type.shape for variable in outputs]
     return all(shape and not isinstance(shape[0], int) for shape in shapes)
 
 

@@ -13,9 +13,15 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import AbstractContextManager
+from typing import Protocol
 
 from brisk.execution.device import Event, Stream
-from brisk.execution.frame import Frame
+
+
+class Steppable(Protocol):
+    """A frame, of a network or of several."""
+
+    def step(self) -> bool: ...
 
 
 class HostQueue:
@@ -38,7 +44,7 @@ class HostQueue:
         """Whether another layer may be issued now."""
         return self._capacity is None or self._drop_done() < self._capacity
 
-    def issue(self, frame: Frame) -> bool:
+    def issue(self, frame: Steppable) -> bool:
         """Issue the frame's next layer; True where it was the last. There must be room."""
         is_last = frame.step()
         if is_last or self._capacity is not None:

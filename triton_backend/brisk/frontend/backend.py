@@ -16,8 +16,8 @@ from brisk.frontend.accounting import RequestAccount
 from brisk.frontend.completion import complete
 from brisk.frontend.connection import Connection
 from brisk.frontend.entry import Entry, find_model, read_entry
-from brisk.frontend.onnx_signature import read_signature
 from brisk.frontend.parameters import request_class
+from brisk.frontend.pipeline_signature import model_signature
 from brisk.frontend.promptness import EYES_OPEN_NS, WAIT_S, Promptness
 from brisk.frontend.publisher import Publisher, publishing_interval_s
 from brisk.frontend.reply import TritonReply
@@ -166,7 +166,7 @@ def auto_complete(model_config: Any) -> Any:
         path = _model_file(config)
         if path is None:
             return model_config
-        completion = complete(read_signature(path), config)
+        completion = complete(model_signature(path), config)
     except BriskError as error:
         name = config.get("name", "")
         raise pb_utils.TritonModelException(f"brisk: model '{name}': {error}") from None

@@ -11,6 +11,7 @@ from typing import Any
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.frontend.model_load import ModelDescription
 from brisk.frontend.parameters import Parameters, parse_parameters
+from brisk.pipelines import PIPELINE_FILE
 
 DEFAULT_MODEL_FILE = "model.onnx"
 
@@ -70,18 +71,25 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
 
 
 def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path:
-    """The ONNX file of a version: ``default_model_filename``, else ``model.onnx``.
+    """The file of a version: ``default_model_filename``, else ``model.onnx`` or a pipeline's.
 
     A directory of that name holds a model with its external data, as ``model.onnx`` in it.
-    Raises InvalidModelError where there is none.
+    Raises InvalidModelError where there is none, or where nothing says which of two.
     """
     named = config.get("default_model_filename", "")
-    file_name = named if named and not named.endswith(".py") else DEFAULT_MODEL_FILE
-    path = directory / str(version) / file_name
+    is_named = bool(named) and not named.endswith(".py")
+    path = directory / str(version) / (named if is_named else DEFAULT_MODEL_FILE)
+    pipeline = path.parent / PIPELINE_FILE
     if path.is_dir():
         path = path / DEFAULT_MODEL_FILE
+    if not is_named and pipeline.is_file():
+        if path.is_file():
+            raise InvalidModelError(
+                f"there are both {path} and {pipeline}; say which in default_model_filename"
+            )
+        path = pipeline
     if not path.is_file():
-        raise InvalidModelError(f"there is no model file {path}")
+        raise InvalidModelError(f"there is no model file {path}, nor a {PIPELINE_FILE}")
     return path.absolute()  # the runtime, which reads it, works in another directory
 
 

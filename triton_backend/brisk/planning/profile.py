@@ -55,6 +55,10 @@ class LatencyProfile:
         self._runs.move_to_end(signature)
         runs.add(duration_ns)
 
+    def forget(self) -> None:
+        """Forget all runs: they were of a network that had to get warm first."""
+        self._runs.clear()
+
     def expect_ns(self, signature: Hashable, size: int) -> int | None:
         """The quantile of its kind's latest runs; None where nothing at all has run.
 

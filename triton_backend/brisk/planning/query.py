@@ -18,7 +18,7 @@ class Replanning(Enum):
 
 
 class Query:
-    """Times are of one clock, in ns. Not thread-safe.
+    """Times are of one clock, in ns; ``due_ns`` is the end of the objective. Not thread-safe.
 
     Pseudocode 1 adds what a finished node saved to the budgets of the nodes behind it, by the
     policy's own shares. For both splits that equals splitting the time that is left over the
@@ -36,7 +36,7 @@ class Query:
         execution: Execution = Execution.SERIAL,
     ) -> None:
         self._left = dag
-        self._due_ns = started_ns + objective_ns
+        self.due_ns = started_ns + objective_ns
         self._policy = policy
         self._replanning = replanning
         self._execution = execution
@@ -51,7 +51,7 @@ class Query:
     def begin(self, name: str, now_ns: int) -> Choice:
         """The choice for a node that runs now. Precondition: the nodes before it have run."""
         if self._replanning is Replanning.INCREMENTAL:
-            left_ns = self._due_ns - now_ns
+            left_ns = self.due_ns - now_ns
             self._plan = {**self._plan, **self._policy(self._left, left_ns, self._execution)}
         choice = self._plan[name]
         self._begun[name] = (choice, now_ns)

@@ -11,6 +11,8 @@ import torch
 
 from brisk.errors import InternalError
 from brisk.execution import Frame
+from brisk.runtime.pipeline_frame import PipelineFrame
+from brisk.runtime.pipeline_session import PipelineSession
 from brisk.runtime.session import Session
 from brisk.runtime.sessions import Binding
 from brisk.runtime.tensors import read_tensor
@@ -46,9 +48,9 @@ class Run:
 
     jobs: list[RequestJob]
     rows: list[int]
-    frame: Frame
+    frame: Frame | PipelineFrame
     started_ns: int
-    session: Session
+    session: Session | PipelineSession
     shapes: Shapes
     chosen_threads: int
     profile: RunProfile
@@ -136,14 +138,32 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
     return Run(
         jobs,
         rows,
-        trace_run(jobs, session.start(joined, first.record.outputs), started_ns),
+        trace_run(jobs, _start(session, joined, jobs), started_ns),
         started_ns,
         session,
         shapes,
         session.threads.choose(shapes),
-        profiles.find(profile_key(first, shapes)),
+        _profile(session, profiles, profile_key(first, shapes)),
         is_disturbed=session.is_loading,
     )
+
+
+def _profile(
+    session: Session | PipelineSession, profiles: ProfileTable, key: tuple[str, Shapes]
+) -> RunProfile:
+    """A pipeline's runs are as long as their time allows: what they took predicts nothing."""
+    return RunProfile() if isinstance(session, PipelineSession) else profiles.find(key)
+
+
+def _start(
+    session: Session | PipelineSession, inputs: Mapping[str, Value], jobs: Sequence[RequestJob]
+) -> Frame | PipelineFrame:
+    """A frame for all ``jobs``; a pipeline is planned for the one that is due first."""
+    outputs = jobs[0].payload.record.outputs
+    if isinstance(session, PipelineSession):
+        due_ns = min(session.due_ns(job.arrival_ns, job.deadline_ns) for job in jobs)
+        return session.start(inputs, outputs, due_ns)
+    return session.start(inputs, outputs)
 
 
 def _read_inputs(request: Request) -> dict[str, Value]:

@@ -17,6 +17,7 @@ import torch
 from brisk.errors import ArtefactError, BriskError, InternalError
 from brisk.runtime.artefact_use import ArtefactUse
 from brisk.runtime.load_queue import LoadQueue
+from brisk.runtime.pipeline_session import PipelineSession
 from brisk.runtime.saying import say
 from brisk.runtime.session import Session, load_session
 from brisk.runtime.standing_back import standing_back
@@ -30,7 +31,7 @@ class LoadOutcome:
     """Exactly one of ``session`` and ``error``; ``ticket`` is the one given with the task."""
 
     ticket: int
-    session: Session | None
+    session: Session | PipelineSession | None
     error: BriskError | None
 
 
@@ -90,6 +91,11 @@ class Loader:
         """Return freed memory to the system, after the loads asked for so far."""
         self._tasks.put(None, None)
 
+    def tell(self, outcome: LoadOutcome | LoadCompletion) -> None:
+        """Let ``take`` give an outcome, wherever it was made."""
+        self._outcomes.append(outcome)
+        self._wake()
+
     def take(self) -> LoadOutcome | LoadCompletion | None:
         """The next outcome; None where there is none. A completion comes after its session."""
         return self._outcomes.popleft() if self._outcomes else None
@@ -106,14 +112,10 @@ class Loader:
             outcome = standing_back(perform) if task.stands_back else perform()
             name = f"load {task.path.name}"
             SPANS.add(LOADS, name, begin_ns, time.monotonic_ns(), str(task.path))
-            self._tell(outcome)
-            if outcome.session is not None:
-                told = functools.partial(self._tell, LoadCompletion(task.ticket))
+            self.tell(outcome)
+            if isinstance(outcome.session, Session):
+                told = functools.partial(self.tell, LoadCompletion(task.ticket))
                 self.upkeep.look_after(outcome.session, told)
-
-    def _tell(self, outcome: LoadOutcome | LoadCompletion) -> None:
-        self._outcomes.append(outcome)
-        self._wake()
 
     def _perform(self, task: _LoadTask) -> LoadOutcome:
         task.begin()

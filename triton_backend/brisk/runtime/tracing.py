@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from brisk.execution import Frame
 from brisk.scheduling.job import Job
 from brisk.telemetry.spans import SPANS, Span
 from brisk.wire.records import SpanRecord, TraceTold
@@ -27,10 +26,22 @@ REQUESTS = "requests"
 LOADS = "load lane"
 
 
+class Traceable(Protocol):
+    """What a frame has that can be traced; ``upcoming`` names its next layer."""
+
+    @property
+    def upcoming(self) -> str: ...
+
+    def step(self) -> bool: ...
+
+
+AnyFrame = TypeVar("AnyFrame", bound=Traceable)
+
+
 class TracedFrame:
     """A frame whose every step is a span; everything else is the frame's own."""
 
-    def __init__(self, frame: Frame, request: str, details: str) -> None:
+    def __init__(self, frame: Traceable, request: str, details: str) -> None:
         self._frame = frame
         self._request = request
         self._details = details
@@ -46,7 +57,7 @@ class TracedFrame:
         return is_finished
 
 
-def trace_run(jobs: Sequence[Job[Request]], frame: Frame, started_ns: int) -> Frame:
+def trace_run(jobs: Sequence[Job[Request]], frame: AnyFrame, started_ns: int) -> AnyFrame:
     """``frame``, wrapped while spans are recorded; notes how long its jobs have waited."""
     if not SPANS.is_on:
         return frame
@@ -56,7 +67,7 @@ def trace_run(jobs: Sequence[Job[Request]], frame: Frame, started_ns: int) -> Fr
         SPANS.add(QUEUE, wait, job.arrival_ns, started_ns, name, context)
     requests, contexts = zip(*(_names(job) for job in jobs), strict=True)
     details = " ".join(context for context in contexts if context)
-    return cast(Frame, TracedFrame(frame, ", ".join(requests), details))
+    return cast(AnyFrame, TracedFrame(frame, ", ".join(requests), details))
 
 
 def trace_answer(job: Job[Request], now_ns: int) -> None:

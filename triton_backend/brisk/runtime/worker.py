@@ -22,6 +22,7 @@ from brisk.runtime.loader import Loader
 from brisk.runtime.memory import shortage
 from brisk.runtime.observation import Observation
 from brisk.runtime.pacing import Pacing
+from brisk.runtime.pipeline_trial import Trials
 from brisk.runtime.reception import Reception
 from brisk.runtime.requests import RequestTable
 from brisk.runtime.sessions import SessionTable
@@ -79,6 +80,7 @@ class Worker:
             for job_class in JobClass
         }
         self._loader = Loader(device.torch_device, transport.wake, settings.artefacts)
+        self._trials = Trials(self._loader.tell, clock_ns)
         self._pacing = pacing
         self._profiles = profiles
         self._requests = RequestTable(
@@ -89,7 +91,7 @@ class Worker:
         """The last one runs; those before it are parked, each for a more urgent one."""
         self._is_held = False
         """The run on top waits for the gate."""
-        sessions = SessionTable(self._loader)
+        sessions = SessionTable(self._loader, self._trials)
         observation = Observation(
             role,
             str(device.torch_device),
@@ -119,6 +121,7 @@ class Worker:
         self._is_held = False
         while (outcome := self._loader.take()) is not None:
             self._reception.settle(outcome)
+        self._try_pipelines()
         self._requests.expire()
         self._retire_orphans()
         self._take_turn()
@@ -133,11 +136,22 @@ class Worker:
         run.resume()
         self._pacing.begins(run, self._clock_ns())
 
+    def _try_pipelines(self) -> None:
+        """A quantum of a loading pipeline's trial, unless a real-time job is there."""
+        if not self._trials.is_busy:
+            return
+        present = [run.jobs[0] for run in self._runs[-1:]]
+        if (following := self._turns.following()) is not None:
+            present.append(following)
+        if all(job.job_class is not JobClass.REALTIME for job in present):
+            with self._queues[JobClass.NORMAL].issuing():
+                self._trials.advance()
+
     def _patience_s(self) -> float:
         """How long ``poll`` may wait."""
         if self._is_held:
             return RECHECK_S
-        if self._runs or len(self._turns):
+        if self._runs or self._trials.is_busy or len(self._turns):
             return 0.0
         if self._transport.peer_count:
             return PARENT_CHECK_INTERVAL_NS / 1e9

@@ -134,6 +134,18 @@ HELD_SECONDS = Metric(
     Kind.SECONDS,
     "Time in which best-effort work waited for real-time work by the policy",
 )
+PIPELINE_NODES = Metric(
+    "brisk_pipeline_nodes_total",
+    Kind.COUNTER,
+    "Nodes of pipelines that have run, by the variant chosen and how far it ran: early or full",
+    (*MODEL_LABELS, "node", "variant", "answer"),
+)
+PIPELINE_OBJECTIVES = Metric(
+    "brisk_pipeline_objectives_total",
+    Kind.COUNTER,
+    "Pipeline requests that ran to their end, by their latency objective: kept or missed",
+    (*MODEL_LABELS, "result"),
+)
 WORKER_RESTARTS = Metric(
     "brisk_worker_restarts_total",
     Kind.COUNTER,
@@ -171,6 +183,8 @@ METRICS: dict[str, Metric] = {
         SHED,
         GATE_CLOSURES,
         HELD_SECONDS,
+        PIPELINE_NODES,
+        PIPELINE_OBJECTIVES,
         WORKER_RESTARTS,
         HELD_BYTES,
         LOADED_MODELS,

@@ -1,0 +1,29 @@
+"""Pipeline entries: what a ``pipeline.json`` says, read strictly and checked against its networks.
+
+Standard library only: Triton's stub reads it as well as the runtime.
+"""
+
+from brisk.pipelines.description import (
+    PIPELINE_FILE,
+    EarlyAnswer,
+    NodeDescription,
+    PipelineDescription,
+    Source,
+    VariantDescription,
+)
+from brisk.pipelines.parsing import is_pipeline, read_pipeline
+from brisk.pipelines.signature import NetworkSignature, TensorType, check_networks
+
+__all__ = [
+    "PIPELINE_FILE",
+    "EarlyAnswer",
+    "NetworkSignature",
+    "NodeDescription",
+    "PipelineDescription",
+    "Source",
+    "TensorType",
+    "VariantDescription",
+    "check_networks",
+    "is_pipeline",
+    "read_pipeline",
+]

@@ -1,0 +1,140 @@
+"""Strict reading of JSON: every problem is noted with its place, none ends the reading."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeGuard
+
+from brisk.errors import InvalidModelError
+
+MAX_PROBLEMS = 20
+
+
+class Problems:
+    """What is wrong with a file, collected."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._found: list[str] = []
+
+    def note(self, place: str, text: str) -> None:
+        self._found.append(f"{place}: {text}" if place else text)
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def report(self) -> None:
+        """Raise InvalidModelError with all of them, where there are any."""
+        if self._found:
+            shown = self._found[:MAX_PROBLEMS]
+            left = len(self._found) - len(shown)
+            more = f"; and {left} more" if left else ""
+            raise InvalidModelError(f"{self._file}: {'; '.join(shown)}{more}")
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """``, did you mean 'x'?`` where something similar is known; else what is known."""
+    known = sorted(known)
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if nearest:
+        return f", did you mean '{nearest[0]}'?"
+    return f"; there are {', '.join(known)}" if known else "; there is none"
+
+
+class Fields:
+    """One JSON object, of which each field is asked for once."""
+
+    def __init__(self, value: Any, place: str, problems: Problems) -> None:
+        self._values: dict[str, Any] = value if isinstance(value, dict) else {}
+        self._asked: set[str] = set()
+        self._place = place
+        self._problems = problems
+        self.is_object = isinstance(value, dict)
+        if not self.is_object:
+            problems.note(place, f"expected an object, not {shown(value)}")
+
+    @property
+    def place(self) -> str:
+        return self._place
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def note(self, text: str) -> None:
+        self._problems.note(self._place, text)
+
+    def objects(self, name: str) -> dict[str, Any]:
+        """An object with at least one field; empty, with a problem, where there is none."""
+        value = self._take(name, None)
+        if isinstance(value, dict) and value:
+            return value
+        if self.is_object:
+            self._wrong(name, "an object with at least one field", value)
+        return {}
+
+    def text(self, name: str, default: str | None = None, among: Iterable[str] = ()) -> str:
+        value = self._take(name, default)
+        if not isinstance(value, str) or not value:
+            self._wrong(name, "a text", value)
+            return ""
+        if among and value not in among:
+            self._problems.note(self._place, f"{name} is '{value:.60}'{hint(value, among)}")
+        return value
+
+    def number(self, name: str, least: float, most: float) -> float:
+        """Above ``least``, up to ``most``."""
+        value = self._take(name, None)
+        if is_number(value) and least < value <= most:
+            return float(value)
+        self._wrong(name, f"a number above {least:g} and up to {most:g}", value)
+        return most
+
+    def optional(self, name: str) -> Any:
+        """The field as it is; None where it is not there."""
+        return self._take(name, None)
+
+    def finish(self) -> None:
+        """Note every field that nobody has asked for."""
+        for name in self._values:
+            if name not in self._asked:
+                self.note(f"unknown field '{name:.60}'{hint(name, self._asked)}")
+
+    def _take(self, name: str, default: Any) -> Any:
+        self._asked.add(name)
+        return self._values.get(name, default)
+
+    def _wrong(self, name: str, expected: str, value: Any) -> None:
+        if self.is_object:
+            found = f"not {shown(value)}" if name in self._values else "but it is missing"
+            self.note(f"{name} must be {expected}, {found}")
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def shown(value: Any) -> str:
+    return json.dumps(value, default=str)[:60]
+
+
+def parse_object(text: str, problems: Problems) -> Any:
+    """The JSON of ``text``. Raises InvalidModelError where it is none, notes doubled fields."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
+        names = [name for name, _ in pairs]
+        for name in dict.fromkeys(names):
+            if names.count(name) > 1:
+                problems.note("", f"field '{name:.60}' is there {names.count(name)} times")
+        return dict(pairs)
+
+    def refuse(constant: str) -> None:
+        problems.note("", f"{constant} is no number")
+
+    try:
+        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        problems.note("", f"is not JSON: {error}")
+        problems.report()
+        raise AssertionError("a problem was noted") from error

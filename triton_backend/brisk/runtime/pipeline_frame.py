@@ -1,0 +1,258 @@
+"""One request of a pipeline: it steps through its nodes' frames, layer by layer.
+
+To the worker it is a frame like any other: parked, resumed, cancelled and late at every layer
+boundary. Between two nodes the query is planned anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from brisk.errors import BriskError, InternalError
+from brisk.execution import Frame
+from brisk.pipelines import NodeDescription, Source
+from brisk.planning import HitRate, LatencyProfile, Query
+from brisk.runtime.session import Session
+from brisk.solutions.base import Value
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The kind of a request, by which latencies are remembered: its inputs' shapes."""
+
+    shapes: Shapes
+    size: int
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, Value]) -> Signature:
+        shapes = shapes_of(inputs)
+        return cls(shapes, sum(math.prod(shape) for shape in shapes))
+
+
+def shapes_of(values: Mapping[str, Value]) -> Shapes:
+    return tuple(tuple(getattr(value, "shape", ())) for value in values.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A node's network with what it took; ``words`` name it in errors."""
+
+    words: str
+    session: Session
+    profile: LatencyProfile = field(default_factory=LatencyProfile)
+
+    def expect_ns(self, signature: Signature) -> int:
+        """Precondition: it has been tried."""
+        expected_ns = self.profile.expect_ns(signature.shapes, signature.size)
+        if expected_ns is None:
+            raise InternalError(f"{self.words}: it was never tried")
+        return expected_ns
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNetworks:
+    """A node with its networks; ``hits``: how often its early answer was taken."""
+
+    description: NodeDescription
+    variants: Mapping[str, Network]
+    early: Network | None
+    hits: HitRate = field(default_factory=HitRate)
+
+
+class NetworkRun:
+    """One run of one network, timed: its steps only, not the time it is parked."""
+
+    def __init__(
+        self,
+        network: Network,
+        inputs: Mapping[str, Value],
+        outputs: Sequence[str],
+        signature: Signature,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        """Raises the errors of the network's frame, with its name before their text."""
+        self._network = network
+        self._signature = signature
+        self._clock_ns = clock_ns
+        self._shapes = shapes_of(inputs)
+        self._threads = network.session.threads.choose(self._shapes)
+        self._spent_ns = 0
+        try:
+            self._frame = network.session.start(inputs, outputs)
+        except BriskError as error:
+            raise _named(network, error) from error
+
+    @property
+    def frame(self) -> Frame:
+        return self._frame
+
+    def step(self) -> bool:
+        """Run a layer; True after the last one, when its time has been learned."""
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+        begun_ns = self._clock_ns()
+        try:
+            is_over = self._frame.step()
+        except BriskError as error:
+            raise _named(self._network, error) from error
+        if is_over and self._network.session.loaded.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        self._spent_ns += self._clock_ns() - begun_ns
+        if is_over:
+            signature = self._signature
+            self._network.profile.learn(signature.shapes, signature.size, self._spent_ns)
+            self._network.session.threads.learn(self._shapes, self._threads, self._spent_ns)
+        return is_over
+
+
+def _named(network: Network, error: BriskError) -> BriskError:
+    return type(error)(f"{network.words}: {error}")
+
+
+class PipelineFrame:
+    """Runs the nodes one after the other; belongs to one thread.
+
+    Raises as a Frame does, from the constructor and from ``step``. Values pass from node to node
+    as they are, and are freed when the last node that reads them has begun.
+    """
+
+    __slots__ = (
+        *("_clock_ns", "_done", "_inputs", "_is_early", "_nodes", "_on_finish", "_outputs"),
+        *("_place", "_query", "_reads", "_run", "_signature", "_values", "_variant", "taken"),
+    )
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeNetworks],
+        inputs: Mapping[str, Value],
+        outputs: Mapping[str, Source],
+        query: Query,
+        signature: Signature,
+        clock_ns: Callable[[], int],
+        on_finish: Callable[[PipelineFrame], None],
+    ) -> None:
+        """``nodes`` in order; ``inputs`` of the request, checked; ``query`` plans ``nodes``."""
+        self._nodes = nodes
+        self._outputs = outputs
+        self._query = query
+        self._signature = signature
+        self._clock_ns = clock_ns
+        self._on_finish = on_finish
+        self._values = {Source(None, name): value for name, value in inputs.items()}
+        sources = [s for node in nodes for s in node.description.inputs.values()]
+        self._reads = Counter([*sources, *outputs.values()])
+        self._place = 0
+        self._done = 0
+        self._run: NetworkRun | None = None
+        self._is_early = False
+        self._variant = ""
+        self._inputs: dict[str, Value] = {}
+        self.taken: dict[str, tuple[str, bool]] = {}
+        """By node: the variant chosen, and whether the early answer was taken instead."""
+
+    @property
+    def due_ns(self) -> int:
+        """When the answer should be there."""
+        return self._query.due_ns
+
+    @property
+    def position(self) -> int:
+        """Layers done so far, of all nodes."""
+        return self._done + (0 if self._run is None else self._run.frame.position)
+
+    @property
+    def upcoming(self) -> str:
+        """The next layer in words, for traces: its node's name before it."""
+        if self.is_finished:
+            return ""
+        name = self._nodes[self._place].description.name
+        return f"{name}: {'planned' if self._run is None else self._run.frame.upcoming}"
+
+    @property
+    def is_finished(self) -> bool:
+        return self._place == len(self._nodes)
+
+    def step(self) -> bool:
+        """Run one layer of the node that is due; True where the last node is finished."""
+        if self.is_finished:
+            return True
+        if self._run is None:
+            self._begin(self._nodes[self._place])
+        assert self._run is not None
+        if self._run.step():
+            self._finish(self._nodes[self._place], self._run)
+        return self.is_finished
+
+    def results(self) -> dict[str, Value]:
+        """The requested outputs by name. Precondition: the job is finished."""
+        if not self.is_finished:
+            raise InternalError(
+                f"results were asked for after {self._place} of {len(self._nodes)} nodes"
+            )
+        return {name: self._values[source] for name, source in self._outputs.items()}
+
+    def _begin(self, node: NodeNetworks) -> None:
+        description = node.description
+        self._variant = self._query.begin(description.name, self._clock_ns()).variant.name
+        self._inputs = {
+            tensor: self._take(source) for tensor, source in description.inputs.items()
+        }
+        self._is_early = node.early is not None
+        self._start(node, node.early or node.variants[self._variant])
+
+    def _take(self, source: Source) -> Value:
+        """The value, forgotten if nothing behind reads it."""
+        self._reads[source] -= 1
+        return self._values[source] if self._reads[source] else self._values.pop(source)
+
+    def _start(self, node: NodeNetworks, network: Network) -> None:
+        wanted = [s.tensor for s, count in self._reads.items() if s.node == node.description.name]
+        early = node.description.early_answer
+        if self._is_early and early is not None and early.confidence not in wanted:
+            wanted.append(early.confidence)
+        self._run = NetworkRun(network, self._inputs, wanted, self._signature, self._clock_ns)
+
+    def _finish(self, node: NodeNetworks, run: NetworkRun) -> None:
+        results = run.frame.results()
+        self._done += run.frame.position
+        self._run = None
+        name = node.description.name
+        if self._is_early:
+            self._is_early = False
+            early = node.description.early_answer
+            assert early is not None
+            is_taken = is_confident(results[early.confidence], early.at_least)
+            node.hits.learn(is_taken)
+            if not is_taken:
+                self._start(node, node.variants[self._variant])
+                return
+            self.taken[name] = (self._variant, True)
+        else:
+            self.taken[name] = (self._variant, False)
+        self._inputs = {}
+        self._query.finish(name, self._clock_ns())
+        for tensor, value in results.items():
+            if self._reads[Source(name, tensor)]:
+                self._values[Source(name, tensor)] = value
+        self._place += 1
+        if self.is_finished:
+            self._on_finish(self)
+
+
+def is_confident(probabilities: Value, at_least: float) -> bool:
+    """Whether every row, along the last axis, has a probability of ``at_least``.
+
+    A NaN is not confident, and an answer without rows is: there is nothing to doubt.
+    """
+    if not isinstance(probabilities, torch.Tensor) or probabilities.ndim == 0:
+        return False
+    if not probabilities.numel():
+        return True
+    return bool((probabilities.amax(-1) >= at_least).all())
