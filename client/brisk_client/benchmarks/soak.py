@@ -118,8 +118,6 @@ def _soak(report: Report, repository: Path, cache: Path, seconds: float) -> None
                 "last_mib": samples[-1].held_bytes[name] / 2**20,
             }
         )
-        if name == "dev_shm":  # of the whole machine: other servers come and go
-            continue
         text = f"growth of {name.replace('_', ' ')}, first to last {window_s:g} s, percent"
         expected = f"<= {GROWTH_LIMIT * 100:g}"
         report.checks.append(Check(text, grown * 100, expected, grown <= GROWTH_LIMIT))

@@ -1,0 +1,202 @@
+"""`brisk bench pipeline`: planning of a query over several networks, planner against planner.
+
+A detector, two classifiers behind it, a join: GATI's traffic analysis in small, with networks
+that are trained for it. The detector has a real early answer, a tiny network taken where it is
+sure. Each request is served by every planner in turn, in this process, by the code that serves
+pipelines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from brisk_client.benchmarks.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.pipeline_networks import TrainedNetworks, trained_networks
+from brisk_client.benchmarks.pipeline_planners import PLANNERS, Bench, Served, load_bench
+from brisk_client.benchmarks.pipeline_scenes import make_scenes
+from brisk_client.benchmarks.sampling import summarise
+from brisk_client.report import Check, Report, show, write_json
+
+CROPS = 4
+"""Pictures in a request: a frame's detected objects."""
+
+TIGHTNESS = (0.45, 0.6, 0.75, 0.9)
+"""Objectives, as shares of what the slowest networks take together."""
+
+POLICIES = ("equal", "proportional", "exact")
+
+BASE, OURS, ORACLE = "static, no early answers", "incremental", "oracle"
+
+NOTES = (
+    "static, no early answers: GATI's baseline; static: early answers, plan kept; incremental: "
+    "early answers, planned anew at every node; oracle: knows beforehand which early answers are "
+    "taken, and plans all of the query exactly",
+    "accuracy: share of right labels, over all crops; latency: mean from start to answer, one "
+    "thread; missed: share of requests over the objective",
+    "gains are over the static planner without early answers: its latency over this one's; "
+    "accuracy in points",
+)
+
+
+@dataclass
+class _Tally:
+    latencies_s: list[float] = field(default_factory=list)
+    right: int = 0
+    crops: int = 0
+    missed: int = 0
+    taken: Counter[str] = field(default_factory=Counter)
+
+
+def run(quick: bool = False) -> Report:
+    """Measure every policy, objective and planner; trains the networks where they are not yet."""
+    networks = trained_networks()
+    report = Report(
+        "pipeline",
+        describe_machine(),
+        installed_versions("torch", "onnx", "numpy", "scikit-learn"),
+        [],
+        [],
+        [*NOTES, f"accuracies on validation scenes: {json.dumps(networks.accuracies)}"],
+    )
+    frames = 80 if quick else 250
+    scenes = make_scenes(frames * CROPS, seed=3, held_out=True)
+    images = scenes.images.reshape(frames, CROPS, *scenes.images.shape[1:])
+    labels = scenes.labels.reshape(frames, CROPS)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="brisk-pipeline-"))
+        stack.enter_context(torch.inference_mode())
+        torch.set_num_threads(1)
+        bench = load_bench(networks, Path(folder), images)
+        report.notes.append(
+            f"all slowest: {bench.slowest_ns / 1e6:.2f} ms; early answers taken for "
+            f"{np.mean(bench.is_early):.0%} of the requests"
+        )
+        policies = POLICIES[:2] if quick else POLICIES
+        for policy in policies:
+            for tightness in TIGHTNESS:
+                _measure(bench, policy, tightness, labels, report)
+    _check(report, networks)
+    return report
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; the exit status is 0 where every check holds."""
+    parser = argparse.ArgumentParser(prog="brisk bench pipeline", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer requests and policies")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
+    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="draw accuracy over latency")
+    chosen = parser.parse_args(arguments)
+    report = run(chosen.quick)
+    show(report)
+    if chosen.json:
+        write_json(report, chosen.json)
+    if chosen.plot:
+        _plot(report, chosen.plot)
+    return 0 if report.ok else 1
+
+
+def _measure(
+    bench: Bench, policy: str, tightness: float, labels: np.ndarray, report: Report
+) -> None:
+    """One row for each planner; every request is served by all of them, the first one in turns."""
+    objective_ns = int(bench.slowest_ns * tightness)
+    tallies = {planner: _Tally() for planner in PLANNERS}
+    for frame in range(len(labels)):
+        turn = frame % len(PLANNERS)
+        for planner in (*PLANNERS[turn:], *PLANNERS[:turn]):
+            served = bench.serve(planner, policy, objective_ns, frame)
+            _note(tallies[planner], served, labels[frame], objective_ns)
+    base = tallies[BASE]
+    for planner, tally in tallies.items():
+        summary = summarise(tally.latencies_s)
+        mean_ms = float(np.mean(tally.latencies_s)) * 1e3
+        most = ", ".join(f"{what} {n}" for what, n in sorted(tally.taken.items()))
+        report.rows.append(
+            {
+                "policy": policy,
+                "objective_ms": round(objective_ns / 1e6, 3),
+                "planner": planner,
+                "accuracy": round(tally.right / tally.crops, 4),
+                "accuracy_gain_points": round(_points(tally, base), 2),
+                "mean_ms": round(mean_ms, 3),
+                "median_ms": round(summary.median * 1e3, 3),
+                "spread_ms": round(summary.spread * 1e3, 3),
+                "latency_gain": round(float(np.mean(base.latencies_s)) * 1e3 / mean_ms, 3),
+                "missed": round(tally.missed / len(labels), 3),
+                "taken": most,
+            }
+        )
+
+
+def _note(tally: _Tally, served: Served, labels: np.ndarray, objective_ns: int) -> None:
+    tally.latencies_s.append(served.latency_ns / 1e9)
+    tally.right += int((served.labels == labels).sum())
+    tally.crops += len(labels)
+    tally.missed += served.latency_ns > objective_ns
+    tally.taken.update(served.taken)
+
+
+def _points(tally: _Tally, base: _Tally) -> float:
+    return 100 * (tally.right / tally.crops - base.right / base.crops)
+
+
+def _check(report: Report, networks: TrainedNetworks) -> None:
+    """GATI's claim (7.3), and that the networks are what their sizes promise."""
+    ours = [row for row in report.rows if row["planner"] == OURS]
+    both = [r for r in ours if r["accuracy_gain_points"] > 0 and r["latency_gain"] > 1]
+    text = "settings where incremental replanning is more accurate and faster at once"
+    report.checks.append(Check(text, f"{len(both)} of {len(ours)}", "at least 1", bool(both)))
+    best = max(both, key=_product, default=None)
+    points = 0.0 if best is None else best["accuracy_gain_points"]
+    gain = 0.0 if best is None else best["latency_gain"]
+    where = "none" if best is None else f"{best['policy']}, {best['objective_ms']} ms"
+    text = f"best of them ({where})"
+    report.checks.append(Check(f"{text}: accuracy, points", points, ">= 1", points >= 1))
+    report.checks.append(Check(f"{text}: latency", gain, ">= 1.26", gain >= 1.26))
+    static = {(r["policy"], r["objective_ms"]): r for r in report.rows if r["planner"] == "static"}
+    gains = [r["accuracy"] - static[r["policy"], r["objective_ms"]]["accuracy"] for r in ours]
+    mean = round(100 * float(np.mean(gains)), 2)
+    text = "accuracy of incremental over static, both with early answers, mean of points"
+    report.checks.append(Check(text, mean, "> 0", mean > 0))
+    for task, found in networks.accuracies.items():
+        grows = found["small"] < found["medium"] <= found["large"]
+        shown = " ".join(f"{size} {value:.3f}" for size, value in found.items())
+        text = f"'{task}': larger is as accurate or more"
+        report.checks.append(Check(text, shown, "rising", grows))
+
+
+def _product(row: dict[str, Any]) -> float:
+    """How far both gains are towards the paper's; the smaller counts."""
+    return min(row["accuracy_gain_points"] / 1.0, (row["latency_gain"] - 1) / 0.26)
+
+
+def _plot(report: Report, folder: Path) -> None:
+    """Accuracy over mean latency, a file for each policy, a line for each planner."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for policy in dict.fromkeys(row["policy"] for row in report.rows):
+        figure, axes = pyplot.subplots(layout="constrained")
+        for planner in PLANNERS:
+            rows = [r for r in report.rows if (r["policy"], r["planner"]) == (policy, planner)]
+            axes.plot(
+                [r["mean_ms"] for r in rows], [r["accuracy"] for r in rows], "o-", label=planner
+            )
+        axes.set(xlabel="mean latency, ms", ylabel="accuracy", title=f"split: {policy}")
+        axes.legend()
+        figure.savefig(folder / f"pipeline_{policy}.png", dpi=120)
+        pyplot.close(figure)

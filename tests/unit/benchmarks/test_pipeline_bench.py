@@ -1,0 +1,79 @@
+"""The pipeline benchmark's pictures, networks and planners; networks untrained, to be quick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx.reference import ReferenceEvaluator
+from torch import nn
+
+from brisk_client.benchmarks import pipeline_networks as networks
+from brisk_client.benchmarks import pipeline_planners
+from brisk_client.benchmarks.pipeline_planners import PLANNERS, load_bench
+from brisk_client.benchmarks.pipeline_scenes import DIGITS, SHAPES, draw, make_scenes
+
+HOUR_NS = 3_600_000_000_000
+
+
+def test_scenes_are_the_same_every_time_and_of_both_kinds() -> None:
+    once, again = (make_scenes(40, seed=5, held_out=True) for _ in range(2))
+    np.testing.assert_array_equal(once.images, again.images)
+    assert set(once.kinds) == {0, 1}
+    np.testing.assert_array_equal(once.kinds, (once.labels >= DIGITS).astype(int))
+    assert once.labels.max() < DIGITS + len(SHAPES)
+
+
+def test_every_shape_is_drawn_unlike_the_others() -> None:
+    drawn = [draw(shape, np.random.default_rng(0)) for shape in SHAPES]
+    assert all(0 < stamp.mean() < 0.7 for stamp in drawn)
+    assert len({stamp.tobytes() for stamp in drawn}) == len(SHAPES)
+
+
+def test_the_threshold_of_early_answers_is_the_least_that_is_accurate_enough() -> None:
+    scores = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.55, 0.45]])
+    kinds = np.array([0, 0, 0, 0])
+    assert networks._threshold(scores, kinds, 1.0) == 0.8
+    assert networks._threshold(scores, kinds, 0.7) == 0.55
+    assert networks._threshold(scores, 1 - kinds, 0.9) == 1.0
+
+
+def test_a_written_network_answers_as_torch_does() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(1, 4, 3, stride=2, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.AdaptiveMaxPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 3),
+    ).eval()
+    images = make_scenes(3, seed=1, held_out=False).images
+    (answer,) = ReferenceEvaluator(networks._write("n", network, 3)).run(None, {"image": images})
+    np.testing.assert_allclose(answer, networks._scores(network, images), rtol=1e-3, atol=1e-5)
+
+
+def test_planners_with_the_same_variants_answer_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline_planners, "WARM_UP", 2)
+    images = make_scenes(8, seed=1, held_out=False).images
+    accuracies: dict[str, dict[str, float]] = {}
+    for task, classes in networks.TASKS.items():
+        accuracies[task] = {}
+        for rank, size in enumerate(("tiny", *networks.VARIANTS)):
+            trained = networks._train(size, classes, images, np.zeros(8, np.int64), 1)
+            onnx.save(networks._write(size, trained, classes), tmp_path / f"{task}_{size}.onnx")
+            accuracies[task][size] = 0.5 + rank / 10
+    onnx.save(networks._join(), tmp_path / "join.onnx")
+    told = networks.TrainedNetworks(tmp_path, accuracies, threshold=1.0)
+    with torch.inference_mode():
+        bench = load_bench(told, tmp_path, images.reshape(2, 4, 1, 32, 32))
+        served = [bench.serve(planner, "equal", HOUR_NS, 0) for planner in PLANNERS]
+        assert served[0].taken == ("kind=large", "digit=large", "shape=large")
+        for other in (each for each in served if each.taken == served[0].taken):
+            np.testing.assert_array_equal(served[0].labels, other.labels)
+    assert bench.slowest_ns > 0
