@@ -70,12 +70,15 @@ def prepare(
     breathe: Callable[[], None] = _do_nothing,
     disk_factor: float = DISK_FACTOR,
     catalogue: Catalogue | None = None,
+    *,
+    is_measured: bool = True,
 ) -> Preparation:
     """Make the model's artefact for this machine.
 
     ``directory``: where to; None: beside the model, else in the cache. ``breathe`` is called
     between steps of some milliseconds. ``disk_factor``: what weights for the start may take, as
-    a multiple of the model's. Raises OSError where nothing can be written,
+    a multiple of the model's. ``is_measured`` False: by default rules, for machines that are too
+    busy to measure anything. Raises OSError where nothing can be written,
     UnavailableError where another process is at it, InvalidModelError where the model cannot be
     served or changes meanwhile.
     """
@@ -92,7 +95,10 @@ def prepare(
         breathe()
         plan = make_plan(read_program(model), device, catalogue)
         budget = int(disk_factor * sum(array.nbytes for array in plan.program.weights.values()))
-        layers, planned = _planned_layers(plan, catalogue, lane_count(threads), budget, breathe)
+        lanes = lane_count(threads)
+        layers, planned = default_layers(cold_plan(plan, catalogue), plan, lanes), None
+        if is_measured:
+            layers, planned = _planned_layers(plan, catalogue, lanes, budget, breathe)
         path = publish_artefact(model, plan, layers, threads, identity, target, breathe)
         if stamps(home, names) != before:
             path.unlink(missing_ok=True)

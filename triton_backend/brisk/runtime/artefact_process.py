@@ -54,7 +54,7 @@ def _build(model: Path, device: str, threads: int) -> int:
     try:
         if is_prepared(model, torch.device(device), threads):
             return 0
-        made = prepare(model, torch.device(device), threads)
+        made = prepare(model, torch.device(device), threads, is_measured=False)
     except UnavailableError:
         return 0  # another process is at it
     except (BriskError, OSError) as error:

@@ -107,15 +107,19 @@ class Loader:
                 gc.collect()
                 ctypes.CDLL(None).malloc_trim(0)
                 continue
-            begin_ns = time.monotonic_ns()
-            perform = functools.partial(self._perform, task)
-            outcome = standing_back(perform) if task.stands_back else perform()
-            name = f"load {task.path.name}"
-            SPANS.add(LOADS, name, begin_ns, time.monotonic_ns(), str(task.path))
-            self.tell(outcome)
-            if isinstance(outcome.session, Session):
-                told = functools.partial(self.tell, LoadCompletion(task.ticket))
-                self.upkeep.look_after(outcome.session, told)
+            self._load(task)
+
+    def _load(self, task: _LoadTask) -> None:
+        """A call of its own: what it knows of a session must not outlive it in this thread."""
+        begin_ns = time.monotonic_ns()
+        perform = functools.partial(self._perform, task)
+        outcome = standing_back(perform) if task.stands_back else perform()
+        name = f"load {task.path.name}"
+        SPANS.add(LOADS, name, begin_ns, time.monotonic_ns(), str(task.path))
+        self.tell(outcome)
+        if isinstance(outcome.session, Session):
+            told = functools.partial(self.tell, LoadCompletion(task.ticket))
+            self.upkeep.look_after(outcome.session, told)
 
     def _perform(self, task: _LoadTask) -> LoadOutcome:
         task.begin()
