@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import StartServer, runtime_directory
 from entries import deep, write_entry
+from running import StartServer, runtime_directory
 
 pytestmark = pytest.mark.server
 
