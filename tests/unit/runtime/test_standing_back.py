@@ -91,7 +91,7 @@ def test_a_load_stands_back_while_a_more_urgent_model_is_served(
         path.parent.mkdir()
         path.write_bytes(b"model")
     loader = _Loader()
-    table = SessionTable(loader)  # type: ignore[arg-type]
+    table = SessionTable(loader, SimpleNamespace())  # type: ignore[arg-type]
     served, loaded = (
         LoadModel(0, path.parent.name, 1, str(path), Region(0, 0, MARK_BYTES), 0, False, 8, kind)
         for path, kind in zip(paths, classes, strict=True)
