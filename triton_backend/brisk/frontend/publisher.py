@@ -19,7 +19,10 @@ from brisk.telemetry import METRICS, Sample, Statistics
 from brisk.telemetry.exposition import PublishedSeries, published
 from brisk.wire.records import SampleRecord, StatisticsTold
 
-DEFAULT_INTERVAL_S = 2.0
+DEFAULT_INTERVAL_S = 0.0
+"""Off: a tritonserver of 24.10 was seen to crash in its Python backend as a model was unloaded
+that had published metrics a moment before."""
+
 LARGEST_INTERVAL_S = 3600.0
 OWN_NEWS = 0
 
