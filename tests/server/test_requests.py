@@ -187,14 +187,18 @@ def test_a_full_queue_is_unavailable_at_once(server: TritonServer) -> None:
     assert all("UNAVAILABLE" in text and "brisk_max_queue_size" in text for text in refused)
 
 
-def _ask_until_told(client: http.InferenceServerClient, described: http.InferInput) -> None:
+def _ask_until_told(
+    client: http.InferenceServerClient, described: http.InferInput, asked_s: list[float]
+) -> None:
     """Some requests find the device idle, between two slow ones, and are answered."""
     for _ in range(200):
+        asked_s.append(time.monotonic())
         client.infer("doubled", [described], timeout=20_000)
 
 
 def test_a_request_whose_time_runs_out_in_the_queue_is_told_so(server: TritonServer) -> None:
     told = threading.Event()
+    asked_s: list[float] = []
 
     def keep_busy() -> None:
         while not told.is_set():
@@ -207,7 +211,8 @@ def test_a_request_whose_time_runs_out_in_the_queue_is_told_so(server: TritonSer
     blocker.start()
     try:
         with pytest.raises(InferenceServerException, match="time-out ran out"):
-            _ask_until_told(client, described)
+            _ask_until_told(client, described, asked_s)
+        assert 0.015 < time.monotonic() - asked_s[-1] < 0.6
     finally:
         told.set()
         blocker.join()

@@ -8,7 +8,6 @@ worker reports is taken off.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import tempfile
 import threading
@@ -31,6 +30,7 @@ from brisk.frontend.promptness import EYES_OPEN_NS
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import Result
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.surroundings import environment, wait_until_gone
 from brisk_client.report import Check, Report, plot_bars, show, write_json
 
 LIMIT_MS = 0.15
@@ -212,35 +212,13 @@ def _connection(threads: int) -> Iterator[Connection]:
         description = ModelDescription("hop", 1, str(file), 0, False, 100, "normal")
         place = RuntimePlace(Path(folder) / "runtime", "cpu")
         connection = Connection(place, description, lambda level, text: None)
-        with _environment(BRISK_THREADS=str(threads), BRISK_IDLE_EXIT_S="0.2"):
+        with environment({"BRISK_THREADS": str(threads), "BRISK_IDLE_EXIT_S": "0.2"}):
             connection.open()
             try:
                 yield connection
             finally:
                 connection.close()
-                _wait_until_gone(place)
-
-
-@contextmanager
-def _environment(**changes: str) -> Iterator[None]:
-    """What a runtime started within finds in its environment."""
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _wait_until_gone(place: RuntimePlace) -> None:
-    """Until the runtime has ended, as it does when nobody is connected, and cleaned up."""
-    deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
-    while place.directory.exists() and time.monotonic() < deadline_s:
-        time.sleep(0.02)
+                wait_until_gone(place)
 
 
 def _model() -> onnx.ModelProto:

@@ -8,7 +8,6 @@ it. Both ends read the same monotonic clock, so the latency is the difference of
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import tempfile
 import threading
@@ -26,6 +25,7 @@ from brisk.frontend.model_load import ModelDescription
 from brisk.frontend.pending import OutputReader, Reply
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import Result
+from brisk_client.benchmarks.surroundings import environment, wait_until_gone
 
 ANSWER_TIMEOUT_S = 120.0
 
@@ -128,8 +128,8 @@ def probed_runtime(
         contextlib.ExitStack() as on,
     ):
         place = RuntimePlace(Path(folder) / "runtime", "cpu")
-        on.callback(_wait_until_gone, place)
-        on.enter_context(_environment({**variables, "BRISK_IDLE_EXIT_S": IDLE_EXIT_S}))
+        on.callback(wait_until_gone, place)
+        on.enter_context(environment({**variables, "BRISK_IDLE_EXIT_S": IDLE_EXIT_S}))
         probed = {}
         for name, model in models.items():
             file = Path(folder) / f"{name}.onnx"
@@ -160,25 +160,3 @@ def preempt_at_random(
         urgent_ones.append(urgent.ask("realtime"))
         background_ones.append(finish(*pending))
     return urgent_ones, background_ones
-
-
-@contextlib.contextmanager
-def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """What a runtime started within finds in its environment."""
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _wait_until_gone(place: RuntimePlace) -> None:
-    """Until the runtime has ended, as it does when nobody is connected, and cleaned up."""
-    deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
-    while place.directory.exists() and time.monotonic() < deadline_s:
-        time.sleep(0.02)
