@@ -34,7 +34,8 @@ class Pacer:
         if chosen is None:
             return None
         self._following = next(self._arrivals, None)
-        while self._drops_stale and self._following is not None and self._following < now_ns:
+        latest_ns = min(now_ns, self._end_ns)  # what is due after the end makes nothing stale
+        while self._drops_stale and self._following is not None and self._following < latest_ns:
             chosen, dropped = self._following, dropped + 1
             self._following = next(self._arrivals, None)
         if chosen >= self._end_ns:
