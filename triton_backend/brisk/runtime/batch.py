@@ -14,7 +14,7 @@ from brisk.execution import Frame
 from brisk.runtime.pipeline_frame import PipelineFrame
 from brisk.runtime.pipeline_session import PipelineSession
 from brisk.runtime.session import Session
-from brisk.runtime.sessions import Binding
+from brisk.runtime.session_entry import Binding
 from brisk.runtime.tensors import read_tensor
 from brisk.runtime.tracing import trace_run
 from brisk.runtime.transport import Peer

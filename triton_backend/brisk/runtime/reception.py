@@ -24,7 +24,8 @@ from brisk.runtime.memory import shortage
 from brisk.runtime.observation import Observation
 from brisk.runtime.requests import CANCELLED, RequestTable
 from brisk.runtime.saying import say
-from brisk.runtime.sessions import Binding, SessionTable
+from brisk.runtime.session_entry import Binding
+from brisk.runtime.sessions import SessionTable
 from brisk.runtime.tracing import told_trace
 from brisk.runtime.transport import Arrival, Departure, Peer, Transport
 from brisk.scheduling.job import JobClass

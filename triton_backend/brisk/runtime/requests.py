@@ -19,7 +19,7 @@ from brisk.errors import (
 from brisk.runtime.answers import failure, result
 from brisk.runtime.batch import Request, RequestJob, profile_key
 from brisk.runtime.pacing import Pacing
-from brisk.runtime.sessions import Binding
+from brisk.runtime.session_entry import Binding
 from brisk.runtime.tracing import trace_answer
 from brisk.runtime.transport import Peer, Transport
 from brisk.scheduling.admission import retry_hint

@@ -1,41 +1,27 @@
 """Which peers use which session, and what waits for one that still loads.
 
-Used by the worker's main thread; only ``_Entry.marks`` is also read by the load lane.
+Used by the worker's main thread.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from brisk.errors import BriskError, InvalidModelError
-from brisk.pipelines import PipelineDescription, is_pipeline, read_pipeline
+from brisk.errors import InvalidModelError
+from brisk.pipelines import is_pipeline, read_pipeline
+from brisk.runtime.assemblies import Assemblies, Assembly
 from brisk.runtime.loader import LoadCompletion, Loader, LoadOutcome
-from brisk.runtime.pipeline_session import PipelineSession, assemble
+from brisk.runtime.model_state import identity_of
+from brisk.runtime.pipeline_session import PipelineSession
 from brisk.runtime.pipeline_trial import Trials
-from brisk.runtime.session import Session
+from brisk.runtime.session_entry import Binding, SessionEntry
 from brisk.runtime.transport import Peer
 from brisk.scheduling.job import JobClass
 from brisk.wire import mark
 from brisk.wire.records import Infer, LoadModel
-
-
-@dataclass(slots=True, eq=False)
-class Binding:
-    """One peer's use of a session. ``backlog``: requests that came before it was ready.
-
-    ``answered``: how many of its requests were answered well.
-    """
-
-    peer: Peer
-    model: LoadModel
-    key: str
-    session: Session | PipelineSession | None = None
-    backlog: list[Infer] = field(default_factory=list)
-    answered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,58 +33,15 @@ class SessionUse:
     bindings: tuple[Binding, ...]
 
 
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """``parts``: of a pipeline, the entries of its networks, by their files. ``pipelines``: those
-    that this network is a part of. ``error``: how its load has failed."""
-
-    key: str
-    bindings: list[Binding] = field(default_factory=list)
-    marks: list[memoryview] = field(default_factory=list)
-    """Of the askers, as long as a load or its lanes may take the worker down."""
-    load: int = 0
-    has_begun: bool = False
-    is_complete: bool = False
-    session: Session | PipelineSession | None = None
-    error: BriskError | None = None
-    parts: dict[Path, _Entry] = field(default_factory=dict)
-    pipelines: list[_Entry] = field(default_factory=list)
-
-    @property
-    def is_needed(self) -> bool:
-        return bool(self.bindings or self.pipelines)
-
-    def begin(self) -> None:
-        """Load lane: note in every asker's memory that its load has begun."""
-        self.has_begun = True
-        for memory in list(self.marks):
-            mark.begin(memory)
-        for pipeline in list(self.pipelines):
-            pipeline.begin()
-
-
-@dataclass(frozen=True, slots=True)
-class _Assembly:
-    """A pipeline whose networks load; ``name`` and ``version`` are its first asker's."""
-
-    ticket: int
-    entry: _Entry
-    description: PipelineDescription
-    name: str
-    version: int
-    started_ns: int
-
-
 class SessionTable:
     """Sessions by the file they were loaded from, counted by their bindings."""
 
     def __init__(self, loader: Loader, trials: Trials) -> None:
         self._loader = loader
-        self._trials = trials
-        self._assemblies: list[_Assembly] = []
-        self._entries: dict[str, _Entry] = {}
+        self._assemblies = Assemblies(trials, loader)
+        self._entries: dict[str, SessionEntry] = {}
         self._bindings: dict[tuple[int, int], Binding] = {}
-        self._loading: dict[int, _Entry] = {}
+        self._loading: dict[int, SessionEntry] = {}
         self._tickets = 0
 
     def __len__(self) -> int:
@@ -165,7 +108,7 @@ class SessionTable:
                 binding.session = outcome.session
         if isinstance(outcome.session, PipelineSession):
             self.complete(LoadCompletion(outcome.ticket))
-        self._assemble()
+        self._assemblies.advance()
         return waiting
 
     def complete(self, completion: LoadCompletion) -> None:
@@ -176,7 +119,7 @@ class SessionTable:
             for memory in entry.marks:
                 mark.reset(memory)
             entry.marks.clear()
-            self._assemble()
+            self._assemblies.advance()
 
     def withdraw(self, peer: Peer, request: int) -> bool:
         """Take a request out of the backlog of a model that loads; False where it is in none."""
@@ -199,12 +142,12 @@ class SessionTable:
             if entry.bindings:
                 yield SessionUse(key, entry.session is not None, tuple(entry.bindings))
 
-    def _open(self, path: Path, job_class: str) -> _Entry:
+    def _open(self, path: Path, job_class: str) -> SessionEntry:
         """The entry of a model file, whose load starts, as urgently as asked, unless it has."""
-        key = _identity(str(path))
+        key = identity_of(str(path))
         entry = self._entries.get(key)
         if entry is None or entry.error is not None:
-            entry = self._entries[key] = _Entry(key)
+            entry = self._entries[key] = SessionEntry(key)
             stands_back = job_class != JobClass.REALTIME.value and self._serves_realtime()
             ticket = self._expect(entry)
             entry.load = self._loader.load(ticket, path, job_class, entry.begin, stands_back)
@@ -212,55 +155,33 @@ class SessionTable:
             self._loader.hurry(entry.load, job_class)
         return entry
 
-    def _open_pipeline(self, path: Path, model: LoadModel) -> _Entry:
+    def _open_pipeline(self, path: Path, model: LoadModel) -> SessionEntry:
         """The same for a pipeline, whose networks are shared with whoever else names them.
 
         It is another one when one of its networks has changed.
         """
         description = read_pipeline(path)
         files = dict.fromkeys(file for _, file in description.networks)
-        key = "".join([_identity(str(path)), *(_identity(str(file)) for file in files)])
+        key = "".join([identity_of(str(path)), *(identity_of(str(file)) for file in files)])
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = _Entry(key)
+            entry = self._entries[key] = SessionEntry(key)
             for file in files:
                 part = entry.parts[file] = self._open(file, model.job_class)
                 part.pipelines.append(entry)
                 if part.has_begun and not part.is_complete:
                     entry.begin()
             ticket, now_ns = self._expect(entry), time.monotonic_ns()
-            self._assemblies.append(
-                _Assembly(ticket, entry, description, model.name, model.version, now_ns)
+            self._assemblies.add(
+                Assembly(ticket, entry, description, model.name, model.version, now_ns)
             )
-            self._assemble()
         return entry
 
-    def _expect(self, entry: _Entry) -> int:
+    def _expect(self, entry: SessionEntry) -> int:
         """A ticket for the outcome of the entry's load."""
         self._tickets += 1
         self._loading[self._tickets] = entry
         return self._tickets
-
-    def _assemble(self) -> None:
-        """Have the pipelines tried whose networks are all there; fail those that miss one."""
-        for assembly in list(self._assemblies):
-            parts = assembly.entry.parts
-            sessions = {
-                path: part.session
-                for path, part in parts.items()
-                if isinstance(part.session, Session) and part.is_complete
-            }
-            if len(sessions) < len(parts) and not any(part.error for part in parts.values()):
-                continue
-            self._assemblies.remove(assembly)
-            try:
-                _check_parts(assembly)
-                labels = (assembly.name, str(assembly.version))
-                session = assemble(assembly.description, sessions, labels, assembly.started_ns)
-            except BriskError as error:
-                self._loader.tell(LoadOutcome(assembly.ticket, None, error))
-            else:
-                self._trials.add(assembly.ticket, session)
 
     def _forget(self, binding: Binding) -> None:
         if self._bindings.pop((binding.peer.number, binding.model.model), None) is None:
@@ -270,7 +191,7 @@ class SessionTable:
         binding.session = None
         self._drop_unless_needed(entry)
 
-    def _drop_unless_needed(self, entry: _Entry) -> None:
+    def _drop_unless_needed(self, entry: SessionEntry) -> None:
         """Free a session that nobody uses, and a pipeline's networks that no other one does."""
         if entry.is_needed:
             return
@@ -287,35 +208,8 @@ class SessionTable:
             self._drop_unless_needed(part)
         entry.parts.clear()
 
-    def _abandon(self, entry: _Entry) -> None:
+    def _abandon(self, entry: SessionEntry) -> None:
         """Forget a pipeline's load; an outcome that is on its way finds nobody."""
-        for assembly in [each for each in self._assemblies if each.entry is entry]:
-            self._assemblies.remove(assembly)
-            del self._loading[assembly.ticket]
         for ticket in [ticket for ticket, other in self._loading.items() if other is entry]:
-            if self._trials.drop(ticket):
+            if self._assemblies.drop(ticket):
                 del self._loading[ticket]
-
-
-def _check_parts(assembly: _Assembly) -> None:
-    """Raise the error of the first network that was not loaded, with its name in the pipeline."""
-    for words, path in assembly.description.networks:
-        error = assembly.entry.parts[path].error
-        if error is not None:
-            raise type(error)(f"{words}: {error}")
-
-
-def _identity(path: str) -> str:
-    """Path and state of the model file and of its neighbours, external data among them.
-
-    A changed file is another session.
-    """
-    directory = os.path.dirname(os.path.realpath(path))
-    try:
-        os.stat(path)
-        with os.scandir(directory) as entries:
-            files = sorted((entry.name, entry.stat()) for entry in entries if entry.is_file())
-    except (OSError, ValueError) as error:
-        raise InvalidModelError(f"model file {path!r} cannot be read: {error}") from error
-    state = [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in files]
-    return f"{os.path.realpath(path)}:{state}"

@@ -1,0 +1,61 @@
+"""A session's entry in the table: who uses it, how its load goes, what it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from brisk.errors import BriskError
+from brisk.runtime.pipeline_session import PipelineSession
+from brisk.runtime.session import Session
+from brisk.runtime.transport import Peer
+from brisk.wire import mark
+from brisk.wire.records import Infer, LoadModel
+
+
+@dataclass(slots=True, eq=False)
+class Binding:
+    """One peer's use of a session. ``backlog``: requests that came before it was ready.
+
+    ``answered``: how many of its requests were answered well.
+    """
+
+    peer: Peer
+    model: LoadModel
+    key: str
+    session: Session | PipelineSession | None = None
+    backlog: list[Infer] = field(default_factory=list)
+    answered: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class SessionEntry:
+    """``parts``: of a pipeline, the entries of its networks, by their files. ``pipelines``: those
+    that this network is a part of. ``error``: how its load has failed.
+
+    Used by the worker's main thread; only ``begin`` is called in the load lane.
+    """
+
+    key: str
+    bindings: list[Binding] = field(default_factory=list)
+    marks: list[memoryview] = field(default_factory=list)
+    """Of the askers, as long as a load or its lanes may take the worker down."""
+    load: int = 0
+    has_begun: bool = False
+    is_complete: bool = False
+    session: Session | PipelineSession | None = None
+    error: BriskError | None = None
+    parts: dict[Path, SessionEntry] = field(default_factory=dict)
+    pipelines: list[SessionEntry] = field(default_factory=list)
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self.bindings or self.pipelines)
+
+    def begin(self) -> None:
+        """Load lane: note in every asker's memory that its load has begun."""
+        self.has_begun = True
+        for memory in list(self.marks):
+            mark.begin(memory)
+        for pipeline in list(self.pipelines):
+            pipeline.begin()
