@@ -138,6 +138,7 @@ class RequestTable:
         request = job.payload
         timing_ns = (started_ns - job.arrival_ns, finished_ns - started_ns, started_ns)
         region, record = result(request, values, timing_ns)
+        answered_ns = self._clock_ns()  # before the peer can know of it
         try:
             self._transport.send(request.peer, record)
         except ProtocolError as error:
@@ -145,13 +146,13 @@ class RequestTable:
                 request.peer.arena.free(region)
             raise InternalError(f"the answer cannot be sent: {error}") from error
         request.binding.answered += 1
-        key = self._end(job)
+        key = self._end(job, answered_ns)
         if region is not None:
             self._held[key] = region
 
     def fail(self, job: RequestJob, error: Exception) -> None:
         """Answer a job that has left the queue."""
-        _, request = self._end(job)
+        _, request = self._end(job, self._clock_ns())
         if not isinstance(error, CancelledError):
             INCIDENTS.note(f"request of model '{job.payload.binding.model.name}': {error}")
         self._transport.send(job.payload.peer, failure(request, error))
@@ -172,9 +173,9 @@ class RequestTable:
         for key in [key for key in self._held if key[0] == peer.number]:
             del self._held[key]
 
-    def _end(self, job: RequestJob) -> tuple[int, int]:
+    def _end(self, job: RequestJob, answered_ns: int) -> tuple[int, int]:
         job.state = JobState.ENDED
-        trace_answer(job, self._clock_ns())
+        trace_answer(job, answered_ns)
         key = (job.payload.peer.number, job.payload.record.request)
         del self._jobs[key]
         self._pacing.ended(job)

@@ -70,13 +70,13 @@ def trace_run(jobs: Sequence[Job[Request]], frame: AnyFrame, started_ns: int) ->
     return cast(AnyFrame, TracedFrame(frame, ", ".join(requests), details))
 
 
-def trace_answer(job: Job[Request], now_ns: int) -> None:
-    """A request is answered, well or not."""
+def trace_answer(job: Job[Request], answered_ns: int) -> None:
+    """A request was answered, well or not, just after ``answered_ns``."""
     if SPANS.is_on:
         name, context = _names(job)
         model = job.payload.binding.model
         text = f"{model.name} {model.version}, {job.job_class.value}"
-        SPANS.add(REQUESTS, text, job.arrival_ns, now_ns, name, context)
+        SPANS.add(REQUESTS, text, job.arrival_ns, answered_ns, name, context)
 
 
 def _names(job: Job[Request]) -> tuple[str, str]:
