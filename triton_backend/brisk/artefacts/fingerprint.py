@@ -27,9 +27,7 @@ def machine_fingerprint(device: str, threads: int) -> dict[str, str]:
         "device": device,
         "python": platform.python_implementation(),
         "byte order": "little" if (1).to_bytes(2, "little") == b"\1\0" else "big",
-        "libraries": ", ".join(
-            f"{name} {_version(name)}" for name in ("torch", "numpy", "onnx", "ml_dtypes")
-        ),
+        "libraries": _libraries(),
         "brisk": brisk.__version__,
         "settings": ", ".join(
             f"{name}={os.environ[name]}"
@@ -45,6 +43,12 @@ def fingerprint_key(parts: dict[str, str]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
+@cache
+def _libraries() -> str:
+    names = ("torch", "numpy", "onnx", "ml_dtypes")
+    return ", ".join(f"{name} {_version(name)}" for name in names)
+
+
 def _version(name: str) -> str:
     try:
         return importlib.metadata.version(name)
@@ -52,6 +56,7 @@ def _version(name: str) -> str:
         return "?"
 
 
+@cache
 def _cpu() -> str:
     """Vendor, model and a digest of the instruction sets."""
     fields: dict[str, str] = {}

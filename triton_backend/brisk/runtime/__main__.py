@@ -65,9 +65,9 @@ def _allow_descriptors() -> None:
 
 def _import_once() -> None:
     """Everything a worker needs, so that forked workers share its pages."""
-    import torch  # noqa: F401
+    from brisk.runtime.ready import import_everything
 
-    import brisk.runtime.worker_process  # noqa: F401
+    import_everything()
 
 
 def _slots(

@@ -17,11 +17,10 @@ class BriskSerial(ColdEngine):
     name = "brisk serial"
 
     def import_libraries(self) -> None:
-        import torch  # noqa: F401
+        import brisk.execution.cold  # noqa: F401
+        from brisk.runtime.ready import import_everything
 
-        from brisk.solutions.catalogue import default_catalogue
-
-        default_catalogue()
+        import_everything()
 
     def start(self, model: Path, prepared: Path | None, inputs: Arrays, threads: int) -> Start:
         import torch
