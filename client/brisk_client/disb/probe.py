@@ -34,11 +34,15 @@ IDLE_EXIT_S = "0.2"
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One request; times of the monotonic clock. ``outputs``: the answer's bytes."""
+    """One request; times of the monotonic clock. ``outputs``: the answer's bytes.
+
+    ``queue_ns``: from its arrival in the worker to its first layer.
+    """
 
     submitted_ns: int
     started_ns: int
     answered_ns: int
+    queue_ns: int
     execution_ns: int
     outputs: bytes
 
@@ -111,7 +115,12 @@ def finish(submitted_ns: int, reply: _TimedReply) -> Timed:
     """Wait for an answer."""
     result = reply.wait()
     return Timed(
-        submitted_ns, result.started_ns, reply.answered_ns, result.execution_ns, reply.outputs
+        submitted_ns,
+        result.started_ns,
+        reply.answered_ns,
+        result.queue_ns,
+        result.execution_ns,
+        reply.outputs,
     )
 
 

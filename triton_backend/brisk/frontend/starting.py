@@ -119,7 +119,11 @@ def _start_if_absent(
 
 
 def _spawn(place: RuntimePlace) -> subprocess.Popen[bytes]:
-    """The runtime in a session of its own: it outlives this stub, and signals meant for it."""
+    """The runtime leaves this stub's process group by itself (``brisk.runtime``).
+
+    Not its session: with ``setsid`` it would get a scheduling group of its own, in which its
+    SCHED_IDLE work were idle only beside its own.
+    """
     package_root = str(Path(__file__).resolve().parents[2])
     search_path = os.environ.get("PYTHONPATH", "")
     environment = {
@@ -135,7 +139,6 @@ def _spawn(place: RuntimePlace) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=sys.__stderr__,
             env=environment,
-            start_new_session=True,
             cwd="/",
         )
     except OSError as error:

@@ -125,7 +125,6 @@ class TritonServer:
             stdout=output,
             stderr=subprocess.STDOUT,
             env=self._environment,
-            start_new_session=True,
         )
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:

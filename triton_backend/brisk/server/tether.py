@@ -2,8 +2,10 @@
 
     python tether.py PARENT COMMAND …
 
-The kernel sends SIGTERM when the thread that started this ends, however it ends. A script and
-not ``preexec_fn``, which is unsafe where other threads run.
+The kernel sends SIGTERM when the thread that started this ends, however it ends. The command leads
+a process group of its own, in its starter's session: a new session would be a scheduling group
+apart from the clients on this machine. A script and not ``preexec_fn``, which is unsafe where other
+threads run.
 """
 
 import ctypes
@@ -14,6 +16,7 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 if __name__ == "__main__":
+    os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     if os.getppid() == int(sys.argv[1]):  # else it ended before the call above
         os.execv(sys.argv[2], sys.argv[2:])
