@@ -79,6 +79,7 @@ def test_a_started_server_is_ready_and_leaves_nothing_when_it_stops(
     pid = server.pid
     assert server.is_ready()
     assert len(group_members(pid)) >= 2  # the server and a stub
+    assert os.getsid(pid) == os.getsid(0)  # so it is in this process's scheduling group
     assert regions()
     metrics = urllib.request.urlopen(f"http://{server.endpoints.metrics}/metrics", timeout=5)
     with metrics:

@@ -98,11 +98,11 @@ def test_preemption_must_be_short_and_independent_of_the_layers() -> None:
 
 
 def test_the_overlap_of_two_runs() -> None:
-    background = Timed(0, 100, 1000, 800, b"")
+    background = Timed(0, 100, 1000, 0, 800, b"")
     overlap = preemption._overlap_ns
-    assert overlap(Timed(0, 200, 0, 300, b""), background) == 300
-    assert overlap(Timed(0, 850, 0, 300, b""), background) == 50
-    assert overlap(Timed(0, 950, 0, 300, b""), background) == 0
+    assert overlap(Timed(0, 200, 0, 0, 300, b""), background) == 300
+    assert overlap(Timed(0, 850, 0, 0, 300, b""), background) == 50
+    assert overlap(Timed(0, 950, 0, 0, 300, b""), background) == 0
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -23,6 +23,7 @@ from brisk.doctor import (
     operators,
     protocol,
     scheduling,
+    scheduling_groups,
     shared_memory,
     spinning,
     threads,
@@ -127,6 +128,42 @@ def test_a_refused_scheduling_class_is_told(
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
     (found,) = scheduling.look(deployment(tmp_path))
     assert found.verdict is Verdict.ADVICE
+
+
+def test_a_scheduling_group_is_a_control_group_with_a_weight_or_else_a_session(
+    tmp_path: Path,
+) -> None:
+    switch = tmp_path / "sys" / "kernel" / "sched_autogroup_enabled"
+    switch.parent.mkdir(parents=True)
+    switch.write_text("1\n")
+    for process, groups in {
+        1: "0::/\n",
+        2: "1:cpu:/\n",
+        3: "4:cpu,cpuacct:/pod\n2:pids:/\n",
+    }.items():
+        (tmp_path / str(process)).mkdir()
+        (tmp_path / str(process) / "cgroup").write_text(groups)
+        (tmp_path / str(process) / "autogroup").write_text(f"/autogroup-{process} nice 0\n")
+    found = [scheduling_groups.scheduling_group(process, tmp_path) for process in (1, 2, 3)]
+    assert found == ["autogroup-1", "autogroup-2", "control group /pod"]
+    switch.write_text("0\n")
+    assert scheduling_groups.scheduling_group(2, tmp_path) == "the machine's only group"
+
+
+def test_a_server_and_a_runtime_in_different_scheduling_groups_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (found,) = scheduling_groups.look(deployment(tmp_path))
+    assert found == Finding("scheduling groups", Verdict.UNKNOWN, "no server runs here")
+    monkeypatch.setattr(scheduling_groups, "_runtime", lambda device: 7)
+    monkeypatch.setattr(scheduling_groups, "scheduling_group", lambda process: f"group {process}")
+    (found,) = scheduling_groups.look(deployment(tmp_path, server=6))
+    assert (found.verdict, found.found) == (
+        Verdict.ADVICE,
+        "the server is in group 6, the runtime in group 7",
+    )
+    (found,) = scheduling_groups.look(deployment(tmp_path, server=7))
+    assert found.verdict is Verdict.GOOD
 
 
 def test_a_cache_that_cannot_be_written_is_told(

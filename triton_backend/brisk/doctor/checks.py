@@ -14,6 +14,7 @@ CHECKS = (
     "threads",
     "spinning",
     "scheduling",
+    "scheduling_groups",
     "shared_memory",
     "descriptors",
     "cache",

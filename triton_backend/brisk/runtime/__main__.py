@@ -52,8 +52,8 @@ def leave_process_group() -> None:
     """Outlive the stub, and the signals that are meant for its group or its terminal.
 
     In its session, though: the kernel makes a scheduling group of each new one (autogroups), and
-    SCHED_IDLE counts only within a group. With the server and its stubs in another one, the
-    best-effort worker competed with them as an equal: waking them took up to 3 ms.
+    SCHED_IDLE counts only within a group: with the server and its stubs in another one, the
+    best-effort worker would compete with them as an equal.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with contextlib.suppress(PermissionError):  # it leads a session that its starter made

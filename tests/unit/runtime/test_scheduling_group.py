@@ -1,0 +1,62 @@
+"""A runtime stays in its starter's scheduling group, and out of reach of its signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk.wire.place import RuntimePlace
+from unit.runtime.runtime_process import (
+    background_worker_of,
+    describe,
+    infer,
+    opened,
+    processes_of,
+    submit,
+    supervisor_of,
+    worker_of,
+)
+
+AUTOGROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
+ROWS = np.ones((2, 4), np.float32)
+
+
+def test_both_workers_are_in_the_starters_session_and_in_a_process_group_of_their_own(
+    place: RuntimePlace, quick: Path
+) -> None:
+    with opened(place, describe(quick)) as connection:
+        submit(connection, ROWS, "besteffort")[1].output()
+        supervisor = supervisor_of(place)
+        for process in processes_of(place):
+            assert os.getsid(process) == os.getsid(0)
+            assert os.getpgid(process) == supervisor
+
+
+@pytest.mark.skipif(
+    not AUTOGROUPS.exists() or AUTOGROUPS.read_text().strip() != "1",
+    reason="this kernel makes no scheduling group of a session",
+)
+def test_idle_work_is_in_the_scheduling_group_of_what_it_gives_way_to(
+    place: RuntimePlace, quick: Path
+) -> None:
+    own = Path("/proc/self/autogroup").read_text()
+    with opened(place, describe(quick)) as connection:
+        submit(connection, ROWS, "besteffort")[1].output()
+        background = background_worker_of(place)
+        assert background is not None
+        assert os.sched_getscheduler(background) == os.SCHED_IDLE
+        assert Path(f"/proc/{background}/autogroup").read_text() == own
+
+
+def test_a_hang_up_of_the_terminal_does_not_end_a_runtime(
+    place: RuntimePlace, quick: Path
+) -> None:
+    with opened(place, describe(quick)) as connection:
+        worker = worker_of(place)
+        os.killpg(supervisor_of(place), signal.SIGHUP)
+        np.testing.assert_array_equal(infer(connection, ROWS), -ROWS)
+        assert worker_of(place) == worker
