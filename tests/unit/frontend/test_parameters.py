@@ -12,6 +12,7 @@ from brisk.frontend.parameters import (
     JOB_CLASSES,
     ONNXRUNTIME_PARAMETERS,
     parse_parameters,
+    request_agreement,
     request_class,
 )
 
@@ -84,6 +85,30 @@ def test_any_parameters_are_parsed_or_refused(values: dict[str, str]) -> None:
 def test_a_request_s_class_wins_over_the_entry_s() -> None:
     assert request_class({}, "besteffort") == "besteffort"
     assert request_class({"brisk_class": "realtime", "other": 3}, "normal") == "realtime"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({}, None),
+        ({"brisk_early_exit": True}, None),
+        ({"brisk_early_exit": "false"}, 1_000_000),
+        ({"brisk_early_exit": False, "brisk_accuracy": 0.9}, 1_000_000),
+        ({"brisk_accuracy": "0.995"}, 995_000),
+        ({"brisk_early_exit": "True", "brisk_accuracy": 1}, 1_000_000),
+    ],
+)
+def test_a_request_says_how_often_early_answers_must_be_the_model_s(
+    parameters: dict[str, object], expected: int | None
+) -> None:
+    assert request_class(parameters, "normal") == "normal"
+    assert request_agreement(parameters) == expected
+
+
+@pytest.mark.parametrize("value", [0, -0.5, 1.01, "nan", "high", True, None])
+def test_an_accuracy_that_is_no_share_is_refused(value: object) -> None:
+    with pytest.raises(InvalidRequestError, match="brisk_accuracy must be a number above 0"):
+        request_agreement({"brisk_accuracy": value})
 
 
 @pytest.mark.parametrize(

@@ -94,10 +94,15 @@ def executor_absence() -> str:
     return absence()
 
 
-def refusals(program: Program, problems: Sequence[Problem]) -> list[str | None]:
-    """By layer: None where it is part of a run of small layers, else why it is not."""
+def refusals(
+    program: Program, problems: Sequence[Problem], cuts: Collection[int] = ()
+) -> list[str | None]:
+    """By layer: None where it is part of a run of small layers, else why it is not.
+
+    ``cuts`` as in ``join_small_layers``.
+    """
     found: list[str | None] = [None] * len(problems)
-    drafts = _draft(program, problems, found)
+    drafts = _draft(program, problems, found, cuts)
     for draft in drafts:
         if not draft.is_worth_it:
             for place in draft.places:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -119,8 +119,10 @@ class ReusingSource(LayerSource):
     def load_warm(self, index: int) -> LoadedLayer:
         return self._source.load_warm(index)
 
-    def join(self, layers: Sequence[LoadedLayer]) -> JoinedLayers | None:
-        return self._source.join(layers)
+    def join(
+        self, layers: Sequence[LoadedLayer], cuts: Collection[int] = ()
+    ) -> JoinedLayers | None:
+        return self._source.join(layers, cuts)
 
     def _substitute(self, planned: LayerPlan, index: int, lane: str) -> LoadedLayer | None:
         problem = planned.problem

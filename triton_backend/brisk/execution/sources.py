@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -47,8 +47,13 @@ class LayerSource(ABC):
         """The layer with its warm solution. Raises BriskError."""
 
     @abstractmethod
-    def join(self, layers: Sequence[LoadedLayer]) -> JoinedLayers | None:
-        """The layers, all of them, with runs of small ones joined; None: nothing to join."""
+    def join(
+        self, layers: Sequence[LoadedLayer], cuts: Collection[int] = ()
+    ) -> JoinedLayers | None:
+        """The layers, all of them, with runs of small ones joined; None: nothing to join.
+
+        ``cuts`` as in ``join_small_layers``.
+        """
 
 
 class ModelSource(LayerSource):
@@ -99,9 +104,11 @@ class ModelSource(LayerSource):
     def load_warm(self, index: int) -> LoadedLayer:
         return load_layer(self._warm[index], self.frame, self._catalogue)
 
-    def join(self, layers: Sequence[LoadedLayer]) -> JoinedLayers | None:
+    def join(
+        self, layers: Sequence[LoadedLayer], cuts: Collection[int] = ()
+    ) -> JoinedLayers | None:
         problems = [planned.problem for planned in self._warm]
-        return join_small_layers(self.frame.program, problems, layers, self.frame.slots)
+        return join_small_layers(self.frame.program, problems, layers, self.frame.slots, cuts)
 
 
 class ArtefactSource(LayerSource):
@@ -157,19 +164,21 @@ class ArtefactSource(LayerSource):
                 self._give_up(error)
         return self._fallback().load_warm(index)
 
-    def join(self, layers: Sequence[LoadedLayer]) -> JoinedLayers | None:
+    def join(
+        self, layers: Sequence[LoadedLayer], cuts: Collection[int] = ()
+    ) -> JoinedLayers | None:
         if self.is_given_up:
-            return self._fallback().join(layers)
+            return self._fallback().join(layers, cuts)
         frame = self.frame
         problems = [self._problem(index) for index in range(len(frame.program.layers))]
         try:
-            for index, refusal in enumerate(refusals(frame.program, problems)):
+            for index, refusal in enumerate(refusals(frame.program, problems, cuts)):
                 if refusal is None:
                     self._artefact.verify_raw(index)
         except ArtefactError as error:
             self._give_up(error)
-            return self._fallback().join(layers)
-        return join_small_layers(frame.program, problems, layers, frame.slots)
+            return self._fallback().join(layers, cuts)
+        return join_small_layers(frame.program, problems, layers, frame.slots, cuts)
 
     def _load(self, index: int, lane: str, stolen: bool) -> LoadedLayer:
         artefact, add = self._artefact, self._recorder.add

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from brisk.execution.loading import LoadedLayer
 from brisk.execution.starting import StartingProgram
 
 
-def warm_up(starting: StartingProgram, may_go_on: Callable[[], bool]) -> bool:
+def warm_up(
+    starting: StartingProgram, may_go_on: Callable[[], bool], cuts: Collection[int] = ()
+) -> bool:
     """Load every warm solution that is not there, then give them all to new frames at once.
 
-    ``may_go_on`` is called before each layer and may block until there is time for it; False
-    ends the work. Returns whether new frames are warm. Raises BriskError where a solution fails
-    to load: the program then stays as it is.
+    Frames stop at ``cuts``, numbers of layers done. ``may_go_on`` is called before each layer and
+    may block until there is time for it; False ends the work. Returns whether new frames are
+    warm. Raises BriskError where a solution fails to load: the program then stays as it is.
     """
     table, source = starting.table, starting.source
     if not table.is_whole:
@@ -26,7 +28,7 @@ def warm_up(starting: StartingProgram, may_go_on: Callable[[], bool]) -> bool:
     if not may_go_on():
         return False
     whole = [warm.get(index, layer) for index, layer in enumerate(table.current())]
-    joined = source.join(whole)
+    joined = source.join(whole, cuts)
     if warm or joined is not None:
         table.switch(warm, joined)
     return True

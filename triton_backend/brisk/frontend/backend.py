@@ -16,7 +16,7 @@ from brisk.frontend.accounting import RequestAccount
 from brisk.frontend.completion import complete
 from brisk.frontend.connection import Connection
 from brisk.frontend.entry import Entry, find_model, read_entry
-from brisk.frontend.parameters import request_class
+from brisk.frontend.parameters import request_agreement, request_class
 from brisk.frontend.pipeline_signature import model_signature
 from brisk.frontend.promptness import EYES_OPEN_NS, WAIT_S, Promptness
 from brisk.frontend.publisher import Publisher, publishing_interval_s
@@ -112,6 +112,7 @@ class ModelInstance:
         entry, connection = self._entry, self._connection
         parameters = json.loads(request.parameters() or "{}")
         job_class = reply.job_class = request_class(parameters, entry.parameters.job_class)
+        agreement_ppm = request_agreement(parameters)
         timeout_us = request.timeout()
         deadline_ns = arrived_ns + timeout_us * 1000 if timeout_us else None
         inputs = read_inputs(request, entry.bfloat16_inputs)
@@ -125,8 +126,9 @@ class ModelInstance:
         except BaseException:
             connection.discard(staged)
             raise
-        context = _trace_context(request)
-        return connection.submit(staged, outputs, job_class, deadline_ns, reply, context)
+        return connection.submit(
+            staged, outputs, job_class, deadline_ns, reply, _trace_context(request), agreement_ppm
+        )
 
     def _log(self, level: str, text: str) -> None:
         write = {

@@ -80,10 +80,12 @@ class Connection:
         deadline_ns: int | None,
         reply: Reply,
         trace_context: str = "",
+        agreement_ppm: int | None = None,
     ) -> int:
         """Send a request, now or when a worker is there again; its number, for ``cancel``.
 
-        ``reply`` is called exactly once, whatever happens. ``trace_context`` is Triton's.
+        ``reply`` is called exactly once, whatever happens. ``trace_context`` is Triton's,
+        ``agreement_ppm`` as in ``Infer``.
         """
         number = next(self._numbers)
         record = Infer(
@@ -96,6 +98,7 @@ class Connection:
             staged.mark,
             False,
             trace_context,
+            agreement_ppm,
         )
         link = self._link(role_of(job_class))
         if link is None:

@@ -54,6 +54,10 @@ _KNOWN: Mapping[str, tuple[Callable[[str], Any], Any]] = {
 }
 """Parser and default by name; ``docs`` and messages are made from this table alone."""
 
+MILLION = 1_000_000
+_EARLY_EXIT, _ACCURACY = "brisk_early_exit", "brisk_accuracy"
+_REQUEST_PARAMETERS = ("brisk_class", _EARLY_EXIT, _ACCURACY)
+
 ONNXRUNTIME_PARAMETERS = frozenset(
     {
         "cudnn_conv_algo_search",
@@ -119,7 +123,7 @@ def _unknown(name: str) -> str:
 def request_class(parameters: Mapping[str, Any], default: str) -> str:
     """A request's class: its parameter ``brisk_class``, else the entry's.
 
-    Raises InvalidRequestError for another ``brisk_*`` parameter or an unknown class.
+    Raises InvalidRequestError for an unknown ``brisk_*`` parameter or class.
     """
     job_class = default
     for name, value in parameters.items():
@@ -130,8 +134,44 @@ def request_class(parameters: Mapping[str, Any], default: str) -> str:
                     f"not {value!r:.60}"
                 )
             job_class = value
-        elif name.startswith("brisk_"):
+        elif name.startswith("brisk_") and name not in _REQUEST_PARAMETERS:
             raise InvalidRequestError(
-                f"unknown request parameter '{name:.60}'; requests take brisk_class"
+                f"unknown request parameter '{name:.60}'; "
+                f"requests take {', '.join(_REQUEST_PARAMETERS)}"
             )
     return job_class
+
+
+def request_agreement(parameters: Mapping[str, Any]) -> int | None:
+    """How many of a million early answers must be the model's own; None where nothing is asked.
+
+    From ``brisk_early_exit`` (false: a million, no early answers) and ``brisk_accuracy``, the
+    least share. Raises InvalidRequestError for other values.
+    """
+    wanted: int | None = None
+    if _ACCURACY in parameters:
+        wanted = _share_ppm(parameters[_ACCURACY])
+    if _EARLY_EXIT in parameters:
+        text = str(parameters[_EARLY_EXIT]).lower()
+        if text not in ("true", "false"):
+            raise InvalidRequestError(
+                f"request parameter {_EARLY_EXIT} must be true or false, "
+                f"not {parameters[_EARLY_EXIT]!r:.60}"
+            )
+        if text == "false":
+            return MILLION
+    return wanted
+
+
+def _share_ppm(value: Any) -> int:
+    """``0.99`` or ``"0.99"`` in parts of a million."""
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        share = 0.0
+    if isinstance(value, bool) or not 0 < share <= 1:
+        raise InvalidRequestError(
+            f"request parameter {_ACCURACY} must be a number above 0 and at most 1, "
+            f"not {value!r:.60}"
+        )
+    return round(share * MILLION)

@@ -16,6 +16,9 @@ from brisk.frontend.promptness import Promptness
 from brisk.frontend.tensors import make_output
 from brisk.wire.records import Result
 
+EXIT_PARAMETER = "brisk_exit"
+"""Of a response: who answered, where a learned cache did; where the server has such parameters."""
+
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
@@ -104,7 +107,8 @@ class TritonReply(Reply):
                 [
                     make_output(output.name, output.datatype, output.shape, read(output))
                     for output in result.outputs
-                ]
+                ],
+                **_parameters(result),
             )
         except Exception as error:  # noqa: BLE001  # the request must be answered, whatever it is
             self._fail(error)
@@ -143,6 +147,13 @@ class TritonReply(Reply):
             self._sender.send(_failed(error), flags=_FINAL)
         except Exception as second:  # noqa: BLE001  # the receiver's thread must go on
             pb_utils.Logger.log_error(f"brisk: a response could not be sent: {error}; {second}")
+
+
+def _parameters(result: Result) -> dict[str, Any]:
+    """More arguments of a response: its parameters, which a Triton before 25.02 has not."""
+    if not result.exits or not hasattr(pb_utils.InferenceResponse, "parameters"):
+        return {}
+    return {"parameters": {EXIT_PARAMETER: result.exits}}
 
 
 def _copying(read: OutputReader) -> OutputReader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from brisk.errors import BriskError, InternalError
 from brisk.runtime.batch import Request
@@ -11,6 +11,7 @@ from brisk.solutions.base import Value
 from brisk.wire.records import Failure, LoadFailed, Region, Result
 
 MAX_MESSAGE_CHARACTERS = 4096
+MAX_EXITS_CHARACTERS = 1000
 
 
 def load_failed(model: int, error: BriskError) -> LoadFailed:
@@ -25,12 +26,24 @@ def failure(request: int, error: Exception) -> Failure:
 
 
 def result(
-    request: Request, values: Mapping[str, Value], timing_ns: tuple[int, int, int]
+    request: Request,
+    values: Mapping[str, Value],
+    timing_ns: tuple[int, int, int],
+    answerers: Sequence[str] = (),
 ) -> tuple[Region | None, Result]:
     """The values in the peer's arena, and the region to free when it has read them.
 
-    ``timing_ns``: time queued, time executing, and when that began. Raises as ``write_tensors``
-    does.
+    ``timing_ns``: time queued, time executing, and when that began. ``answerers``: who answered
+    each row, where exits did. Raises as ``write_tensors`` does.
     """
     region, records = write_tensors(values, request.peer.arena)
-    return region, Result(request.record.request, records, *timing_ns)
+    return region, Result(request.record.request, records, *timing_ns, exits_in_words(answerers))
+
+
+def exits_in_words(answerers: Sequence[str]) -> str:
+    """One name for all rows, else one for each; cut to a bounded length."""
+    names = answerers[:1] if len(set(answerers)) == 1 else answerers
+    text = ", ".join(names)
+    if len(text) <= MAX_EXITS_CHARACTERS:
+        return text
+    return text[:MAX_EXITS_CHARACTERS].rsplit(", ", 1)[0] + ", …"

@@ -90,6 +90,8 @@ class Background(Pacing):
         self._held_since_ns = None
 
     def finished(self, run: Run, now_ns: int) -> None:
+        if run.has_early_answers:
+            return
         run.profile.learn_layers(run.layers_ns)
         run.profile.learn_run(sum(run.layers_ns), beside=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TypeAlias
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from brisk.errors import InternalError
 from brisk.execution import Frame
+from brisk.exits.serving import ExitingFrame
 from brisk.runtime.pipeline_frame import PipelineFrame
 from brisk.runtime.pipeline_session import PipelineSession
 from brisk.runtime.session import Session
@@ -43,12 +45,12 @@ Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 class Run:
     """``rows`` is each job's share of the batch dimension; ``shapes`` are the inputs', joined.
 
-    ``layers_ns``: what each layer took that is done.
+    ``early``: the frame, where caches may answer. ``layers_ns``: of each layer that is done.
     """
 
     jobs: list[RequestJob]
     rows: list[int]
-    frame: Frame | PipelineFrame
+    frame: Frame | ExitingFrame | PipelineFrame
     started_ns: int
     session: Session | PipelineSession
     shapes: Shapes
@@ -56,6 +58,10 @@ class Run:
     profile: RunProfile
     is_disturbed: bool
     """Parked, or begun while the session was loading: its time says nothing about threads."""
+    early: ExitingFrame | None = None
+    inputs: Mapping[str, Value] = field(default_factory=dict)
+    audited_inputs: Mapping[str, Value] | None = None
+    """Copies, where the run's early answers are to be compared with the whole model's."""
     layers_ns: list[int] = field(default_factory=list)
 
     @property
@@ -80,9 +86,40 @@ class Run:
 
     def learn(self, finished_ns: int) -> None:
         """It is finished: what it took says how many threads it should have."""
-        if not self.is_disturbed:
+        if not self.is_disturbed and not self.has_early_answers:
             duration_ns = finished_ns - self.started_ns
             self.session.threads.learn(self.shapes, self.chosen_threads, duration_ns)
+
+    @property
+    def has_early_answers(self) -> bool:
+        """Whether a cache has answered a row of it."""
+        return self.early is not None and self.early.has_early_answers
+
+    def answered_jobs(self) -> list[tuple[RequestJob, Mapping[str, Value], list[str]]]:
+        """Jobs of several whose rows are all answered while others' are not.
+
+        With the answers, and who answered each row.
+        """
+        early = self.early
+        if early is None or len(self.jobs) == 1 or not early.take_answers():
+            return []
+        found: list[tuple[RequestJob, Mapping[str, Value], list[str]]] = []
+        for job, rows in zip(self.jobs, self._rows_by_job(), strict=True):
+            values = early.answer_of(rows) if job.state is JobState.RUNNING else None
+            if values is not None:
+                found.append((job, values, early.answerers(rows)))
+        return found
+
+    def answerers(self) -> list[list[str]]:
+        """Who answered each row, by jobs; nothing where it was the model alone."""
+        if self.early is None or not self.early.has_early_answers:
+            return [[] for _ in self.jobs]
+        return [self.early.answerers(rows) for rows in self._rows_by_job()]
+
+    def _rows_by_job(self) -> list[range]:
+        """Which of the run's rows are each job's."""
+        ends = list(accumulate(self.rows))
+        return [range(end - rows, end) for end, rows in zip(ends, self.rows, strict=True)]
 
     def _live(self) -> list[RequestJob]:
         return [job for job in self.jobs if job.state is JobState.RUNNING]
@@ -105,7 +142,7 @@ def can_join(first: Request, other: Request, rows: int) -> bool:
     """Whether ``other`` fits behind ``rows`` rows that started with ``first``.
 
     Same session and class, inputs of the same names, datatypes and row shapes, the same outputs
-    wanted, and no more rows than the model takes.
+    and agreement wanted, and no more rows than the model takes.
     """
     model = first.binding.model
     return (
@@ -115,6 +152,7 @@ def can_join(first: Request, other: Request, rows: int) -> bool:
         and rows > 0
         and 0 < batch_rows(other) <= model.max_batch_size - rows
         and first.record.outputs == other.record.outputs
+        and first.record.agreement_ppm == other.record.agreement_ppm
         and _row_signature(first.record) == _row_signature(other.record)
     )
 
@@ -135,16 +173,19 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
     joined = inputs[0] if len(jobs) == 1 else _join(inputs)
     rows = [batch_rows(job.payload) for job in jobs]
     shapes = tuple(tuple(getattr(value, "shape", ())) for value in joined.values())
+    frame = _start(session, joined, jobs)
     return Run(
         jobs,
         rows,
-        trace_run(jobs, _start(session, joined, jobs), started_ns),
+        trace_run(jobs, frame, started_ns),
         started_ns,
         session,
         shapes,
         session.threads.choose(shapes),
         _profile(session, profiles, profile_key(first, shapes)),
         is_disturbed=session.is_loading,
+        early=frame if isinstance(frame, ExitingFrame) else None,
+        inputs=joined,
     )
 
 
@@ -157,13 +198,15 @@ def _profile(
 
 def _start(
     session: Session | PipelineSession, inputs: Mapping[str, Value], jobs: Sequence[RequestJob]
-) -> Frame | PipelineFrame:
+) -> Frame | ExitingFrame | PipelineFrame:
     """A frame for all ``jobs``; a pipeline is planned for the one that is due first."""
-    outputs = jobs[0].payload.record.outputs
+    record = jobs[0].payload.record
+    outputs = record.outputs
     if isinstance(session, PipelineSession):
         due_ns = min(session.due_ns(job.arrival_ns, job.deadline_ns) for job in jobs)
         return session.start(inputs, outputs, due_ns)
-    return session.start(inputs, outputs)
+    ppm = record.agreement_ppm
+    return session.start(inputs, outputs, None if ppm is None else ppm / 1e6)
 
 
 def _read_inputs(request: Request) -> dict[str, Value]:

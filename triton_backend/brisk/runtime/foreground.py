@@ -92,8 +92,11 @@ class Foreground(Pacing):
         return None
 
     def finished(self, run: Run, now_ns: int) -> None:
-        """A run is beside best-effort work if a layer of it began meanwhile, or outlasted it."""
-        if run.is_disturbed:
+        """A run is beside best-effort work if a layer of it began meanwhile, or outlasted it.
+
+        Profiles are of the whole model: what an exit saved is not known before.
+        """
+        if run.is_disturbed or run.has_early_answers:
             return
         beside = False
         if run.job_class is JobClass.REALTIME:

@@ -5,15 +5,23 @@ from __future__ import annotations
 import os
 
 from brisk.errors import InvalidModelError
+from brisk.exits.artefact import SUFFIX as CACHES
 
 
 def identity_of(path: str) -> str:
-    """Path and state of the model file and of its neighbours, external data among them."""
+    """Path and state of the model file and of its neighbours, external data among them.
+
+    Learned caches are left out: they change under a session and are checked against the model.
+    """
     directory = os.path.dirname(os.path.realpath(path))
     try:
         os.stat(path)
         with os.scandir(directory) as entries:
-            files = sorted((entry.name, entry.stat()) for entry in entries if entry.is_file())
+            files = sorted(
+                (entry.name, entry.stat())
+                for entry in entries
+                if entry.is_file() and not entry.name.endswith(CACHES)
+            )
     except (OSError, ValueError) as error:
         raise InvalidModelError(f"model file {path!r} cannot be read: {error}") from error
     state = [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in files]

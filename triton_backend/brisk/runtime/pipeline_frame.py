@@ -15,10 +15,14 @@ import torch
 
 from brisk.errors import BriskError, InternalError
 from brisk.execution import Frame
+from brisk.exits.serving import ExitingFrame
 from brisk.pipelines import NodeDescription, Source
 from brisk.planning import HitRate, LatencyProfile, Query
 from brisk.runtime.session import Session
 from brisk.solutions.base import Value
+
+WHOLE_MODEL = 1.0
+"""The agreement asked of networks: their learned caches answer nothing within a pipeline."""
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -85,12 +89,12 @@ class NetworkRun:
         self._threads = network.session.threads.choose(self._shapes)
         self._spent_ns = 0
         try:
-            self._frame = network.session.start(inputs, outputs)
+            self._frame = network.session.start(inputs, outputs, WHOLE_MODEL)
         except BriskError as error:
             raise _named(network, error) from error
 
     @property
-    def frame(self) -> Frame:
+    def frame(self) -> Frame | ExitingFrame:
         return self._frame
 
     def step(self) -> bool:

@@ -5,7 +5,7 @@ Used by the worker's main thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from brisk import telemetry
 from brisk.errors import (
@@ -128,16 +128,21 @@ class RequestTable:
         self.fail(job, UnavailableError(f"the request's time-out ran out after {spent_ms:.1f} ms"))
 
     def succeed(
-        self, job: RequestJob, values: Mapping[str, Value], started_ns: int, finished_ns: int
+        self,
+        job: RequestJob,
+        values: Mapping[str, Value],
+        started_ns: int,
+        finished_ns: int,
+        answerers: Sequence[str] = (),
     ) -> None:
-        """Answer a running job.
+        """Answer a running job. ``answerers``: who did so, by rows, where exits did.
 
         Raises as ``write_tensors`` does, and InternalError where the answer has more outputs than
         a record holds; the job is unanswered then.
         """
         request = job.payload
         timing_ns = (started_ns - job.arrival_ns, finished_ns - started_ns, started_ns)
-        region, record = result(request, values, timing_ns)
+        region, record = result(request, values, timing_ns, answerers)
         answered_ns = self._clock_ns()  # before the peer can know of it
         try:
             self._transport.send(request.peer, record)

@@ -16,7 +16,9 @@ from brisk.execution.artefact import find_artefact
 from brisk.execution.lanes import Lanes, executor_threads
 from brisk.execution.starting import StartingProgram, start_program
 from brisk.execution.threads import ThreadChoice
+from brisk.exits.serving import ExitingFrame
 from brisk.graph.program import Container, Program, Variable
+from brisk.runtime.early_exits import SessionCaches
 from brisk.solutions.base import Value
 from brisk.wire.datatypes import BY_ELEMENT_NAME
 
@@ -35,6 +37,7 @@ class Session:
     load_ns: int
     summary: str
     threads: ThreadChoice
+    caches: SessionCaches
 
     @property
     def loaded(self) -> LoadedProgram:
@@ -45,9 +48,20 @@ class Session:
         """Whether lanes still load layers of it."""
         return self.starting.table.is_loading
 
-    def start(self, inputs: Mapping[str, Value], requested: Sequence[str]) -> Frame:
-        """A new frame. Raises InvalidRequestError where the inputs do not fit the model."""
-        return Frame(self.loaded, self._with_scalars(inputs), requested)
+    def start(
+        self,
+        inputs: Mapping[str, Value],
+        requested: Sequence[str],
+        agreement: float | None = None,
+    ) -> Frame | ExitingFrame:
+        """A new frame. Raises InvalidRequestError where the inputs do not fit the model.
+
+        ``agreement``: share of early answers that must be the model's own; None for what its
+        caches promise, 1 for none early.
+        """
+        values = self._with_scalars(inputs)
+        early = self.caches.start(self.loaded, values, requested, agreement)
+        return early or Frame(self.loaded, values, requested)
 
     def threads_for(self, chosen: int) -> int:
         """``chosen`` threads, or as many as the loading lanes leave."""
@@ -100,6 +114,7 @@ def load_session(
         load_ns,
         _summary(starting, program, load_ns),
         ThreadChoice(threads),
+        SessionCaches(path),
     )
 
 

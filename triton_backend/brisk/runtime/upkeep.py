@@ -1,4 +1,5 @@
-"""What becomes of a session after it can run: warm kernels between requests, then its artefact.
+"""What becomes of a session after it can run: warm kernels between requests, its learned caches,
+then its artefact.
 
 Solutions that a start passes over are loaded when the worker has nothing to run, and a session's
 new frames get them all at once (PASK VI, NNV12 3.5).
@@ -71,10 +72,13 @@ class Upkeep:
         loaded()
         report_start(session)
         make_private()
+        caches = session.caches.read(session.loaded)
+        cuts = () if caches is None else caches.cascade.cuts
         try:
-            warm_up(starting, lambda: self._may_go_on(table))
+            warm_up(starting, lambda: self._may_go_on(table), cuts)
         except BriskError as error:
             say(f"{session.path}: kept on the solutions it started with: {error}")
+        session.caches.served = caches
         if self._builder is not None and starting.wants_artefact:
             self._builder.build_later(session.path)
 

@@ -16,6 +16,7 @@ from brisk import telemetry
 from brisk.errors import BriskError, InternalError, ProtocolError
 from brisk.execution.device import Device, StreamPriority
 from brisk.execution.host_queue import HostQueue
+from brisk.runtime.audits import Audits
 from brisk.runtime.batch import RequestJob, Run, begin_run, split_results
 from brisk.runtime.gate import RECHECK_S
 from brisk.runtime.loader import Loader
@@ -87,6 +88,7 @@ class Worker:
             transport, ordering, settings.max_waiting, pacing, profiles, clock_ns
         )
         self._turns = Turns(self._requests.queue, ordering, profiles, clock_ns)
+        self._audits = Audits(clock_ns)
         self._runs: list[Run] = []
         """The last one runs; those before it are parked, each for a more urgent one."""
         self._is_held = False
@@ -130,6 +132,9 @@ class Worker:
             self._pacing.pauses()
             if self._runs:
                 self._resume(self._runs[-1])
+        if not self._runs and self._audits.may_go_on(self._turns.following()):
+            with self._queues[JobClass.BESTEFFORT].issuing():
+                self._audits.advance()
         self._loader.upkeep.is_serving = bool(self._runs)
 
     def _resume(self, run: Run) -> None:
@@ -151,7 +156,7 @@ class Worker:
         """How long ``poll`` may wait."""
         if self._is_held:
             return RECHECK_S
-        if self._runs or self._trials.is_busy or len(self._turns):
+        if self._runs or self._trials.is_busy or len(self._turns) or len(self._audits):
             return 0.0
         if self._transport.peer_count:
             return PARENT_CHECK_INTERVAL_NS / 1e9
@@ -181,6 +186,7 @@ class Worker:
         try:
             with self._queues[jobs[0].job_class].issuing():
                 run = begin_run(jobs, self._profiles, now_ns)
+                self._audits.sample(run)
         except Exception as error:  # noqa: BLE001  # the worker must outlive any request
             self._fail(jobs, error)
             return None
@@ -201,6 +207,7 @@ class Worker:
         try:
             with queue.issuing():
                 if not run.frame.is_finished and not self._compute(run, queue, now_ns):
+                    self._answer_leaving(run)
                     return False
                 if not queue.is_done():
                     return False
@@ -228,14 +235,20 @@ class Worker:
             now_ns = done_ns
         return False
 
+    def _answer_leaving(self, run: Run) -> None:
+        """Answer the jobs of a batch whose rows have all left it; the others go on."""
+        for job, values, answerers in run.answered_jobs():
+            self._requests.succeed(job, values, run.started_ns, self._clock_ns(), answerers)
+
     def _answer(self, run: Run) -> None:
         finished_ns = self._clock_ns()
         self._pacing.finished(run, finished_ns)
         shares = split_results(run, run.frame.results())
-        for job, share in zip(run.jobs, shares, strict=True):
+        for job, share, answerers in zip(run.jobs, shares, run.answerers(), strict=True):
             if job.state is JobState.RUNNING:
-                self._requests.succeed(job, share, run.started_ns, finished_ns)
+                self._requests.succeed(job, share, run.started_ns, finished_ns, answerers)
         run.learn(finished_ns)
+        self._audits.note(run)
 
     def _fail(self, jobs: list[RequestJob], error: Exception) -> None:
         """Answer a job alone; jobs that were joined are tried again, each on its own.

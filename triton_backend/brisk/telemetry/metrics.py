@@ -106,6 +106,24 @@ LOADED_LAYERS = Metric(
     "Layers loaded in cold starts, by the lane they belong to or stolen from it by another",
     ("by",),
 )
+EARLY_ANSWERS = Metric(
+    "brisk_early_answers_total",
+    Kind.COUNTER,
+    "Rows of requests that a learned cache answered, by its exit",
+    (*MODEL_LABELS, "exit"),
+)
+AUDITED_ANSWERS = Metric(
+    "brisk_audited_answers_total",
+    Kind.COUNTER,
+    "Early answers that were compared with the whole model's: it agrees, or differs",
+    (*MODEL_LABELS, "exit", "verdict"),
+)
+SWITCHED_OFF_EXITS = Metric(
+    "brisk_switched_off_exits_total",
+    Kind.COUNTER,
+    "Exits that answer no more, because the audit found their promise broken",
+    (*MODEL_LABELS, "exit"),
+)
 PREEMPTIONS = Metric(
     "brisk_preemptions_total",
     Kind.COUNTER,
@@ -178,6 +196,9 @@ METRICS: dict[str, Metric] = {
         STARTS,
         START_SECONDS,
         LOADED_LAYERS,
+        EARLY_ANSWERS,
+        AUDITED_ANSWERS,
+        SWITCHED_OFF_EXITS,
         PREEMPTIONS,
         PREEMPTION_SECONDS,
         SHED,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,8 @@ class Infer:
     ``outputs``: names wanted, in order; the worker sends no others.
     ``is_replay``: an earlier worker had it; it waits again whatever the queue's bound is.
     ``trace_context``: Triton's, where it traces the request; else empty.
+    ``agreement_ppm``: of a million early answers of learned caches, how many must be the model's
+    own; None: as promised, a million: no early answers.
     """
 
     request: int
@@ -133,6 +135,7 @@ class Infer:
     mark: Region
     is_replay: bool
     trace_context: str = ""
+    agreement_ppm: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,8 @@ class Result:
     """The answer. Its regions stay the frontend's to read until it sends Release.
 
     ``started_ns``: when it was taken up for its first layer, a time of the monotonic clock,
-    which all processes of a machine share.
+    which all processes of a machine share. ``exits``: who answered, row by row, where a learned
+    cache answered any of them; else empty.
     """
 
     request: int
@@ -155,6 +159,7 @@ class Result:
     queue_ns: int
     execution_ns: int
     started_ns: int
+    exits: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,16 @@ class ExitingFrame:
         return self._frame.layers_done
 
     @property
+    def position(self) -> int:
+        """As ``Frame.position``."""
+        return self._frame.position
+
+    @property
+    def upcoming(self) -> str:
+        """As ``Frame.upcoming``."""
+        return self._frame.upcoming if self._rows else ""
+
+    @property
     def is_finished(self) -> bool:
         """Whether all rows are answered."""
         return not self._rows
@@ -103,9 +113,23 @@ class ExitingFrame:
         """All rows answered so far."""
         return self._answers
 
+    @property
+    def cascade(self) -> Cascade:
+        """The version that answers."""
+        return self._cascade
+
     def exit_name(self, exit_index: int | None) -> str:
         """What ``brisk caches show`` calls it; ``model`` for the base model itself."""
         return "model" if exit_index is None else self._cascade.exits[exit_index].name
+
+    def answerers(self, rows: Sequence[int]) -> list[str]:
+        """Who answered each of ``rows``, by name. Precondition: they are answered."""
+        names = {
+            row: self.exit_name(answer.exit_index)
+            for answer in self._answers
+            for row in answer.rows
+        }
+        return [names[row] for row in rows]
 
     @property
     def has_early_answers(self) -> bool:

@@ -1,0 +1,159 @@
+"""Learned caches through a real Triton: answered early, opted out of, ignored, switched off."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import running_server
+from entries import write_entry
+from tritonclient import http
+from tritonclient.utils import InferenceServerException
+
+from brisk.execution import run_serially
+from brisk.exits.artefact import caches_file, digest_of, write_cascade
+from brisk.exits.building import empty_look_up
+from brisk.exits.cascade import Cascade
+from brisk.server.launch import TritonServer
+from brisk.server.locate import ServerInstallation
+from unit.exits.cascades import CLASSES, SIDE, hidden_at, images, network, served
+
+pytestmark = pytest.mark.server
+
+CONFIG = (
+    'backend: "brisk" max_batch_size: 8 '
+    f'input [ {{ name: "image" data_type: TYPE_FP32 dims: [ 3, {SIDE}, {SIDE} ] }} ] '
+    f'output [ {{ name: "scores" data_type: TYPE_FP32 dims: [ {CLASSES} ] }}, '
+    '{ name: "label" data_type: TYPE_INT64 dims: [ 1 ] reshape: { shape: [ ] } } ] '
+)
+
+
+def eager(digest: str) -> Cascade:
+    """An exit that answers everything, and of course hardly ever as the model would.
+
+    At 0.98 and more nothing is answered early.
+    """
+    cascade = served(exits=(1,)).cascade
+    torch.manual_seed(5)
+    (exit_,) = cascade.exits
+    look_up = empty_look_up(exit_.variant, exit_.shape, CLASSES)
+    level = dataclasses.replace(cascade.levels[0], thresholds=(1e-9,))
+    strict = dataclasses.replace(cascade.levels[1], thresholds=(math.inf,))
+    return dataclasses.replace(
+        cascade,
+        model_digest=digest,
+        exits=(dataclasses.replace(exit_, network=look_up),),
+        levels=(level, strict),
+        synchronous=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation, backends: Path
+) -> Iterator[TritonServer]:
+    repository = tmp_path_factory.mktemp("early_exits")
+    for name in ("eager", "audited", "damaged", "stale"):
+        file = write_entry(repository, name, network(), CONFIG) / "1" / "model.onnx"
+        digest = "another" if name == "stale" else digest_of(file)
+        write_cascade(caches_file(file), eager(digest))
+        if name == "damaged":
+            data = bytearray(caches_file(file).read_bytes())
+            data[-40] ^= 1
+            caches_file(file).write_bytes(data)
+    with running_server(installation, repository, backends, repository / "log") as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: TritonServer) -> Iterator[http.InferenceServerClient]:
+    with http.InferenceServerClient(server.endpoints.http) as made:
+        yield made
+
+
+def ask(
+    client: http.InferenceServerClient, model: str, inputs: torch.Tensor, **parameters: object
+) -> np.ndarray:
+    image = http.InferInput("image", list(inputs.shape), "FP32")
+    image.set_data_from_numpy(inputs.numpy())
+    answer = client.infer(model, [image], parameters=parameters or None)
+    scores, label = answer.as_numpy("scores"), answer.as_numpy("label")
+    assert label.reshape(-1).tolist() == scores.argmax(1).tolist()
+    return scores
+
+
+def by_the_model(inputs: torch.Tensor) -> np.ndarray:
+    return run_serially(served(exits=(1,)).whole, {"image": inputs})["scores"].numpy()  # type: ignore[union-attr]
+
+
+def by_the_exit(inputs: torch.Tensor) -> np.ndarray:
+    cascade = eager("")
+    (exit_,) = cascade.exits
+    hidden = hidden_at(served(exits=(1,)).whole, exit_.point.position, exit_.point.value, inputs)
+    return exit_.network(hidden)[0].numpy()
+
+
+def same(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    return np.allclose(ours, theirs, rtol=1e-2, atol=1e-3)
+
+
+def wait_for_caches(client: http.InferenceServerClient, model: str) -> None:
+    """They are loaded behind the model itself."""
+    deadline_s = time.monotonic() + 30
+    while not same(ask(client, model, images(1)), by_the_exit(images(1))):
+        assert time.monotonic() < deadline_s, "the caches never answered"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8])
+def test_easy_inputs_are_answered_by_the_exit_unless_the_request_opts_out(
+    client: http.InferenceServerClient, rows: int
+) -> None:
+    wait_for_caches(client, "eager")
+    inputs = images(rows, seed=rows)
+    off = ask(client, "eager", inputs, brisk_early_exit=False)
+    assert same(off, by_the_model(inputs))
+    assert not same(off, by_the_exit(inputs))
+    assert same(ask(client, "eager", inputs, brisk_accuracy="0.98"), by_the_model(inputs))
+    assert same(ask(client, "eager", inputs, brisk_accuracy="0.9"), by_the_exit(inputs))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"brisk_early_exit": "maybe"}, "brisk_early_exit must be true or false"),
+        ({"brisk_accuracy": "1.5"}, "brisk_accuracy must be a number above 0 and at most 1"),
+        ({"brisk_accuracy": "high"}, "brisk_accuracy must be a number above 0 and at most 1"),
+    ],
+)
+def test_a_wrong_parameter_is_refused(
+    client: http.InferenceServerClient, parameters: dict[str, object], text: str
+) -> None:
+    with pytest.raises(InferenceServerException, match=text):
+        ask(client, "eager", images(1), **parameters)
+
+
+@pytest.mark.parametrize("model", ["damaged", "stale"])
+def test_caches_that_do_not_fit_are_ignored_and_the_model_served(
+    client: http.InferenceServerClient, model: str
+) -> None:
+    wait_for_caches(client, "eager")  # all models were loaded before any caches
+    for seed in range(5):
+        inputs = images(2, seed=seed)
+        assert same(ask(client, model, inputs), by_the_model(inputs))
+
+
+def test_the_audit_switches_off_an_exit_that_breaks_its_promise(
+    client: http.InferenceServerClient,
+) -> None:
+    wait_for_caches(client, "audited")
+    inputs = images(8, seed=11)
+    deadline_s = time.monotonic() + 60
+    while not same(ask(client, "audited", inputs), by_the_model(inputs)):
+        assert time.monotonic() < deadline_s, "the exit was never switched off"

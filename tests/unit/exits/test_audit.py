@@ -1,0 +1,49 @@
+"""The audit: a broken promise is noticed, a kept one is left alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from brisk.exits.audit import STATED_AUDITS, CascadeAudit, ExitAudit, expected_audits
+
+
+def audits_until_off(agreement: float, promise: float, seed: int, most: int) -> int | None:
+    random = np.random.default_rng(seed)
+    audit = ExitAudit(promise)
+    for count in range(1, most + 1):
+        if audit.note(bool(random.random() < agreement)):
+            return count
+    return None
+
+
+@pytest.mark.parametrize("promise", [0.95, 0.97, 0.99])
+def test_ten_points_less_are_noticed_within_the_stated_number(promise: float) -> None:
+    counts = [audits_until_off(promise - 0.1, promise, seed, STATED_AUDITS) for seed in range(300)]
+    assert None not in counts
+    found = [count for count in counts if count is not None]
+    assert np.mean(found) == pytest.approx(expected_audits(promise, promise - 0.1), rel=0.35)
+
+
+@pytest.mark.parametrize("promise", [0.95, 0.97, 0.99])
+def test_an_exit_that_just_keeps_its_promise_stays_on_for_long(promise: float) -> None:
+    """On average 1,000 audited answers at the soonest; here, within 250, rarely at all."""
+    off = sum(audits_until_off(promise, promise, seed, 250) is not None for seed in range(200))
+    assert off <= 200 * 250 / 1000
+
+
+def test_an_exit_that_breaks_after_long_service_is_noticed_as_soon() -> None:
+    audit = ExitAudit(0.97)
+    for _ in range(10_000):
+        assert not audit.note(True)
+    random = np.random.default_rng(0)
+    assert any(audit.note(bool(random.random() < 0.87)) for _ in range(STATED_AUDITS))
+
+
+def test_only_the_broken_exit_is_switched_off_and_only_once() -> None:
+    audit = CascadeAudit(0.97)
+    assert sum(audit.note(1, False) for _ in range(20)) == 1
+    for _ in range(20):
+        audit.note(0, True)
+    assert audit.switched_off == {1}
+    assert audit.exits[0].live_lower_bound(0.95) == pytest.approx(0.05 ** (1 / 20))
