@@ -112,7 +112,7 @@ class Run:
 
     def answerers(self) -> list[list[str]]:
         """Who answered each row, by jobs; nothing where it was the model alone."""
-        if self.early is None or not self.early.has_early_answers:
+        if self.early is None:
             return [[] for _ in self.jobs]
         return [self.early.answerers(rows) for rows in self._rows_by_job()]
 

@@ -123,13 +123,14 @@ class ExitingFrame:
         return "model" if exit_index is None else self._cascade.exits[exit_index].name
 
     def answerers(self, rows: Sequence[int]) -> list[str]:
-        """Who answered each of ``rows``, by name. Precondition: they are answered."""
-        names = {
-            row: self.exit_name(answer.exit_index)
-            for answer in self._answers
-            for row in answer.rows
-        }
-        return [names[row] for row in rows]
+        """Who answered each of ``rows``, by name; nothing where it was the model alone.
+
+        Precondition: they are answered.
+        """
+        exits = {row: answer.exit_index for answer in self._answers for row in answer.rows}
+        if all(exits[row] is None for row in rows):
+            return []
+        return [self.exit_name(exits[row]) for row in rows]
 
     @property
     def has_early_answers(self) -> bool:

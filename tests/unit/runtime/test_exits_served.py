@@ -1,0 +1,162 @@
+"""Learned caches in a real runtime: joined, preempted, in the background, opted out of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from brisk.execution import load_program
+from brisk.exits.artefact import caches_file, digest_of, write_cascade
+from brisk.exits.building import empty_look_up
+from brisk.exits.calibration import CascadeCount, ExitCount
+from brisk.exits.cascade import Cascade, Exit, Expected, Level
+from brisk.exits.points import exit_points
+from brisk.exits.scores import find_scores
+from brisk.frontend.connection import Connection
+from brisk.graph import build_program
+from brisk.wire.place import RuntimePlace
+from unit.exits.cascades import CLASSES, SIDE, hidden_at, images, network
+from unit.runtime.runtime_process import (
+    SLOW_INPUT,
+    Answer,
+    describe,
+    opened,
+    quick_model,
+    slow_model,
+    submit,
+    wait_until,
+)
+
+LAYERS, CHANNELS = 30, 32
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """``easy`` and ``hard`` [8, 3, 12, 12]: what its one exit answers, and what it does not."""
+
+    file: Path
+    name: str
+    easy: torch.Tensor
+    hard: torch.Tensor
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    file = tmp_path_factory.mktemp("exits") / "model.onnx"
+    graph = network(LAYERS, CHANNELS)
+    onnx.save(graph, file)
+    program = build_program(graph)
+    scores = find_scores(program)
+    point = exit_points(program, scores.layer)[1]
+    torch.manual_seed(7)
+    look_up = empty_look_up("Pool(4096)", (CHANNELS, SIDE, SIDE), CLASSES)
+    inputs = images(64, seed=3)
+    whole = load_program(program, torch.device("cpu"))
+    found = look_up(hidden_at(whole, point.position, point.value, inputs))[1]
+    order = found.argsort()
+    count = CascadeCount(100, (ExitCount(50, 50),), 0)
+    cascade = Cascade(
+        digest_of(file),
+        scores,
+        (Exit(point, "Pool(4096)", (CHANNELS, SIDE, SIDE), look_up, 1e-4, 1000),),
+        (
+            Level(0.97, (float(found[order[30:34]].mean()),), count),
+            Level(0.99, (math.inf,), count),
+        ),
+        0.95,
+        Expected(1e-3, 5e-4),
+        synchronous=True,
+    )
+    write_cascade(caches_file(file), cascade)
+    return Model(file, cascade.exits[0].name, inputs[order[-8:]], inputs[order[:8]])
+
+
+@pytest.fixture
+def connection(shared_place: RuntimePlace, model: Model) -> Iterator[Connection]:
+    described = describe(model.file, max_batch_size=64, batching=True)
+    with opened(shared_place, described) as made:
+        wait_until(lambda: taken(ask(made, model.easy[:1])) == model.name, "an early answer")
+        yield made
+
+
+def ask(
+    connection: Connection, inputs: torch.Tensor, job_class: str = "normal", ppm: int | None = None
+) -> Answer:
+    value = inputs.contiguous().numpy()
+    staged = connection.stage([("image", "FP32", value.shape, value.nbytes)])
+    connection.memory(staged.inputs[0].region)[:] = value.tobytes()
+    answer = Answer()
+    connection.submit(staged, ["scores"], job_class, None, answer, agreement_ppm=ppm)
+    return answer
+
+
+def taken(answer: Answer) -> str:
+    answer.output()
+    assert answer.result is not None
+    return answer.result.exits
+
+
+def by_the_model(connection: Connection, inputs: torch.Tensor) -> np.ndarray:
+    return ask(connection, inputs, ppm=MILLION).output()
+
+
+def test_an_answer_says_which_exit_gave_it_unless_the_request_wants_the_model(
+    connection: Connection, model: Model
+) -> None:
+    mixed = torch.cat([model.easy[:1], model.hard[:1]])
+    assert taken(ask(connection, model.easy)) == model.name
+    assert taken(ask(connection, model.hard)) == ""
+    assert taken(ask(connection, mixed)) == f"{model.name}, model"
+    assert taken(ask(connection, mixed, ppm=MILLION)) == ""
+    assert taken(ask(connection, mixed, ppm=985_000)) == "", "the stricter level has no exit"
+
+
+def test_joined_requests_each_get_their_own_rows_and_the_easy_ones_first(
+    connection: Connection, model: Model, shared_place: RuntimePlace, tmp_path: Path
+) -> None:
+    rows = [row[None] for pair in zip(model.easy, model.hard, strict=True) for row in pair]
+    alone = [ask(connection, row).output() for row in rows]
+    with opened(shared_place, describe(slow_model(tmp_path / "slow.onnx"))) as blocker:
+        number, _ = submit(blocker, SLOW_INPUT)  # while it runs, the others wait to be joined
+        answers = [ask(connection, row) for row in rows]
+        blocker.cancel(number)
+        found = [answer.output() for answer in answers]
+    np.testing.assert_allclose(np.concatenate(found), np.concatenate(alone), rtol=1e-2, atol=1e-3)
+    assert [taken(answer) for answer in answers] == [model.name, ""] * 8
+    results = [answer.result for answer in answers if answer.result is not None]
+    assert len({result.started_ns for result in results}) == 1, "they run together"
+    easy_ns, hard_ns = ([result.execution_ns for result in results[kind::2]] for kind in (0, 1))
+    assert max(easy_ns) < min(hard_ns)
+
+
+def test_a_run_with_exits_that_was_parked_ends_right(
+    connection: Connection, model: Model, shared_place: RuntimePlace, tmp_path: Path
+) -> None:
+    big = torch.cat([torch.cat([model.easy, model.hard]) for _ in range(4)])
+    undisturbed = ask(connection, big)
+    quick = quick_model(tmp_path / "quick.onnx")
+    row = np.ones((1, 4), np.float32)
+    with opened(shared_place, describe(quick)) as urgent:
+        expected = undisturbed.output()
+        for _ in range(10):
+            answer = ask(connection, big)
+            while not answer.has_come:
+                np.testing.assert_array_equal(submit(urgent, row, "realtime")[1].output(), -row)
+            np.testing.assert_allclose(answer.output(), expected, rtol=1e-2, atol=1e-3)
+            assert taken(answer) == taken(undisturbed)
+
+
+def test_the_background_worker_has_caches_of_its_own(connection: Connection, model: Model) -> None:
+    wait_until(
+        lambda: taken(ask(connection, model.easy[:1], "besteffort")) == model.name,
+        "an early answer in the background",
+    )
+    assert taken(ask(connection, model.hard, "besteffort")) == ""
