@@ -17,10 +17,10 @@ def open_brisk(model: Path, threads: int) -> Infer:
     """Brisk's executor in this process, on the CPU."""
     import torch
 
+    from brisk.compiled.library import wait_until_settled
     from brisk.execution import load_program, run_serially
     from brisk.execution.threads import ThreadChoice
     from brisk.graph import read_program
-    from brisk.native.library import wait_until_settled
     from brisk.solutions.values import from_numpy, to_numpy
 
     wait_until_settled()

@@ -11,11 +11,11 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
+from brisk.compiled import library as shelf
+from brisk.compiled.compiler import CompilerError, compile_library, is_whole, plan_build
+from brisk.compiled.library import Library, absence, library, wait_until_settled
 from brisk.execution import load_program, run_serially
 from brisk.graph import read_program
-from brisk.native import library as shelf
-from brisk.native.compiler import CompilerError, compile_library, is_whole, plan_build
-from brisk.native.library import Library, absence, library, wait_until_settled
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from brisk.compiled.library import absence, wait_until_settled
 from brisk.execution import Frame, LoadedProgram, load_program, run_serially
 from brisk.execution.joining import LONGEST_NS
 from brisk.graph import read_program
-from brisk.native.library import absence, wait_until_settled
 from brisk.native.run import SmallRun
 from brisk.solutions.catalogue import reference_catalogue
 

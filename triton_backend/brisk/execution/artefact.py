@@ -20,6 +20,7 @@ from brisk.artefacts.container import Container
 from brisk.artefacts.fingerprint import machine_fingerprint
 from brisk.artefacts.identity import ModelIdentity
 from brisk.artefacts.programs import blobs_of, read_program
+from brisk.compiled.library import library
 from brisk.errors import ArtefactError
 from brisk.execution.kept import read_tensor, tensor_blobs
 from brisk.graph.program import Program
@@ -122,7 +123,10 @@ class Artefact:
 
 
 def fingerprint_of(device: torch.device, threads: int) -> dict[str, str]:
-    return machine_fingerprint(str(device), threads)
+    """Of this machine and process: kept weights may be in the compiled library's layout."""
+    made = library()
+    parts = machine_fingerprint(str(device), threads)
+    return {**parts, "compiled": made.name if made is not None else ""}
 
 
 def find_artefact(model: Path, device: torch.device, threads: int) -> Path | None:

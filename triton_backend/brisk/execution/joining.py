@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from brisk.compiled.library import absence, wait_until_settled
+from brisk.compiled.table import Kind
 from brisk.graph.program import Dimension, Program
 from brisk.native.drawing import sizes_of
 from brisk.native.layers import draw_layer
-from brisk.native.library import absence, wait_until_settled
 from brisk.native.run import Outside, SmallRun
 from brisk.native.sketch import RefusedError, Sketch, View
-from brisk.native.table import Kind
 from brisk.solutions.base import Problem, Value
 from brisk.solutions.problem import dynamic_operands
 

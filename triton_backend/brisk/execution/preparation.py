@@ -12,6 +12,7 @@ import torch
 
 from brisk.artefacts import store
 from brisk.artefacts.identity import identify, model_files, stamps
+from brisk.compiled.library import wait_until_settled
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.execution.artefact import find_artefact, open_artefact
 from brisk.execution.building import ColdLayer, default_layers, publish_artefact
@@ -45,7 +46,11 @@ class Preparation:
 
 
 def is_prepared(model: Path, device: torch.device, threads: int) -> bool:
-    """Whether the model has an artefact for this machine that is sound in every byte."""
+    """Whether the model has an artefact for this machine that is sound in every byte.
+
+    Waits for the compiled library, as ``prepare`` does.
+    """
+    wait_until_settled()
     path = find_artefact(model, device, threads)
     if path is None:
         return False
@@ -83,6 +88,7 @@ def prepare(
     served or changes meanwhile.
     """
     started_s = time.monotonic()
+    wait_until_settled()  # else the artefact would be one of a process without the library
     catalogue = catalogue or default_catalogue()
     target = directory or store.writable_directory(model)
     with store.building(target) as is_ours:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from brisk.compiled.table import ACTIVATIONS
 from brisk.graph.program import Container, Epilogue, ValueType
 from brisk.native.sketch import RefusedError, Sketch, View
-from brisk.native.table import ACTIVATIONS
 from brisk.solutions.base import Operand, Problem
 from brisk.solutions.onednn_fusion import NO_ACTIVATION, Activation, activation_of
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from brisk.native.library import Library, library
+from brisk.compiled.library import Library, library
 from brisk.native.sketch import Sketch, View
 from brisk.solutions.base import Kernel, Value
 from brisk.solutions.values import TORCH_DTYPES

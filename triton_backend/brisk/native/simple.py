@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from brisk.compiled.table import Kind
 from brisk.graph.program import Epilogue
 from brisk.native.drawing import (
     ELEMENTS_PER_NS,
@@ -17,7 +18,6 @@ from brisk.native.drawing import (
     weights_of,
 )
 from brisk.native.sketch import RefusedError, Sketch, Step, View
-from brisk.native.table import Kind
 from brisk.solutions.base import Problem
 from brisk.solutions.onednn_fusion import NO_ACTIVATION
 

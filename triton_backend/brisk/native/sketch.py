@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from brisk.compiled.table import ACTIVATIONS, Kind, Place, StepEntry, TensorEntry
 from brisk.graph.program import Dimension
-from brisk.native.table import ACTIVATIONS, Kind, Place, StepEntry, TensorEntry
 from brisk.solutions.onednn_fusion import NO_ACTIVATION, Activation
 
 

@@ -12,6 +12,7 @@ from brisk.solutions.base import Problem, Solution, Verdict
 FAMILIES: tuple[str, ...] = (
     "convolution_graph",
     "convolution_small",
+    "convolution_blocked",
     "convolution_pointwise",
     "convolution",
     "convolution_torch",

@@ -101,7 +101,9 @@ inline Vector error_function(Vector x) {
   return x < Vector{} ? -result : result;
 }
 
-inline Vector activate(Vector x, const Step& step) {
+// `S`: what has an activation, alpha and beta.
+template <class S>
+inline Vector activate(Vector x, const S& step) {
   switch (step.activation) {
     case RELU: return at_least(x, 0.0f);
     case CLIP: return at_most(at_least(x, step.alpha), step.beta);

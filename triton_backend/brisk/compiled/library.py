@@ -10,15 +10,20 @@ from ctypes import POINTER, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
-from brisk.native.compiler import Build, CompilerError, compile_library, is_whole, plan_build
-from brisk.native.table import StepEntry
+from brisk.compiled.compiler import Build, CompilerError, compile_library, is_whole, plan_build
+from brisk.compiled.layer import LayerEntry
+from brisk.compiled.table import StepEntry
 
 
 class Library:
-    """The executor's functions. They hold the interpreter's lock, so calls exclude each other.
+    """The library's functions. Any thread may call them; computing, they exclude each other.
 
-    ``run_unlocked`` does the same as ``run`` and gives the lock up meanwhile, for programs with
-    look-ups beside them. No two runs may overlap: only one thread of a process runs frames.
+    ``run`` holds the interpreter's lock, ``run_unlocked`` gives it up meanwhile, for programs with
+    look-ups beside them. No two runs of one network may overlap. ``run_layer`` gives it up, too.
+
+    ``name``: another one for other sources, compilers and processors.
+
+    ``panel``, ``block``: outputs and inputs that a layer's weights are padded to whole ones of.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,6 +36,11 @@ class Library:
             raise CompilerError(f"'{path}' cannot be loaded: {error}") from error
         if functions.brisk_step_bytes() != ctypes.sizeof(StepEntry):
             raise CompilerError(f"'{path}' reads steps of another size")
+        if functions.brisk_layer_bytes() != ctypes.sizeof(LayerEntry):
+            raise CompilerError(f"'{path}' reads layers of another size")
+        self.name = path.stem
+        self.panel: int = functions.brisk_panel()
+        self.block: int = functions.brisk_block()
         self._new = functions.brisk_network_new
         self._new.argtypes, self._new.restype = (POINTER(StepEntry), c_int, c_int64), c_void_p
         self._threads = functions.brisk_threads
@@ -39,8 +49,14 @@ class Library:
         self.run = functions.brisk_network_run
         """network, images, threads, array of inputs' addresses, array of outputs'."""
         self.run.argtypes, self.run.restype = (c_void_p, c_int, c_int, c_void_p, c_void_p), None
-        self.run_unlocked = ctypes.CDLL(str(path)).brisk_network_run
+        unlocked: Any = ctypes.CDLL(str(path))
+        self.run_unlocked = unlocked.brisk_network_run
         self.run_unlocked.argtypes, self.run_unlocked.restype = self.run.argtypes, None
+        self.run_layer = unlocked.brisk_layer_run
+        """LayerEntry's address, threads, images, height and width of the source, of the result,
+        addresses of source, second operand (or None) and result. 1 where there is no memory."""
+        self.run_layer.argtypes = (c_void_p, *[c_int] * 6, *[c_void_p] * 3)
+        self.run_layer.restype = c_int
 
     def new_network(self, steps: Sequence[StepEntry], scratch_floats: int) -> int:
         """The address of a network; MemoryError where there is no memory for it."""

@@ -44,10 +44,10 @@ class Team {
     awake_.store((awake_.load(std::memory_order_relaxed) + 2) & ~1u, std::memory_order_seq_cst);
   }
 
-  // Calls work(context, chunk) for each of `count` chunks (MOST_CHUNKS at most), on whichever
-  // thread is free. Returns when all are done.
+  // Calls work(context, chunk) for each of `count` chunks on whichever thread is free, more than
+  // MOST_CHUNKS on the caller's. Returns when all are done.
   void share(Work work, void* context, int count) {
-    if (count < 2 || wanted_.load(std::memory_order_relaxed) < 1) {
+    if (count < 2 || count > MOST_CHUNKS || wanted_.load(std::memory_order_relaxed) < 1) {
       for (int chunk = 0; chunk < count; ++chunk) work(context, chunk);
       return;
     }

@@ -3,19 +3,31 @@
 // Feature maps lie channels-last, with a border of zeros where a convolution reads beyond their
 // edge. One caller at a time for each network.
 #include <memory>
+#include <mutex>
 #include <new>
 #include <system_error>
 #include <vector>
 
 #include "operators.h"
-#include "team.h"
 #include "tiles.h"
+#include "winograd.h"
 
 namespace brisk {
 namespace {
 
 constexpr int64_t LEAST_SHARED = 100'000;  // multiplications; fewer are not worth a second thread
 constexpr int POSITIONS = 64;              // of one chunk at most: their pointers lie on the stack
+
+Team& team() {
+  static Team* everlasting = new Team;  // helpers may use it while the process ends
+  return *everlasting;
+}
+
+// Held by whoever uses the team or a workspace.
+std::mutex& turn() {
+  static std::mutex* everlasting = new std::mutex;
+  return *everlasting;
+}
 
 struct Deleter {
   void operator()(float* memory) const { std::free(memory); }
@@ -103,14 +115,10 @@ class Network {
     images_ = images;
     inputs_ = inputs;
     outputs_ = outputs;
+    const std::lock_guard<std::mutex> held(turn());
     team().begin(threads);
     for (Prepared& prepared : prepared_) run_step(prepared, threads);
     team().end();
-  }
-
-  static Team& team() {
-    static Team* everlasting = new Team;  // helpers may use it while the process ends
-    return *everlasting;
   }
 
  private:
@@ -223,7 +231,7 @@ void brisk_network_delete(void* network) { delete static_cast<brisk::Network*>(n
 // Makes the threads that runs may use, the caller's own included; fewer where there are no more.
 void brisk_threads(int threads) {
   try {
-    brisk::Network::team().grow(threads - 1);
+    brisk::team().grow(threads - 1);
   } catch (const std::system_error&) {
   }
 }
@@ -231,5 +239,33 @@ void brisk_threads(int threads) {
 void brisk_network_run(void* network, int images, int threads, void* const* inputs,
                        void* const* outputs) {
   static_cast<brisk::Network*>(network)->run(images, threads, inputs, outputs);
+}
+
+// Outputs of a panel, and inputs of a block.
+int brisk_panel() { return brisk::PANEL; }
+int brisk_block() { return brisk::WIDTH; }
+
+int brisk_layer_bytes() { return sizeof(brisk::Layer); }
+
+// 0, or 1 where there is no memory. The helpers stay awake a moment for the next layer.
+int brisk_layer_run(const brisk::Layer* layer, int threads, int images, int height, int width,
+                    int out_height, int out_width, const float* source, const float* second,
+                    float* target) {
+  const brisk::Call call{images, height, width, out_height, out_width, 0, source, second, target};
+  const std::lock_guard<std::mutex> held(brisk::turn());
+  brisk::Team& team = brisk::team();
+  team.begin(threads);
+  try {
+    if (layer->unit == 2) {
+      brisk::Winograd<2>(*layer, call).run(team, threads);
+    } else if (layer->unit == 4) {
+      brisk::Winograd<4>(*layer, call).run(team, threads);
+    } else {
+      brisk::Direct(*layer, call).run(team, threads);
+    }
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+  return 0;
 }
 }

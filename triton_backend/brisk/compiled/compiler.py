@@ -1,6 +1,6 @@
 """Compiling the executor on the machine it runs on, once, into the user's cache.
 
-``python -m brisk.native.compiler`` does it ahead of the first use.
+``python -m brisk.compiled.compiler`` does it ahead of the first use.
 """
 
 from __future__ import annotations

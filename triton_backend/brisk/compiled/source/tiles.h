@@ -3,11 +3,9 @@
 #pragma once
 #include <algorithm>
 
-#include "arithmetic.h"
+#include "blocks.h"
 
 namespace brisk {
-
-constexpr int PANEL = 2 * WIDTH;  // output channels of one panel of weights
 
 // A convolution made ready: weights by panel, then tap, then input channel, then output channel
 // of the panel (zeros beyond the last one). The columns of a row of taps that lie side by side in

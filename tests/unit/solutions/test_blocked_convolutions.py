@@ -1,0 +1,197 @@
+"""Convolutions by the compiled library, against torch in double precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from brisk.compiled.library import absence, wait_until_settled
+from brisk.errors import BriskError
+from brisk.execution import LoadedProgram, load_program, run_serially
+from brisk.execution.plan import make_plan
+from brisk.graph import build_program
+from brisk.solutions import opaque
+from brisk.solutions.catalogue import default_catalogue
+from brisk.solutions.convolution_blocked import SOLUTIONS
+
+CPU, CATALOGUE = torch.device("cpu"), default_catalogue()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _library() -> None:
+    if wait_until_settled() is None:
+        pytest.skip(f"no compiled library: {absence()}")
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+class Case:
+    """A convolution of random weights with a bias, then a sum with ``z`` if any, then Relu."""
+
+    def __init__(
+        self,
+        weight: tuple[int, ...],
+        sizes: tuple[object, ...],
+        *,
+        second: tuple[object, ...] | None = None,
+        activation: str = "Relu",
+        **attributes: object,
+    ) -> None:
+        generator = np.random.default_rng(0)
+        self.attributes = attributes
+        scale = 1 / np.sqrt(np.prod(weight[1:]))
+        self.weight = (generator.standard_normal(weight) * scale).astype(np.float32)
+        self.bias = generator.standard_normal(weight[0]).astype(np.float32)
+        self.activation = activation
+        nodes = [helper.make_node("Conv", ["x", "w", "b"], ["c"], **attributes)]
+        inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, sizes)]
+        if second is not None:
+            inputs.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, second))
+            nodes.append(helper.make_node("Add", ["c", "z"], ["s"]))
+        nodes.append(helper.make_node(activation, [nodes[-1].output[0]], ["y"]))
+        graph = helper.make_graph(
+            nodes,
+            "convolution",
+            inputs,
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(self.weight, "w"), numpy_helper.from_array(self.bias, "b")],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+        self.program = build_program(model)
+        self.loaded: LoadedProgram = load_program(self.program, CPU)
+
+    @property
+    def solution(self) -> str:
+        return self.loaded.layers[0].solution.name
+
+    def check(self, *shapes: tuple[int, ...], tolerance: float = 2e-6) -> None:
+        """Greatest difference from double precision, over the greatest result."""
+        generator = torch.Generator().manual_seed(1)
+        inputs = [torch.randn(shape, generator=generator) for shape in shapes]
+        (found,) = run_serially(self.loaded, dict(zip(("x", "z"), inputs, strict=False))).values()
+        x, *others = [tensor.double() for tensor in inputs]
+        pads = self.attributes.get("pads", (0, 0, 0, 0))
+        top, left, bottom, right = pads  # type: ignore[misc]
+        expected = torch.conv2d(
+            torch.constant_pad_nd(x, (left, right, top, bottom)),
+            torch.from_numpy(self.weight).double(),
+            torch.from_numpy(self.bias).double(),
+            self.attributes.get("strides", 1),
+            0,
+            self.attributes.get("dilations", 1),
+        )
+        for other in others:
+            expected = expected + other
+        expected = getattr(torch, self.activation.lower())(expected)
+        assert isinstance(found, torch.Tensor)
+        assert found.shape == expected.shape
+        assert (found - expected).abs().max() <= tolerance * expected.abs().max()
+
+
+ANY = ("n", "c", "h", "w")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("weight", "shape", "attributes"),
+    [
+        ((70, 48, 1, 1), (2, 48, 13, 9), {}),
+        ((33, 20, 1, 1), (1, 20, 8, 8), {"strides": [2, 2]}),
+        ((40, 16, 5, 3), (3, 16, 12, 17), {"pads": [2, 0, 1, 2]}),
+        ((16, 24, 3, 3), (1, 24, 15, 15), {"pads": [2, 2, 2, 2], "dilations": [2, 2]}),
+        ((5, 512, 3, 3), (1, 512, 6, 5), {"strides": [2, 1], "pads": [1, 1, 1, 1]}),
+        ((300, 17, 2, 2), (1, 17, 3, 4), {}),
+    ],
+)
+def test_a_blocked_convolution_is_as_exact_as_float32_can_be(
+    threads: int,
+    weight: tuple[int, ...],
+    shape: tuple[int, ...],
+    attributes: dict[str, list[int]],
+) -> None:
+    torch.set_num_threads(threads)
+    case = Case(weight, ANY, **attributes)
+    assert case.solution == "blocked_convolution"
+    case.check(shape)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "size", "tolerance"),
+    [("winograd_convolution", 16, 2e-6), ("wide_winograd_convolution", 26, 2e-5)],
+)
+@pytest.mark.parametrize("pads", [[1, 1, 1, 1], [0, 0, 0, 0], [0, 2, 1, 0]])
+def test_winograds_tiles_at_edges_and_in_batches_are_within_their_rounding(
+    threads: int, name: str, size: int, tolerance: float, pads: list[int]
+) -> None:
+    torch.set_num_threads(threads)
+    case = Case((150, 112, 3, 3), ("n", 112, size, size), pads=pads)
+    assert case.solution == name
+    case.check((1, 112, size, size), tolerance=tolerance)
+    case.check((3, 112, size, size), tolerance=tolerance)
+
+
+def test_maps_of_unknown_size_take_any_size_from_one_pixel_on() -> None:
+    case = Case((32, 32, 3, 3), ANY, pads=[1, 1, 1, 1])
+    assert case.solution == "wide_winograd_convolution"
+    for size in ((1, 1), (2, 7), (5, 4), (33, 18)):
+        case.check((2, 32, *size), tolerance=2e-5)
+
+
+@pytest.mark.parametrize("weight", [(48, 64, 1, 1), (64, 64, 3, 3)])
+def test_a_sum_is_fused_where_the_operand_has_the_results_shape_and_right_where_not(
+    weight: tuple[int, ...],
+) -> None:
+    case = Case(weight, ANY, second=("n2", "c2", "h2", "w2"))
+    result = (2, weight[0], 10, 10)
+    edge = 10 + weight[2] - 1
+    for second in (result, (1, weight[0], 1, 1), (2, 1, 10, 1), (1, 1, 1, 1)):
+        case.check((2, weight[1], edge, edge), second, tolerance=2e-5)
+
+
+@pytest.mark.parametrize("activation", ["Sigmoid", "Tanh"])
+def test_other_activations_are_fused(activation: str) -> None:
+    Case((40, 32, 1, 1), ANY, activation=activation).check((1, 32, 9, 9))
+
+
+def test_an_empty_batch_gives_an_empty_result() -> None:
+    case = Case((40, 32, 1, 1), ANY)
+    (found,) = run_serially(case.loaded, {"x": torch.zeros(0, 32, 4, 4)}).values()
+    assert isinstance(found, torch.Tensor)
+    assert found.shape == (0, 40, 4, 4)
+
+
+@pytest.mark.parametrize("shape", [(1, 31, 9, 9), (1, 32, 2, 9)])
+def test_an_input_of_other_channels_or_too_small_is_refused(shape: tuple[int, ...]) -> None:
+    case = Case((40, 32, 3, 3), ANY)
+    with pytest.raises(BriskError, match="cannot take an input of shape"):
+        run_serially(case.loaded, {"x": torch.zeros(shape)})
+
+
+def test_infinite_and_absent_numbers_stay_within_the_reach_of_their_tile() -> None:
+    case = Case((64, 64, 3, 3), ("n", 64, 24, 24), pads=[1, 1, 1, 1], activation="Identity")
+    x = torch.zeros(1, 64, 24, 24)
+    x[0, 0, 0, 0], x[0, 0, 23, 23] = float("inf"), float("nan")
+    (found,) = run_serially(case.loaded, {"x": x}).values()
+    assert isinstance(found, torch.Tensor)
+    assert not found[..., 0, 0].isfinite().any()
+    assert found[..., 23, 23].isnan().all()
+    assert found[..., 8:16, :].isfinite().all()
+
+
+def test_transformed_weights_are_plain_tensors() -> None:
+    case = Case((64, 64, 3, 3), ANY)
+    (problem,) = (planned.problem for planned in make_plan(case.program, CPU, CATALOGUE).layers)
+    for solution in SOLUTIONS:
+        weights = solution.transform(problem)
+        assert not any(map(opaque.is_opaque, weights.values()))
+        assert all(tensor.is_contiguous() for tensor in weights.values())

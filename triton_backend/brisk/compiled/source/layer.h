@@ -1,0 +1,30 @@
+// One large layer: a convolution, or a product with a constant matrix, with what follows it fused.
+// Mirrored, field by field, by brisk/compiled/layer.py.
+#pragma once
+#include <cstdint>
+
+namespace brisk {
+
+// `unit` 0: direct; else the output positions a side of a Winograd tile (2 or 4).
+// `weights`: by panel of PANEL outputs, then input, then output of the panel; zeros fill the last
+// panel, and the inputs up to whole blocks of WIDTH. Inputs count taps first: (row, column,
+// channel). Winograd: such panels for each of (unit + 2)^2 places, one after the other.
+// `bias`: of whole panels.
+struct Layer {
+  int32_t unit, activation, channels, outputs;
+  float alpha, beta;
+  int32_t kernel[2], stride[2], dilation[2], before[2];
+  const float* weights;
+  const float* bias;
+};
+
+// Channels-last: images x height x width x channels floats. The second operand, if any, has the
+// shape of the result and is added ahead of the activation.
+struct Call {
+  int32_t images, height, width, out_height, out_width, padding;
+  const float* source;
+  const float* second;
+  float* target;
+};
+
+}  // namespace brisk
