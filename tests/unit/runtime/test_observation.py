@@ -18,7 +18,7 @@ from brisk.cli.status import look
 from brisk.cli.status_text import render
 from brisk.errors import UnavailableError
 from brisk.wire.place import RuntimePlace
-from brisk.wire.records import AskStatistics, SampleRecord, StatisticsTold
+from brisk.wire.records import AskStatistics, ForgetStatistics, SampleRecord, StatisticsTold
 from brisk.wire.role import Role
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
@@ -74,21 +74,55 @@ def test_what_went_wrong_is_told_the_newest_first(place: RuntimePlace, quick: Pa
     assert newest.ago_ns < older.ago_ns
 
 
-def test_news_are_told_to_one_reader_of_a_server_and_everything_to_who_asks_for_it(
+def ask_news(observer: Observer) -> StatisticsTold:
+    observer.send(AskStatistics(takes_news=True))
+    answer = observer.receive()
+    assert isinstance(answer, StatisticsTold)
+    assert answer.is_last
+    assert answer.worker == "foreground"
+    return answer
+
+
+def test_news_are_told_once_and_everything_to_who_asks_for_it(
     place: RuntimePlace, quick: Path
 ) -> None:
     loads = "brisk_loads_total quick 1 loaded"
     with opened(place, describe(quick)), Observer(place, Role.FOREGROUND) as observer:
-        told = []
-        for _ in range(2):
-            observer.send(AskStatistics(takes_news=True))
-            answer = observer.receive()
-            assert isinstance(answer, StatisticsTold)
-            assert answer.is_last
-            told.append(values(list(answer.samples)))
-        assert told[0][loads] == (1,)
-        assert loads not in told[1]
+        first, second = (values(list(ask_news(observer).samples)) for _ in range(2))
+        assert first[loads] == (1,)
+        assert loads not in second
         assert values(observer.statistics())[loads] == (1,)
+
+
+def test_one_frontend_of_a_server_is_told_until_it_goes(place: RuntimePlace, quick: Path) -> None:
+    loads = "brisk_loads_total quick 1 loaded"
+    with opened(place, describe(quick)), Observer(place, Role.FOREGROUND) as heir:
+        with Observer(place, Role.FOREGROUND) as dies:
+            assert values(list(ask_news(dies).samples))[loads] == (1,)
+            answer = ask_news(heir)
+            assert (answer.is_chosen, answer.samples) == (False, ())
+            heir.send(ForgetStatistics())  # of one that was told nothing: nothing happens
+        wait_until(lambda: ask_news(heir).is_chosen, "another reader")
+        assert loads not in values(list(ask_news(heir).samples))
+
+
+def test_a_frontend_that_withdraws_what_it_showed_leaves_all_to_the_next(
+    place: RuntimePlace, quick: Path
+) -> None:
+    loads = "brisk_loads_total quick 1 loaded"
+    with opened(place, describe(quick)), Observer(place, Role.FOREGROUND) as heir:
+        with Observer(place, Role.FOREGROUND) as leaves:
+            assert loads in values(list(ask_news(leaves).samples))
+            assert not ask_news(heir).is_chosen
+            leaves.send(ForgetStatistics())
+        told: list[StatisticsTold] = []
+
+        def is_chosen() -> bool:
+            told.append(ask_news(heir))
+            return told[-1].is_chosen
+
+        wait_until(is_chosen, "another reader")
+        assert values(list(told[-1].samples))[loads] == (1,)
 
 
 def test_a_worker_that_replaces_a_dead_one_says_so(place: RuntimePlace, quick: Path) -> None:

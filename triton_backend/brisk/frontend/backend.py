@@ -84,6 +84,7 @@ class ModelInstance:
     def finalize(self) -> None:
         """Give the session back; requests still in flight have been answered by Triton's rules."""
         self._publisher.close()
+        self._connection.forget_statistics()
         self._watcher.close()
         self._connection.close()
 

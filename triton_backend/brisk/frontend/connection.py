@@ -13,7 +13,13 @@ from brisk.frontend.pending import Reply, StagedRequest, stage_request
 from brisk.frontend.starting import reap_started
 from brisk.wire.arena import Arena
 from brisk.wire.place import RuntimePlace
-from brisk.wire.records import Infer, Region, StatisticsTold
+from brisk.wire.records import (
+    AskStatistics,
+    ForgetStatistics,
+    Infer,
+    Region,
+    StatisticsTold,
+)
 from brisk.wire.role import Role, role_of
 
 
@@ -122,7 +128,12 @@ class Connection:
     def ask_statistics(self) -> None:
         """Ask the workers in use what is new; those that are gone just now are left out."""
         for link in list(self._links.values()):
-            link.ask_statistics()
+            link.send(AskStatistics(takes_news=True))
+
+    def forget_statistics(self) -> None:
+        """Let the workers tell another stub all that they told this one."""
+        for link in list(self._links.values()):
+            link.send(ForgetStatistics())
 
     def close(self) -> None:
         """End the connection; requests still unanswered fail."""

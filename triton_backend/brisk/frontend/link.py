@@ -33,6 +33,7 @@ from brisk.wire.records import (
     Cancel,
     DetachSlab,
     Failure,
+    ForgetStatistics,
     Infer,
     LoadFailed,
     Log,
@@ -144,10 +145,10 @@ class Link:
         if unsent is not None:
             unsent.reply.fail(CancelledError("the client cancelled the request"))
 
-    def ask_statistics(self) -> None:
-        """Ask the worker what is new; nothing happens where there is none."""
+    def send(self, record: AskStatistics | ForgetStatistics) -> None:
+        """Nothing happens where there is no worker."""
         with self._lock:
-            self._line.send(AskStatistics(takes_news=True))
+            self._line.send(record)
 
     def close(self) -> None:
         """End the link; requests still unanswered fail."""

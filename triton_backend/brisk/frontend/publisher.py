@@ -1,7 +1,7 @@
 """Publishes statistics on Triton's metrics endpoint, from a thread: each call is a round trip.
 
-Every stub publishes what it counted itself and its share of the worker's news; Triton adds up
-what the stubs of a server say of the same series. Its series go with the last stub that has one.
+Every stub publishes what it counted itself. What a worker counted is published by one stub of each
+server, which the worker chooses; when that stub goes, another is told everything anew.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
-
-import triton_python_backend_utils as pb_utils
 
 from brisk.errors import InvalidConfigurationError
+from brisk.frontend.series import SeriesTable
 from brisk.telemetry import METRICS, Sample, Statistics
-from brisk.telemetry.exposition import PublishedSeries, published
+from brisk.telemetry.exposition import published
 from brisk.wire.records import SampleRecord, StatisticsTold
 
-DEFAULT_INTERVAL_S = 0.0
-"""Off: a tritonserver of 24.10 was seen to crash in its Python backend as a model was unloaded
-that had published metrics a moment before."""
-
+DEFAULT_INTERVAL_S = 5.0
 LARGEST_INTERVAL_S = 3600.0
+PAUSE_S = 0.001
+"""Between two calls. A call keeps the interpreter's lock for its round trip, some 0.1 ms; without
+a pause a request could wait for the lock for as long as the interpreter's switch interval."""
+
 OWN_NEWS = 0
 
 
@@ -57,9 +56,8 @@ class Publisher:
         self._statistics = statistics
         self._log = log
         self._interval_s = interval_s
-        self._told: deque[SampleRecord] = deque()
-        self._families: dict[str, Any] = {}
-        self._series: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
+        self._told: deque[StatisticsTold] = deque()
+        self._series = SeriesTable()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -72,55 +70,40 @@ class Publisher:
             self._thread.start()
 
     def take(self, told: StatisticsTold) -> None:
-        """The worker's answer; any thread."""
-        self._told.extend(told.samples)
+        """A worker's answer; any thread."""
+        self._told.append(told)
 
     def close(self) -> None:
         """Publish no more, and give the series back."""
         self._closing.set()
         if self._thread is not None:
-            self._thread.join(timeout=5.0)
-        self._series.clear()
-        self._families.clear()
+            self._thread.join()
+        self._series.withdraw()
 
     def _run(self, ask: Callable[[], None]) -> None:
         try:
             while not self._closing.wait(self._interval_s):
                 ask()
                 self._publish(self._statistics.take_news(OWN_NEWS))
-                self._publish(self._worker_news())
+                while self._told and not self._closing.is_set():
+                    self._publish_told(self._told.popleft())
         except Exception as error:  # noqa: BLE001  # Triton's own, of no common class
             self._log("warning", f"no more metrics: {type(error).__name__}: {error}")
 
-    def _worker_news(self) -> Iterable[Sample]:
-        while self._told:
-            record = self._told.popleft()
-            metric = METRICS.get(record.metric)
-            if metric is not None:
-                yield Sample(metric, record.labels, record.values)
+    def _publish_told(self, told: StatisticsTold) -> None:
+        if not told.is_chosen:
+            self._series.withdraw_gauges(told.worker)
+        self._publish(filter(None, map(_known, told.samples)))
 
     def _publish(self, samples: Iterable[Sample]) -> None:
+        """Ends early where the stub is closing: whatever is told is withdrawn then."""
         for sample in samples:
             for series in published(sample):
-                metric = self._metric(series)
-                if series.is_gauge:
-                    metric.set(series.value)
-                else:
-                    metric.increment(series.value)
+                if self._closing.wait(PAUSE_S):
+                    return
+                self._series.publish(series)
 
-    def _metric(self, series: PublishedSeries) -> Any:
-        key = (series.name, series.labels)
-        metric = self._series.get(key)
-        if metric is None:
-            family = self._families.get(series.name)
-            if family is None:
-                kind = (
-                    pb_utils.MetricFamily.GAUGE
-                    if series.is_gauge
-                    else pb_utils.MetricFamily.COUNTER
-                )
-                family = self._families[series.name] = pb_utils.MetricFamily(
-                    name=series.name, description=series.help, kind=kind
-                )
-            metric = self._series[key] = family.Metric(labels=dict(series.labels))
-        return metric
+
+def _known(record: SampleRecord) -> Sample | None:
+    metric = METRICS.get(record.metric)
+    return None if metric is None else Sample(metric, record.labels, record.values)

@@ -60,18 +60,40 @@ class Observation:
         self._requests = requests
         self._runs = runs
         self._started_ns = time.monotonic_ns()
+        self._readers: dict[int, Peer] = {}  # by the process number of their server
 
     def tell_statistics(self, peer: Peer, question: AskStatistics) -> None:
-        """Send what was counted; of several frontends of a server each gets a part of the news."""
-        self._measure()
-        if question.takes_news:
-            samples = STATISTICS.take_news(peer.parent)
-        else:
-            samples = STATISTICS.samples()
+        """Send what was counted; news to one frontend of each server only."""
+        is_chosen = not question.takes_news or self._reader(peer) is peer
+        samples: list[Sample] = []
+        if is_chosen:
+            self._measure()
+            samples = (
+                STATISTICS.take_news(peer.parent) if question.takes_news else STATISTICS.samples()
+            )
         parts = list(_parts(samples)) or [[]]
         for number, part in enumerate(parts, start=1):
             records = tuple(_record(sample) for sample in part)
-            self._transport.send(peer, StatisticsTold(records, number == len(parts)))
+            is_last = number == len(parts)
+            told = StatisticsTold(self._role.value, is_chosen, records, is_last)
+            self._transport.send(peer, told)
+
+    def _reader(self, peer: Peer) -> Peer:
+        """Who is told the news among the frontends of ``peer``'s server."""
+        reader = self._readers.get(peer.parent)
+        if reader is None or not reader.is_open:
+            reader = self._readers[peer.parent] = peer
+        return reader
+
+    def forget_statistics(self, peer: Peer) -> None:
+        """Nothing counts as told to ``peer``'s server, if ``peer`` was the one that was told."""
+        if self._readers.get(peer.parent) is peer:
+            STATISTICS.forget_reader(peer.parent)
+
+    def forget_server(self, parent: int) -> None:
+        """The last frontend of a server has gone."""
+        STATISTICS.forget_reader(parent)
+        self._readers.pop(parent, None)
 
     def tell_status(self, peer: Peer, question: AskStatus) -> None:
         now_ns = time.monotonic_ns()

@@ -42,6 +42,7 @@ from brisk.wire.records import (
     BeginTrace,
     Cancel,
     DetachSlab,
+    ForgetStatistics,
     Hello,
     Infer,
     LoadModel,
@@ -77,6 +78,7 @@ class Reception:
             Cancel: self._cancel,
             Release: self._release,
             AskStatistics: self._ask_statistics,
+            ForgetStatistics: self._forget_statistics,
             AskStatus: self._ask_status,
             BeginTrace: self._begin_trace,
             AskTrace: self._ask_trace,
@@ -201,11 +203,14 @@ class Reception:
         peer.view.clear()
         peer.arena.close()
         if all(other.parent != peer.parent for other in self._transport.peers()):
-            telemetry.STATISTICS.forget_reader(peer.parent)
+            self._observation.forget_server(peer.parent)
 
     def _ask_statistics(self, peer: Peer, event: Arrival) -> None:
         assert isinstance(event.record, AskStatistics)
         self._observation.tell_statistics(peer, event.record)
+
+    def _forget_statistics(self, peer: Peer, event: Arrival) -> None:
+        self._observation.forget_statistics(peer)
 
     def _ask_status(self, peer: Peer, event: Arrival) -> None:
         assert isinstance(event.record, AskStatus)

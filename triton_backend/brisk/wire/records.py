@@ -1,9 +1,10 @@
 """The records of the protocol: one frozen dataclass per message, all fields typed.
 
 A connection starts with ``Hello`` and ``Welcome``. Afterwards the frontend sends ``AttachSlab``,
-``LoadModel``, ``Infer``, ``Cancel``, ``Release``, ``AskStatistics`` and ``AskStatus``; the worker
-sends ``AttachSlab``, ``ModelLoaded``, ``LoadFailed``, ``Result``, ``Failure``, ``Log``,
-``StatisticsTold`` and ``Status``. Closing the connection gives back everything it held.
+``LoadModel``, ``Infer``, ``Cancel``, ``Release``, ``AskStatistics``, ``ForgetStatistics`` and
+``AskStatus``; the worker sends ``AttachSlab``, ``ModelLoaded``, ``LoadFailed``, ``Result``,
+``Failure``, ``Log``, ``StatisticsTold`` and ``Status``. Closing the connection gives back
+everything it held.
 """
 
 from __future__ import annotations
@@ -189,10 +190,16 @@ class AskStatistics:
     """Asks what the worker has counted; answered by one or more StatisticsTold.
 
     ``takes_news``: only what no frontend of the same server was told before, and it counts as
-    told; else everything, as it stands.
+    told; of a server's frontends only one is told at all, the first that asked and is still
+    there. Else everything, as it stands.
     """
 
     takes_news: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetStatistics:
+    """What the sender was told of is shown nowhere any more: tell everything to the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +213,13 @@ class SampleRecord:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsTold:
-    """``is_last``: the answer is complete."""
+    """``worker``: its role. ``is_chosen``: the receiver is the one of its server that is told.
 
+    ``is_last``: the answer is complete.
+    """
+
+    worker: str
+    is_chosen: bool
     samples: tuple[SampleRecord, ...]
     is_last: bool
 
@@ -309,7 +321,8 @@ class TraceTold:
 Record: TypeAlias = (
     "Hello | Welcome | Refused | AttachSlab | DetachSlab | LoadModel | ModelLoaded | LoadFailed "
     "| Infer | Cancel | Result | Failure | Release | Log "
-    "| AskStatistics | StatisticsTold | AskStatus | Status | BeginTrace | AskTrace | TraceTold"
+    "| AskStatistics | ForgetStatistics | StatisticsTold | AskStatus | Status "
+    "| BeginTrace | AskTrace | TraceTold"
 )
 
 RECORD_TYPES: tuple[type, ...] = (
@@ -328,6 +341,7 @@ RECORD_TYPES: tuple[type, ...] = (
     Release,
     Log,
     AskStatistics,
+    ForgetStatistics,
     StatisticsTold,
     AskStatus,
     Status,
