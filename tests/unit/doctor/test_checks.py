@@ -6,13 +6,18 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper
 
+from brisk import __version__
+from brisk.artefacts import store
 from brisk.doctor import (
     artefacts,
     auto_complete,
@@ -32,6 +37,10 @@ from brisk.doctor.base import Deployment, Finding, Verdict
 from brisk.doctor.deployment import find_deployment
 from brisk.errors import ArtefactError
 from brisk.execution import artefact as kept
+from brisk.wire.channel import Receiver, new_socket, send_record
+from brisk.wire.place import runtime_place
+from brisk.wire.records import PROTOCOL_VERSION, Cancel, Record, Refused, Welcome
+from brisk.wire.role import Role
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -106,6 +115,14 @@ def test_more_threads_than_cores_are_a_problem_and_a_quota_below_them_costs(
     _, found = threads.look(deployment(tmp_path, cgroup=group))
     assert found.verdict is Verdict.ADVICE
     assert "may use 0.5 cores" in found.found
+    (tmp_path / "pod" / "cpu.max").unlink()
+    (group / "cpu.max").unlink()
+    (group / "cpu.cfs_quota_us").write_text("-1\n")
+    (tmp_path / "pod" / "cpu.cfs_quota_us").write_text("25000\n")
+    for directory in (group, tmp_path / "pod"):
+        (directory / "cpu.cfs_period_us").write_text("100000\n")
+    _, found = threads.look(deployment(tmp_path, cgroup=group))
+    assert "may use 0.25 cores" in found.found
 
 
 @pytest.mark.parametrize("variable", [{"GOMP_SPINCOUNT": "1000"}, {"OMP_WAIT_POLICY": "ACTIVE"}])
@@ -206,9 +223,9 @@ def test_models_of_reference_operators_and_broken_ones_are_named(tmp_path: Path)
 def test_models_without_an_artefact_or_with_a_damaged_one_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
     write_model(tmp_path, "Relu")
-    (found,) = artefacts.look(deployment(tmp_path, repositories=(tmp_path,)))
+    looked_at = deployment(tmp_path, repositories=(tmp_path,))
+    (found,) = artefacts.look(looked_at)
     assert (found.verdict, "(relu)" in found.found) == (Verdict.ADVICE, True)
 
     def refuse(*arguments: object) -> None:
@@ -223,11 +240,62 @@ def test_models_without_an_artefact_or_with_a_damaged_one_are_told(
     assert found.verdict is Verdict.GOOD
 
 
-def test_no_runtime_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(tmp_path / "none"))
-    (found,) = protocol.look(deployment(tmp_path))
+def test_artefacts_are_looked_for_in_the_servers_cache_not_in_this_shells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "shell"))
+    write_model(tmp_path / "models", "Relu")
+    (file,) = (tmp_path / "models").rglob("model.onnx")
+    server = {"BRISK_CACHE_DIR": str(tmp_path / "server"), "BRISK_THREADS": "2"}
+    fingerprint = kept.fingerprint_of(torch.device("cpu"), 2)
+    _, place = store.candidate_directories(file, server)
+    place.mkdir(parents=True)
+    (place / store.artefact_name(file, fingerprint)).write_bytes(b"damaged")
+    chosen = deployment(tmp_path, repositories=(tmp_path / "models",), environment=server)
+    (found,) = artefacts.look(chosen)
+    assert (found.verdict, "stale or damaged" in found.found) == (Verdict.ADVICE, True)
+    assert str(place) in found.found
+
+
+def test_no_runtime_is_no_fault(tmp_path: Path) -> None:
+    environment = {"BRISK_RUNTIME_DIR": str(tmp_path / "none")}
+    (found,) = protocol.look(deployment(tmp_path, environment=environment))
     assert found.verdict is Verdict.UNKNOWN
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict", "text"),
+    [
+        (Welcome(PROTOCOL_VERSION, __version__, 7), Verdict.GOOD, "worker 7"),
+        (Refused("protocol_error", "this runtime is Brisk 0.0"), Verdict.PROBLEM, "is Brisk 0.0"),
+        (Cancel(1), Verdict.PROBLEM, "answers Cancel to a greeting"),
+        (None, Verdict.PROBLEM, "is silent"),
+    ],
+)
+def test_a_runtime_of_another_version_is_a_problem(
+    answer: Record | None, verdict: Verdict, text: str
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="brisk-") as folder:  # a socket's path must be short
+        environment = {"BRISK_RUNTIME_DIR": folder}
+        place = runtime_place("cpu", environment)
+        place.prepare()
+        with new_socket() as listener:
+            listener.bind(str(place.socket_path(Role.FOREGROUND)))
+            listener.listen()
+
+            def greet() -> None:
+                connection, _ = listener.accept()
+                with connection:
+                    Receiver(connection).receive()
+                    if answer is not None:
+                        send_record(connection, answer)
+
+            runtime = threading.Thread(target=greet)
+            runtime.start()
+            (found,) = protocol.look(deployment(Path(folder), environment=environment))
+            runtime.join(timeout=30)
+    assert (found.verdict, text in found.found) == (verdict, True), found
 
 
 def test_every_finding_that_is_not_good_says_what_it_costs_and_what_to_do(tmp_path: Path) -> None:

@@ -33,30 +33,34 @@ from brisk.errors import ArtefactError
 DIRECTORY_NAME = ".brisk"
 
 
-def cache_directory() -> Path:
+def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
     """``$BRISK_CACHE_DIR``, else ``$XDG_CACHE_HOME/brisk``, else ``~/.cache/brisk``."""
-    named = os.environ.get("BRISK_CACHE_DIR", "")
-    if named:
+    if named := environment.get("BRISK_CACHE_DIR"):
         return Path(named)
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "brisk"
+    if base := environment.get("XDG_CACHE_HOME"):
+        return Path(base) / "brisk"
+    return Path(environment.get("HOME") or Path.home()) / ".cache" / "brisk"
 
 
-def candidate_directories(model: Path) -> tuple[Path, Path]:
+def candidate_directories(
+    model: Path, environment: Mapping[str, str] = os.environ
+) -> tuple[Path, Path]:
     """Where a model's artefacts may lie: beside it, and in the cache."""
     real = os.path.realpath(model)
     place = hashlib.blake2b(os.path.dirname(real).encode(), digest_size=8).hexdigest()
-    return Path(real).parent / DIRECTORY_NAME, cache_directory() / "artefacts" / place
+    return Path(real).parent / DIRECTORY_NAME, cache_directory(environment) / "artefacts" / place
 
 
 def artefact_name(model: Path, fingerprint: dict[str, str]) -> str:
     return f"{Path(os.path.realpath(model)).stem}-{fingerprint_key(fingerprint)}.artefact"
 
 
-def find(model: Path, fingerprint: dict[str, str]) -> Path | None:
+def find(
+    model: Path, fingerprint: dict[str, str], environment: Mapping[str, str] = os.environ
+) -> Path | None:
     """The artefact file that may fit the model on this machine; None where there is none."""
     name = artefact_name(model, fingerprint)
-    for directory in candidate_directories(model):
+    for directory in candidate_directories(model, environment):
         if (directory / name).is_file():
             return directory / name
     return None

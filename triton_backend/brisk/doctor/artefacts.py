@@ -13,7 +13,7 @@ NAME = "artefacts"
 
 
 def look(deployment: Deployment) -> Iterator[Finding]:
-    """Artefacts are looked for where this process, not the server, would look."""
+    """Artefacts are looked for where the server would look, as seen from here."""
     files = [
         file
         for repository in deployment.repositories
@@ -55,9 +55,9 @@ def _is_there(deployment: Deployment, file: Path) -> bool:
     from brisk.execution.artefact import find_artefact, open_artefact
 
     text = deployment.environment.get("BRISK_THREADS", "")
-    threads = int(text) if text.isdecimal() else len(os.sched_getaffinity(0))
+    threads = int(text) if text.isdecimal() else len(os.sched_getaffinity(deployment.server or 0))
     device = torch.device(deployment.device)
-    found = find_artefact(file, device, threads)
+    found = find_artefact(file, device, threads, deployment.environment)
     if found is None:
         return False
     open_artefact(found, file, device, threads)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
+from brisk.artefacts.store import cache_directory
 from brisk.doctor.base import Deployment, Finding, Verdict
 
 NAME = "cache"
@@ -13,7 +13,7 @@ WANTED_BYTES = 2**30
 
 
 def look(deployment: Deployment) -> Iterator[Finding]:
-    directory = _directory(deployment)
+    directory = cache_directory(deployment.environment).absolute()
     present = next(path for path in (directory, *directory.parents) if path.exists())
     if not os.access(present, os.W_OK | os.X_OK):
         yield Finding(
@@ -37,11 +37,3 @@ def look(deployment: Deployment) -> Iterator[Finding]:
         "a model whose artefact finds no room starts as slowly as the first time",
         "make room: an artefact takes about as much as its model",
     )
-
-
-def _directory(deployment: Deployment) -> Path:
-    environment = deployment.environment
-    if chosen := environment.get("BRISK_CACHE_DIR"):
-        return Path(chosen).absolute()
-    home = Path(environment.get("HOME") or Path.home())
-    return Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "brisk"

@@ -64,10 +64,19 @@ def _of_process(process: int, path: Path) -> Path:
 
 
 def _cgroup(process: str) -> Path:
-    """The directory of the process's control group, version 2; it need not exist."""
+    """The directory that limits the process's processor time; it need not exist.
+
+    Where version 1 of control groups has the controller, that one counts, else version 2.
+    """
     try:
         lines = Path(f"/proc/{process}/cgroup").read_text().splitlines()
     except OSError:
         lines = []
-    relative = next((line[3:] for line in lines if line.startswith("0::")), "/")
-    return Path("/sys/fs/cgroup") / relative.lstrip("/")
+    root, relative = Path("/sys/fs/cgroup"), "/"
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        if "cpu" in controllers.split(","):
+            return root / "cpu" / group.lstrip("/")
+        if not controllers:
+            relative = group
+    return root / relative.lstrip("/")

@@ -8,7 +8,7 @@ from brisk import __version__
 from brisk.doctor.base import Deployment, Finding, Verdict
 from brisk.errors import BriskError, ProtocolError, UnavailableError
 from brisk.wire.channel import Receiver, check_peer, send_record
-from brisk.wire.place import runtime_place
+from brisk.wire.place import RuntimePlace, runtime_place
 from brisk.wire.records import PROTOCOL_VERSION, Hello, Refused, Welcome
 
 NAME = "runtime"
@@ -17,7 +17,9 @@ TIMEOUT_S = 5.0
 
 def look(deployment: Deployment) -> Iterator[Finding]:
     try:
-        yield Finding(NAME, Verdict.GOOD, _greet(deployment.device))
+        yield Finding(
+            NAME, Verdict.GOOD, _greet(runtime_place(deployment.device, deployment.environment))
+        )
     except UnavailableError as error:
         yield Finding(NAME, Verdict.UNKNOWN, str(error))
     except BriskError as error:
@@ -30,8 +32,7 @@ def look(deployment: Deployment) -> Iterator[Finding]:
         )
 
 
-def _greet(device: str) -> str:
-    place = runtime_place(device)
+def _greet(place: RuntimePlace) -> str:
     try:
         connection = place.connect(TIMEOUT_S)
     except OSError:

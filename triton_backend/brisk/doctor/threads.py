@@ -45,10 +45,11 @@ def _quota_cores(deployment: Deployment) -> float | None:
     """Cores' worth of time that the control group, or one above it, may use; None: no limit."""
     limits = []
     for group in (deployment.cgroup, *deployment.cgroup.parents):
-        try:
-            quota, period = (group / "cpu.max").read_text().split()
-        except (OSError, ValueError):
-            continue
-        if quota != "max":
-            limits.append(int(quota) / int(period))
+        for files in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
+            try:
+                quota, period = " ".join((group / file).read_text() for file in files).split()
+            except (OSError, ValueError):
+                continue
+            if quota not in ("max", "-1"):
+                limits.append(int(quota) / int(period))
     return min(limits, default=None)

@@ -8,6 +8,7 @@ damaged is ever computed with.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,9 +130,17 @@ def fingerprint_of(device: torch.device, threads: int) -> dict[str, str]:
     return {**parts, "compiled": made.name if made is not None else ""}
 
 
-def find_artefact(model: Path, device: torch.device, threads: int) -> Path | None:
-    """A file that may fit the model here; None where there is none."""
-    return store.find(model, fingerprint_of(device, threads))
+def find_artefact(
+    model: Path,
+    device: torch.device,
+    threads: int,
+    environment: Mapping[str, str] = os.environ,
+) -> Path | None:
+    """A file that may fit the model here; None where there is none.
+
+    ``environment``: of the process whose cache is looked at.
+    """
+    return store.find(model, fingerprint_of(device, threads), environment)
 
 
 def open_artefact(path: Path, model: Path, device: torch.device, threads: int) -> Artefact:

@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,11 +27,11 @@ _MAKING_ATTEMPTS = 100
 _DEVICE = re.compile(r"cpu|cuda:\d+")
 
 
-def base_directory() -> Path:
+def base_directory(environment: Mapping[str, str] = os.environ) -> Path:
     """``$BRISK_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/brisk``, else ``/tmp/brisk-<uid>``."""
-    if chosen := os.environ.get("BRISK_RUNTIME_DIR"):
+    if chosen := environment.get("BRISK_RUNTIME_DIR"):
         return Path(chosen).absolute()  # the runtime starts in another directory
-    if session := os.environ.get("XDG_RUNTIME_DIR"):
+    if session := environment.get("XDG_RUNTIME_DIR"):
         return Path(session) / "brisk"
     return Path(f"/tmp/brisk-{os.geteuid()}")
 
@@ -139,7 +140,7 @@ class RuntimePlace:
                 directory.rmdir()
 
 
-def runtime_place(device: str) -> RuntimePlace:
+def runtime_place(device: str, environment: Mapping[str, str] = os.environ) -> RuntimePlace:
     """The place of ``device`` (``cpu``, ``cuda:0``), not yet made.
 
     Raises InvalidConfigurationError for a device that cannot be, or a path too long for a
@@ -147,7 +148,7 @@ def runtime_place(device: str) -> RuntimePlace:
     """
     if not _DEVICE.fullmatch(device):
         raise InvalidConfigurationError(f"device '{device}' is neither cpu nor cuda:<number>")
-    place = RuntimePlace(base_directory(), device)
+    place = RuntimePlace(base_directory(environment), device)
     longest = max(map(place.socket_path, Role), key=lambda path: len(os.fsencode(path)))
     if len(os.fsencode(longest)) > MAX_SOCKET_PATH_BYTES:
         raise InvalidConfigurationError(
