@@ -66,9 +66,9 @@ class BrightnessSelector(nn.Module):
         super().__init__()
         self.inner = inner
 
-    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits, _ = self.inner(hidden)
-        return logits, hidden.flatten(1).mean(1)
+    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        logits, _, _ = self.inner(hidden)
+        return logits, hidden.flatten(1).mean(1), hidden.new_ones(len(hidden), dtype=torch.bool)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,6 +16,7 @@ from brisk.exits.composition import (
     compose_by_latency_gain,
     compose_by_score,
     expect,
+    expect_counted,
 )
 from brisk.exits.composition.score import accurate_candidates, compose_with_alpha, latency_gain
 from unit.exits.composition_problems import all_chains, random_problem
@@ -103,6 +104,21 @@ def test_expectations_count_every_input_once_where_outcomes_are_known() -> None:
     assert found.accuracy == 1.0  # the second one's mistake is on an input that the first answers
     burden_s = 0.2 * (1.0 + 0.75)
     assert found.latency_s == pytest.approx((1.1 + 2.1 + 4.0 + 4.0) / 4 + burden_s)
+
+
+def test_a_third_cache_does_not_answer_again_what_the_first_has_answered() -> None:
+    hits = np.array([[1, 1, 0, 0], [0, 0, 1, 0], [1, 1, 0, 1]], dtype=bool)
+    problem = CompositionProblem(
+        (1.0, 2.0, 3.0),
+        4.0,
+        (candidate(0, 0.5), candidate(1, 0.25), candidate(2, 0.75)),
+        0.9,
+        outcomes=Outcomes(hits, np.ones_like(hits)),
+    )
+    assert sum(expect(problem, (0, 1, 2)).answered) > 1
+    found = expect_counted(problem, (0, 1, 2))
+    assert found.answered == (0.5, 0.25, 0.25)
+    assert found.latency_s == pytest.approx((2 * 1.1 + 2.1 + 3.1) / 4)
 
 
 def test_look_ups_must_not_overlap() -> None:

@@ -57,7 +57,7 @@ def by_hand(model: Served, inputs: torch.Tensor) -> tuple[torch.Tensor, list[int
         answer, taken = run_serially(model.whole, {"image": row})["scores"], None
         for index, exit_ in enumerate(model.cascade.exits):
             hidden = hidden_at(model.whole, exit_.point.position, exit_.point.value, row)
-            logits, score = exit_.network(hidden)
+            logits, score, _ = exit_.network(hidden)
             if float(score) >= model.level.thresholds[index]:
                 answer, taken = logits, index
                 break
@@ -146,6 +146,23 @@ def test_a_late_look_up_answers_no_row_twice() -> None:
     torch.testing.assert_close(results["scores"], expected, rtol=1e-3, atol=1e-4)
 
 
+def test_a_row_that_an_exit_finds_strange_is_answered_by_no_later_one() -> None:
+    model, inputs = served(take=2), images(21)
+
+    class Suspicious(torch.nn.Module):
+        def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            far = torch.arange(len(hidden)) % 2 == 0
+            return torch.zeros(len(hidden), 10), torch.full((len(hidden),), -1e9), ~far
+
+    first = model.cascade.exits[0]
+    object.__setattr__(first, "network", Suspicious())
+    frame = start(model, inputs, None)
+    finish(frame)
+    taken = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
+    assert {taken[row] for row in range(0, 21, 2)} == {None}
+    assert 1 in {taken[row] for row in range(1, 21, 2)}
+
+
 def test_the_lane_answers_as_the_models_own_thread_does(lane: LookUpLane) -> None:
     model, inputs = served(layers=12, exits=(1, 3)), images(21)
     expected, exits = by_hand(model, inputs)
@@ -212,9 +229,9 @@ def test_a_busy_lane_turns_further_look_ups_away() -> None:
     lane, gate = LookUpLane(), threading.Event()
 
     class Slow(torch.nn.Module):
-        def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
             gate.wait(30)
-            return torch.zeros(1, 2), torch.zeros(1)
+            return torch.zeros(1, 2), torch.zeros(1), torch.ones(1, dtype=torch.bool)
 
     def ticket() -> Ticket:
         return Ticket(0, Slow(), 0.5, torch.zeros(1, 2), (0,))  # type: ignore[arg-type]

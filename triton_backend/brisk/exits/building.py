@@ -17,7 +17,7 @@ def empty_look_up(name: str, shape: Shape, classes: int) -> LookUp:
     """An untrained look-up in the form that is served."""
     kind = variant(name)
     example = torch.zeros(1, *shape)
-    gate = DistanceGate(summary(example).shape[1])
+    gate = DistanceGate(summary(example).shape[1], classes)
     network = LookUp(kind.build_settled(shape, classes), Selector(classes), gate)
     return network.eval().requires_grad_(False)
 

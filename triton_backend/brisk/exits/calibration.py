@@ -45,6 +45,24 @@ class Scored:
     right: np.ndarray
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Looked:
+    """Inputs through one exit, [inputs] each: scores and right as in ``Scored``; ``near`` its
+    training data, without which no later exit answers either."""
+
+    scores: np.ndarray
+    right: np.ndarray
+    near: np.ndarray
+
+
+def in_order(parts: Sequence[Looked]) -> Scored:
+    """Single exits put together as a cascade: strange inputs score 0 from the next one on."""
+    near = np.array([part.near for part in parts])
+    before = np.logical_and.accumulate(np.vstack([np.ones_like(near[:1]), near[:-1]]), axis=0)
+    scores = np.array([part.scores for part in parts]) * before
+    return Scored(scores, np.array([part.right for part in parts]))
+
+
 @dataclass(frozen=True, slots=True)
 class ExitCount:
     """Of inputs: ``answered`` by an exit, of these ``right``."""

@@ -1,76 +1,131 @@
-"""The distance gate: hidden outputs unlike any that were trained on are never answered early."""
+"""The distance gate: hidden outputs unlike any that were trained on are never answered early.
+
+A hidden output is summarised by statistics of its channels. Of these a gate knows the subspace in
+which training data varies, the centre of each class there, and how much is left outside of it.
+The distance of a row is its Mahalanobis distance to the centre *of the class that is predicted*
+(Lee and others, NeurIPS 2018), plus what of it lies outside the subspace (the residual of
+probabilistic principal components; compare ViM, Wang and others, CVPR 2022): an input that is
+unlike the data, or like the data of another class than the predicted one, is far.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from brisk.exits.variants.base import as_image
 
-WHITENED_FEATURES = 256
-"""Up to that many features are decorrelated; more are only scaled."""
+RANK = 64
+"""Dimensions of the subspace, at most."""
+
+EXACT_FEATURES, SPARE = 512, 16
+"""With more features their directions are found by a randomised decomposition of spare rank."""
 
 SHRINKAGE = 0.1
 """Share of the diagonal in the covariance, so that few samples do not make it singular."""
+
+CENTRE_ROWS = 5.0
+"""A class's centre is drawn towards that of all data as if by so many rows."""
 
 KEPT = 0.99
 """Share of held-out samples of the training distribution that pass."""
 
 
 def summary(hidden: torch.Tensor) -> torch.Tensor:
-    """Mean and deviation of each channel over its positions, float32 [rows, features]."""
+    """Each channel's mean in four quarters, and its deviation, float32 [rows, features]."""
     if hidden.dim() == 2:
         return hidden
-    flat = as_image(hidden).flatten(2)
-    deviation, mean = torch.std_mean(flat, 2, correction=0)
-    return torch.cat([mean, deviation], 1)
+    image = as_image(hidden)
+    quarters = functional.adaptive_avg_pool2d(image, (2, 2)).flatten(1)
+    return torch.cat([quarters, image.flatten(2).std(2, correction=0)], 1)
 
 
 class DistanceGate(nn.Module):
-    """1 for rows within ``limit`` of the training data, else 0 (Mahalanobis distance).
+    """How far rows are from the training data of a class, and which are near enough.
 
-    ``projection`` is [features, features], or [features] where only the scale is taken out.
+    ``basis`` [features, rank] takes standardised features into the subspace, ``whitening``
+    [rank, rank] makes the spread within a class 1 there, ``centres`` [classes, rank] are of that
+    form. ``outside``: 1 over the mean square of a feature outside of the subspace.
     """
 
-    centre: torch.Tensor
-    projection: torch.Tensor
+    mean: torch.Tensor
+    scale: torch.Tensor
+    basis: torch.Tensor
+    whitening: torch.Tensor
+    centres: torch.Tensor
+    outside: torch.Tensor
     limit: torch.Tensor
 
-    def __init__(self, features: int) -> None:
+    def __init__(self, features: int, classes: int) -> None:
         super().__init__()
-        shape = (features, features) if features <= WHITENED_FEATURES else (features,)
-        self.register_buffer("centre", torch.zeros(features))
-        self.register_buffer("projection", torch.zeros(shape))
+        rank = min(features, RANK)
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("scale", torch.ones(features))
+        self.register_buffer("basis", torch.zeros(features, rank))
+        self.register_buffer("whitening", torch.eye(rank))
+        self.register_buffer("centres", torch.zeros(classes, rank))
+        self.register_buffer("outside", torch.zeros(()))
         self.register_buffer("limit", torch.full((), torch.inf))
 
-    def distance(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Squared, float32 [rows]."""
-        offset = summary(hidden) - self.centre
-        flat = self.projection.dim() == 1
-        scaled = offset * self.projection if flat else offset @ self.projection
-        return scaled.square().sum(1)
+    def distance(self, hidden: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+        """Squared, float32 [rows]; ``classes`` int64 [rows] are the predicted ones."""
+        inside, outside = self._split(summary(hidden))
+        return (inside - self.centres[classes]).square().sum(1) + outside
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.distance(hidden) <= self.limit
+    def forward(self, hidden: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+        """The logarithm of the distance over the limit: above 0 is too far; float32 [rows]."""
+        return (self.distance(hidden, classes) / self.limit).clamp_min(1e-6).log()
+
+    def _split(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Whitened coordinates in the subspace, and the weighted squares outside of it."""
+        standard = (features - self.mean) * self.scale
+        inside = standard @ self.basis
+        rest = (standard.square().sum(1) - inside.square().sum(1)).clamp_min(0)
+        return inside @ self.whitening, rest * self.outside
 
     @torch.no_grad()
-    def fit(self, hidden: torch.Tensor) -> None:
-        """Centre and scale from hidden outputs of training data, [rows, ...]."""
+    def fit(self, hidden: torch.Tensor, classes: torch.Tensor) -> None:
+        """From hidden outputs of training data, [rows, ...], and the base model's classes."""
         features = summary(hidden)
-        self.centre.copy_(features.mean(0))
-        offset = features - self.centre
-        variance = offset.square().mean(0)
+        self.mean.copy_(features.mean(0))
+        variance = (features - self.mean).square().mean(0)
         floor = 1e-6 * variance.mean().clamp_min(1e-12)
-        if self.projection.dim() == 1:
-            self.projection.copy_((variance + floor).rsqrt())
-            return
+        self.scale.copy_((variance + floor).rsqrt())
+        standard = (features - self.mean) * self.scale
+        rank = self.basis.shape[1]
+        self.basis.copy_(_main_directions(standard, rank))
+        inside = standard @ self.basis
+        beyond = standard.shape[1] - rank
+        if beyond:
+            rest = standard.square().sum(1) - inside.square().sum(1)
+            self.outside.copy_(beyond / rest.mean().clamp_min(1e-6) / beyond)
+        centres = self._class_means(inside, classes)
+        offset = inside - centres[classes]
         covariance = (offset.T @ offset / len(offset)).double()
         covariance = (1 - SHRINKAGE) * covariance + SHRINKAGE * covariance.diagonal().diag()
-        covariance += torch.eye(len(covariance)) * float(floor)
-        values, vectors = torch.linalg.eigh(covariance)
-        self.projection.copy_((vectors * values.clamp_min(float(floor)).rsqrt()).float())
+        values, turned = torch.linalg.eigh(covariance)
+        least = 1e-4 * float(values.max().clamp_min(1e-12))
+        self.whitening.copy_((turned * values.clamp_min(least).rsqrt()).float())
+        self.centres.copy_(centres @ self.whitening)
+
+    def _class_means(self, inside: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+        """[classes, rank], in the subspace, before whitening; the centre of all is zero."""
+        sums = torch.zeros_like(self.centres).index_add_(0, classes, inside)
+        counts = torch.bincount(classes, minlength=len(sums)).unsqueeze(1)
+        return sums / (counts + CENTRE_ROWS)
 
     @torch.no_grad()
-    def set_limit(self, held_out: torch.Tensor) -> None:
-        """Let ``KEPT`` of held-out hidden outputs pass."""
-        self.limit.copy_(torch.quantile(self.distance(held_out), KEPT))
+    def set_limit(self, held_out: torch.Tensor, classes: torch.Tensor) -> None:
+        """Let ``KEPT`` of held-out hidden outputs pass; ``classes`` are the predicted ones."""
+        self.limit.copy_(torch.quantile(self.distance(held_out, classes), KEPT))
+
+
+def _main_directions(rows: torch.Tensor, rank: int) -> torch.Tensor:
+    """Orthonormal, [features, rank], of greatest variance; nearly so where there are many."""
+    if rows.shape[1] <= EXACT_FEATURES:
+        _, vectors = torch.linalg.eigh((rows.T @ rows).double())
+        return vectors[:, -rank:].float()
+    _, _, directions = torch.svd_lowrank(rows, q=min(rank + SPARE, *rows.shape), niter=2)
+    found = directions[:, :rank]
+    return functional.pad(found, (0, rank - found.shape[1]))

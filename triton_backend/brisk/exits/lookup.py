@@ -15,8 +15,11 @@ it hit 14 % at 97 % accuracy where sorted values hit 21 % (ResNet-56, behind lay
 """
 
 HIDDEN_UNITS = 32
-REFUSED = 0.95
-"""Share of outliers that an exit's floor keeps out."""
+FARTHEST = 4.0
+"""Logarithms of distances beyond it, either way, are all the same to the selector."""
+
+REFUSED = 0.98
+"""Share of each kind of outliers that an exit's floor keeps out."""
 
 FLOOR = -12.0
 """Log-probabilities below it are all the same to the selector."""
@@ -25,27 +28,32 @@ FLOOR = -12.0
 class Selector(nn.Module):
     """Whether a prediction can be used: one hidden layer over the predictor's distribution.
 
-    Logits float32 [rows, classes] to the logit of a hit, float32 [rows] (GATI, section 3.1).
+    Logits float32 [rows, classes] and the gate's distances [rows] to the logit of a hit, float32
+    [rows]. GATI's (section 3.1) sees the distribution only; a confident prediction for an input
+    unlike its class's is what that cannot tell.
     """
 
     def __init__(self, classes: int) -> None:
         super().__init__()
         self.width = min(classes, GREATEST)
         self.network = nn.Sequential(
-            nn.Linear(self.width, HIDDEN_UNITS), nn.ReLU(), nn.Linear(HIDDEN_UNITS, 1)
+            nn.Linear(self.width + 1, HIDDEN_UNITS), nn.ReLU(), nn.Linear(HIDDEN_UNITS, 1)
         )
 
-    def forward(self, logits: torch.Tensor) -> torch.Tensor:
-        seen = logits.log_softmax(1).clamp_min(FLOOR)
-        result: torch.Tensor = self.network(seen.topk(self.width, 1).values)
+    def forward(self, logits: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
+        seen = logits.log_softmax(1).clamp_min(FLOOR).topk(self.width, 1).values
+        distances = distances.clamp(-FARTHEST, FARTHEST).unsqueeze(1)
+        result: torch.Tensor = self.network(torch.cat([seen, distances], 1))
         return result.squeeze(1)
 
 
 class LookUp(nn.Module):
-    """Hidden output float32 [rows, ...] to logits [rows, classes] and score [rows] in 0..1.
+    """Hidden output float32 [rows, ...] to logits [rows, classes], score [rows] in 0..1, and
+    whether the row is near the training data, bool [rows].
 
-    A row whose hidden output lies farther out than the gate's limit, or whose score is below
-    ``floor``, has score 0: it is never answered. The floor is what hardly any outlier reaches; it
+    A row that is not near, or whose score is below ``floor``, has score 0: it is never answered.
+    One that is not near must not be answered at a later exit either, where strange inputs may have
+    come to look like ordinary ones. The floor is what hardly any outlier reaches; it
     holds where a predictor is so good that accuracy alone would allow any threshold.
     """
 
@@ -58,13 +66,25 @@ class LookUp(nn.Module):
         self.gate = gate
         self.register_buffer("floor", torch.zeros(()))
 
-    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         logits: torch.Tensor = self.predictor(hidden)
-        score = self.selector(logits).sigmoid()
-        return logits, score * (self.gate(hidden) & (score >= self.floor))
+        distances = self.gate(hidden, logits.argmax(1))
+        score = self.selector(logits, distances).sigmoid()
+        near = distances <= 0
+        return logits, score * (near & (score >= self.floor)), near
 
     @torch.no_grad()
-    def set_floor(self, outliers: torch.Tensor) -> None:
-        """Let at most ``1 - REFUSED`` of hidden outputs of outliers reach it."""
-        _, scores = self(outliers)
-        self.floor.copy_(torch.quantile(scores, REFUSED))
+    def set_floor(self, outliers: torch.Tensor, kinds: torch.Tensor) -> None:
+        """Let at most ``1 - REFUSED`` of each kind of outliers reach it.
+
+        ``outliers``: hidden outputs that trained nothing; ``kinds`` int64 [rows].
+        """
+        _, scores, _ = self(outliers)
+        self.floor.copy_(
+            torch.stack(
+                [
+                    scores[kinds == kind].quantile(REFUSED, interpolation="higher")
+                    for kind in set(kinds.tolist())
+                ]
+            ).max()
+        )

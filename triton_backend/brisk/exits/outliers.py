@@ -31,35 +31,75 @@ def _constant(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return np.broadcast_to(levels, rows.shape)
 
 
+def _clouds(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Smooth noise: a few random values along each axis, interpolated, of the data's range."""
+    made = random.uniform(0, 1, (*rows.shape[:2], *(min(side, 3) for side in rows.shape[2:])))
+    for axis, side in enumerate(rows.shape[2:], start=2):
+        made = _stretched(made, axis, side)
+    least, most = rows.min(), rows.max()
+    return least + made * (most - least)
+
+
+def _stretched(values: np.ndarray, axis: int, side: int) -> np.ndarray:
+    """Linearly interpolated along ``axis`` to ``side`` values."""
+    places = np.linspace(0, values.shape[axis] - 1, side)
+    low = np.minimum(places.astype(int), max(values.shape[axis] - 2, 0))
+    high = np.minimum(low + 1, values.shape[axis] - 1)
+    share = (places - low).reshape([-1 if at == axis else 1 for at in range(values.ndim)])
+    return values.take(low, axis) * (1 - share) + values.take(high, axis) * share
+
+
+def _rearranged(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Halves swapped along every axis: right textures in wrong places."""
+    for axis in range(1, rows.ndim):
+        if rows.shape[axis] > 3:
+            rows = np.roll(rows, rows.shape[axis] // 2, axis)
+    return rows
+
+
 def _blended(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Halfway between two samples."""
-    return (rows + np.roll(rows, int(random.integers(1, max(len(rows), 2))), axis=0)) / 2
+    """Halfway between two samples; the rows come in random order."""
+    return (rows + np.roll(rows, 1, axis=0)) / 2
 
 
 def _negative(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return rows.max() + rows.min() - rows
 
 
-MAKERS: tuple[Maker, ...] = (_uniform, _gaussian, _shuffled, _constant, _negative, _blended)
+MAKERS: tuple[Maker, ...] = (
+    _uniform,
+    _gaussian,
+    _shuffled,
+    _constant,
+    _negative,
+    _clouds,
+    _rearranged,
+    _blended,
+)
 
-CLEAR_SHARE = 1 - 1 / len(MAKERS)
-"""Leading share of outliers that are clearly none of the data; blends, which come last, may be."""
+CLEAR = len(MAKERS) - 1
+"""Kinds that are clearly none of the data; blends, which come last, may be."""
+
+ROWS_OF_A_KIND = 90
+"""At least; a third of them says where a kind's scores lie."""
 
 
-def make_outliers(samples: Samples, seed: int) -> Samples:
-    """As many as there are samples, a part of each kind.
+def make_outliers(samples: Samples, seed: int) -> tuple[Samples, np.ndarray]:
+    """Outliers of every kind in equal parts, and the number of each row's kind, int64 [rows].
 
     Only floating-point inputs are changed; a model without any has no outliers.
     """
     random = np.random.default_rng(seed)
     if not any(array.dtype.kind == "f" for array in samples.inputs.values()):
-        return samples.take(slice(0, 0))
+        return samples.take(slice(0, 0)), np.empty(0, np.int64)
+    each = max(ROWS_OF_A_KIND, len(samples) // len(MAKERS))
     made: dict[str, list[np.ndarray]] = {name: [] for name in samples.inputs}
-    parts_of_rows = np.array_split(np.arange(len(samples)), len(MAKERS))
-    for maker, rows in zip(MAKERS, parts_of_rows, strict=True):
+    for maker in MAKERS:
+        rows = np.resize(random.permutation(len(samples)), each)
         for name, array in samples.inputs.items():
             part = array[rows]
-            if part.dtype.kind == "f" and len(part):
+            if part.dtype.kind == "f":
                 part = maker(part, random).astype(array.dtype)
             made[name].append(part)
-    return Samples({name: np.concatenate(parts) for name, parts in made.items()})
+    kinds = np.repeat(np.arange(len(MAKERS)), each)
+    return Samples({name: np.concatenate(parts) for name, parts in made.items()}), kinds

@@ -86,6 +86,30 @@ def expect(
     return Expectation(tuple(chosen), latency_s, 1 - wrong, memory_bytes, tuple(answered))
 
 
+def expect_counted(problem: CompositionProblem, chosen: Sequence[int]) -> Expectation:
+    """As ``expect``, but every input counts once however many caches would answer it.
+
+    Rates of pairs forget the caches before the last one, so a chain of three may seem to answer
+    an input twice. Without outcomes there is nothing to count: the same as ``expect``.
+    """
+    if problem.outcomes is None:
+        return expect(problem, chosen)
+    waiting = np.ones(problem.outcomes.hits.shape[1], bool)
+    latency_s, wrong = problem.total_s, 0.0
+    answered = []
+    for index in chosen:
+        candidate = problem.candidates[index]
+        hits = problem.outcomes.hits[index] & waiting
+        end_s = problem.reach_s[candidate.point] + candidate.lookup_s
+        latency_s += float(waiting.mean()) * candidate.burden_s
+        latency_s += float(hits.mean()) * (end_s - problem.total_s)
+        wrong += float((hits & ~problem.outcomes.right[index]).mean())
+        answered.append(float(hits.mean()))
+        waiting &= ~hits
+    memory_bytes = sum(problem.candidates[index].memory_bytes for index in chosen)
+    return Expectation(tuple(chosen), latency_s, 1 - wrong, memory_bytes, tuple(answered))
+
+
 def saving_s(problem: CompositionProblem, rates: PairRates, before: int, index: int) -> float:
     """What candidate ``index`` behind row ``before`` adds to the mean latency; below 0: it saves.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,9 +11,10 @@ import torch
 from brisk.exits.bounds import fewest_to_prove
 from brisk.exits.calibration import (
     CascadeCount,
+    Looked,
     Promise,
-    Scored,
     calibrate,
+    in_order,
     threshold_for,
 )
 from brisk.exits.cascade import Level
@@ -23,6 +24,7 @@ from brisk.exits.composition import (
     Expectation,
     Outcomes,
     compose_by_expected_latency,
+    expect_counted,
 )
 from brisk.exits.exploration.profile import BaseProfile, LaneCost
 from brisk.exits.exploration.settings import STRICTER_LEVELS, ExplorationSettings
@@ -44,8 +46,8 @@ class Tried:
     lookup_s: float
     memory_bytes: int
     example: torch.Tensor
-    tune: Scored
-    held_out: Scored
+    tune: Looked
+    held_out: Looked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +79,7 @@ def composition_problem(
     stop_s = max(0.0, profile.cut_s - profile.total_s) / len(points)
     hits, right, candidates = [], [], []
     for one in tried:
-        scores, ok = one.tune.scores[0], one.tune.right[0]
+        scores, ok = one.tune.scores, one.tune.right
         hit = scores >= threshold_for(scores, ok, wanted)
         hits.append(hit)
         right.append(ok)
@@ -115,7 +117,7 @@ def choose(
     if not tried:
         return "no variant's look-up is over before the model itself is"
     composed = {
-        synchronous: compose_by_expected_latency(problem)
+        synchronous: expect_counted(problem, compose_by_expected_latency(problem).chosen)
         for synchronous, problem in problems.items()
     }
     synchronous = min(composed, key=lambda mode: composed[mode].latency_s)
@@ -128,13 +130,13 @@ def choose(
     chosen = _without_rare(expectation, tried, settings)
     levels = _calibrated(problem, chosen, tried, settings) if chosen else ()
     if not levels or levels[0].accuracy != settings.accuracy:
-        held_out = tried[0].held_out.scores.shape[1]
+        held_out = tried[0].held_out.scores.shape[0]
         return (
             f"accuracy {settings.accuracy:.2%} cannot be proved with confidence "
             f"{settings.confidence:.0%} on {held_out} held-out samples; more data, or a lower "
             "accuracy or confidence, may help"
         )
-    return Chosen(problem, synchronous, chosen, replace(expectation, chosen=chosen), levels)
+    return Chosen(problem, synchronous, chosen, expect_counted(problem, chosen), levels)
 
 
 def _without_rare(
@@ -142,7 +144,7 @@ def _without_rare(
 ) -> tuple[int, ...]:
     """Caches that will answer too few held-out inputs to prove anything are left out."""
     fewest = fewest_to_prove(settings.accuracy, settings.confidence)
-    held_out = tried[0].held_out.scores.shape[1]
+    held_out = tried[0].held_out.scores.shape[0]
     return tuple(
         index
         for index, share in zip(expectation.chosen, expectation.answered, strict=True)
@@ -157,8 +159,8 @@ def _calibrated(
     settings: ExplorationSettings,
 ) -> tuple[Level, ...]:
     """The promise asked for and all stricter ones that can be proved."""
-    tuning = stacked([tried[index].tune for index in chosen])
-    held_out = stacked([tried[index].held_out for index in chosen])
+    tuning = in_order([tried[index].tune for index in chosen])
+    held_out = in_order([tried[index].held_out for index in chosen])
     ends_s = [
         problem.reach_s[tried[index].point] + tried[index].lookup_s - problem.total_s
         for index in chosen
@@ -178,11 +180,3 @@ def _calibrated(
         if found is not None:
             levels.append(Level(accuracy, found.thresholds, found.count))
     return tuple(levels)
-
-
-def stacked(parts: Sequence[Scored]) -> Scored:
-    """Single exits put together as a cascade."""
-    return Scored(
-        np.concatenate([part.scores for part in parts]),
-        np.concatenate([part.right for part in parts]),
-    )

@@ -10,7 +10,7 @@ import torch
 
 from brisk.execution import LoadedProgram
 from brisk.exits.building import empty_look_up, load_weights
-from brisk.exits.calibration import Scored
+from brisk.exits.calibration import Looked
 from brisk.exits.collecting import Collected
 from brisk.exits.container import read_container
 from brisk.exits.exploration.choosing import Tried
@@ -62,7 +62,5 @@ class Evaluation:
             progress.advance()
         return tried, networks
 
-    def _scored(self, network: LookUp, hidden: np.ndarray, rows: np.ndarray) -> Scored:
-        classes, scores = evaluate(network, tensor_of(hidden, rows))
-        right = classes == self.collected.teacher[rows].argmax(1)
-        return Scored(scores[None], right[None])
+    def _scored(self, network: LookUp, hidden: np.ndarray, rows: np.ndarray) -> Looked:
+        return evaluate(network, tensor_of(hidden, rows), self.collected.teacher[rows].argmax(1))

@@ -99,7 +99,13 @@ def explore(
     progress.stage("running the base model", len(every.samples))
     collected = collect(loaded, points, scores, every.samples, folder, progress.advance)
     check_classes(collected.teacher[: len(samples)], scores, program.name)
-    np.savez(folder / "rows.npz", fit=every.fit, select=division.select, outliers=every.outliers)
+    np.savez(
+        folder / "rows.npz",
+        fit=every.fit,
+        select=division.select,
+        outliers=every.outliers,
+        kinds=every.kinds,
+    )
     trials = _worthwhile(collected, points, profile, scores, folder, settings, len(every.fit))
     skipped = len(points) * len(settings.variants) - len(trials)
     progress.stage("training caches", len(trials))
@@ -164,24 +170,25 @@ def _exit(points: Sequence[ExitPoint], tried: Tried, network: LookUp) -> Exit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Everything:
-    """All rows that are run: the samples, then more to fit on, then outliers."""
+    """All rows that are run: the samples, then more to fit on, then outliers of ``kinds``."""
 
     samples: Samples
     fit: np.ndarray
     outliers: np.ndarray
+    kinds: np.ndarray
 
 
 def _everything(
     samples: Samples, more: Samples | None, division: Division, seed: int
 ) -> _Everything:
-    outliers = make_outliers(samples.take(division.select), seed)
+    outliers, kinds = make_outliers(samples.take(division.select), seed)
     parts = [samples, *([more] if more is not None else []), outliers]
     inputs = {
         name: np.concatenate([part.inputs[name] for part in parts]) for name in samples.inputs
     }
     real = len(samples) + (len(more) if more is not None else 0)
     fit = np.concatenate([division.fit, np.arange(len(samples), real)])
-    return _Everything(Samples(inputs), fit, np.arange(real, real + len(outliers)))
+    return _Everything(Samples(inputs), fit, np.arange(real, real + len(outliers)), kinds)
 
 
 def _choose_points(

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 from brisk.exits.building import weights_of
+from brisk.exits.calibration import Looked
 from brisk.exits.container import DamagedFileError, read_container, write_container
 from brisk.exits.gate import DistanceGate, summary
 from brisk.exits.learning.predictor import train_predictor
-from brisk.exits.learning.selector import train_selector
+from brisk.exits.learning.selection import NO_CLASS, fit_selection
 from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
 from brisk.exits.lookup import LookUp, Selector
-from brisk.exits.outliers import CLEAR_SHARE
+from brisk.exits.outliers import CLEAR
 from brisk.exits.variants import variant
 
 EVALUATED_ROWS = 256
@@ -73,34 +73,49 @@ def _train(trial: Trial) -> LookUp:
     hidden = np.load(trial.folder / f"hidden-{trial.position}.npy", mmap_mode="r")
     teacher = np.load(trial.folder / "teacher.npy")
     with np.load(trial.folder / "rows.npz") as rows:
-        fit, select, outliers = rows["fit"], rows["select"], rows["outliers"]
+        fit, select = rows["fit"], rows["select"]
+        outliers, kinds = rows["outliers"], rows["kinds"]
     classes = teacher.shape[1]
     kind = variant(trial.variant)
     fit_hidden = tensor_of(hidden, fit)
     distribution = torch.tensor(teacher[fit])
+    exposed, learned, kept = _thirds(outliers, kinds)
     network = kind.build(tuple(hidden.shape[1:]), classes)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
         train_predictor(
-            network, fit_hidden, distribution, distribution.argmax(1), trial.predictor, trial.seed
+            network,
+            fit_hidden,
+            distribution,
+            distribution.argmax(1),
+            tensor_of(hidden, exposed),
+            trial.predictor,
+            trial.seed,
         )
-        predictor = kind.settle(network)
-        clear = outliers[: int(len(outliers) * CLEAR_SHARE)]
-        learned, kept = outliers[::2], clear[1::2]
         rows = np.concatenate([select, learned])
-        select_hidden = tensor_of(hidden, rows)
-        logits = predict(predictor, select_hidden)
-        agrees = logits.argmax(1) == torch.tensor(teacher[rows].argmax(1))
-        agrees[len(select) :] = False
-        selector = Selector(classes)
-        train_selector(selector, logits, agrees.float(), trial.selector, trial.seed)
-    gate = DistanceGate(summary(fit_hidden[:1]).shape[1])
-    gate.fit(fit_hidden[:GATE_ROWS])
-    gate.set_limit(select_hidden[: len(select)])
-    network = LookUp(predictor, selector, gate).eval().requires_grad_(False)
+        answers = torch.tensor(teacher[rows].argmax(1))
+        answers[len(select) :] = NO_CLASS
+        look_up = LookUp(
+            kind.settle(network),
+            Selector(classes),
+            DistanceGate(summary(fit_hidden[:1]).shape[1], classes),
+        )
+        gate_rows = slice(GATE_ROWS)
+        look_up.gate.fit(fit_hidden[gate_rows], distribution[gate_rows].argmax(1))
+        fit_selection(look_up, tensor_of(hidden, rows), answers, trial.selector, trial.seed)
     if len(kept):
-        network.set_floor(tensor_of(hidden, kept))
-    return network
+        kept_kinds = torch.from_numpy(kinds[np.searchsorted(outliers, kept)])
+        look_up.set_floor(tensor_of(hidden, kept), kept_kinds)
+    return look_up.eval().requires_grad_(False)
+
+
+def _thirds(outliers: np.ndarray, kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows for the predictor, for the selector, and for the floor, none of them twice.
+
+    Blends of samples are the selector's: they are strange, not meaningless.
+    """
+    clear, blended = outliers[kinds < CLEAR], outliers[kinds >= CLEAR]
+    return clear[::3], np.concatenate([clear[1::3], blended]), clear[2::3]
 
 
 def tensor_of(hidden: np.ndarray, rows: np.ndarray) -> torch.Tensor:
@@ -110,24 +125,14 @@ def tensor_of(hidden: np.ndarray, rows: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(picked[np.argsort(np.argsort(rows))])
 
 
-def predict(predictor: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
-    """Logits of all rows, as a tensor that training may read."""
-    with torch.no_grad():
-        return torch.cat([predictor(part) for part in _parts(hidden)])
-
-
-def _parts(hidden: torch.Tensor) -> list[torch.Tensor]:
-    return [
-        hidden[start : start + EVALUATED_ROWS] for start in range(0, len(hidden), EVALUATED_ROWS)
-    ]
-
-
-def evaluate(network: LookUp, hidden: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Predicted class int64 [rows] and score float32 [rows]."""
-    classes, scores = [], []
+def evaluate(network: LookUp, hidden: torch.Tensor, answers: np.ndarray) -> Looked:
+    """One exit on rows of which the base model gives ``answers``, classes int64 [rows]."""
+    classes, scores, near = [], [], []
     with torch.inference_mode():
-        for part in _parts(hidden):
-            logits, score = network(part)
+        for part in torch.split(hidden, EVALUATED_ROWS):
+            logits, score, is_near = network(part)
             classes.append(logits.argmax(1).numpy())
             scores.append(score.numpy())
-    return np.concatenate(classes), np.concatenate(scores)
+            near.append(is_near.numpy())
+    right = np.concatenate(classes) == answers
+    return Looked(np.concatenate(scores), right, np.concatenate(near))

@@ -8,6 +8,9 @@ from torch.nn import functional
 
 from brisk.exits.learning.settings import PredictorSettings
 
+EXPOSED_SHARE = 0.25
+"""Outliers in a batch, over its samples."""
+
 
 def distillation_loss(
     logits: torch.Tensor, teacher: torch.Tensor, labels: torch.Tensor, settings: PredictorSettings
@@ -24,17 +27,24 @@ def distillation_loss(
     return settings.soft_share * heat * heat * soft + (1 - settings.soft_share) * hard
 
 
+def exposure_loss(logits: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of outliers' predictions with the uniform distribution."""
+    return -logits.log_softmax(1).mean()
+
+
 def train_predictor(
     network: nn.Module,
     hidden: torch.Tensor,
     teacher: torch.Tensor,
     labels: torch.Tensor,
+    outliers: torch.Tensor,
     settings: PredictorSettings,
     seed: int,
 ) -> None:
     """Fit ``network`` in place; deterministic for one thread and one seed.
 
-    ``hidden`` float32 [rows, ...], ``teacher`` float32 [rows, classes], ``labels`` int64 [rows].
+    ``hidden`` float32 [rows, ...], ``teacher`` float32 [rows, classes], ``labels`` int64 [rows];
+    ``outliers`` float32 [any rows, ...] are hidden outputs of inputs that mean nothing.
     """
     generator = torch.Generator().manual_seed(seed)
     batches = max(1, len(hidden) // settings.batch_rows)
@@ -46,10 +56,20 @@ def train_predictor(
     for _ in range(settings.epochs):
         order = torch.randperm(len(hidden), generator=generator)
         for chosen in order.tensor_split(batches):
-            logits = network(hidden[chosen])
-            loss = distillation_loss(logits, teacher[chosen], labels[chosen], settings)
+            strange = outliers[_some(len(outliers), len(chosen), generator)]
+            logits = network(torch.cat([hidden[chosen], strange]))
+            known, unknown = logits[: len(chosen)], logits[len(chosen) :]
+            loss = distillation_loss(known, teacher[chosen], labels[chosen], settings)
+            if len(unknown):
+                loss = loss + settings.exposure * exposure_loss(unknown)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]  # torch
             optimizer.step()
             schedule.step()
     network.eval()
+
+
+def _some(outliers: int, rows: int, generator: torch.Generator) -> torch.Tensor:
+    """Numbers of outliers to go with a batch of ``rows``."""
+    count = round(rows * EXPOSED_SHARE) if outliers else 0
+    return torch.randint(max(outliers, 1), (count,), generator=generator)

@@ -23,12 +23,14 @@ def asymmetric_loss(
 def train_selector(
     selector: Selector,
     logits: torch.Tensor,
+    distances: torch.Tensor,
     agrees: torch.Tensor,
     settings: SelectorSettings,
     seed: int,
 ) -> None:
     """Fit ``selector`` in place on a trained predictor's ``logits`` [rows, classes].
 
+    ``distances``: the gate's, float32 [rows].
     Rows of noise have ``agrees`` 0, whatever is predicted for them.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -40,7 +42,9 @@ def train_selector(
     for _ in range(settings.epochs):
         for chosen in torch.randperm(len(logits), generator=generator).tensor_split(batches):
             loss = asymmetric_loss(
-                selector(logits[chosen]), agrees[chosen], settings.false_hit_cost
+                selector(logits[chosen], distances[chosen]),
+                agrees[chosen],
+                settings.false_hit_cost,
             )
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]  # torch

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PredictorSettings:
-    """``temperature`` and ``soft_share`` (0: cross-entropy alone) are the distillation's."""
+    """``temperature`` and ``soft_share`` (0: cross-entropy alone) are the distillation's.
+
+    ``exposure``: weight of the outliers' term, which asks for no opinion about them (Hendrycks
+    and others, Deep Anomaly Detection with Outlier Exposure, ICLR 2019).
+    """
 
     epochs: int = 10
     batch_rows: int = 128
@@ -15,6 +19,7 @@ class PredictorSettings:
     weight_decay: float = 1e-2
     temperature: float = 2.0
     soft_share: float = 0.7
+    exposure: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)

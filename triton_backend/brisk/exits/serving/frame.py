@@ -66,6 +66,7 @@ class ExitingFrame:
         self._total = len(self._rows)
         self._tickets: list[Ticket] = []
         self._leaving: set[int] = set()
+        self._far: set[int] = set()
         self._answers: list[Answer] = []
         self._given = 0
 
@@ -183,6 +184,7 @@ class ExitingFrame:
             ticket = self._tickets.pop(0)
             if outcome.hits:
                 self._answer_hits(ticket, outcome)
+            self._far.update(ticket.rows[place] for place in outcome.far)
         if self._leaving and len(self._leaving) == len(self._rows):
             self._rows = ()
             return True
@@ -194,8 +196,8 @@ class ExitingFrame:
         return False
 
     def _answer_hits(self, ticket: Ticket, outcome: Outcome) -> None:
-        """Answer those rows of a look-up that nothing has answered yet."""
-        waiting = set(self._rows) - self._leaving
+        """Answer those rows of a look-up that nothing has answered or found strange yet."""
+        waiting = set(self._rows) - self._leaving - self._far
         fresh = [place for place, hit in enumerate(outcome.hits) if ticket.rows[hit] in waiting]
         if not fresh or outcome.logits is None:
             return

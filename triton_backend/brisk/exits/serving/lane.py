@@ -30,11 +30,13 @@ class Ticket:
 class Outcome:
     """``hits``: places among the ticket's rows that are answered; ``logits`` [hits, classes].
 
+    ``far``: places that lie far from all training data, which no later exit may answer.
     ``error``: what the look-up raised; nothing is answered then.
     """
 
     hits: tuple[int, ...]
     logits: torch.Tensor | None
+    far: tuple[int, ...] = ()
     error: Exception | None = None
 
 
@@ -42,15 +44,16 @@ def look_up(ticket: Ticket) -> Outcome:
     """Perform a look-up in this thread."""
     try:
         with torch.inference_mode():
-            logits, score = ticket.network(ticket.hidden)
+            logits, score, near = ticket.network(ticket.hidden)
             hits = tuple(
                 place for place, value in enumerate(score.tolist()) if value >= ticket.threshold
             )
             if len(hits) < len(ticket.rows):
                 logits = logits[list(hits)]
-            return Outcome(hits, logits)
+            far = () if near.all() else tuple((~near).nonzero().flatten().tolist())
+            return Outcome(hits, logits, far)
     except Exception as error:  # noqa: BLE001  # a cache must never take its model down
-        return Outcome((), None, error)
+        return Outcome((), None, (), error)
 
 
 class LookUpLane:

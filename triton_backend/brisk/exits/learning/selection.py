@@ -1,0 +1,42 @@
+"""Fits what decides about a trained predictor's answers: the gate's limit, then the selector."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from brisk.exits.learning.selector import train_selector
+from brisk.exits.learning.settings import SelectorSettings
+from brisk.exits.lookup import LookUp
+
+NO_CLASS = -1
+"""Of rows that no answer is right for."""
+
+PREDICTED_ROWS = 256
+
+
+def fit_selection(
+    look_up: LookUp,
+    hidden: torch.Tensor,
+    classes: torch.Tensor,
+    settings: SelectorSettings,
+    seed: int,
+) -> None:
+    """Set the limit of a fitted gate and train the selector, on rows that the predictor never saw.
+
+    ``classes`` int64 [rows]: the base model's, or NO_CLASS for outliers.
+    """
+    logits = predict(look_up.predictor, hidden)
+    predicted = logits.argmax(1)
+    real = classes != NO_CLASS
+    look_up.gate.set_limit(hidden[real], predicted[real])
+    with torch.no_grad():
+        distances = look_up.gate(hidden, predicted)
+    agrees = (predicted == classes).float()
+    train_selector(look_up.selector, logits, distances, agrees, settings, seed)
+
+
+def predict(predictor: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    """Logits of all rows, as a tensor that training may read."""
+    with torch.no_grad():
+        return torch.cat([predictor(part) for part in torch.split(hidden, PREDICTED_ROWS)])
