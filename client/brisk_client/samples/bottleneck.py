@@ -1,0 +1,183 @@
+"""ResNet-50 for small grey images, really trained: 53 convolutions in bottleneck blocks.
+
+The blocks are those of He et al., 2015, table 1 (3, 4, 6, 3); the stem is one 3x3 convolution of
+stride 2, as is usual for images this small. torch trains, the graph is written by hand with its
+batch normalisations unfolded.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import torch
+from torch import nn
+from torch.nn import functional
+
+from brisk_client.samples.writer import GraphWriter
+
+BLOCKS = (3, 4, 6, 3)
+EXPANSION = 4
+_MOMENTUM, _DECAY = 0.9, 5e-4
+
+
+@dataclass(frozen=True, slots=True)
+class BottleneckRecipe:
+    """``width``: channels of the stem, 64 in the original. ``shift``: pixels that an image is
+    moved at most while training; ``mirrored``: half of them are."""
+
+    width: int
+    epochs: int
+    learning_rate: float = 0.1
+    batch_rows: int = 128
+    shift: int = 2
+    mirrored: bool = False
+    classes: int = 10
+    seed: int = 1
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 with the stride, 1x1, and the shortcut; the last normalisation begins at zero."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = EXPANSION * width
+        self.path = nn.Sequential(
+            *_convolution(inputs, width, 1, 1),
+            nn.ReLU(),
+            *_convolution(width, width, 3, stride),
+            nn.ReLU(),
+            *_convolution(width, outputs, 1, 1),
+        )
+        changes = stride > 1 or inputs != outputs
+        self.shortcut = nn.Sequential(*_convolution(inputs, outputs, 1, stride)[: 2 * changes])
+        nn.init.zeros_(self.path[-1].weight)  # type: ignore[arg-type]  # a Module's attribute
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return functional.relu(self.path(value) + self.shortcut(value))
+
+
+def _convolution(inputs: int, outputs: int, size: int, stride: int) -> list[nn.Module]:
+    layer = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
+    return [layer, nn.BatchNorm2d(outputs)]
+
+
+def build_bottleneck(recipe: BottleneckRecipe) -> nn.Sequential:
+    """Untrained, for images [rows, 1, height, width] of values 0..1."""
+    layers: list[nn.Module] = [*_convolution(1, recipe.width, 3, 2), nn.ReLU()]
+    inputs = recipe.width
+    for stage, blocks in enumerate(BLOCKS):
+        width = recipe.width * 2**stage
+        for block in range(blocks):
+            layers.append(Bottleneck(inputs, width, 2 if stage and not block else 1))
+            inputs = EXPANSION * width
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, recipe.classes)
+    )
+
+
+def train_bottleneck(
+    name: str,
+    recipe: BottleneckRecipe,
+    images: np.ndarray,
+    labels: np.ndarray,
+    progress: Callable[[int, float], None] = lambda step, loss: None,
+) -> onnx.ModelProto:
+    """``images`` float32 [rows, 1, height, width] of 0..1, ``labels`` int64 [rows].
+
+    Computes in bfloat16 where it is the faster, so weights differ from machine to machine.
+    ``progress`` is told of each step's number and loss.
+    """
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+        torch.manual_seed(recipe.seed)
+        network = build_bottleneck(recipe)
+        _train(network, recipe, torch.from_numpy(images), torch.from_numpy(labels), progress)
+    return _write(name, network.eval(), (images.shape[2], images.shape[3]), recipe.classes)
+
+
+def _train(
+    network: nn.Sequential,
+    recipe: BottleneckRecipe,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    progress: Callable[[int, float], None],
+) -> None:
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    batches = max(1, len(images) // recipe.batch_rows)
+    optimizer = torch.optim.SGD(
+        network.parameters(), 0.1, _MOMENTUM, weight_decay=_DECAY, nesterov=True
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, recipe.learning_rate, total_steps=batches * recipe.epochs
+    )
+    step = 0
+    for _ in range(recipe.epochs):
+        for chosen in torch.randperm(len(images)).tensor_split(batches):
+            given = _moved(images[chosen], recipe)
+            with torch.autocast("cpu", torch.bfloat16, enabled=torch.cpu._is_amx_tile_supported()):
+                scores = network(given)
+            loss = functional.cross_entropy(scores.float(), labels[chosen])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch
+            optimizer.step()
+            schedule.step()
+            step += 1
+            progress(step, float(loss.detach()))
+
+
+def _moved(images: torch.Tensor, recipe: BottleneckRecipe) -> torch.Tensor:
+    """The batch shifted, and perhaps mirrored, as a whole: no loss where batches are many."""
+    down, right = torch.randint(-recipe.shift, recipe.shift + 1, (2,)).tolist()
+    moved = torch.roll(images, (down, right), (2, 3))
+    if recipe.mirrored and torch.rand(()) < 0.5:
+        moved = moved.flip(3)
+    return moved.contiguous(memory_format=torch.channels_last)
+
+
+def _write(
+    name: str, network: nn.Sequential, sides: tuple[int, int], classes: int
+) -> onnx.ModelProto:
+    graph = GraphWriter(name, opset=18)
+    value = graph.input("image", "float32", ("batch", 1, *sides))
+    for layer in network:
+        value = _write_layer(graph, layer, value)
+    graph.output(value, "logits", "float32", ("batch", classes))
+    return graph.model()
+
+
+def _write_layer(graph: GraphWriter, layer: nn.Module, value: str) -> str:
+    if isinstance(layer, Bottleneck):
+        shortcut = path = value
+        for part in layer.shortcut:
+            shortcut = _write_layer(graph, part, shortcut)
+        for part in layer.path:
+            path = _write_layer(graph, part, path)
+        return graph.add("Relu", graph.add("Add", path, shortcut))
+    weights = [
+        graph.weight(tensor.detach().float().contiguous().numpy())
+        for key, tensor in layer.state_dict().items()
+        if key != "num_batches_tracked"
+    ]
+    match layer:
+        case nn.Conv2d():
+            pads = [int(side) for side in layer.padding] * 2
+            return graph.add(
+                "Conv",
+                value,
+                *weights,
+                kernel_shape=list(layer.kernel_size),
+                strides=list(layer.stride),
+                pads=pads,
+            )
+        case nn.BatchNorm2d():
+            return graph.add("BatchNormalization", value, *weights, epsilon=layer.eps)
+        case nn.AdaptiveAvgPool2d():
+            return graph.add("GlobalAveragePool", value)
+        case nn.Linear():
+            return graph.add("Gemm", value, *weights, transB=1)
+        case _:
+            return graph.add({"ReLU": "Relu"}.get(type(layer).__name__, "Flatten"), value)
