@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ import onnx
 import pytest
 import torch
 
+from brisk.cli import caches
+from brisk.cli.observing import Observer
 from brisk.execution import load_program
 from brisk.exits.artefact import caches_file, digest_of, write_cascade
 from brisk.exits.building import empty_look_up
@@ -23,6 +26,7 @@ from brisk.exits.scores import find_scores
 from brisk.frontend.connection import Connection
 from brisk.graph import build_program
 from brisk.wire.place import RuntimePlace
+from brisk.wire.role import Role
 from unit.exits.cascades import CLASSES, SIDE, hidden_at, images, network
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
@@ -168,3 +172,39 @@ def test_the_background_worker_has_caches_of_its_own(connection: Connection, mod
     while not answer.has_come and time.monotonic() < deadline_s:
         time.sleep(0.02)
     assert taken(answer) == ""
+
+
+def test_status_and_caches_show_tell_what_exits_have_answered(
+    connection: Connection,
+    model: Model,
+    shared_place: RuntimePlace,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Observer(shared_place, Role.FOREGROUND) as observer:
+        (before,) = (each for each in observer.status().models if each.exits)
+        for inputs in (model.easy, model.hard):
+            ask(connection, inputs).output()
+        ask(connection, model.easy, ppm=MILLION).output()
+        (after,) = (each for each in observer.status().models if each.exits)
+    assert after.offered_rows - before.offered_rows == 16
+    assert after.exits[0].answered - before.exits[0].answered == 8
+    assert (after.exits[0].name, after.exits[0].is_off) == (model.name, False)
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(shared_place.base))
+    caches.show(model.file)
+    told = capsys.readouterr().out
+    assert "promise 97.0%" in told
+    found = re.search(r"of (\d+) rows that could have been answered early", told)
+    assert found is not None
+    assert int(found[1]) >= after.offered_rows, "those of the background worker are told, too"
+
+
+def test_caches_show_says_where_no_runtime_answers(
+    model: Model,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(tmp_path))
+    caches.show(model.file)
+    assert "no live figures: no runtime of cpu answers" in capsys.readouterr().out

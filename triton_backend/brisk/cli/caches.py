@@ -127,9 +127,10 @@ def show(
         int | None, typer.Option(help="Version of the model; the newest unless given.")
     ] = None,
 ) -> None:
-    """Show a model's caches: exits, hit rates, bounds, memory."""
+    """Show a model's caches: exits, hit rates, bounds, memory, and what a server made of them."""
     from rich.console import Console
 
+    from brisk.cli.caches_live import print_live_figures
     from brisk.cli.caches_text import print_cascade
     from brisk.cli.explain import model_file
     from brisk.errors import InvalidModelError
@@ -146,7 +147,9 @@ def show(
         cascade = read_cascade(path, digest_of(file))
     except DamagedFileError as error:
         raise InvalidModelError(f"'{path}' is ignored by the server: {error}") from error
-    print_cascade(Console(soft_wrap=True, highlight=False), cascade)
+    console = Console(soft_wrap=True, highlight=False)
+    print_cascade(console, cascade)
+    print_live_figures(console, file)
 
 
 def _settings(

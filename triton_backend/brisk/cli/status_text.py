@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from brisk.telemetry import METRICS, Kind
-from brisk.wire.records import SampleRecord, Status
+from brisk.wire.records import ModelStatus, SampleRecord, Status
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -35,6 +36,8 @@ def render(now: Snapshot, before: Snapshot | None) -> Group:
         f"{status.threads} threads, {status.frontends} model instances connected"
     )
     parts: list[RenderableType] = [Text(head, style="bold"), _models(now, before)]
+    if any(model.exits for model in status.models):
+        parts.append(exits_table(status.models))
     if status.runs:
         parts.append(_runs(status))
     parts.append(_statistics(now))
@@ -60,6 +63,25 @@ def _models(now: Snapshot, before: Snapshot | None) -> Table:
     hidden = now.status.model_count - len(now.status.models)
     if hidden:
         table.add_row(f"… and {hidden} more")
+    return table
+
+
+def exits_table(models: Sequence[ModelStatus]) -> Table:
+    """What learned caches have answered, and what audits have found of it."""
+    table = _table("early exits of", "revision", "exit", "answers", "audited", "agrees", "state")
+    for model in models:
+        for exit_ in model.exits:
+            share = f"{exit_.answered / model.offered_rows:.1%}" if model.offered_rows else ""
+            agrees = f"{exit_.agreed / exit_.audited:.1%}" if exit_.audited else ""
+            table.add_row(
+                model.name,
+                str(model.revision),
+                exit_.name,
+                share,
+                str(exit_.audited),
+                agrees,
+                "switched off" if exit_.is_off else "on",
+            )
     return table
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,7 @@ import torch
 from brisk import telemetry
 from brisk.errors import BriskError
 from brisk.execution import Frame, LoadedProgram
+from brisk.exits.serving import Answer
 from brisk.runtime.batch import RequestJob, Run
 from brisk.runtime.early_exits import ServedCaches
 from brisk.runtime.saying import say
@@ -80,30 +81,30 @@ class Audits:
             }
 
     def note(self, run: Run) -> None:
-        """A run is finished: count what was answered early, and keep it if it was sampled."""
-        frame, binding = run.early, run.jobs[0].payload.binding
-        if frame is None or not frame.has_early_answers:
+        """A run is finished: count what was answered early, and keep it if it was sampled.
+
+        A version that another one has replaced meanwhile is counted in the metrics only.
+        """
+        frame, session = run.early, run.session
+        if frame is None or not isinstance(session, Session):
             return
-        labels = (binding.model.name, str(binding.model.version))
+        model = run.jobs[0].payload.binding.model
+        labels = (model.name, str(model.version))
+        served = session.caches.served
+        if served is not None and served.cascade is not frame.cascade:
+            served = None
         early = [answer for answer in frame.answers if answer.exit_index is not None]
         for answer in early:
             name = frame.exit_name(answer.exit_index)
             telemetry.count(metrics.EARLY_ANSWERS, (*labels, name), len(answer.rows))
-        session = run.session
-        if run.audited_inputs is None or not isinstance(session, Session):
+        if served is None:
             return
-        served = session.caches.served
-        if served is None or served.cascade is not frame.cascade:
-            return  # another version has taken over since
-        rows = torch.tensor([row for answer in early for row in answer.rows])
-        inputs = {
-            name: value[rows] if isinstance(value, torch.Tensor) else value
-            for name, value in run.audited_inputs.items()
-        }
-        exits = tuple(answer.exit_index or 0 for answer in early for _ in answer.rows)
-        classes = torch.cat([answer.classes for answer in early])
-        now_ns = self._clock_ns()
-        self._waiting.append(_Audit(session, served, labels, inputs, classes, exits, now_ns))
+        served.tally.note(sum(run.rows), early)
+        if early and run.audited_inputs is not None:
+            inputs = run.audited_inputs
+            self._waiting.append(
+                _make_audit(session, served, labels, inputs, early, self._clock_ns())
+            )
 
     def may_go_on(self, following: RequestJob | None) -> bool:
         """Whether a layer may run before ``following``, the next request, if there is one.
@@ -159,6 +160,30 @@ class Audits:
                 )
                 say(text)
                 INCIDENTS.note(text)
+
+
+def _make_audit(
+    session: Session,
+    served: ServedCaches,
+    labels: tuple[str, str],
+    inputs: Mapping[str, Value],
+    early: Sequence[Answer],
+    now_ns: int,
+) -> _Audit:
+    """Of the rows of ``inputs`` that ``early`` answered."""
+    rows = torch.tensor([row for answer in early for row in answer.rows])
+    return _Audit(
+        session,
+        served,
+        labels,
+        {
+            name: value[rows] if isinstance(value, torch.Tensor) else value
+            for name, value in inputs.items()
+        },
+        torch.cat([answer.classes for answer in early]),
+        tuple(answer.exit_index or 0 for answer in early for _ in answer.rows),
+        now_ns,
+    )
 
 
 def _unjoined(session: Session) -> LoadedProgram:

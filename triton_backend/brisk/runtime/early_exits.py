@@ -6,8 +6,9 @@ what is served changes by one assignment, between two frames.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -18,19 +19,39 @@ from brisk.exits.artefact import caches_file, digest_of, read_cascade
 from brisk.exits.audit import CascadeAudit
 from brisk.exits.cascade import Cascade
 from brisk.exits.container import DamagedFileError
-from brisk.exits.serving import ExitingFrame, LookUpLane, Places, find_places
+from brisk.exits.serving import Answer, ExitingFrame, LookUpLane, Places, find_places
 from brisk.runtime.saying import say
 from brisk.solutions.base import Value
 from brisk.telemetry.incidents import INCIDENTS
+from brisk.wire.records import ExitStatus
+
+
+@dataclass(slots=True)
+class Tally:
+    """Of runs that are finished: rows that could have been answered early, and were, by exit."""
+
+    rows: int = 0
+    answered: Counter[int] = field(default_factory=Counter)
+
+    def note(self, rows: int, early: Sequence[Answer]) -> None:
+        """Of ``rows`` rows, these were answered early."""
+        self.rows += rows
+        for answer in early:
+            if answer.exit_index is not None:
+                self.answered[answer.exit_index] += len(answer.rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedCaches:
-    """One version of a model's caches, where they sit in its program, and what audits found."""
+    """One version of a model's caches, where they sit in its program, and what came of them.
+
+    ``audit`` and ``tally`` are the worker's main thread's.
+    """
 
     cascade: Cascade
     places: Places
     audit: CascadeAudit
+    tally: Tally = field(default_factory=Tally)
 
     @classmethod
     def of(cls, cascade: Cascade, loaded: LoadedProgram) -> ServedCaches:
@@ -39,6 +60,17 @@ class ServedCaches:
         if places is None or not cascade.levels:
             raise DamagedFileError("its exits are not boundaries of the program; train again")
         return cls(cascade, places, CascadeAudit(cascade.levels[0].accuracy))
+
+    def exits(self) -> tuple[ExitStatus, ...]:
+        """What each exit has come to."""
+        found = []
+        for index, exit_ in enumerate(self.cascade.exits):
+            audit = self.audit.exits.get(index)
+            audited, agreed = (0, 0) if audit is None else (audit.audited, audit.agreed)
+            is_off = index in self.audit.switched_off
+            answered = self.tally.answered[index]
+            found.append(ExitStatus(exit_.name, answered, audited, agreed, is_off))
+        return tuple(found)
 
 
 class SessionCaches:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from brisk.runtime.batch import Run
 from brisk.runtime.requests import RequestTable
+from brisk.runtime.session import Session
 from brisk.runtime.sessions import SessionTable
 from brisk.runtime.transport import Peer, Transport
 from brisk.telemetry import STATISTICS, Sample, metrics
@@ -32,7 +33,8 @@ from brisk.wire.role import Role
 SAMPLES_PER_RECORD = 200
 """Of some 300 bytes each at most: well below what a record holds."""
 
-MODELS_PER_RECORD = 300
+MODELS_PER_RECORD = 200
+MAX_EXITS = 8
 MAX_PATH_CHARACTERS = 200
 MAX_INCIDENTS = 50
 
@@ -115,7 +117,8 @@ class Observation:
 
     def _models(self) -> Iterator[ModelStatus]:
         for use in self._sessions.uses():
-            model = use.bindings[0].model
+            model, session = use.bindings[0].model, use.bindings[0].session
+            caches = session.caches.served if isinstance(session, Session) else None
             yield ModelStatus(
                 model.name[:MAX_PATH_CHARACTERS],
                 model.version,
@@ -124,6 +127,9 @@ class Observation:
                 self._requests.queue.waiting(use.key),
                 sum(binding.answered for binding in use.bindings),
                 model.path[-MAX_PATH_CHARACTERS:],
+                () if caches is None else caches.exits()[:MAX_EXITS],
+                0 if caches is None else caches.cascade.revision,
+                0 if caches is None else caches.tally.rows,
             )
 
     def _measure(self) -> None:

@@ -232,10 +232,22 @@ class AskStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """A learned cache: rows it has answered, how many were audited, how many of those agree."""
+
+    name: str
+    answered: int
+    audited: int
+    agreed: int
+    is_off: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ModelStatus:
     """A session: the name it was first asked for by, and how many instances use it.
 
     ``waiting``: requests in the queue; ``answered``: those answered well, of its present users.
+    ``exits`` of caches of ``revision``, which were offered ``offered_rows``.
     """
 
     name: str
@@ -245,6 +257,9 @@ class ModelStatus:
     waiting: int
     answered: int
     path: str
+    exits: tuple[ExitStatus, ...] = ()
+    revision: int = 0
+    offered_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
