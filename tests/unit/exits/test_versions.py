@@ -1,0 +1,41 @@
+"""Which version of a model's caches is served, and that nobody else can read what was learned."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from brisk.exits.artefact import caches_file
+from brisk.exits.versions import adapted_file, latest, make_private_folder, samples_folder
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"model")
+    caches_file(file).write_bytes(b"trained")
+    make_private_folder(file)
+    return file
+
+
+def test_folders_of_what_is_learned_are_the_owner_s_alone(model: Path) -> None:
+    for folder in (samples_folder(model), samples_folder(model).parent):
+        assert folder.stat().st_mode & 0o777 == 0o700
+    make_private_folder(model)
+
+
+def test_models_of_the_same_name_share_nothing(model: Path, tmp_path: Path) -> None:
+    assert samples_folder(tmp_path / "other" / "model.onnx") != samples_folder(model)
+
+
+def test_the_adapted_version_is_served_until_caches_are_trained_anew(model: Path) -> None:
+    assert latest(model) == caches_file(model)
+    adapted_file(model).write_bytes(b"adapted")
+    trained_ns = caches_file(model).stat().st_mtime_ns
+    os.utime(adapted_file(model), ns=(trained_ns + 10**9,) * 2)
+    assert latest(model) == adapted_file(model)
+    os.utime(caches_file(model), ns=(trained_ns + 2 * 10**9,) * 2)
+    assert latest(model) == caches_file(model)

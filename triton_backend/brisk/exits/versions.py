@@ -1,0 +1,66 @@
+"""Where the versions of a model's caches lie, and the samples that new ones are made of.
+
+``model.caches`` beside the model is what was trained; nothing else writes there. What is learned
+from the traffic is this machine's own and may tell of its requests: it lies in the cache
+directory, in a folder of mode 0700 for each model file, with files of mode 0600:
+
+``samples/``: ``.npz`` files of inputs by name, which ``read_samples`` reads; their names begin
+with the time they were written (ns, 20 digits), so sorted names are in order of time. The runtime
+writes and bounds them.
+
+``candidate.caches``: what adaptation publishes, with a ``revision`` above that of the version it
+was made from. The runtime serves it on trial beside its predecessor, and then makes it
+``adapted.caches``, or deletes it where it does worse. Adaptation goes on from ``latest``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from brisk.artefacts.store import cache_directory
+from brisk.exits.artefact import caches_file
+
+
+def private_folder(model_file: Path) -> Path:
+    """Of what is learned from a model's traffic; it may not be there."""
+    place = hashlib.blake2b(os.fsencode(os.path.realpath(model_file)), digest_size=8).hexdigest()
+    return cache_directory() / "caches" / place
+
+
+def samples_folder(model_file: Path) -> Path:
+    return private_folder(model_file) / "samples"
+
+
+def adapted_file(model_file: Path) -> Path:
+    """The last version that has proved itself on live traffic; it may not be there."""
+    return private_folder(model_file) / "adapted.caches"
+
+
+def candidate_file(model_file: Path) -> Path:
+    """A version that has yet to prove itself; it may not be there."""
+    return private_folder(model_file) / "candidate.caches"
+
+
+def make_private_folder(model_file: Path) -> Path:
+    """The folder and the one for samples, made if need be. Raises OSError."""
+    folder = private_folder(model_file)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for each in (folder, samples_folder(model_file)):
+        each.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def latest(model_file: Path) -> Path:
+    """What is to be served: the adapted version, where it descends from what is trained now."""
+    trained, adapted = caches_file(model_file), adapted_file(model_file)
+    return adapted if adapted.exists() and _is_newer(adapted, trained) else trained
+
+
+def _is_newer(adapted: Path, trained: Path) -> bool:
+    """Caches trained anew replace what was adapted before."""
+    try:
+        return adapted.stat().st_mtime_ns > trained.stat().st_mtime_ns
+    except OSError:
+        return False
