@@ -27,6 +27,10 @@ from brisk.solutions.catalogue import Catalogue, default_catalogue
 DISK_FACTOR = 2.0
 """Default of what weights for starts may take on disk, as a multiple of the model's weights."""
 
+TAKEOVER = 0.4
+"""What each processor adds to the executor's speed when its lane has ended: ResNet-50 and the
+encoder ran 1.4 to 1.45 times as fast on two processors as on one."""
+
 LONGEST_PROFILE_S = 6.0
 """After which layers not yet measured get the default plan."""
 
@@ -127,12 +131,13 @@ def _planned_layers(
         return layers, None
     options = [_allowed(each, layer) for each, layer in zip(measured, layers, strict=True)]
     candidates = [_weighed(each) for each in options]
-    chosen, _ = select(candidates, [1.0] * lanes, disk_bytes)
+    alone = 1.0 + TAKEOVER * lanes
+    chosen, _ = select(candidates, [1.0] * lanes, disk_bytes, alone)
     found = [
         each[weighed.index(choice)]
         for each, weighed, choice in zip(options, candidates, chosen, strict=True)
     ]
-    made = schedule([one.candidate for one in found], [1.0] * lanes)
+    made = schedule([one.candidate for one in found], [1.0] * lanes, alone)
     lane_of = {index: lane for lane, queue in enumerate(made.lanes) for index in queue}
     planned = [
         _chosen_layer(layer, one, catalogue, lane_of.get(index))

@@ -53,16 +53,20 @@ def undominated(candidates: Sequence[Candidate]) -> list[Candidate]:
     return kept
 
 
-def schedule(chosen: Sequence[Candidate], speeds: Sequence[float]) -> Schedule:
-    """The inner level, for one combination. ``speeds``: of each lane, the executor's being 1."""
+def schedule(chosen: Sequence[Candidate], speeds: Sequence[float], alone: float = 1.0) -> Schedule:
+    """The inner level, for one combination.
+
+    ``speeds``: of each lane, the executor's being 1. ``alone``: how many times as fast the
+    executor runs once no lane needs its processor any more.
+    """
     count = len(chosen)
     own: set[int] = {0} if count else set()  # line 3: the first layer boots at once
-    best = _dealt(chosen, own, speeds)
+    best = _dealt(chosen, own, speeds, alone)
     for index in range(1, count):  # lines 6 to 11: work for an executor that would wait
         lane_ns = max(_lane_times(chosen, best.lanes, speeds), default=0.0)
         if lane_ns <= _executor_time(chosen, own):
             break
-        tried = _dealt(chosen, own | {index}, speeds)
+        tried = _dealt(chosen, own | {index}, speeds, alone)
         if tried.end_ns < best.end_ns:
             own.add(index)
             best = tried
@@ -70,17 +74,21 @@ def schedule(chosen: Sequence[Candidate], speeds: Sequence[float]) -> Schedule:
 
 
 def select(
-    candidates: Sequence[Sequence[Candidate]], speeds: Sequence[float], disk_bytes: int
+    candidates: Sequence[Sequence[Candidate]],
+    speeds: Sequence[float],
+    disk_bytes: int,
+    alone: float = 1.0,
 ) -> tuple[list[Candidate], Schedule]:
     """The outer level: a combination and its schedule, keeping at most ``disk_bytes``.
 
     Every combination would be tried by NNV12; here each layer in turn takes what ends the whole
-    soonest, until a round changes nothing. Precondition: each layer has a candidate.
+    soonest, until a round changes nothing. ``speeds`` and ``alone`` as for ``schedule``.
+    Precondition: each layer has a candidate.
     """
     choices = [undominated(each) for each in candidates]
     chosen = [min(each, key=lambda one: one.prepare_ns + one.run_ns) for each in choices]
     _fit(chosen, candidates, disk_bytes)
-    best = schedule(chosen, speeds)
+    best = schedule(chosen, speeds, alone)
     for _ in range(PASSES):
         changed = False
         for index, options in enumerate(choices):
@@ -90,7 +98,7 @@ def select(
                 tried = [*chosen[:index], option, *chosen[index + 1 :]]
                 if sum(each.disk_bytes for each in tried) > disk_bytes:
                     continue
-                plan = schedule(tried, speeds)
+                plan = schedule(tried, speeds, alone)
                 if plan.end_ns < best.end_ns:
                     chosen, best, changed = tried, plan, True
         if not changed:
@@ -119,7 +127,9 @@ def _fit(
         excess -= saved
 
 
-def _dealt(chosen: Sequence[Candidate], own: set[int], speeds: Sequence[float]) -> Schedule:
+def _dealt(
+    chosen: Sequence[Candidate], own: set[int], speeds: Sequence[float], alone: float
+) -> Schedule:
     """Lines 12 to 20: preparations dealt in turn, then moved until the lanes end together."""
     lanes: list[list[int]] = [[] for _ in speeds]
     rest = [index for index in range(len(chosen)) if index not in own]
@@ -142,7 +152,7 @@ def _dealt(chosen: Sequence[Candidate], own: set[int], speeds: Sequence[float]) 
         lanes[shortest].append(moved)
         lanes[shortest].sort()
     order = tuple(map(tuple, lanes))
-    return Schedule(order, frozenset(own), _end(chosen, own, order, speeds))
+    return Schedule(order, frozenset(own), _end(chosen, own, order, speeds, alone))
 
 
 def _lane_times(
@@ -163,9 +173,11 @@ def _end(
     own: set[int],
     lanes: Sequence[Sequence[int]],
     speeds: Sequence[float],
+    alone: float,
 ) -> float:
     """When the last layer has run: each runs after its preparation and the one before."""
     ready = [0.0] * len(chosen)
+    busy_ns = max(_lane_times(chosen, lanes, speeds), default=0.0)
     for lane, speed in zip(lanes, speeds, strict=True):
         now = 0.0
         for index in lane:
@@ -174,5 +186,6 @@ def _end(
     now = 0.0
     for index, each in enumerate(chosen):
         now = now + each.prepare_ns if index in own else max(now, ready[index])
-        now += each.run_ns
+        shared = min(max(busy_ns - now, 0.0), float(each.run_ns))
+        now += shared + (each.run_ns - shared) / alone
     return now
