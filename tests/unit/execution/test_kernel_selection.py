@@ -57,6 +57,15 @@ def test_kept_weights_stay_within_the_disk_budget() -> None:
     assert kept in chosen
 
 
+def test_work_hidden_in_a_lane_counts_where_the_executor_could_use_its_processor() -> None:
+    packed, plain = candidate(9, 10, name="packed"), candidate(1, 11, name="plain")
+    hidden, _ = select([[packed, plain]] * 6, [1.0], 0)
+    counted, made = select([[packed, plain]] * 6, [1.0], 0, alone=2.0)
+    assert [each.solution for each in hidden].count("packed") > 3
+    assert [each.solution for each in counted].count("plain") > 3
+    assert made.end_ns == schedule(counted, [1.0], 2.0).end_ns
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_the_choice_is_near_the_best_of_all_combinations(seed: int) -> None:
     chance = random.Random(seed)

@@ -84,7 +84,7 @@ class Artefact:
         self._absent = frozenset(
             name for name, record in records["weights"].items() if record[2] is None
         )
-        self._bodies = [blobs_of(layer) for layer in records["layers"]]
+        self._layer_records = records["layers"]
 
     @property
     def path(self) -> Path:
@@ -119,7 +119,7 @@ class Artefact:
                 raise ArtefactError(f"{self.path}: constant '{name}' was left out")
             if name in self._raw:
                 self.container.verify(self._raw[name])
-        for blob in self._bodies[index]:
+        for blob in blobs_of(self._layer_records[index]):
             self.container.verify(blob)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from brisk.errors import ArtefactError, InvalidConfigurationError
 from brisk.execution.frame import Frame
-from brisk.execution.lanes import Lanes, dealt, executor_threads, lane_count, usable_cores
+from brisk.execution.lanes import Lanes, dealt, lane_count, usable_cores
 from brisk.execution.loading import LoadedProgram
 from brisk.execution.plan import make_plan
 from brisk.execution.reuse import Rates, ReusingSource, Search
@@ -195,7 +195,7 @@ def _from_model(
         source = ReusingSource(
             model, cache, Search.EXHAUSTIVE, catalogue, recorder, from_the_start=True
         )
-    elif scheme is Scheme.BRISK:
+    elif scheme is Scheme.BRISK and not __import__("os").environ.get("NOPOP"):
         source = ReusingSource(model, cache, Search.CATEGORY, catalogue, recorder, Rates())
     queues = dealt(len(plan.layers), lane_count(threads))
     steals = is_ours or scheme is Scheme.PASK_R
@@ -210,7 +210,7 @@ def _from_model(
 def _run(
     starting: StartingProgram, inputs: Mapping[str, Value], threads: int, *, is_recorded: bool
 ) -> dict[str, Value]:
-    """One inference; the executor has all cores once nothing loads any more."""
+    """One inference, on as many cores as lanes leave."""
     table, add = starting.table, starting.recorder.add
     with torch.inference_mode():
         frame = Frame(starting.loaded, inputs)
@@ -225,7 +225,7 @@ def _run(
         while not frame.is_finished:
             position = frame.position
             table[position]  # wait, or load it here
-            _use(executor_threads(threads) if table.is_loading else threads)
+            _use(starting.threads_now(threads))
             started_ns = clock_ns()
             frame.step()
             if is_recorded:

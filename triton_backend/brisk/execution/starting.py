@@ -10,7 +10,7 @@ import torch
 
 from brisk.errors import ArtefactError
 from brisk.execution.artefact import Artefact, open_artefact
-from brisk.execution.lanes import Lanes, dealt, lane_count
+from brisk.execution.lanes import Lanes, dealt, executor_threads, lane_count
 from brisk.execution.loading import LoadedProgram
 from brisk.execution.plan import make_plan
 from brisk.execution.sources import ArtefactSource, LayerSource, ModelSource
@@ -34,6 +34,17 @@ class StartingProgram:
     def wants_artefact(self) -> bool:
         """Whether there was none that could be used, to the end."""
         return self.artefact is None or self.source.is_given_up
+
+    def threads_now(self, threads: int) -> int:
+        """How many of ``threads`` cores the executor computes on at the moment.
+
+        All, also while lanes map an artefact: that is little work, and a kernel made for all
+        cores need not be made again. Weights that are laid out anew are work for a core: then
+        lanes own theirs until they end.
+        """
+        if not self.table.is_loading or not self.wants_artefact:
+            return threads
+        return executor_threads(threads)
 
     def start_lanes(self, threads: int) -> Lanes:
         """Load all layers in the background, on all cores but the executor's."""

@@ -10,10 +10,12 @@ TUNABLES = {
     "glibc.malloc.hugetlb": "1",
     "glibc.malloc.mmap_threshold": str(64 << 20),
     "glibc.malloc.trim_threshold": str(1 << 30),
+    "glibc.malloc.arena_max": "1",
 }
 """Huge pages where the kernel grants them on advice, and blocks of weights and activations kept
 for the next run instead of being mapped, faulted in and unmapped each time. On a virtual machine a
 page fault costs 1.3 µs: 100 MB of fresh memory took 33 ms by small pages and 13 by huge ones.
+One heap for all threads: each other one would begin with huge pages of its own.
 glibc before 2.35 and other C libraries ignore what they do not know."""
 
 

@@ -13,7 +13,7 @@ import torch
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.execution import Frame, LoadedProgram
 from brisk.execution.artefact import find_artefact
-from brisk.execution.lanes import Lanes, executor_threads
+from brisk.execution.lanes import Lanes
 from brisk.execution.starting import StartingProgram, start_program
 from brisk.execution.threads import ThreadChoice
 from brisk.exits.serving import ExitingFrame
@@ -65,9 +65,7 @@ class Session:
 
     def threads_for(self, chosen: int) -> int:
         """``chosen`` threads, or as many as the loading lanes leave."""
-        if not self.is_loading:
-            return chosen
-        return min(chosen, executor_threads(self.threads.available))
+        return min(chosen, self.starting.threads_now(self.threads.available))
 
     def close(self) -> None:
         """Let its lanes end soon; called when nobody needs it any more."""

@@ -6,6 +6,7 @@ import gc
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ import torch
 
 from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.execution.device import open_device
+from brisk.execution.heap import populate, reserve
 from brisk.runtime.background import Background, be_first_to_end, stand_back
 from brisk.runtime.foreground import Foreground
 from brisk.runtime.gate import Gate
@@ -51,6 +53,9 @@ def run_worker(
             stand_back(settings.limits)
     else:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        threading.Thread(
+            target=populate, args=(reserve(),), name="brisk-heap", daemon=True
+        ).start()
     transport = Transport(listeners)
     try:
         opened = open_device(device)

@@ -166,7 +166,7 @@ def take_sample(task: Task) -> Sample:
     if task.outputs:
         named = {f"{index:04}": value for index, value in enumerate(start.outputs)}
         np.savez(task.outputs, **named)
-    return Sample(first_s, used_s, following_s, warm_s, start.details)
+    return Sample(first_s, used_s, following_s, warm_s, start.details())
 
 
 def _time(infer: Any) -> float:

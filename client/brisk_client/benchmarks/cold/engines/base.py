@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,14 @@ class Start:
 
     ``infer`` runs the next inference on the same inputs. ``settle`` returns when the engine has
     finished whatever it does in the background. ``details`` is what only this engine can tell:
-    plain values, put into the sample as they are. ``first_s``: what the first answer took, where
-    the engine's own clock starts later than the caller's.
+    plain values, asked for behind all that is measured. ``first_s``: what the first answer took,
+    where the engine's own clock starts later than the caller's.
     """
 
     outputs: list[np.ndarray]
     infer: Callable[[], Any]
     settle: Callable[[], None] = lambda: None
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Callable[[], Mapping[str, Any]] = dict
     first_s: float | None = None
 
 

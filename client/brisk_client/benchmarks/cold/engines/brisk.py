@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from brisk_client.benchmarks.cold.engines.base import Arrays, ColdEngine, Start
+
+if TYPE_CHECKING:
+    from brisk.execution.cold import ColdStart
 
 
 class BriskSerial(ColdEngine):
@@ -82,20 +85,23 @@ class BriskScheme(ColdEngine):
         begun = start(model, self._scheme, values(), device, threads, prepared)
         outputs = [to_numpy(value) for value in begun.outputs.values()]
         timeline = begun.timeline
-        details = {
-            "statistics": dataclasses.asdict(begun.statistics),
-            "timeline": [
-                {**dataclasses.asdict(event), "kind": event.kind.value}
-                for event in timeline.events
-            ],
-            "started_ns": timeline.started_ns,
-            "answered_ns": timeline.answered_ns,
-        }
         warm_s = (timeline.answered_ns - timeline.started_ns) / 1e9
         return Start(
             outputs,
             lambda: [to_numpy(value) for value in begun.run(values()).values()],
             begun.settle,
-            details,
+            lambda: _details(begun),
             warm_s if self._scheme == "ideal" else None,
         )
+
+
+def _details(begun: ColdStart) -> dict[str, Any]:
+    timeline = begun.timeline
+    return {
+        "statistics": dataclasses.asdict(begun.statistics),
+        "timeline": [
+            {**dataclasses.asdict(event), "kind": event.kind.value} for event in timeline.events
+        ],
+        "started_ns": timeline.started_ns,
+        "answered_ns": timeline.answered_ns,
+    }

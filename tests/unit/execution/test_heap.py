@@ -1,0 +1,47 @@
+"""Memory given ahead of its use, in processes with the runtime's allocator settings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from brisk.execution.heap import populate
+from brisk.frontend.allocator import allocator_settings
+
+FAULTS = """
+import resource, sys
+import numpy as np
+from brisk.execution.heap import populate, reserve
+
+def faults_of_writing(size):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [bytearray(1 << 20) for _ in range(size >> 20)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+address = reserve(32 << 20)
+if sys.argv[1] == "populated":
+    populate(address, 32 << 20)
+print(faults_of_writing(16 << 20))
+"""
+
+
+def test_populated_memory_costs_its_user_no_page_faults() -> None:
+    environment = {
+        **os.environ,
+        **allocator_settings({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}),
+    }
+
+    def faults(how: str) -> int:
+        command = [sys.executable, "-c", FAULTS, how]
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, check=True, timeout=60
+        )
+        return int(ended.stdout)
+
+    assert faults("plain") > 2000
+    assert faults("populated") < 500
+
+
+def test_nothing_reserved_is_nothing_populated() -> None:
+    populate(0)
