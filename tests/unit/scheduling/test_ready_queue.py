@@ -225,7 +225,7 @@ def test_deadlines_of_batched_jobs_do_not_pile_up() -> None:
 def test_a_wrong_count_is_noticed() -> None:
     queue = queue_of(job(1))
     queue._waiting["m"] += 1
-    with pytest.raises(AssertionError, match=r"2\}\) counted"):
+    with pytest.raises(AssertionError, match=r"2\} counted"):
         queue.check_integrity()
 
 

@@ -114,6 +114,7 @@ class ModelInstance:
         parameters = json.loads(request.parameters() or "{}")
         job_class = reply.job_class = request_class(parameters, entry.parameters.job_class)
         agreement_ppm = request_agreement(parameters)
+        connection.announce(job_class)
         timeout_us = request.timeout()
         deadline_ns = arrived_ns + timeout_us * 1000 if timeout_us else None
         inputs = read_inputs(request, entry.bfloat16_inputs)

@@ -64,6 +64,16 @@ class Connection:
             self.close()
             raise
 
+    def announce(self, job_class: str) -> None:
+        """A request of ``job_class`` is about to be staged, copied and submitted.
+
+        A worker that has had nothing to do for a while wakes up meanwhile.
+        """
+        if role_of(job_class) is Role.FOREGROUND:
+            link = self._links.get(Role.FOREGROUND)
+            if link is not None:
+                link.announce()
+
     def stage(self, inputs: Sequence[tuple[str, str, tuple[int, ...], int]]) -> StagedRequest:
         """Memory for a request's inputs, as ``stage_request`` says.
 

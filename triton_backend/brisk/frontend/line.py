@@ -6,12 +6,13 @@ import contextlib
 import queue
 import socket
 import threading
+import time
 from typing import Protocol
 
 from brisk.wire.arena import Arena
 from brisk.wire.channel import send_bytes, send_changes
 from brisk.wire.codec import encode_record
-from brisk.wire.records import Record
+from brisk.wire.records import Announce, Record
 
 
 class Line(Protocol):
@@ -33,11 +34,20 @@ class Line(Protocol):
         Raises ProtocolError for a record that is too long.
         """
 
+    def announce(self) -> None:
+        """Say that a request is about to come, if nothing was sent for a while."""
+
     def break_off(self) -> None:
         """Shut the line down; the receiver, which reads from it, closes it."""
 
     def forget(self) -> None:
         """The receiver has closed the connection."""
+
+
+QUIET_NS = 1_000_000
+"""After so long without a record the worker is taken to sleep, or to have lost its caches."""
+
+_ANNOUNCEMENT = encode_record(Announce())
 
 
 class DirectLine:
@@ -50,6 +60,7 @@ class DirectLine:
         self._arena = arena
         self._follower = follower
         self._socket: socket.socket | None = None
+        self._sent_ns = 0
 
     @property
     def is_open(self) -> bool:
@@ -65,6 +76,11 @@ class DirectLine:
     def send(self, record: Record) -> None:
         if self._socket is not None:
             self.send_encoded(encode_record(record))
+            self._sent_ns = time.monotonic_ns()
+
+    def announce(self) -> None:
+        if self._socket is not None and time.monotonic_ns() - self._sent_ns > QUIET_NS:
+            self.send_encoded(_ANNOUNCEMENT)
 
     def send_encoded(self, data: bytes) -> None:
         if self._socket is None:
@@ -111,6 +127,9 @@ class QueuedLine:
     def send(self, record: Record) -> None:
         if self._is_open and self._sending is not None:
             self._sending.records.put(encode_record(record))
+
+    def announce(self) -> None:
+        """Nobody waits for a background worker."""
 
     def break_off(self) -> None:
         if self._is_open and self._sending is not None:

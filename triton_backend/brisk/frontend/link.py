@@ -124,6 +124,12 @@ class Link:
             self._arena.free(region)
             reply.fail(refusal)
 
+    def announce(self) -> None:
+        """Wake a worker that sleeps: a request is about to be submitted."""
+        with self._lock:
+            if not len(self._pending):
+                self._line.announce()
+
     def attend(self, is_answered: Callable[[], bool], timeout_ns: int) -> None:
         """Read answers in this thread, without sleeping, until there is the one wanted.
 

@@ -35,6 +35,7 @@ from brisk.telemetry.spans import SPANS
 from brisk.wire import mark
 from brisk.wire.records import (
     PROTOCOL_VERSION,
+    Announce,
     AskStatistics,
     AskStatus,
     AskTrace,
@@ -74,6 +75,7 @@ class Reception:
             AttachSlab: self._attach,
             DetachSlab: self._detach,
             LoadModel: self._load,
+            Announce: self._announce,
             Infer: self._infer,
             Cancel: self._cancel,
             Release: self._release,
@@ -165,6 +167,10 @@ class Reception:
             return
         if binding.session is not None:
             self._transport.send(peer, ModelLoaded(model.model, 0))
+
+    def _announce(self, peer: Peer, event: Arrival) -> None:
+        self._requests.rehearse()
+        self._transport.expect()
 
     def _infer(self, peer: Peer, event: Arrival) -> None:
         record = event.record

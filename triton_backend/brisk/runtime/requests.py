@@ -19,6 +19,7 @@ from brisk.errors import (
 from brisk.runtime.answers import failure, result
 from brisk.runtime.batch import Request, RequestJob, profile_key
 from brisk.runtime.pacing import Pacing
+from brisk.runtime.rehearsal import Rehearsal
 from brisk.runtime.session_entry import Binding
 from brisk.runtime.tracing import trace_answer
 from brisk.runtime.transport import Peer, Transport
@@ -55,6 +56,12 @@ class RequestTable:
         self._jobs: dict[tuple[int, int], RequestJob] = {}
         self._held: dict[tuple[int, int], Region] = {}
         self._sequence = 0
+        self._rehearsal = Rehearsal(ordering)
+
+    def rehearse(self) -> None:
+        """A request is about to come. Nothing happens while others are in flight."""
+        if not self._jobs:
+            self._rehearsal.run()
 
     def admit(self, binding: Binding, record: Infer) -> None:
         """Queue a request, or answer at once why it may not wait."""

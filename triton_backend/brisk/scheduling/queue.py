@@ -26,14 +26,15 @@ class ReadyQueue(Generic[Payload]):
         self._bound = bound
         self._ready: list[tuple[tuple[int, ...], Job[Payload]]] = []
         self._deadlines: list[tuple[int, int, Job[Payload]]] = []
-        self._waiting: Counter[str] = Counter()
+        self._waiting: dict[str, int] = {}
+        self._total = 0
 
     def __len__(self) -> int:
-        return self._waiting.total()
+        return self._total
 
     def waiting(self, model: str) -> int:
         """How many jobs of ``model`` wait."""
-        return self._waiting[model]
+        return self._waiting.get(model, 0)
 
     def add(self, job: Job[Payload], limit: int | None, name: str) -> Job[Payload] | None:
         """Take a job in; the job that had to make room for it, or None.
@@ -44,7 +45,7 @@ class ReadyQueue(Generic[Payload]):
         """
         shed = None
         if limit is not None:
-            is_full = self._waiting[job.model] >= limit
+            is_full = self.waiting(job.model) >= limit
             if is_full or len(self) >= self._bound:
                 shed = self._least_urgent(job.model if is_full else None)
                 if shed is None or not more_urgent(job, shed):
@@ -55,7 +56,8 @@ class ReadyQueue(Generic[Payload]):
                         else f"{self._bound} requests wait already, which is BRISK_MAX_WAITING"
                     )
                 self.withdraw(shed)
-        self._waiting[job.model] += 1
+        self._waiting[job.model] = self.waiting(job.model) + 1
+        self._total += 1
         heapq.heappush(self._ready, (self._ordering(job), job))
         if job.deadline_ns is not None:
             heapq.heappush(self._deadlines, (job.deadline_ns, job.sequence, job))
@@ -118,7 +120,8 @@ class ReadyQueue(Generic[Payload]):
     def check_integrity(self) -> None:
         """AssertionError where the counts and the heap disagree."""
         counted = Counter(job.model for _, job in self._ready if job.state is JobState.WAITING)
-        assert counted == +self._waiting, f"{counted} wait, {self._waiting} counted"
+        assert counted == self._waiting, f"{counted} wait, {self._waiting} counted"
+        assert counted.total() == self._total, f"{counted.total()} wait, {self._total} counted"
 
     def _in_order(self) -> Iterator[Job[Payload]]:
         yield from (job for _, job in sorted(self._ready) if job.state is JobState.WAITING)
@@ -135,8 +138,11 @@ class ReadyQueue(Generic[Payload]):
 
     def _leave(self, job: Job[Payload], state: JobState) -> None:
         job.state = state
-        self._waiting[job.model] -= 1
-        if not self._waiting[job.model]:
+        self._total -= 1
+        left = self._waiting[job.model] - 1
+        if left:
+            self._waiting[job.model] = left
+        else:
             del self._waiting[job.model]
 
     def _forget_left(self) -> None:

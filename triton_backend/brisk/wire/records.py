@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,11 @@ class Infer:
     is_replay: bool
     trace_context: str = ""
     agreement_ppm: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """A request is about to come: its frontend is copying its inputs. Nothing follows from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +340,7 @@ class TraceTold:
 
 Record: TypeAlias = (
     "Hello | Welcome | Refused | AttachSlab | DetachSlab | LoadModel | ModelLoaded | LoadFailed "
-    "| Infer | Cancel | Result | Failure | Release | Log "
+    "| Announce | Infer | Cancel | Result | Failure | Release | Log "
     "| AskStatistics | ForgetStatistics | StatisticsTold | AskStatus | Status "
     "| BeginTrace | AskTrace | TraceTold"
 )
@@ -363,4 +368,5 @@ RECORD_TYPES: tuple[type, ...] = (
     BeginTrace,
     AskTrace,
     TraceTold,
+    Announce,
 )
