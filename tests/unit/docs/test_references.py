@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -78,3 +81,14 @@ def test_links_between_pages_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", text):
             if "://" not in target:
                 assert (ROOT / "docs" / target).exists(), f"docs/{name}: {target}"
+
+
+def test_pictures_are_as_their_script_draws_them_and_each_is_shown() -> None:
+    tool = ROOT / "tools" / "make-pictures"
+    done = subprocess.run(
+        [sys.executable, str(tool), "--check"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "run tools/make-pictures"
+    for picture in (ROOT / "docs" / "pictures").iterdir():
+        assert any(f"(pictures/{picture.name})" in text for text in PAGES.values()), picture.name
+        assert ElementTree.parse(picture).getroot().tag.endswith("svg")
