@@ -158,6 +158,13 @@ def test_a_sum_is_fused_where_the_operand_has_the_results_shape_and_right_where_
         case.check((2, weight[1], edge, edge), second, tolerance=2e-5)
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_sum_with_an_operand_known_to_fit_is_part_of_the_layer(batch: int) -> None:
+    case = Case((80, 64, 3, 3), ("n", 64, 28, 28), second=("n", 80, 26, 26))
+    assert len(case.loaded.layers) == 1
+    case.check((batch, 64, 28, 28), (batch, 80, 26, 26), tolerance=2e-5)
+
+
 @pytest.mark.parametrize("activation", ["Sigmoid", "Tanh"])
 def test_other_activations_are_fused(activation: str) -> None:
     Case((40, 32, 1, 1), ANY, activation=activation).check((1, 32, 9, 9))

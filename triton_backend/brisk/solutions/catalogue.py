@@ -18,6 +18,7 @@ FAMILIES: tuple[str, ...] = (
     "convolution_torch",
     "convolution_general",
     "convolution_transpose",
+    "gemm_blocked",
     "gemm",
     "gemm_torch",
     "attention",

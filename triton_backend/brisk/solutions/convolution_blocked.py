@@ -126,7 +126,8 @@ class BlockedConvolution(Solution):
                     f"an input of shape {tuple(source.shape)}"
                 )
             if not source.shape[0]:
-                return (source.new_empty((0, outputs, *sizes)),)
+                result = source.new_empty((0, outputs, *sizes))
+                return (result if finish_all is None else finish_all(result, operands),)
             if plain is None:
                 result = layer.compute_map(source, sizes)
             elif operands[0].shape == (source.shape[0], outputs, *sizes):

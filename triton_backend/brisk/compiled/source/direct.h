@@ -52,8 +52,9 @@ class Direct {
   // panels; else every panel is read once, for as many tiles as stay in the cache.
   void run(Team& team, int threads) {
     const int64_t tiles = divided_up(positions_, TILE);
-    if (panels_ * blocks_ * WIDTH * PANEL <= CACHED_WEIGHTS) {
-      group_ = std::clamp<int64_t>(NEAR_FLOATS / tile_floats_, 1, std::min(tiles, MOST_TILES));
+    const int64_t fair = std::min(tiles / (8 * threads), MOST_TILES);
+    group_ = std::min(NEAR_FLOATS / tile_floats_, fair);
+    if (panels_ * blocks_ * WIDTH * PANEL <= CACHED_WEIGHTS && group_ >= NEAR_TILES) {
       count_ = tiles;
       team.share([](void* self, int chunk) { static_cast<Direct*>(self)->pack_and_compute(chunk); },
                  this, divided_up(tiles, group_));
@@ -75,11 +76,11 @@ class Direct {
   }
 
  private:
-  static constexpr int64_t CACHED_WEIGHTS = 200 * 1024, CACHED_FLOATS = 160 * 1024;
-  static constexpr int64_t NEAR_FLOATS = 6 * 1024;
+  static constexpr int64_t CACHED_WEIGHTS = 200 * 1024, CACHED_FLOATS = 256 * 1024;
+  static constexpr int64_t NEAR_FLOATS = 32 * 1024, NEAR_TILES = 3;
   static constexpr int64_t SHARED_PRODUCTS = 2'000'000;  // multiplications of a chunk
-  static constexpr int64_t FEWEST_TILES = 4, MOST_TILES = 64;  // of a chunk
-  static constexpr int64_t MOST_BLOCKS = 1024 / WIDTH;
+  static constexpr int64_t FEWEST_TILES = 8, MOST_TILES = 32;  // of a chunk
+  static constexpr int64_t MOST_BLOCKS = 128 / WIDTH;
 
   int rows_of(int64_t tile) const {
     return std::min<int64_t>(TILE, positions_ - (first_ + tile) * TILE);

@@ -20,7 +20,7 @@ namespace brisk {
 
 class Team {
  public:
-  static constexpr int64_t SPIN_NS = 50'000;
+  static constexpr int64_t SPIN_NS = 25'000;
   static constexpr int SPINS = 1000;  // of the caller, before it lets other processes run
   static constexpr int MOST_CHUNKS = 0xffff;
 
