@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import running_server
 from entries import write_entry
+from scraping import Series, value, wait_for
 from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
@@ -67,7 +68,10 @@ def server(
             data = bytearray(caches_file(file).read_bytes())
             data[-40] ^= 1
             caches_file(file).write_bytes(data)
-    with running_server(installation, repository, backends, repository / "log") as running:
+    told = {"BRISK_METRICS_INTERVAL_S": "0.5"}
+    with running_server(
+        installation, repository, backends, repository / "log", environment=told
+    ) as running:
         yield running
 
 
@@ -157,3 +161,25 @@ def test_the_audit_switches_off_an_exit_that_breaks_its_promise(
     deadline_s = time.monotonic() + 60
     while not same(ask(client, "audited", inputs), by_the_model(inputs)):
         assert time.monotonic() < deadline_s, "the exit was never switched off"
+
+
+def test_metrics_tell_hits_audits_and_what_they_led_to(
+    server: TritonServer, client: http.InferenceServerClient
+) -> None:
+    """After the test before, which asks until the exit of "audited" is switched off."""
+    wait_for_caches(client, "eager")
+    rows = 5
+    ask(client, "eager", images(rows))
+
+    def is_told(found: Series) -> bool:
+        eager = {"model": "eager", "version": "1"}
+        hits = value(found, "brisk_early_answers_total", **eager)
+        return hits >= rows and value(found, "brisk_cached_rows_total", **eager) >= hits
+
+    wait_for(server, is_told)
+    audited = {"model": "audited", "version": "1"}
+    found = wait_for(
+        server, lambda found: value(found, "brisk_switched_off_exits_total", **audited) == 1
+    )
+    assert value(found, "brisk_audited_answers_total", verdict="differs", **audited) > 0
+    assert value(found, "brisk_switched_off_exits_total", model="damaged") == 0

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import re
+import os
+import signal
+import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from entries import deep, doubled, write_entry
-from running import running_server
+from running import running_server, runtime_directory
+from scraping import PATIENCE_S, Series, scrape, value, wait_for
 from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
+from brisk.cli.observing import Observer
 from brisk.server.launch import TritonServer
 from brisk.server.locate import ServerInstallation
+from brisk.wire.place import RuntimePlace
+from brisk.wire.role import Role
 from brisk_client.inference import InferenceClient, Transport
 
 pytestmark = pytest.mark.server
 
-PATIENCE_S = 30.0
-_LINE = re.compile(r"^(brisk_\w+)(?:\{(.*)\})? (\S+)$")
-
-Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+ROW = np.ones((1, 4), np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def server(
     repository = folder / "repository"
     two = 'backend: "brisk"\ninstance_group [{ count: 2 kind: KIND_CPU }]'
     write_entry(repository, "doubled", doubled(), two)
-    write_entry(repository, "deep", deep(60, 256), 'backend: "brisk"')
+    write_entry(repository, "deep", deep(60, 256), 'backend: "brisk" max_batch_size: 2048')
     variables = {"BRISK_METRICS_INTERVAL_S": "0.2"}
     with running_server(
         installation, repository, backends, folder / "log", environment=variables
@@ -46,37 +48,11 @@ def server(
         yield running
 
 
-def scrape(server: TritonServer) -> Series:
-    with urllib.request.urlopen(f"http://{server.endpoints.metrics}/metrics", timeout=10) as page:
-        lines = page.read().decode().splitlines()
-    found: Series = {}
-    for line in lines:
-        if matched := _LINE.match(line):
-            labels = re.findall(r'(\w+)="([^"]*)"', matched[2] or "")
-            found[matched[1], frozenset(labels)] = float(matched[3])
-    return found
-
-
-def value(found: Series, name: str, **labels: str) -> float:
-    """The sum over all series that have these labels."""
-    wanted = {(key.rstrip("_"), each) for key, each in labels.items()}
-    return sum(each for (own, has), each in found.items() if own == name and wanted <= has)
-
-
-def wait_for(server: TritonServer, condition: Callable[[Series], bool]) -> Series:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition(found := scrape(server)):
-        assert time.monotonic() < deadline_s, found
-        time.sleep(0.1)
-    return found
-
-
 def test_answers_of_both_instances_are_counted_once_with_their_times(server: TritonServer) -> None:
-    x = np.ones((1, 4), np.float32)
     with InferenceClient(server.endpoints.grpc, Transport.GRPC) as client:
         for _ in range(20):
-            client.infer("doubled", {"x": x})
-        client.infer("doubled", {"x": x}, parameters={"brisk_class": "realtime"})
+            client.infer("doubled", {"x": ROW})
+        client.infer("doubled", {"x": ROW}, parameters={"brisk_class": "realtime"})
     normal = {"model": "doubled", "version": "1", "class_": "normal"}
     durations = ("brisk_request_seconds", "brisk_queue_seconds", "brisk_execution_seconds")
 
@@ -118,12 +94,76 @@ def test_the_worker_tells_loads_and_what_it_holds(server: TritonServer) -> None:
     assert value(found, "brisk_held_bytes", what="inputs") > 0
 
 
+def test_cold_starts_tell_their_phases_and_the_solutions_they_loaded(server: TritonServer) -> None:
+    found = wait_for(server, lambda found: value(found, "brisk_cold_starts_total") >= 2)
+    assert value(found, "brisk_cold_starts_total", origin="model") == 2
+    for phase in ("parse", "create"):
+        took_s = value(found, "brisk_cold_start_seconds_total", origin="model", phase=phase)
+        assert 0 < took_s < PATIENCE_S
+    # 120 layers of "deep" and two of "doubled", fused or not
+    assert value(found, "brisk_loaded_layers_total", origin="model") > 40
+    assert value(found, "brisk_loaded_layers_total", origin="artefact") == 0
+
+
+def test_preemptions_and_the_gates_closures_are_counted_by_class(server: TritonServer) -> None:
+    """Until a real-time request has met a normal run, and best-effort work beside both."""
+    ended = threading.Event()
+
+    def ask(job_class: str) -> None:
+        with InferenceClient(server.endpoints.grpc, Transport.GRPC) as own:
+            while not ended.is_set():
+                x = np.ones((2048, 256), np.float32)
+                own.infer("deep", {"x": x}, parameters={"brisk_class": job_class})
+
+    def is_told(found: Series) -> bool:
+        client.infer("doubled", {"x": ROW}, parameters={"brisk_class": "realtime"})
+        realtime = {"model": "doubled", "version": "1", "class_": "realtime"}
+        return (
+            value(found, "brisk_preemptions_total", **realtime) > 0
+            and value(found, "brisk_preemption_seconds_count", **realtime) > 0
+            and value(found, "brisk_gate_closures_total") > 0
+        )
+
+    with (
+        ThreadPoolExecutor(2) as pool,
+        InferenceClient(server.endpoints.grpc, Transport.GRPC) as client,
+    ):
+        asking = [pool.submit(ask, job_class) for job_class in ("normal", "besteffort")]
+        try:
+            found = wait_for(server, is_told)
+        finally:
+            ended.set()
+        for each in asking:
+            each.result(timeout=60)
+    normal = {"model": "deep", "class_": "normal"}
+    assert value(found, "brisk_preemptions_total", **normal) == 0
+    wait_for(server, lambda found: value(found, "brisk_loaded_models", worker="background") == 1)
+
+
 def test_every_series_belongs_to_one_stub(server: TritonServer) -> None:
     found = wait_for(server, lambda found: value(found, "brisk_loads_total") >= 2)
     for _, labels in found:
         assert [key for key, _ in labels].count("stub") == 1
-    loads = {dict(labels)["stub"] for name, labels in found if name == "brisk_loads_total"}
-    assert len(loads) == 1, "a worker's news are told to one stub of a server"
+    workers = [dict(labels)["worker"] for name, labels in found if name == "brisk_loaded_models"]
+    assert sorted(workers) == ["background", "foreground"], "one stub tells what a worker holds"
+
+
+def test_a_workers_restart_is_counted_and_its_successor_adds_to_what_it_told(
+    server: TritonServer,
+) -> None:
+    loads = value(scrape(server), "brisk_loads_total", model="deep")
+    assert loads >= 1
+    with Observer(RuntimePlace(runtime_directory(server), "cpu"), Role.FOREGROUND) as observer:
+        os.kill(observer.pid, signal.SIGKILL)
+    found = wait_for(server, lambda found: value(found, "brisk_loads_total", model="deep") > loads)
+    assert value(found, "brisk_worker_restarts_total", worker="foreground") == 1
+
+    def is_told_by_one(found: Series) -> bool:
+        """Whom the new worker did not choose withdraws what it told of the old one."""
+        holders = [labels for name, labels in found if name == "brisk_loaded_models"]
+        return sum(("worker", "foreground") in labels for labels in holders) == 1
+
+    wait_for(server, is_told_by_one)
 
 
 COMPLETE = (
@@ -145,7 +185,6 @@ def test_models_that_come_and_go_while_metrics_are_published_take_no_others_seri
         "--disable-auto-complete-config",
     )
     variables = {"BRISK_METRICS_INTERVAL_S": "0.02"}
-    x = np.ones((1, 4), np.float32)
     with (
         running_server(
             installation, tmp_path / "repository", backends, tmp_path / "log", options, variables
@@ -156,7 +195,7 @@ def test_models_that_come_and_go_while_metrics_are_published_take_no_others_seri
         # The stub of "first" is the one that is told the worker's news.
         wait_for(server, lambda found: value(found, "brisk_loads_total", model="first") == 1)
         control.load_model("stays")
-        client.infer("stays", {"x": x})
+        client.infer("stays", {"x": ROW})
 
         def come_and_go(name: str) -> None:
             with (
@@ -165,7 +204,7 @@ def test_models_that_come_and_go_while_metrics_are_published_take_no_others_seri
             ):
                 for _ in range(5):
                     own.load_model(name)
-                    own_client.infer(name, {"x": x})
+                    own_client.infer(name, {"x": ROW})
                     time.sleep(0.05)
                     own.unload_model(name)
 
@@ -173,8 +212,14 @@ def test_models_that_come_and_go_while_metrics_are_published_take_no_others_seri
         wait_for(server, lambda found: value(found, "brisk_loads_total", model="first") == 1)
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(come_and_go, ("first", "second")))
-        client.infer("stays", {"x": x})
+        client.infer("stays", {"x": ROW})
         # An unload ends after it was answered; then the model's requests are gone.
         wait_for(server, lambda found: value(found, "brisk_requests_total") == 2)
-        wait_for(server, lambda found: value(found, "brisk_loads_total", model="first") > 1)
+
+        def is_told_anew(found: Series) -> bool:
+            """Whoever told it before has gone."""
+            names = ("first", "second", "stays")
+            return all(value(found, "brisk_loads_total", model=name) >= 1 for name in names)
+
+        wait_for(server, is_told_anew)
         assert server.returncode is None

@@ -94,6 +94,7 @@ class Audits:
         if served is not None and served.cascade is not frame.cascade:
             served = None
         early = [answer for answer in frame.answers if answer.exit_index is not None]
+        telemetry.count(metrics.CACHED_ROWS, labels, sum(run.rows))
         for answer in early:
             name = frame.exit_name(answer.exit_index)
             telemetry.count(metrics.EARLY_ANSWERS, (*labels, name), len(answer.rows))

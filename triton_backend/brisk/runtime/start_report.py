@@ -22,7 +22,9 @@ def report_start(session: Session) -> None:
             count(metrics.START_SECONDS, (origin, kind.value), total_ns)
     made = [event for event in timeline.events if event.kind is EventKind.CREATE]
     for where, stolen in (("lane", False), ("stolen", True)):
-        count(metrics.LOADED_LAYERS, (where,), sum(event.stolen is stolen for event in made))
+        count(
+            metrics.LOADED_LAYERS, (origin, where), sum(event.stolen is stolen for event in made)
+        )
     # CLOCK_MONOTONIC is what both of Python's clocks read.
     for event in timeline.events:
         name = event.kind.value if event.layer is None else f"{event.kind.value} {event.layer}"

@@ -103,8 +103,15 @@ START_SECONDS = Metric(
 LOADED_LAYERS = Metric(
     "brisk_loaded_layers_total",
     Kind.COUNTER,
-    "Layers loaded in cold starts, by the lane they belong to or stolen from it by another",
-    ("by",),
+    "Solutions loaded in cold starts: made from the model or reused from an artefact, by the lane "
+    "they belong to or stolen from it by another",
+    ("origin", "by"),
+)
+CACHED_ROWS = Metric(
+    "brisk_cached_rows_total",
+    Kind.COUNTER,
+    "Rows of requests to models with learned caches; early answers over it are the hit rate",
+    MODEL_LABELS,
 )
 EARLY_ANSWERS = Metric(
     "brisk_early_answers_total",
@@ -196,6 +203,7 @@ METRICS: dict[str, Metric] = {
         STARTS,
         START_SECONDS,
         LOADED_LAYERS,
+        CACHED_ROWS,
         EARLY_ANSWERS,
         AUDITED_ANSWERS,
         SWITCHED_OFF_EXITS,

@@ -1,0 +1,41 @@
+"""Brisk's series on a server's metrics endpoint."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+from collections.abc import Callable
+
+from brisk.server.launch import TritonServer
+
+PATIENCE_S = 30.0
+_LINE = re.compile(r"^(brisk_\w+)(?:\{(.*)\})? (\S+)$")
+
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+"""Values by name and labels."""
+
+
+def scrape(server: TritonServer) -> Series:
+    with urllib.request.urlopen(f"http://{server.endpoints.metrics}/metrics", timeout=10) as page:
+        lines = page.read().decode().splitlines()
+    found: Series = {}
+    for line in lines:
+        if matched := _LINE.match(line):
+            labels = re.findall(r'(\w+)="([^"]*)"', matched[2] or "")
+            found[matched[1], frozenset(labels)] = float(matched[3])
+    return found
+
+
+def value(found: Series, name: str, **labels: str) -> float:
+    """The sum over all series that have these labels."""
+    wanted = {(key.rstrip("_"), each) for key, each in labels.items()}
+    return sum(each for (own, has), each in found.items() if own == name and wanted <= has)
+
+
+def wait_for(server: TritonServer, condition: Callable[[Series], bool]) -> Series:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition(found := scrape(server)):
+        assert time.monotonic() < deadline_s, sorted({name for name, _ in found})
+        time.sleep(0.1)
+    return found
