@@ -74,6 +74,13 @@ def train(
     scale: Annotated[float, typer.Option(help="Images: what pixels are divided by.")] = 1.0,
     mean: Annotated[str, typer.Option(help="Images: subtracted then, by channel.")] = "0",
     deviation: Annotated[str, typer.Option(help="Images: divided by then, by channel.")] = "1",
+    keep_data: Annotated[
+        bool,
+        typer.Option(
+            help="Keep some of the data beside the caches, readable by its owner only: without it "
+            "they cannot learn from the traffic."
+        ),
+    ] = True,
 ) -> None:
     """Explore, compose and calibrate caches; write `model.caches` beside `model.onnx`.
 
@@ -83,9 +90,11 @@ def train(
 
     from brisk.cli.caches_text import RichProgress, print_exploration
     from brisk.cli.explain import model_file
-    from brisk.exits.artefact import caches_file, write_cascade
+    from brisk.exits.adaptation import publish, reference_file, write_reference
+    from brisk.exits.artefact import caches_file
     from brisk.exits.exploration import explore
     from brisk.exits.reading import ImageForm, read_samples
+    from brisk.exits.samples import divide
     from brisk.exits.scores import find_scores
     from brisk.graph import read_program
 
@@ -113,8 +122,14 @@ def train(
     if found.cascade is None:
         console.print(f"no caches were written: {found.reason}", style="yellow", markup=False)
     else:
-        write_cascade(target, found.cascade)
+        publish(file, found.cascade)
         console.print(f"written: {target}", markup=False)
+        reference = reference_file(file)
+        reference.unlink(missing_ok=True)
+        if keep_data:
+            division = divide(len(samples), seed)
+            write_reference(reference, found.cascade.model_digest, samples, division)
+            console.print(f"written: {reference}", markup=False)
     for left in folder.iterdir():
         left.unlink()
     folder.rmdir()

@@ -56,6 +56,7 @@ def write_cascade(path: Path, cascade: Cascade) -> None:
                 "shape": list(exit_.shape),
                 "lookup_s": exit_.lookup_s,
                 "memory_bytes": exit_.memory_bytes,
+                "saved_s": exit_.saved_s,
             }
         )
     scores = cascade.scores
@@ -150,6 +151,7 @@ def _read_exit(
         network=network,
         lookup_s=float(entry["lookup_s"]),
         memory_bytes=int(entry["memory_bytes"]),
+        saved_s=float(entry["saved_s"]),
     )
 
 

@@ -15,7 +15,8 @@ from brisk.exits.variants import Shape
 class Exit:
     """One learned cache. ``shape``: of the hidden output, without its rows.
 
-    ``lookup_s`` and ``memory_bytes`` as measured when it was trained.
+    ``lookup_s`` and ``memory_bytes`` as measured when it was trained; ``saved_s``: what an answer
+    there saves of the model's time, on average.
     """
 
     point: ExitPoint
@@ -24,6 +25,7 @@ class Exit:
     network: LookUp
     lookup_s: float
     memory_bytes: int
+    saved_s: float = 0.0
 
     @property
     def name(self) -> str:

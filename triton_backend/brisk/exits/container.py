@@ -24,7 +24,7 @@ VERSION = 2
 ALIGNMENT = 64
 _PREFIX = struct.Struct("<8sIQ")
 _DIGEST_BYTES = 32
-_DTYPES = frozenset({"float32", "int64"})
+_DTYPES = frozenset({"float32", "float64", "int64", "int32", "uint8", "int8", "bool"})
 LARGEST_HEADER_BYTES = 16 << 20
 
 

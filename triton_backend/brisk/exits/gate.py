@@ -42,7 +42,7 @@ def summary(hidden: torch.Tensor) -> torch.Tensor:
 
 
 class DistanceGate(nn.Module):
-    """How far rows are from the training data of a class, and which are near enough.
+    """How far summaries of rows are from the training data of a class, and what is near enough.
 
     ``basis`` [features, rank] takes standardised features into the subspace, ``whitening``
     [rank, rank] makes the spread within a class 1 there, ``centres`` [classes, rank] are of that
@@ -68,14 +68,14 @@ class DistanceGate(nn.Module):
         self.register_buffer("outside", torch.zeros(()))
         self.register_buffer("limit", torch.full((), torch.inf))
 
-    def distance(self, hidden: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+    def distance(self, features: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
         """Squared, float32 [rows]; ``classes`` int64 [rows] are the predicted ones."""
-        inside, outside = self._split(summary(hidden))
+        inside, outside = self._split(features)
         return (inside - self.centres[classes]).square().sum(1) + outside
 
-    def forward(self, hidden: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+    def forward(self, features: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
         """The logarithm of the distance over the limit: above 0 is too far; float32 [rows]."""
-        return (self.distance(hidden, classes) / self.limit).clamp_min(1e-6).log()
+        return (self.distance(features, classes) / self.limit).clamp_min(1e-6).log()
 
     def _split(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Whitened coordinates in the subspace, and the weighted squares outside of it."""
@@ -85,9 +85,8 @@ class DistanceGate(nn.Module):
         return inside @ self.whitening, rest * self.outside
 
     @torch.no_grad()
-    def fit(self, hidden: torch.Tensor, classes: torch.Tensor) -> None:
-        """From hidden outputs of training data, [rows, ...], and the base model's classes."""
-        features = summary(hidden)
+    def fit(self, features: torch.Tensor, classes: torch.Tensor) -> None:
+        """From summaries of training data, [rows, features], and the base model's classes."""
         self.mean.copy_(features.mean(0))
         variance = (features - self.mean).square().mean(0)
         floor = 1e-6 * variance.mean().clamp_min(1e-12)
@@ -117,7 +116,7 @@ class DistanceGate(nn.Module):
 
     @torch.no_grad()
     def set_limit(self, held_out: torch.Tensor, classes: torch.Tensor) -> None:
-        """Let ``KEPT`` of held-out hidden outputs pass; ``classes`` are the predicted ones."""
+        """Let ``KEPT`` of held-out summaries pass; ``classes`` are the predicted ones."""
         self.limit.copy_(torch.quantile(self.distance(held_out, classes), KEPT))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from brisk.exits.gate import DistanceGate
+from brisk.exits.gate import DistanceGate, summary
 
 GREATEST = 10
 """The selector sees so many of the distribution's values, sorted.
@@ -68,18 +68,26 @@ class LookUp(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         logits: torch.Tensor = self.predictor(hidden)
-        distances = self.gate(hidden, logits.argmax(1))
+        score, near = self.decide(logits, summary(hidden))
+        return logits, score, near
+
+    def decide(
+        self, logits: torch.Tensor, features: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Score and nearness of predictions, from them and the gate's features [rows, ...]."""
+        distances = self.gate(features, logits.argmax(1))
         score = self.selector(logits, distances).sigmoid()
         near = distances <= 0
-        return logits, score * (near & (score >= self.floor)), near
+        return score * (near & (score >= self.floor)), near
 
     @torch.no_grad()
-    def set_floor(self, outliers: torch.Tensor, kinds: torch.Tensor) -> None:
+    def set_floor(self, logits: torch.Tensor, features: torch.Tensor, kinds: torch.Tensor) -> None:
         """Let at most ``1 - REFUSED`` of each kind of outliers reach it.
 
-        ``outliers``: hidden outputs that trained nothing; ``kinds`` int64 [rows].
+        ``logits`` and ``features`` of outliers that trained nothing; ``kinds`` int64 [rows].
         """
-        _, scores, _ = self(outliers)
+        self.floor.zero_()
+        scores, _ = self.decide(logits, features)
         self.floor.copy_(
             torch.stack(
                 [

@@ -122,7 +122,9 @@ def explore(
     found = choose(problems, tried, settings)
     cascade, verification = None, None
     if isinstance(found, Chosen):
-        exits = [_exit(points, tried[index], networks[index]) for index in found.tried]
+        exits = [
+            _exit(points, tried[index], networks[index], found.problem) for index in found.tried
+        ]
         cascade = Cascade(
             model_digest=digest_of(model_file),
             scores=scores,
@@ -157,7 +159,10 @@ def explore(
     )
 
 
-def _exit(points: Sequence[ExitPoint], tried: Tried, network: LookUp) -> Exit:
+def _exit(
+    points: Sequence[ExitPoint], tried: Tried, network: LookUp, problem: CompositionProblem
+) -> Exit:
+    end_s = problem.reach_s[tried.point] + tried.lookup_s
     return Exit(
         point=points[tried.point],
         variant=tried.variant,
@@ -165,6 +170,7 @@ def _exit(points: Sequence[ExitPoint], tried: Tried, network: LookUp) -> Exit:
         network=network,
         lookup_s=tried.lookup_s,
         memory_bytes=tried.memory_bytes,
+        saved_s=max(0.0, problem.total_s - end_s),
     )
 
 

@@ -14,7 +14,7 @@ from brisk.exits.calibration import Looked
 from brisk.exits.container import DamagedFileError, read_container, write_container
 from brisk.exits.gate import DistanceGate, summary
 from brisk.exits.learning.predictor import train_predictor
-from brisk.exits.learning.selection import NO_CLASS, fit_selection
+from brisk.exits.learning.selection import NO_CLASS, fit_selection, predict
 from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
 from brisk.exits.lookup import LookUp, Selector
 from brisk.exits.outliers import CLEAR
@@ -101,11 +101,14 @@ def _train(trial: Trial) -> LookUp:
             DistanceGate(summary(fit_hidden[:1]).shape[1], classes),
         )
         gate_rows = slice(GATE_ROWS)
-        look_up.gate.fit(fit_hidden[gate_rows], distribution[gate_rows].argmax(1))
-        fit_selection(look_up, tensor_of(hidden, rows), answers, trial.selector, trial.seed)
+        look_up.gate.fit(summary(fit_hidden[gate_rows]), distribution[gate_rows].argmax(1))
+        unseen = tensor_of(hidden, rows)
+        logits = predict(look_up.predictor, unseen)
+        fit_selection(look_up, logits, summary(unseen), answers, trial.selector, trial.seed)
     if len(kept):
         kept_kinds = torch.from_numpy(kinds[np.searchsorted(outliers, kept)])
-        look_up.set_floor(tensor_of(hidden, kept), kept_kinds)
+        unseen = tensor_of(hidden, kept)
+        look_up.set_floor(predict(look_up.predictor, unseen), summary(unseen), kept_kinds)
     return look_up.eval().requires_grad_(False)
 
 

@@ -17,21 +17,22 @@ PREDICTED_ROWS = 256
 
 def fit_selection(
     look_up: LookUp,
-    hidden: torch.Tensor,
+    logits: torch.Tensor,
+    features: torch.Tensor,
     classes: torch.Tensor,
     settings: SelectorSettings,
     seed: int,
 ) -> None:
     """Set the limit of a fitted gate and train the selector, on rows that the predictor never saw.
 
-    ``classes`` int64 [rows]: the base model's, or NO_CLASS for outliers.
+    ``logits`` [rows, classes] as predicted, ``features`` [rows, ...] the gate's, ``classes`` int64
+    [rows] the base model's, or NO_CLASS for outliers.
     """
-    logits = predict(look_up.predictor, hidden)
     predicted = logits.argmax(1)
     real = classes != NO_CLASS
-    look_up.gate.set_limit(hidden[real], predicted[real])
+    look_up.gate.set_limit(features[real], predicted[real])
     with torch.no_grad():
-        distances = look_up.gate(hidden, predicted)
+        distances = look_up.gate(features, predicted)
     agrees = (predicted == classes).float()
     train_selector(look_up.selector, logits, distances, agrees, settings, seed)
 

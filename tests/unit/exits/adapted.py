@@ -1,0 +1,102 @@
+"""Caches of a digits network, and traffic unlike what they were trained with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+
+from brisk.execution import LoadedProgram, load_program
+from brisk.exits.adaptation import Reference, write_reference
+from brisk.exits.artefact import digest_of, write_cascade
+from brisk.exits.building import empty_look_up, load_weights
+from brisk.exits.calibration import CascadeCount, Promise, calibrate, in_order
+from brisk.exits.cascade import Cascade, Exit, Expected, Level
+from brisk.exits.collecting import collect
+from brisk.exits.container import read_container
+from brisk.exits.exploration.trial import Trial, evaluate, run_trial, tensor_of
+from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
+from brisk.exits.outliers import make_outliers
+from brisk.exits.points import exit_points
+from brisk.exits.samples import Samples, divide
+from brisk.exits.scores import find_scores
+from brisk.graph import build_program
+from brisk_client.samples.digits import DigitsRecipe, digits_split, train_digits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adapted:
+    """``model_file`` with its caches and reference beside it; ``images`` [1797, 1, 8, 8]."""
+
+    model_file: Path
+    loaded: LoadedProgram
+    cascade: Cascade
+    reference: Reference
+    images: np.ndarray
+    labels: np.ndarray
+
+    def drifted(self, classes: tuple[int, ...] = (0, 1, 3)) -> np.ndarray:
+        """Of some classes only, brighter on the left than on the right."""
+        chosen = self.images[np.isin(self.labels, classes)]
+        shade = np.linspace(1.0, 0.55, 8, dtype=np.float32)
+        return np.clip(chosen * shade + 1.5, 0, 16).astype(np.float32)
+
+
+def make_adapted(folder: Path) -> Adapted:
+    model = train_digits("digits", DigitsRecipe((16,) * 5, pooled=2, epochs=6, seed=0)).model
+    file = folder / "model.onnx"
+    onnx.save(model, file)
+    program = build_program(model)
+    scores = find_scores(program)
+    points = exit_points(program, scores.layer)
+    points = (points[1], points[-2])
+    loaded = load_program(program, torch.device("cpu"))
+    split = digits_split()
+    images = np.concatenate([split.train_images, split.test_images])
+    labels = np.concatenate([split.train_labels, split.test_labels])
+    samples = Samples({"image": images})
+    division = divide(len(samples), 0)
+    outliers, kinds = make_outliers(samples.take(division.select), 0)
+    everything = Samples({"image": np.concatenate([images, outliers.inputs["image"]])})
+    collected = collect(loaded, points, scores, everything, folder)
+    np.savez(
+        folder / "rows.npz",
+        fit=division.fit,
+        select=division.select,
+        outliers=np.arange(len(images), len(everything)),
+        kinds=kinds,
+    )
+    exits, tune, held_out = [], [], []
+    for point, hidden, saved_s in zip(points, collected.hidden, (2e-3, 5e-4), strict=True):
+        trial = Trial(
+            folder,
+            point.position,
+            "Pool(4096)",
+            PredictorSettings(epochs=25),
+            SelectorSettings(),
+            0,
+        )
+        run_trial(trial)
+        shape = tuple(hidden.shape[1:])
+        network = empty_look_up("Pool(4096)", shape, 10)
+        load_weights(network, read_container(trial.file).tensors)
+        exits.append(Exit(point, "Pool(4096)", shape, network, 1e-4, 1000, saved_s))
+        for rows, parts in ((division.tune, tune), (division.calibrate, held_out)):
+            answers = collected.teacher[rows].argmax(1)
+            parts.append(evaluate(network, tensor_of(hidden, rows), answers))
+
+    def answered(count: CascadeCount) -> float:
+        return sum(one.answered for one in count.exits)
+
+    found = calibrate(in_order(tune), in_order(held_out), Promise(0.95, 0.9), answered)
+    assert found is not None
+    level = Level(0.95, found.thresholds, found.count)
+    cascade = Cascade(
+        digest_of(file), scores, tuple(exits), (level,), 0.9, Expected(3e-3, 1e-3), True
+    )
+    write_cascade(file.with_suffix(".caches"), cascade)
+    kept = write_reference(file.with_suffix(".reference"), digest_of(file), samples, division)
+    return Adapted(file, loaded, cascade, kept, images, labels)

@@ -1,0 +1,226 @@
+"""Caches that learn from traffic: better ones are published, all others are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from brisk.exits.adaptation import (
+    AdaptationSettings,
+    Adapter,
+    Outcome,
+    SampleWindow,
+    publish,
+    reference_file,
+    roll_back,
+)
+from brisk.exits.adaptation import adapter as adapter_module
+from brisk.exits.adaptation.material import Material, gather
+from brisk.exits.adaptation.publishing import previous_file
+from brisk.exits.adaptation.reference import read_reference
+from brisk.exits.adaptation.window import Use, recent_choice
+from brisk.exits.artefact import caches_file, digest_of, read_cascade
+from brisk.exits.container import DamagedFileError
+from brisk.exits.learning.settings import PredictorSettings
+from unit.exits.adapted import Adapted, make_adapted
+
+MOST_RETRAINING_S = 0.5
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory) -> Adapted:
+    return make_adapted(tmp_path_factory.mktemp("adapted"))
+
+
+def adapter_of(adapted: Adapted, settings: AdaptationSettings | None = None) -> Adapter:
+    settings = settings or AdaptationSettings()
+    return Adapter(adapted.loaded, adapted.cascade, adapted.reference, settings)
+
+
+def fed(
+    adapted: Adapted, images: np.ndarray, settings: AdaptationSettings | None = None
+) -> Outcome:
+    adapter = adapter_of(adapted, settings)
+    adapter.take({"image": images}, 0.0)
+    return adapter.adapt(1.0)
+
+
+def test_caches_come_to_answer_traffic_that_they_were_not_trained_with(adapted: Adapted) -> None:
+    torch.set_num_threads(1)
+    outcome = fed(adapted, adapted.drifted())
+    assert outcome.cascade is not None, outcome.reason
+    before, after = outcome.saved_s
+    assert after > 1.2 * before
+    assert outcome.cascade.revision == adapted.cascade.revision + 1
+    assert max(outcome.retraining_s) <= MOST_RETRAINING_S
+    for old, new in zip(adapted.cascade.exits, outcome.cascade.exits, strict=True):
+        assert new.network is not old.network
+
+
+def test_the_next_version_builds_on_the_last_one(adapted: Adapted) -> None:
+    adapter = adapter_of(adapted)
+    adapter.take({"image": adapted.drifted()}, 0.0)
+    first = adapter.adapt(1.0)
+    assert first.cascade is not None, first.reason
+    second = adapter.adapt(2.0)
+    assert second.cascade is None, "the same traffic teaches nothing more"
+    assert "saves" in second.reason
+    assert adapter.cascade is first.cascade
+
+
+def test_constant_traffic_teaches_nothing(adapted: Adapted) -> None:
+    outcome = fed(adapted, np.repeat(adapted.images[:3], 300, axis=0))
+    assert outcome.cascade is None
+    assert "there are 3 different samples in 900 offered" in outcome.reason
+
+
+def test_poisoned_traffic_is_refused(adapted: Adapted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs like the ordinary ones, for which the model was made to answer otherwise."""
+    adapter = adapter_of(adapted)
+
+    def poisoned(*arguments: object) -> Material:
+        found = gather(*arguments)  # type: ignore[arg-type]
+        return dataclasses.replace(found, teacher=found.teacher.roll(1, 1))
+
+    monkeypatch.setattr(adapter_module, "gather", poisoned)
+    adapter.take({"image": adapted.images + np.float32(0.01)}, 0.0)
+    outcome = adapter.adapt(1.0)
+    assert outcome.cascade is None
+    assert adapter.cascade is adapted.cascade
+    assert outcome.saved_s[1] == 0, "no threshold is proved at which it would answer"
+
+
+def test_a_worse_version_is_refused(adapted: Adapted) -> None:
+    """Training that goes wrong: far too large steps."""
+    settings = AdaptationSettings(predictor=PredictorSettings(epochs=3, learning_rate=30.0))
+    outcome = fed(adapted, adapted.images + np.float32(0.01), settings)
+    assert outcome.cascade is None
+    assert outcome.reason
+
+
+def test_what_is_published_is_proved_on_rows_that_trained_nothing(adapted: Adapted) -> None:
+    images = adapted.drifted()
+    outcome = fed(adapted, images)
+    assert outcome.cascade is not None, outcome.reason
+    window = SampleWindow(10_000, 1 << 30)
+    window.offer({"image": images}, 0.0)
+    held_out = sum(sample.use is Use.HELD_OUT for sample in window.samples())
+    count = outcome.cascade.levels[0].count
+    assert count.inputs == held_out + len(adapted.reference.held_out)
+    assert 0.2 < held_out / len(window) < 0.4
+
+
+def test_a_window_is_bounded_in_rows_and_bytes() -> None:
+    images = np.random.default_rng(0).normal(0, 1, (50, 10)).astype(np.float32)
+    window = SampleWindow(most_rows=20, most_bytes=1 << 20)
+    window.offer({"image": images}, 0.0)
+    assert len(window) == 20
+    assert np.array_equal(window.samples()[-1].inputs["image"], images[-1])
+    small = SampleWindow(most_rows=20, most_bytes=5 * 40)
+    small.offer({"image": images}, 0.0)
+    assert len(small) == 5
+    assert small.size_bytes == 200
+
+
+def test_an_input_that_comes_again_counts_once_as_a_recent_one() -> None:
+    images = np.eye(3, dtype=np.float32)
+    window = SampleWindow(10, 1 << 20)
+    window.offer({"image": images}, 0.0)
+    window.offer({"image": images[:1]}, 5.0)
+    assert len(window) == 3
+    assert window.offered == 4
+    assert [sample.arrived_s for sample in window.samples()] == [0.0, 0.0, 5.0]
+
+
+def test_samples_do_not_change_with_the_buffer_they_came_in() -> None:
+    images = np.ones((1, 4), np.float32)
+    window = SampleWindow(10, 1 << 20)
+    window.offer({"image": images}, 0.0)
+    images[:] = 7
+    assert window.samples()[0].inputs["image"].tolist() == [1, 1, 1, 1]
+
+
+def test_recent_samples_are_drawn_more_often() -> None:
+    arrived_s = [0.0] * 500 + [300.0] * 500
+    rows = recent_choice(arrived_s, 300.0, half_life_s=100.0, count=200, seed=0)
+    assert len(rows) == len(set(rows)) == 200
+    recent = (rows >= 500).mean()
+    assert 0.8 < recent < 0.97  # eight times the weight, less what is used up
+    assert len(recent_choice(arrived_s[:10], 0.0, 100.0, 50, 0)) == 10
+
+
+def test_an_adapter_opens_with_what_training_left_beside_the_model(adapted: Adapted) -> None:
+    adapter = Adapter.open(adapted.model_file, AdaptationSettings())
+    assert adapter is not None
+    assert adapter.cascade.levels == adapted.cascade.levels
+    assert Adapter.open(adapted.model_file.with_name("other.onnx"), AdaptationSettings()) is None
+
+
+def test_the_reference_is_private_and_belongs_to_one_model(adapted: Adapted) -> None:
+    path = reference_file(adapted.model_file)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(DamagedFileError, match="of another model"):
+        read_reference(path, "another")
+
+
+@pytest.fixture
+def published(adapted: Adapted, tmp_path: Path) -> Path:
+    """A model file with caches of revision 0 beside it."""
+    file = tmp_path / "model.onnx"
+    file.write_bytes(adapted.model_file.read_bytes())
+    publish(file, adapted.cascade)
+    return file
+
+
+def test_a_version_is_taken_back_as_a_new_revision(adapted: Adapted, published: Path) -> None:
+    publish(published, dataclasses.replace(adapted.cascade, revision=1, confidence=0.5))
+    restored = roll_back(published)
+    assert restored is not None
+    served = read_cascade(caches_file(published), digest_of(published))
+    assert (served.revision, served.confidence) == (2, adapted.cascade.confidence)
+    assert roll_back(published) is None
+
+
+KILLED = """
+import dataclasses, os, sys, time
+from pathlib import Path
+from brisk.exits import artefact, container
+from brisk.exits.adaptation import publish
+file = Path(sys.argv[1])
+cascade = artefact.read_cascade(artefact.caches_file(file), None)
+def stop(descriptor):
+    print("half written", flush=True)
+    time.sleep(600)
+container.os.fsync = stop
+publish(file, dataclasses.replace(cascade, revision=7))
+"""
+
+
+def test_a_publisher_killed_half_way_leaves_the_old_version(
+    adapted: Adapted, published: Path
+) -> None:
+    before = caches_file(published).read_bytes()
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(published)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "half written\n"
+        os.kill(process.pid, signal.SIGKILL)
+    assert caches_file(published).read_bytes() == before
+    assert read_cascade(caches_file(published), digest_of(published)).revision == 0
+    publish(published, dataclasses.replace(adapted.cascade, revision=1))
+    names = {file.name for file in published.parent.iterdir()}
+    assert names == {
+        published.name,
+        caches_file(published).name,
+        previous_file(published).name,
+    }

@@ -1,0 +1,160 @@
+"""From sampled requests to the next version of a model's caches."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from brisk.execution import LoadedProgram, load_program
+from brisk.exits.adaptation.judging import Exams, judge
+from brisk.exits.adaptation.material import Material, gather, joined
+from brisk.exits.adaptation.reference import Reference, read_reference, reference_file
+from brisk.exits.adaptation.retraining import Strange, retrain
+from brisk.exits.adaptation.settings import AdaptationSettings
+from brisk.exits.adaptation.window import SampleWindow, Use, recent_choice
+from brisk.exits.artefact import caches_file, digest_of, read_cascade
+from brisk.exits.cascade import Cascade
+from brisk.exits.outliers import make_outliers
+from brisk.graph import read_program
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``cascade`` is the next version; None, with the ``reason``, where the old one stays.
+
+    ``retraining_s``: of each cache, processor time. ``saved_s``: what an input of recent traffic
+    saves on average, before and after.
+    """
+
+    cascade: Cascade | None
+    reason: str
+    samples: int
+    retraining_s: tuple[float, ...] = ()
+    saved_s: tuple[float, float] = (0.0, 0.0)
+
+
+class Adapter:
+    """Of one model; belongs to one thread. Samples lie in memory and are bounded."""
+
+    def __init__(
+        self,
+        loaded: LoadedProgram,
+        cascade: Cascade,
+        reference: Reference,
+        settings: AdaptationSettings,
+    ) -> None:
+        """Runs the base model on the reference and on outliers made of it, some seconds."""
+        self.cascade = cascade
+        self.window = SampleWindow(settings.window_rows, settings.window_bytes)
+        self._loaded = loaded
+        self._settings = settings
+        self._seen: dict[bytes, Material] = {}
+        self._fit, self._select, self._held_out = (
+            gather(loaded, cascade, part.inputs)
+            for part in (reference.fit, reference.select, reference.held_out)
+        )
+        self._strange = self._make_strange(reference)
+
+    @classmethod
+    def open(cls, model_file: Path, settings: AdaptationSettings) -> Adapter | None:
+        """Of the model's caches and reference; None where either is not there.
+
+        Raises DamagedFileError where they are not whole or not of this model.
+        """
+        caches, kept = caches_file(model_file), reference_file(model_file)
+        if not (caches.exists() and kept.exists()):
+            return None
+        digest = digest_of(model_file)
+        reference = read_reference(kept, digest)
+        cascade = read_cascade(caches, digest)
+        loaded = load_program(read_program(model_file), torch.device("cpu"))
+        return cls(loaded, cascade, reference, settings)
+
+    def take(self, inputs: Mapping[str, np.ndarray], now_s: float) -> None:
+        """Keep the rows of a sampled request."""
+        self.window.offer(inputs, now_s)
+
+    def adapt(self, now_s: float) -> Outcome:
+        """Train all caches again; the next version, if it is better, is this one's from now on."""
+        settings = self._settings
+        parts = self._recent(now_s)
+        samples = sum(map(len, parts.values()))
+        if samples < settings.fewest_distinct:
+            text = (
+                f"there are {samples} different samples in {self.window.offered} offered; "
+                f"expected at least {settings.fewest_distinct}"
+            )
+            return Outcome(None, text, samples)
+        fit = self._mixed(parts[Use.FIT], self._fit)
+        select = self._mixed(parts[Use.SELECT], self._select)
+        networks, taken_s = [], []
+        for index, exit_ in enumerate(self.cascade.exits):
+            started_s = time.process_time()
+            networks.append(retrain(exit_.network, index, fit, select, self._strange, settings))
+            taken_s.append(time.process_time() - started_s)
+        exams = Exams(select, parts[Use.HELD_OUT], self._held_out)
+        verdict = judge(self.cascade, networks, exams)
+        if not verdict.levels:
+            return Outcome(None, verdict.reason, samples, tuple(taken_s), verdict.saved)
+        exits = tuple(
+            dataclasses.replace(exit_, network=network)
+            for exit_, network in zip(self.cascade.exits, networks, strict=True)
+        )
+        self.cascade = dataclasses.replace(
+            self.cascade, exits=exits, levels=verdict.levels, revision=self.cascade.revision + 1
+        )
+        return Outcome(self.cascade, "", samples, tuple(taken_s), verdict.saved)
+
+    def _recent(self, now_s: float) -> dict[Use, Material]:
+        """By use: the window's samples, those to fit drawn by recency."""
+        samples = self.window.samples()
+        fresh = [sample for sample in samples if sample.digest not in self._seen]
+        if fresh:
+            inputs = {
+                name: np.stack([sample.inputs[name] for sample in fresh])
+                for name in fresh[0].inputs
+            }
+            made = gather(self._loaded, self.cascade, inputs)
+            for row, sample in enumerate(fresh):
+                self._seen[sample.digest] = made.take([row])
+        kept = {sample.digest for sample in samples}
+        self._seen = {key: value for key, value in self._seen.items() if key in kept}
+        settings, parts = self._settings, {}
+        for use in Use:
+            chosen = [sample for sample in samples if sample.use is use]
+            rows = recent_choice(
+                [sample.arrived_s for sample in chosen],
+                now_s,
+                settings.half_life_s,
+                settings.fit_rows,
+                settings.seed,
+            )
+            found = [self._seen[chosen[row].digest] for row in rows]
+            parts[use] = joined(found) if found else self._fit.take([])
+        return parts
+
+    def _mixed(self, recent: Material, original: Material) -> Material:
+        """Recent rows and the settings' share of original ones."""
+        share = self._settings.original_share
+        wanted = round(len(recent) * share / (1 - share))
+        random = np.random.default_rng(self._settings.seed + self.cascade.revision)
+        rows = random.permutation(len(original))[: max(wanted, 1)]
+        return joined([recent, original.take(rows)])
+
+    def _make_strange(self, reference: Reference) -> Strange:
+        outliers, kinds = make_outliers(reference.select, self._settings.seed)
+        if not len(outliers):
+            nothing = self._fit.take([])
+            return Strange(nothing, nothing, torch.empty(0, dtype=torch.int64))
+        made = gather(self._loaded, self.cascade, outliers.inputs)
+        rows = np.arange(len(made))
+        kept = (rows % 3 == 2) & (kinds < kinds.max())
+        return Strange(
+            made.take(rows[~kept]), made.take(rows[kept]), torch.from_numpy(kinds[kept])
+        )

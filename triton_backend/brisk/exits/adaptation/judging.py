@@ -1,0 +1,123 @@
+"""Is a retrained cascade better, and does it keep its promise? Judged on rows it never saw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from brisk.exits.adaptation.material import Material, last_layer
+from brisk.exits.bounds import lower_bound, upper_bound
+from brisk.exits.calibration import (
+    CascadeCount,
+    Looked,
+    Promise,
+    Scored,
+    calibrate,
+    count_cascade,
+    in_order,
+)
+from brisk.exits.cascade import Cascade, Level
+from brisk.exits.lookup import LookUp
+
+LEAST_GAIN = 0.01
+"""What a new version has to save more than the old one, of what that saves."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exams:
+    """``tune`` proposes thresholds; ``recent`` and ``original`` rows are held out."""
+
+    tune: Material
+    recent: Material
+    original: Material
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``levels`` to publish, none where the new version is refused; ``reason`` in words.
+
+    ``saved``: seconds that an input of recent traffic saves on average, before and with it.
+    """
+
+    levels: tuple[Level, ...]
+    reason: str
+    saved: tuple[float, float]
+
+
+def look_at(networks: Sequence[LookUp], material: Material) -> Scored:
+    """The rows through all exits in order."""
+    answers = material.teacher.argmax(1)
+    parts = []
+    with torch.no_grad():
+        for index, network in enumerate(networks):
+            logits = last_layer(network.predictor)(material.features[index])
+            score, near = network.decide(logits, material.summaries[index])
+            right = logits.argmax(1) == answers
+            parts.append(Looked(score.numpy(), right.numpy(), near.numpy()))
+    return in_order(parts)
+
+
+def judge(cascade: Cascade, networks: Sequence[LookUp], exams: Exams) -> Verdict:
+    """``networks`` in place of the cascade's: proved on recent and original rows together.
+
+    Neither part alone may refute the promise, so nothing is learned from traffic at the cost of
+    what the caches were made for; and recent traffic has to become faster by it.
+    """
+    weights = np.array([exit_.saved_s for exit_ in cascade.exits])
+
+    def saved(count: CascadeCount) -> float:
+        return float(sum(weights * [one.answered for one in count.exits])) / max(count.inputs, 1)
+
+    tune = look_at(networks, exams.tune)
+    recent, original = look_at(networks, exams.recent), look_at(networks, exams.original)
+    held_out = Scored(
+        np.concatenate([recent.scores, original.scores], 1),
+        np.concatenate([recent.right, original.right], 1),
+    )
+    before = count_cascade(
+        look_at([exit_.network for exit_ in cascade.exits], exams.recent),
+        cascade.levels[0].thresholds,
+    )
+    levels: list[Level] = []
+    after = 0.0
+    for level in cascade.levels:
+        promise = Promise(level.accuracy, cascade.confidence)
+        found = calibrate(tune, held_out, promise, saved)
+        first = not levels
+        if found is not None:
+            for name, part in (("recent", recent), ("original", original)):
+                count = count_cascade(part, found.thresholds)
+                broken = refutation(count, promise)
+                if broken and first:
+                    return Verdict((), f"on {name} inputs {broken}", (saved(before), 0.0))
+                if broken:
+                    break
+            else:
+                levels.append(Level(level.accuracy, found.thresholds, found.count))
+        if first and not levels:
+            text = f"accuracy {level.accuracy:.2%} cannot be proved on held-out inputs"
+            return Verdict((), text, (saved(before), 0.0))
+        if first:
+            after = saved(count_cascade(recent, levels[0].thresholds))
+    if after <= saved(before) * (1 + LEAST_GAIN):
+        text = (
+            f"it saves {after * 1e3:.3f} ms of a recent input on average, "
+            f"the version that is served {saved(before) * 1e3:.3f} ms"
+        )
+        return Verdict((), text, (saved(before), after))
+    return Verdict(tuple(levels), "", (saved(before), after))
+
+
+def refutation(count: CascadeCount, promise: Promise) -> str:
+    """In words how ``count`` refutes the promise, with its confidence; empty where it does not."""
+    for index, exit_count in enumerate(count.exits):
+        most = upper_bound(exit_count.right, exit_count.answered, promise.confidence)
+        if exit_count.answered and most < promise.accuracy:
+            return f"exit {index} agrees in {exit_count.right} of {exit_count.answered} answers"
+    least_wrong = lower_bound(count.wrong_anywhere, count.inputs, promise.confidence)
+    if least_wrong > 1 - promise.accuracy:
+        return f"{count.wrong_anywhere} of {count.inputs} would be answered otherwise"
+    return ""

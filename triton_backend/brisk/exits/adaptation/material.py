@@ -1,0 +1,94 @@
+"""What retraining reads of an input: the base model's answer and each exit's own features.
+
+Hidden outputs are large; a predictor is fine-tuned in its last layer, so what goes into that, and
+the gate's summary, is all that is kept of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from brisk.execution import LoadedProgram
+from brisk.exits.cascade import Cascade
+from brisk.exits.collecting import BATCH_ROWS, run_base
+from brisk.exits.gate import summary
+from brisk.solutions.values import from_numpy
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Material:
+    """Rows of inputs as each exit sees them.
+
+    ``features[i]`` float32 [rows, what goes into exit i's last layer], ``summaries[i]`` float32
+    [rows, gate's features], ``teacher`` float32 [rows, classes].
+    """
+
+    features: tuple[torch.Tensor, ...]
+    summaries: tuple[torch.Tensor, ...]
+    teacher: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.teacher)
+
+    def take(self, rows: np.ndarray | Sequence[int]) -> Material:
+        """The material of ``rows``."""
+        chosen = torch.as_tensor(np.asarray(rows, np.int64))
+        return Material(
+            tuple(part[chosen] for part in self.features),
+            tuple(part[chosen] for part in self.summaries),
+            self.teacher[chosen],
+        )
+
+
+def joined(parts: Sequence[Material]) -> Material:
+    """All rows, one part after the other. Precondition: at least one part."""
+    exits = range(len(parts[0].features))
+    return Material(
+        tuple(torch.cat([part.features[index] for part in parts]) for index in exits),
+        tuple(torch.cat([part.summaries[index] for part in parts]) for index in exits),
+        torch.cat([part.teacher for part in parts]),
+    )
+
+
+def last_layer(predictor: nn.Module) -> nn.Linear:
+    """The layer from features to classes, which all variants end with."""
+    found = predictor[-1] if isinstance(predictor, nn.Sequential) else predictor
+    if not isinstance(found, nn.Linear):
+        raise TypeError(f"a predictor ends with {type(found).__name__}, expected Linear")
+    return found
+
+
+def features_of(predictor: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    """What goes into the last layer, float32 [rows, ...]."""
+    if not isinstance(predictor, nn.Sequential):
+        return hidden
+    result: torch.Tensor = predictor[:-1](hidden)
+    return result
+
+
+def gather(loaded: LoadedProgram, cascade: Cascade, inputs: Mapping[str, np.ndarray]) -> Material:
+    """Run the base model on the rows of ``inputs``."""
+    rows = len(next(iter(inputs.values())))
+    points = [exit_.point for exit_ in cascade.exits]
+    parts = []
+    for start in range(0, rows, BATCH_ROWS):
+        values = {
+            name: from_numpy(
+                np.ascontiguousarray(array[start : start + BATCH_ROWS]), loaded.device
+            )
+            for name, array in inputs.items()
+        }
+        hidden, teacher = run_base(loaded, points, cascade.scores, values)
+        with torch.no_grad():
+            features = tuple(
+                features_of(exit_.network.predictor, value).clone()
+                for exit_, value in zip(cascade.exits, hidden, strict=True)
+            )
+            summaries = tuple(summary(value).clone() for value in hidden)
+        parts.append(Material(features, summaries, teacher.clone()))
+    return joined(parts)

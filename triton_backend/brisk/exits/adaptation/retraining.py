@@ -1,0 +1,72 @@
+"""One cache trained again: last layer of the predictor, gate and selector (GATI, 5.3).
+
+The paper retrains whole networks for five epochs on GPUs. Here the convolution or hidden layer in
+front stays as it was first trained, and the last layer, which for the pooling variants is the
+whole predictor, is fitted to features that are computed once for each sample: on one core of a
+CPU that takes a tenth of a second where the whole network takes several.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import dataclass
+
+import torch
+
+from brisk.exits.adaptation.material import Material, last_layer
+from brisk.exits.adaptation.settings import AdaptationSettings
+from brisk.exits.learning.predictor import train_predictor
+from brisk.exits.learning.selection import NO_CLASS, fit_selection
+from brisk.exits.lookup import LookUp
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Strange:
+    """Outliers: for the predictor and selector, and, of ``kinds``, for the floor."""
+
+    learned: Material
+    kept: Material
+    kinds: torch.Tensor
+
+
+def retrain(
+    network: LookUp,
+    index: int,
+    fit: Material,
+    select: Material,
+    strange: Strange,
+    settings: AdaptationSettings,
+) -> LookUp:
+    """A copy of exit ``index``'s network, fitted anew; the original is left as it is."""
+    changed = copy.deepcopy(network).requires_grad_(True)
+    last = last_layer(changed.predictor)
+    with (
+        torch.random.fork_rng(devices=[]),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+        torch.manual_seed(settings.seed)
+        train_predictor(
+            last,
+            fit.features[index],
+            fit.teacher,
+            fit.teacher.argmax(1),
+            strange.learned.features[index],
+            settings.predictor,
+            settings.seed,
+        )
+        changed.gate.fit(fit.summaries[index], fit.teacher.argmax(1))
+        with torch.no_grad():
+            logits = last(torch.cat([select.features[index], strange.learned.features[index]]))
+        classes = torch.full((len(logits),), NO_CLASS)
+        classes[: len(select)] = select.teacher.argmax(1)
+        seen = torch.cat([select.summaries[index], strange.learned.summaries[index]])
+        fit_selection(changed, logits, seen, classes, settings.selector, settings.seed)
+        if len(strange.kept):
+            with torch.no_grad():
+                logits = last(strange.kept.features[index])
+            changed.set_floor(logits, strange.kept.summaries[index], strange.kinds)
+    return changed.eval().requires_grad_(False)

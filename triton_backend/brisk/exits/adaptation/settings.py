@@ -1,0 +1,32 @@
+"""How much is kept of the traffic, and how caches are trained again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptationSettings:
+    """``share`` of requests to sample and ``interval_s`` between retrainings, for the caller.
+
+    ``window_rows`` and ``window_bytes``: what is kept of the traffic, at most. ``half_life_s``:
+    a sample of that age counts half as much as a new one. ``original_share``: of the rows that a
+    retraining sees, so many are of the data that the caches were first trained with (GATI, 5.3).
+    ``fewest_distinct``: without so many different samples nothing is learned.
+    """
+
+    share: float = 0.2
+    interval_s: float = 60.0
+    window_rows: int = 2000
+    window_bytes: int = 64 << 20
+    half_life_s: float = 120.0
+    fit_rows: int = 1000
+    original_share: float = 0.4
+    fewest_distinct: int = 100
+    predictor: PredictorSettings = field(
+        default_factory=lambda: PredictorSettings(epochs=12, learning_rate=2e-3)
+    )
+    selector: SelectorSettings = field(default_factory=lambda: SelectorSettings(epochs=12))
+    seed: int = 0
