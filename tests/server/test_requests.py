@@ -187,6 +187,19 @@ def test_a_full_queue_is_unavailable_at_once(server: TritonServer) -> None:
     assert all("UNAVAILABLE" in text and "brisk_max_queue_size" in text for text in refused)
 
 
+@pytest.mark.parametrize("timeout_us", [2**53, 2**63 - 1])
+def test_an_absurd_time_out_is_none_and_ends_no_connection(
+    server: TritonServer, timeout_us: int
+) -> None:
+    client = http.InferenceServerClient(server.endpoints.http)
+    described = http.InferInput("x", list(X.shape), "FP32")
+    described.set_data_from_numpy(X)
+    for _ in range(3):
+        answer = client.infer("doubled", [described], timeout=timeout_us)
+        np.testing.assert_array_equal(answer.as_numpy("y"), 2 * X)
+    client.close()
+
+
 def _ask_until_told(
     client: http.InferenceServerClient, described: http.InferInput, asked_s: list[float]
 ) -> None:

@@ -81,7 +81,6 @@ class Troubles:
     def _run(self) -> None:
         if self._ended.wait(self._after_s):
             return
-        self.files_before = self._open_files()
         end_s = time.monotonic() + self._seconds - 2 * PAUSE_S
         troubles = (self._churn, self._kill, self._damage, self._fill)
         number = 0
@@ -89,6 +88,8 @@ class Troubles:
             self._try(troubles[number % len(troubles)])
             self._try(self._ask_in_every_class)
             number += 1
+            if number == len(troubles):  # by now every stub is connected to both workers
+                self.files_before = self._open_files()
         self._try(self._free)
         self._ended.wait(PAUSE_S)
         self.files_after = self._open_files()

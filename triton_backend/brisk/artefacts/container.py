@@ -34,6 +34,7 @@ _SEAL_BYTES = 32
 HEADER_BYTES = _START.size + _SEAL_BYTES
 ALIGNMENT = 64
 MOST_MANIFEST_BYTES = 1 << 28
+_PLACE = [int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,10 @@ class Container:
         text = self._memory[HEADER_BYTES : HEADER_BYTES + length].tobytes()
         if hashlib.blake2b(text, digest_size=32).digest() != digest:
             raise ArtefactError(f"{self.path}: the manifest is damaged")
-        manifest = json.loads(text)
+        try:
+            manifest = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ArtefactError(f"{self.path}: the manifest is no JSON: {error}") from error
         if not isinstance(manifest, dict):
             raise ArtefactError(f"{self.path}: the manifest is not an object")
         return manifest
@@ -120,6 +124,8 @@ class Container:
             raise ArtefactError(f"{self.path}: the manifest lists no blobs")
         places = []
         for entry in entries:
+            if not (isinstance(entry, list) and [type(each) for each in entry] == _PLACE):
+                raise ArtefactError(f"{self.path}: {entry!r:.60} is no place of a blob")
             offset, length, digest = entry
             if not (HEADER_BYTES <= offset <= size and 0 <= length <= size - offset):
                 raise ArtefactError(f"{self.path}: a blob at {offset} lies outside of the file")

@@ -65,6 +65,13 @@ class KeptLayer:
     costs: LayerCosts
 
 
+_MALFORMED = (
+    *(OSError, ValueError, LookupError, TypeError),
+    *(AttributeError, ArithmeticError, RecursionError),
+)
+"""What reading a manifest that is JSON of another form may raise."""
+
+
 class Artefact:
     """An artefact that fits its model and this machine. Thread-safe."""
 
@@ -164,7 +171,7 @@ def open_artefact(path: Path, model: Path, device: torch.device, threads: int) -
         return Artefact(container, program, layers, max(int(content["lanes"]), 1))
     except ArtefactError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except _MALFORMED as error:
         raise ArtefactError(f"{path}: {type(error).__name__}: {error}") from error
 
 

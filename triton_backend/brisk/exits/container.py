@@ -26,6 +26,7 @@ _PREFIX = struct.Struct("<8sIQ")
 _DIGEST_BYTES = 32
 _DTYPES = frozenset({"float32", "float64", "int64", "int32", "uint8", "int8", "bool"})
 LARGEST_HEADER_BYTES = 16 << 20
+LARGEST_FILE_BYTES = 4 << 30
 
 
 class DamagedFileError(ValueError):
@@ -71,6 +72,9 @@ def write_container(
 
 def read_container(path: Path) -> Container:
     """Raises DamagedFileError saying what is wrong with the file; OSError as reading does."""
+    size = path.stat().st_size
+    if size > LARGEST_FILE_BYTES:
+        raise DamagedFileError(f"it has {size} bytes, at most {LARGEST_FILE_BYTES} are read")
     data = path.read_bytes()
     if len(data) < _PREFIX.size + _DIGEST_BYTES:
         raise DamagedFileError(f"it has {len(data)} bytes only")
@@ -93,7 +97,7 @@ def read_container(path: Path) -> Container:
         return Container(parsed["header"], tensors)
     except DamagedFileError:
         raise
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise DamagedFileError(f"its header is malformed: {error}") from error
 
 

@@ -16,7 +16,7 @@ from brisk.frontend.accounting import RequestAccount
 from brisk.frontend.completion import complete
 from brisk.frontend.connection import Connection
 from brisk.frontend.entry import Entry, find_model, read_entry
-from brisk.frontend.parameters import request_agreement, request_class
+from brisk.frontend.parameters import request_agreement, request_class, request_deadline_ns
 from brisk.frontend.pipeline_signature import model_signature
 from brisk.frontend.promptness import EYES_OPEN_NS, WAIT_S, Promptness
 from brisk.frontend.publisher import Publisher, publishing_interval_s
@@ -115,8 +115,7 @@ class ModelInstance:
         job_class = reply.job_class = request_class(parameters, entry.parameters.job_class)
         agreement_ppm = request_agreement(parameters)
         connection.announce(job_class)
-        timeout_us = request.timeout()
-        deadline_ns = arrived_ns + timeout_us * 1000 if timeout_us else None
+        deadline_ns = request_deadline_ns(arrived_ns, request.timeout())
         inputs = read_inputs(request, entry.bfloat16_inputs)
         wanted = set(request.requested_output_names())
         outputs = [name for name in entry.outputs if name in wanted]

@@ -120,6 +120,17 @@ def _unknown(name: str) -> str:
     return f"unknown parameter '{name}', did you mean '{nearest[0]}'?"
 
 
+LONGEST_TIMEOUT_US = 30 * 24 * 3600 * MILLION
+"""A longer one is no deadline at all, and its end in ns might be no integer of the protocol."""
+
+
+def request_deadline_ns(arrived_ns: int, timeout_us: int) -> int | None:
+    """When a request is late; None where it sets no time-out or one of more than 30 days."""
+    if not 0 < timeout_us <= LONGEST_TIMEOUT_US:
+        return None
+    return arrived_ns + timeout_us * 1000
+
+
 def request_class(parameters: Mapping[str, Any], default: str) -> str:
     """A request's class: its parameter ``brisk_class``, else the entry's.
 
@@ -167,7 +178,7 @@ def _share_ppm(value: Any) -> int:
     """``0.99`` or ``"0.99"`` in parts of a million."""
     try:
         share = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         share = 0.0
     if isinstance(value, bool) or not 0 < share <= 1:
         raise InvalidRequestError(
