@@ -18,7 +18,7 @@ from brisk.runtime.gate import Gate
 from brisk.scheduling.job import Job, JobClass, JobState
 from brisk.scheduling.policies import POLICIES, Limits, Trial
 from brisk.scheduling.policy import most_urgent_first
-from brisk.scheduling.profile import ProfileTable, RunProfile
+from brisk.scheduling.profile import FIRST_PAIRS, ProfileTable, RunProfile
 
 LIMITS = Limits(slowdown=1.05, share=0.0)
 
@@ -46,6 +46,17 @@ def job(
     return Job(sequence, "model", job_class, 0, deadline_ns, payload)
 
 
+class Learning(RunProfile):
+    """Remembers what it was taught."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.learnt: list[tuple[int, bool, int]] = []
+
+    def learn_run(self, taken_ns: int, beside: bool, threads: int = 1) -> None:
+        self.learnt.append((taken_ns, beside, threads))
+
+
 def run_of(one: RequestJob, profile: RunProfile | None = None, started_ns: int = 0) -> Run:
     fake = SimpleNamespace(
         jobs=[one],
@@ -55,6 +66,7 @@ def run_of(one: RequestJob, profile: RunProfile | None = None, started_ns: int =
         threads=2,
         layers_ns=[],
         is_disturbed=False,
+        has_early_answers=False,
         started_ns=started_ns,
     )
     return cast(Run, fake)
@@ -103,9 +115,10 @@ def test_a_job_that_was_never_admitted_opens_nothing() -> None:
 
 def test_the_background_learns_what_the_foreground_expects() -> None:
     pair, profile = Pair("padded"), RunProfile()
-    for _ in range(3):
+    for _ in range(FIRST_PAIRS):
         profile.learn_run(1_000, beside=False)
         profile.learn_run(1_020, beside=True)
+    profile.learn_run(1_000, beside=False)
     one = job(1, deadline_ns=9_000)
     pair.foreground.admitted(one)
     pair.foreground.begins(run_of(one, profile), 500)
@@ -118,35 +131,35 @@ def test_the_background_learns_what_the_foreground_expects() -> None:
 
 
 def test_a_run_beside_which_a_layer_began_is_not_one_alone() -> None:
-    pair, profile = Pair("shared"), RunProfile()
+    pair, profile = Pair("shared"), Learning()
     one = job(1)
     pair.foreground.admitted(one)
     run = run_of(one, profile)
     pair.foreground.begins(run, 0)
     pair.foreground.finished(run, 100)
-    assert (profile.alone.count, profile.beside.count) == (1, 0)
+    assert profile.learnt == [(100, False, 2)]
     pair.foreground.begins(run, 0)
     pair.background.holds(LAZY, 10)
     pair.background.pauses()
     pair.foreground.finished(run, 100)
-    assert (profile.alone.count, profile.beside.count) == (1, 1)
+    assert profile.learnt == [(100, False, 2), (100, True, 2)]
 
 
 def test_a_layer_that_outlasts_the_run_counts_as_beside_it() -> None:
-    pair, profile = Pair("preemptive"), RunProfile()
+    pair, profile = Pair("preemptive"), Learning()
     pair.background.holds(LAZY, 0)
     one = job(1)
     pair.foreground.admitted(one)
     run = run_of(one, profile)
     pair.foreground.begins(run, 5)
     pair.foreground.finished(run, 100)
-    assert profile.beside.count == 1
+    assert profile.learnt == [(100, True, 2)]
 
 
 def test_the_first_runs_of_a_model_are_trials_by_which_its_slowdown_is_known() -> None:
     pair, profile = Pair("padded"), RunProfile()
     held = []
-    for number in range(6):
+    for number in range(2 * FIRST_PAIRS + 1):
         one = job(number)
         pair.foreground.admitted(one)
         run = run_of(one, profile)
@@ -155,7 +168,7 @@ def test_the_first_runs_of_a_model_are_trials_by_which_its_slowdown_is_known() -
         pair.background.pauses()
         pair.foreground.finished(run, 100)
         pair.foreground.ended(one)
-    assert held == [True] * 3 + [False] * 3
+    assert held == ([True, True, False, False] * FIRST_PAIRS)[: 2 * FIRST_PAIRS + 1]
     assert profile.slowdown == pytest.approx(1.0)
     assert pair.gate.realtime().trial is Trial.NONE
 

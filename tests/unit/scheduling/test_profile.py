@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from brisk.errors import UnavailableError
 from brisk.scheduling.admission import predict, refuse_if_late, retry_hint
 from brisk.scheduling.policies import Trial
 from brisk.scheduling.profile import (
-    FIRST_TRIALS,
+    BLOCK,
+    FIRST_PAIRS,
     MOST_PROFILES,
     TRIAL_INTERVAL,
     ProfileTable,
@@ -18,11 +21,12 @@ from brisk.scheduling.share import HALF_LIFE_NS, ShareMeter
 
 
 def learnt(alone_ns: list[int], beside_ns: list[int]) -> RunProfile:
+    """Runs alone and beside best-effort work, in turns."""
     profile = RunProfile()
-    for taken_ns in alone_ns:
-        profile.learn_run(taken_ns, beside=False)
-    for taken_ns in beside_ns:
-        profile.learn_run(taken_ns, beside=True)
+    for one_ns, other_ns in itertools.zip_longest(alone_ns, beside_ns):
+        profile.learn_run(one_ns, beside=False)
+        if other_ns is not None:
+            profile.learn_run(other_ns, beside=True)
     return profile
 
 
@@ -36,9 +40,25 @@ def test_one_disturbed_run_changes_no_prediction() -> None:
     assert profile.run_ns == 100
 
 
-def test_a_slowdown_is_the_ratio_of_medians_once_both_are_known() -> None:
+def test_a_slowdown_is_the_median_of_comparisons_once_there_are_some() -> None:
     assert learnt([100] * 3, [110] * 2).slowdown is None
-    assert learnt([100] * 3, [110, 110, 500]).slowdown == pytest.approx(1.1)
+    assert learnt([100] * 9, [110] * 8 + [500]).slowdown == pytest.approx(1.1)
+
+
+def test_a_machine_that_changes_its_pace_is_not_taken_for_a_slowdown() -> None:
+    """All runs beside best-effort work but one are slow, because all later ones are."""
+    profile = learnt([100] * 5, [])
+    for beside in (False, True, True, False) * 5:
+        profile.learn_run(300, beside)
+    assert profile.slowdown == 1.0
+
+
+def test_runs_with_different_numbers_of_threads_are_not_compared() -> None:
+    profile = RunProfile()
+    for _ in range(FIRST_PAIRS):
+        profile.learn_run(100, beside=False, threads=2)
+        profile.learn_run(170, beside=True, threads=1)
+    assert profile.slowdown is None
 
 
 def test_layers_are_averaged_and_another_number_of_them_begins_anew() -> None:
@@ -50,19 +70,22 @@ def test_layers_are_averaged_and_another_number_of_them_begins_anew() -> None:
     assert (profile.layer_ns(0), profile.layer_ns(1)) == (7, None)
 
 
-def test_a_run_is_tried_alone_first_then_beside_and_rarely_again() -> None:
+def test_a_run_is_tried_alone_and_beside_in_turns_and_rarely_again() -> None:
     profile = RunProfile()
-    for trial in (Trial.ALONE, Trial.BESIDE):
-        for _ in range(FIRST_TRIALS):
-            assert profile.next_trial(1.05) is trial
-            profile.learn_run(100, beside=trial is Trial.BESIDE)
+    tried = []
+    while profile.slowdown is None:
+        tried.append(profile.next_trial(1.05))
+        profile.learn_run(100, beside=tried[-1] is Trial.BESIDE)
+    blocks = [Trial.ALONE] * BLOCK + [Trial.BESIDE] * BLOCK
+    assert tried == (blocks * FIRST_PAIRS)[: BLOCK * FIRST_PAIRS + 1]
+    profile.next_trial(1.05)
     later = [profile.next_trial(1.05) for _ in range(10 * TRIAL_INTERVAL)]
     assert later.count(Trial.ALONE) == 10
     assert later.count(Trial.BESIDE) == 0
 
 
 def test_what_is_held_is_tried_beside_again_now_and_then() -> None:
-    profile = learnt([100] * FIRST_TRIALS, [300] * FIRST_TRIALS)
+    profile = learnt([100] * FIRST_PAIRS, [300] * FIRST_PAIRS)
     later = [profile.next_trial(1.05) for _ in range(10 * TRIAL_INTERVAL)]
     assert (later.count(Trial.ALONE), later.count(Trial.BESIDE)) == (0, 10)
 

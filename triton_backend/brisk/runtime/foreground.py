@@ -102,4 +102,4 @@ class Foreground(Pacing):
         if run.job_class is JobClass.REALTIME:
             gate = self._gate
             beside = gate.layer_runs or gate.layers_beside != self._layers_beside
-        run.profile.learn_run(now_ns - run.started_ns, beside)
+        run.profile.learn_run(now_ns - run.started_ns, beside, run.threads)

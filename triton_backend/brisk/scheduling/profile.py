@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 from brisk.scheduling.policies.base import Trial
 
@@ -16,48 +17,43 @@ WEIGHT = 0.2
 """Of the newest measurement in a layer's average."""
 
 RECENT_RUNS = 15
-"""Whole runs of each kind that are remembered."""
+"""Whole runs that are remembered."""
 
-FIRST_TRIALS = 3
-"""Runs alone, and then beside best-effort work, before a run's slowdown is told."""
+FIRST_PAIRS = 5
+"""Comparisons of a run alone with one beside best-effort work before a slowdown is told."""
 
-TRIAL_INTERVAL = 32
+RECENT_PAIRS = 25
+"""Comparisons that are remembered."""
+
+BLOCK = 2
+"""Runs of a kind in a row while the first comparisons are made. Two, because the first runs of a
+model also take turns with one thread and all of them: each kind gets both."""
+
+TRIAL_INTERVAL = 16
 """Runs from one trial of the other kind to the next, so that a verdict never gets old."""
 
 MOST_PROFILES = 512
 """Models and shapes remembered; the one not used for longest goes first."""
 
 
-class Recent:
-    """The newest measurements, and their median: one disturbed run changes nothing."""
-
-    __slots__ = ("_values", "count")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._values: deque[int] = deque(maxlen=RECENT_RUNS)
-
-    def add(self, measured_ns: int) -> None:
-        self.count += 1
-        self._values.append(measured_ns)
-
-    @property
-    def median_ns(self) -> float | None:
-        """None until something was measured."""
-        return statistics.median(self._values) if self._values else None
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    taken_ns: int
+    beside: bool
+    threads: int
 
 
 class RunProfile:
-    """Of one model and one set of input shapes.
+    """Of one model and one set of input shapes."""
 
-    ``alone`` and ``beside``: whole runs without and with best-effort work beside them.
-    """
-
-    __slots__ = ("_layers", "_runs", "alone", "beside")
+    __slots__ = ("_block", "_last", "_layers", "_ratios", "_recent_ns", "_runs")
 
     def __init__(self) -> None:
-        self.alone = Recent()
-        self.beside = Recent()
+        self._recent_ns: deque[int] = deque(maxlen=RECENT_RUNS)
+        self._ratios: deque[float] = deque(maxlen=RECENT_PAIRS)
+        self._last: _Whole | None = None
+        self._block = 0
+        """How many runs in a row were of the last one's kind."""
         self._layers: list[float] = []
         self._runs = 0
 
@@ -67,17 +63,28 @@ class RunProfile:
         ``limit``: slowdown up to which runs are beside it anyway.
         """
         self._runs += 1
-        if self.alone.count < FIRST_TRIALS:
-            return Trial.ALONE
-        if self.beside.count < FIRST_TRIALS:
-            return Trial.BESIDE
+        slowdown = self.slowdown
+        if slowdown is None:
+            was_beside = self._last is not None and self._last.beside
+            is_over = self._block >= BLOCK
+            return Trial.BESIDE if was_beside is not is_over else Trial.ALONE
         if self._runs % TRIAL_INTERVAL:
             return Trial.NONE
-        slowdown = self.slowdown
-        return Trial.ALONE if slowdown is not None and slowdown <= limit else Trial.BESIDE
+        return Trial.ALONE if slowdown <= limit else Trial.BESIDE
 
-    def learn_run(self, taken_ns: int, beside: bool) -> None:
-        (self.beside if beside else self.alone).add(taken_ns)
+    def learn_run(self, taken_ns: int, beside: bool, threads: int = 1) -> None:
+        """What a whole run took, with or without best-effort work beside it.
+
+        It is compared with the one just before it, if that was of the other kind: a machine that
+        others use may be half as fast a second later.
+        """
+        last, whole = self._last, _Whole(taken_ns, beside, threads)
+        self._last = whole
+        self._recent_ns.append(taken_ns)
+        self._block = self._block + 1 if last is not None and last.beside is beside else 1
+        if last is not None and last.beside is not beside and last.threads == threads:
+            one, other = (whole, last) if beside else (last, whole)
+            self._ratios.append(one.taken_ns / max(1, other.taken_ns))
 
     def learn_layers(self, layers_ns: Sequence[int]) -> None:
         """What each layer of a whole run took."""
@@ -95,17 +102,15 @@ class RunProfile:
 
     @property
     def run_ns(self) -> float | None:
-        """What a run takes, alone where that is known."""
-        alone_ns = self.alone.median_ns
-        return self.beside.median_ns if alone_ns is None else alone_ns
+        """What a run takes at present; None until one has ended."""
+        return statistics.median(self._recent_ns) if self._recent_ns else None
 
     @property
     def slowdown(self) -> float | None:
-        """Time beside best-effort work over time alone; None until both are known."""
-        alone_ns, beside_ns = self.alone.median_ns, self.beside.median_ns
-        if self.beside.count < FIRST_TRIALS or not alone_ns or beside_ns is None:
+        """Time beside best-effort work over time alone; None until it was compared."""
+        if len(self._ratios) < FIRST_PAIRS:
             return None
-        return beside_ns / alone_ns
+        return statistics.median(self._ratios)
 
 
 class ProfileTable:
