@@ -59,6 +59,8 @@ def test_the_state_of_models_and_runs_is_told(
         assert (models["quick"].uses, models["slow"].uses) == (2, 1)
         assert (models["quick"].answered, models["slow"].answered) == (2, 0)
         assert models["quick"].is_ready
+        assert models["quick"].layers > 0
+        assert 0 <= models["quick"].loaded_layers <= models["quick"].layers
         assert (status.pid, status.role, status.frontends) == (worker_of(place), "foreground", 3)
         assert (status.device, status.threads, status.model_count) == ("cpu", 1, 2)
         busy.cancel(number)

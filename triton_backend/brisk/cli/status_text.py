@@ -57,13 +57,21 @@ def _models(now: Snapshot, before: Snapshot | None) -> Table:
         known = earlier.get((model.name, model.version))
         if before is not None and known is not None:
             rate = f"{max(0, model.answered - known) / (now.at_s - before.at_s):.1f}"
-        state = "ready" if model.is_ready else "loading"
         numbers = (model.uses, model.waiting, model.answered)
-        table.add_row(model.name, str(model.version), state, *map(str, numbers), rate)
+        table.add_row(model.name, str(model.version), _state(model), *map(str, numbers), rate)
     hidden = now.status.model_count - len(now.status.models)
     if hidden:
         table.add_row(f"… and {hidden} more")
     return table
+
+
+def _state(model: ModelStatus) -> str:
+    """A ready model's layers may still load: in lanes, and by the requests that need them."""
+    state = "ready" if model.is_ready else "loading"
+    if model.loaded_layers == model.layers:
+        return state
+    lanes = f"{model.lanes} lane" + "s" * (model.lanes != 1)
+    return f"{state}, {model.loaded_layers} of {model.layers} layers, {lanes}"
 
 
 def exits_table(models: Sequence[ModelStatus]) -> Table:

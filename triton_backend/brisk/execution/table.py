@@ -91,6 +91,15 @@ class LayerTable(Sequence[LoadedLayer]):
         return self._remaining > 0 and not self._closed
 
     @property
+    def loaded(self) -> int:
+        """How many layers are loaded by now."""
+        return len(self._layers) - self._remaining
+
+    @property
+    def lanes_at_work(self) -> int:
+        return self._workers
+
+    @property
     def is_whole(self) -> bool:
         """Whether every layer is loaded and none has failed."""
         return self._complete is not None

@@ -119,6 +119,7 @@ class Observation:
         for use in self._sessions.uses():
             model, session = use.bindings[0].model, use.bindings[0].session
             caches = session.caches.served if isinstance(session, Session) else None
+            table = session.starting.table if isinstance(session, Session) else None
             yield ModelStatus(
                 model.name[:MAX_PATH_CHARACTERS],
                 model.version,
@@ -130,6 +131,9 @@ class Observation:
                 () if caches is None else caches.exits()[:MAX_EXITS],
                 0 if caches is None else caches.cascade.revision,
                 0 if caches is None else caches.tally.rows,
+                0 if table is None else len(table),
+                0 if table is None else table.loaded,
+                0 if table is None else table.lanes_at_work,
             )
 
     def _measure(self) -> None:

@@ -252,7 +252,8 @@ class ModelStatus:
     """A session: the name it was first asked for by, and how many instances use it.
 
     ``waiting``: requests in the queue; ``answered``: those answered well, of its present users.
-    ``exits`` of caches of ``revision``, which were offered ``offered_rows``.
+    ``exits`` of caches of ``revision``, which were offered ``offered_rows``. ``lanes`` load its
+    layers just now; a pipeline has no layers of its own.
     """
 
     name: str
@@ -265,6 +266,9 @@ class ModelStatus:
     exits: tuple[ExitStatus, ...] = ()
     revision: int = 0
     offered_rows: int = 0
+    layers: int = 0
+    loaded_layers: int = 0
+    lanes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
