@@ -10,7 +10,13 @@ import grpc
 from rich.console import Console
 
 from brisk_client.disb.networks import NETWORKS
-from brisk_client.disb.sampling import Sample, describe, sample, summarise_side
+from brisk_client.disb.sampling import (
+    Sample,
+    describe,
+    median_ratio,
+    sample,
+    summarise_side,
+)
 from brisk_client.disb.sides import (
     DEFAULT_POLICY,
     RT_ONLY,
@@ -131,15 +137,18 @@ def add_checks(report: Report) -> None:
             _at_most(report, f"{workload}: real-time p99 / RT-only", ours["p99_ratio"], P99_LIMIT)
         shared = rows.get((workload, "shared"))
         if shared is not None and workload in SHARES:
-            share = ours["per_s"] / shared["per_s"]
-            _at_least(report, f"{workload}: throughput / shared", share, SHARES[workload])
+            share = median_ratio(ours, shared, "round_per_s")
+            if share is not None:
+                _at_least(report, f"{workload}: throughput / shared", share, SHARES[workload])
         if workload in ROOMY:
             gain = ours["throughput_ratio"]
             _at_least(report, f"{workload}: throughput / RT-only", gain, SEVERAL)
         baseline = rows.get((workload, TRITON))
-        if baseline is not None and "p99_ms" in baseline and workload in BASELINE_WORKLOADS:
-            gain = baseline["p99_ms"] / ours["p99_ms"]
-            _at_least(report, f"{workload}: Triton's real-time p99 / ours", gain, BASELINE_GAIN)
+        if baseline is not None and workload in BASELINE_WORKLOADS:
+            better = median_ratio(baseline, ours, "round_p99_ms")
+            if better is not None:
+                name = f"{workload}: Triton's real-time p99 / ours"
+                _at_least(report, name, better, BASELINE_GAIN)
 
 
 def _at_most(report: Report, name: str, value: float, limit: float) -> None:

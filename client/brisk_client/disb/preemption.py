@@ -36,7 +36,8 @@ SETTLING_RUNS = 10
 
 NOTES = (
     "preemption latency: from the frontend's sending of a real-time request, at a random moment "
-    "of a best-effort run, to when the worker takes it up for its first layer; without Triton",
+    "of a best-effort run, to when the worker takes it up for its first layer; without Triton; "
+    "to_worker: until the worker has read it, in_worker: from there on",
     "restore overhead: how much longer an interrupted best-effort run took than one alone and the "
     "real-time request together; below 0 where both ran at once",
 )
@@ -85,6 +86,8 @@ def _row(policy: str, urgent: ProbedModel, background: ProbedModel, count: int) 
     alone_ms = statistics.median(background.ask("besteffort").execution_ns for _ in range(3)) / 1e6
     met, interrupted = preempt_at_random(urgent, background, count, seed=1)
     waits_us = [each.preemption_ns / 1e3 for each in met]
+    queued_us = [each.queue_ns / 1e3 for each in met]
+    sent_us = [(each.preemption_ns - each.queue_ns) / 1e3 for each in met]
     restores = [
         (run.execution_ns - _overlap_ns(each, run)) / 1e6 - alone_ms
         for each, run in zip(met, interrupted, strict=True)
@@ -94,6 +97,10 @@ def _row(policy: str, urgent: ProbedModel, background: ProbedModel, count: int) 
         "policy": policy,
         "preemption_p50_us": quantile(waits_us, 0.5),
         "preemption_p99_us": quantile(waits_us, 0.99),
+        "to_worker_p50_us": quantile(sent_us, 0.5),
+        "to_worker_p99_us": quantile(sent_us, 0.99),
+        "in_worker_p50_us": quantile(queued_us, 0.5),
+        "in_worker_p99_us": quantile(queued_us, 0.99),
         "interrupted": len(restores),
         "alone_ms": alone_ms,
     }

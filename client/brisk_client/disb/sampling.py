@@ -75,7 +75,8 @@ def quantile(values: Sequence[float], share: float) -> float:
 def summarise_side(samples: Mapping[str, Sequence[Sample]], name: str) -> dict[str, Any]:
     """Columns of side ``name``: its times over all rounds, and ratios to RT-only.
 
-    Ratios are medians over rounds of the side's value over RT-only's in the same round.
+    Ratios are medians over rounds of the side's value over RT-only's in the same round. Rounds'
+    own values are told too (p99 None where a round had no answer), for comparisons of other sides.
     """
     own, base = samples[name], samples[RT_ONLY]
     pooled = [value for each in own for value in each.latency_ms]
@@ -91,6 +92,10 @@ def summarise_side(samples: Mapping[str, Sequence[Sample]], name: str) -> dict[s
         }
     row |= {
         "per_s": statistics.median(each.per_s for each in own),
+        "round_p99_ms": [
+            quantile(each.latency_ms, 0.99) if each.latency_ms else None for each in own
+        ],
+        "round_per_s": [each.per_s for each in own],
         "throughput_ratio": statistics.median(
             each.per_s / alone.per_s for each, alone in zip(own, base, strict=True)
         ),
@@ -100,6 +105,16 @@ def summarise_side(samples: Mapping[str, Sequence[Sample]], name: str) -> dict[s
         "generator_share": statistics.median(each.generator_share for each in own),
     }
     return row
+
+
+def median_ratio(one: Mapping[str, Any], other: Mapping[str, Any], column: str) -> float | None:
+    """The median over rounds of one side's value over the other's in the same round.
+
+    ``column``: ``round_p99_ms`` or ``round_per_s`` of two rows; None where no round has both.
+    """
+    pairs = zip(one[column], other[column], strict=True)
+    ratios = [own / base for own, base in pairs if own is not None and base]
+    return statistics.median(ratios) if ratios else None
 
 
 def _ratio(own: Sequence[Sample], base: Sequence[Sample], value: Any) -> float:

@@ -14,7 +14,7 @@ from brisk_client.disb.chains import PROBE_WIDTH, chain_of
 from brisk_client.disb.figures import plot_figures
 from brisk_client.disb.networks import NETWORKS
 from brisk_client.disb.probe import Timed
-from brisk_client.disb.sampling import Sample, quantile, summarise_side
+from brisk_client.disb.sampling import Sample, median_ratio, quantile, summarise_side
 from brisk_client.report import Report
 
 
@@ -37,6 +37,14 @@ def test_ratios_are_taken_within_a_round() -> None:
     assert row["p99_ratio"] == pytest.approx(1.1)
     assert row["throughput_ratio"] == pytest.approx(2.5)
     assert row["mean_ms"] == pytest.approx(16.5)
+    assert row["round_p99_ms"] == [11.0, 22.0]
+
+
+def test_sides_are_compared_round_by_round_where_both_answered() -> None:
+    one = {"round_p99_ms": [10.0, None, 90.0]}
+    other = {"round_p99_ms": [5.0, 7.0, 30.0]}
+    assert median_ratio(one, other, "round_p99_ms") == pytest.approx(2.5)
+    assert median_ratio(one, {"round_p99_ms": [None, 7.0, None]}, "round_p99_ms") is None
 
 
 def test_a_side_without_answers_has_no_times() -> None:
@@ -51,15 +59,15 @@ def test_quantiles_are_by_nearest_rank() -> None:
     assert [quantile(values, share) for share in (0.5, 0.99, 1.0)] == [50.0, 99.0, 100.0]
 
 
-def _row(workload: str, side: str, **values: float) -> dict[str, Any]:
+def _row(workload: str, side: str, **values: Any) -> dict[str, Any]:
     return {
         "workload": workload,
         "side": side,
         "mean_ratio": 1.0,
         "p99_ratio": 1.0,
-        "per_s": 100.0,
         "throughput_ratio": 3.0,
-        "p99_ms": 10.0,
+        "round_p99_ms": [10.0, 10.0, 20.0],
+        "round_per_s": [100.0, 100.0, 50.0],
         **values,
     }
 
@@ -68,8 +76,8 @@ def test_checks_hold_and_fail_by_the_rows() -> None:
     report = _report(
         [
             _row("C", "padded", mean_ratio=1.03, p99_ratio=1.09),
-            _row("C", "shared", per_s=120.0),
-            _row("C", "triton", p99_ms=31.0),
+            _row("C", "shared", round_per_s=[120.0, 90.0, 60.0]),
+            _row("C", "triton", round_p99_ms=[29.0, 31.0, 70.0]),
             _row("E", "padded", throughput_ratio=1.5),
             _row("B", "padded", mean_ratio=9.0),
         ]
