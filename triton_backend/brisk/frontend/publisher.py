@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable
 from brisk.errors import InvalidConfigurationError
 from brisk.frontend.series import SeriesTable
 from brisk.telemetry import METRICS, Sample, Statistics
-from brisk.telemetry.exposition import published
+from brisk.telemetry.exposition import DEFAULT_INTERVAL_S, published
 from brisk.wire.records import SampleRecord, StatisticsTold
 
-DEFAULT_INTERVAL_S = 5.0
 LARGEST_INTERVAL_S = 3600.0
 PAUSE_S = 0.001
 """Between two calls. A call keeps the interpreter's lock for its round trip, some 0.1 ms; without

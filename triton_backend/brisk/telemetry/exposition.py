@@ -9,6 +9,9 @@ from itertools import accumulate
 from brisk.telemetry.metrics import BOUNDS_NS, Kind, Metric
 from brisk.telemetry.statistics import Sample
 
+DEFAULT_INTERVAL_S = 5.0
+"""Between two publications, where ``$BRISK_METRICS_INTERVAL_S`` says nothing else."""
+
 
 @dataclass(frozen=True, slots=True)
 class PublishedSeries:
@@ -24,8 +27,8 @@ class PublishedSeries:
 def published_names(metric: Metric) -> tuple[str, ...]:
     """The names on the endpoint: a histogram has three, as Prometheus' own have.
 
-    Triton's Python backend has counters and gauges only (24.10), so a histogram's series are
-    published as counters; ``histogram_quantile`` reads names and labels, not types.
+    A histogram of Triton's own takes one duration a call, which is a round trip, so a histogram's
+    series are published as counters; ``histogram_quantile`` reads names and labels, not types.
     """
     if metric.kind is not Kind.HISTOGRAM:
         return (metric.name,)
