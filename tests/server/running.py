@@ -81,7 +81,11 @@ def running_server(
     It makes no artefacts unless ``environment`` says otherwise: entries stay as tests wrote them.
     """
     with private_runtime() as runtime:
-        own = {"BRISK_RUNTIME_DIR": str(runtime), "BRISK_ARTEFACTS": "off"}
+        own = {
+            "BRISK_RUNTIME_DIR": str(runtime),
+            "BRISK_ARTEFACTS": "off",
+            "BRISK_SAMPLED_SHARE": "0",
+        }
         variables = {**os.environ, **own, **(environment or {})}
         with TritonServer(
             installation,

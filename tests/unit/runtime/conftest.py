@@ -24,6 +24,7 @@ def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_IDLE_EXIT_S", "1")
     monkeypatch.setenv("BRISK_THREADS", "1")
     monkeypatch.setenv("BRISK_ARTEFACTS", "off")
+    monkeypatch.setenv("BRISK_SAMPLED_SHARE", "0")
 
 
 @pytest.fixture
@@ -45,6 +46,7 @@ def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimePl
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("BRISK_THREADS", "1")
         environment.setenv("BRISK_ARTEFACTS", "off")
+        environment.setenv("BRISK_SAMPLED_SHARE", "0")
         with opened(shared, describe(model)):
             yield shared
     end_processes(shared)

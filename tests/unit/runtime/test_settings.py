@@ -19,6 +19,7 @@ def test_nothing_said_means_all_usable_cores_and_ten_seconds(
     monkeypatch.delenv("BRISK_THREADS", raising=False)
     monkeypatch.setenv("BRISK_IDLE_EXIT_S", "")
     monkeypatch.delenv("BRISK_ARTEFACTS")
+    monkeypatch.delenv("BRISK_SAMPLED_SHARE")
     settings = read_settings()
     assert (settings.threads, settings.idle_exit_s) == (len(os.sched_getaffinity(0)), 10.0)
     assert (settings.policy.name, settings.limits) == ("padded", Limits(1.05, 0.0))
@@ -26,6 +27,7 @@ def test_nothing_said_means_all_usable_cores_and_ten_seconds(
     half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
     assert settings.background_bytes == pytest.approx(half, rel=0.01)
     assert settings.artefacts is ArtefactUse.BUILD
+    assert (settings.sampled_share, settings.sample_bytes) == (0.2, 64 * MIB)
 
 
 def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,9 +40,11 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_MAX_WAITING", "7")
     monkeypatch.setenv("BRISK_BACKGROUND_MIB", "100")
     monkeypatch.setenv("BRISK_ARTEFACTS", "use")
+    monkeypatch.setenv("BRISK_SAMPLED_SHARE", "0.5")
+    monkeypatch.setenv("BRISK_SAMPLES_MIB", "3")
     limits = Limits(slowdown=1.5, share=0.1)
     assert read_settings() == Settings(
-        3, 0.5, POLICIES["deadline"], limits, 2, 7, 100 * MIB, ArtefactUse.USE
+        3, 0.5, POLICIES["deadline"], limits, 2, 7, 100 * MIB, ArtefactUse.USE, 0.5, 3 * MIB
     )
 
 
@@ -52,6 +56,7 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         ("BRISK_MAX_SLOWDOWN", "0.9", "must be a number from 1 to 100, not '0.9'"),
         ("BRISK_BESTEFFORT_SHARE", "1", "must be a number from 0 to 0.5, not '1'"),
         ("BRISK_BESTEFFORT_SHARE", "a tenth", "must be a number from 0 to 0.5"),
+        ("BRISK_SAMPLED_SHARE", "1.5", "must be a number from 0 to 1, not '1.5'"),
         ("BRISK_MAX_WAITING", "2.5", "must be a whole number, not '2.5'"),
         ("BRISK_BACKGROUND_MIB", "-1", "must be a positive number"),
     ],

@@ -19,13 +19,12 @@ from brisk.errors import BriskError
 from brisk.execution import Frame, LoadedProgram
 from brisk.exits.serving import Answer
 from brisk.runtime.batch import RequestJob, Run
-from brisk.runtime.early_exits import ServedCaches
+from brisk.runtime.early_exits import ServedCaches, tell
 from brisk.runtime.saying import say
 from brisk.runtime.session import Session
 from brisk.scheduling.job import JobClass
 from brisk.solutions.base import Value
 from brisk.telemetry import metrics
-from brisk.telemetry.incidents import INCIDENTS
 
 AUDITED_SHARE = 0.05
 """Of runs; an audit is of the rows that one run answered early."""
@@ -81,31 +80,22 @@ class Audits:
             }
 
     def note(self, run: Run) -> None:
-        """A run is finished: count what was answered early, and keep it if it was sampled.
-
-        A version that another one has replaced meanwhile is counted in the metrics only.
-        """
+        """A run is finished: count what was answered early, and keep it if it was sampled."""
         frame, session = run.early, run.session
         if frame is None or not isinstance(session, Session):
             return
         model = run.jobs[0].payload.binding.model
         labels = (model.name, str(model.version))
-        served = session.caches.served
-        if served is not None and served.cascade is not frame.cascade:
-            served = None
         early = [answer for answer in frame.answers if answer.exit_index is not None]
         telemetry.count(metrics.CACHED_ROWS, labels, sum(run.rows))
         for answer in early:
             name = frame.exit_name(answer.exit_index)
             telemetry.count(metrics.EARLY_ANSWERS, (*labels, name), len(answer.rows))
-        if served is None:
-            return
-        served.tally.note(sum(run.rows), early)
-        if early and run.audited_inputs is not None:
-            inputs = run.audited_inputs
-            self._waiting.append(
-                _make_audit(session, served, labels, inputs, early, self._clock_ns())
-            )
+        served = session.caches.note(frame.cascade, sum(run.rows), early)
+        inputs = run.audited_inputs
+        if served is not None and early and inputs is not None:
+            now_ns = self._clock_ns()
+            self._waiting.append(_make_audit(session, served, labels, inputs, early, now_ns))
 
     def may_go_on(self, following: RequestJob | None) -> bool:
         """Whether a layer may run before ``following``, the next request, if there is one.
@@ -155,12 +145,11 @@ class Audits:
             telemetry.count(metrics.AUDITED_ANSWERS, (*audit.labels, name, verdict))
             if audit.served.audit.note(exit_index, agrees):
                 telemetry.count(metrics.SWITCHED_OFF_EXITS, (*audit.labels, name))
-                text = (
+                tell(
                     f"model '{audit.labels[0]}': exit {name} is switched off, its live agreement "
                     f"refutes the promise of {cascade.levels[0].accuracy:.1%}"
                 )
-                say(text)
-                INCIDENTS.note(text)
+                audit.session.caches.refuted(audit.served)
 
 
 def _make_audit(

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from brisk import telemetry
 from brisk.errors import InternalError
 from brisk.execution import Frame
 from brisk.exits.serving import ExitingFrame
@@ -23,6 +24,7 @@ from brisk.runtime.transport import Peer
 from brisk.scheduling.job import Job, JobClass, JobState
 from brisk.scheduling.profile import ProfileTable, RunProfile
 from brisk.solutions.base import Value
+from brisk.telemetry import metrics
 from brisk.wire import mark
 from brisk.wire.records import Infer
 
@@ -83,6 +85,14 @@ class Run:
     def resume(self) -> None:
         for job in self._live():
             mark.begin(job.payload.mark)
+
+    def count_preemption(self) -> None:
+        """It has just taken the worker from a less urgent one."""
+        job = self.jobs[0]
+        model = job.payload.binding.model
+        labels = (model.name, str(model.version), job.job_class.value)
+        telemetry.count(metrics.PREEMPTIONS, labels)
+        telemetry.observe_ns(metrics.PREEMPTION_SECONDS, labels, self.started_ns - job.arrival_ns)
 
     def learn(self, finished_ns: int) -> None:
         """It is finished: what it took says how many threads it should have."""

@@ -1,24 +1,27 @@
-"""A session's learned caches: read last, looked up in one lane for all sessions.
+"""A session's learned caches: read last, looked up in one lane for all sessions, replaced live.
 
-``SessionCaches.read`` runs in the upkeep thread, everything else in the worker's main thread;
-what is served changes by one assignment, between two frames.
+``read_version`` and the two ``bring`` run in whatever thread has a new version; everything else is
+the worker's main thread's. A frame keeps the version that it started with, so a swap falls between
+requests.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache
 from pathlib import Path
 
 import torch
 
 from brisk.execution import LoadedProgram
-from brisk.exits.artefact import caches_file, digest_of, read_cascade
+from brisk.exits.artefact import digest_of, read_cascade
 from brisk.exits.audit import CascadeAudit
 from brisk.exits.cascade import Cascade
 from brisk.exits.container import DamagedFileError
+from brisk.exits.proving import Trial, Verdict
 from brisk.exits.serving import Answer, ExitingFrame, LookUpLane, Places, find_places
 from brisk.runtime.saying import say
 from brisk.solutions.base import Value
@@ -33,23 +36,18 @@ class Tally:
     rows: int = 0
     answered: Counter[int] = field(default_factory=Counter)
 
-    def note(self, rows: int, early: Sequence[Answer]) -> None:
-        """Of ``rows`` rows, these were answered early."""
-        self.rows += rows
-        for answer in early:
-            if answer.exit_index is not None:
-                self.answered[answer.exit_index] += len(answer.rows)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedCaches:
     """One version of a model's caches, where they sit in its program, and what came of them.
 
-    ``audit`` and ``tally`` are the worker's main thread's.
+    ``spared``: by exit, the share of the model's layers behind it. ``audit`` and ``tally`` are the
+    worker's main thread's.
     """
 
     cascade: Cascade
     places: Places
+    spared: tuple[float, ...]
     audit: CascadeAudit
     tally: Tally = field(default_factory=Tally)
 
@@ -59,7 +57,9 @@ class ServedCaches:
         places = find_places(loaded, cascade)
         if places is None or not cascade.levels:
             raise DamagedFileError("its exits are not boundaries of the program; train again")
-        return cls(cascade, places, CascadeAudit(cascade.levels[0].accuracy))
+        layers = len(loaded.program.layers)
+        spared = tuple(1 - exit_.point.position / layers for exit_ in cascade.exits)
+        return cls(cascade, places, spared, CascadeAudit(cascade.levels[0].accuracy))
 
     def exits(self) -> tuple[ExitStatus, ...]:
         """What each exit has come to."""
@@ -73,27 +73,66 @@ class ServedCaches:
         return tuple(found)
 
 
+class Change(str, Enum):
+    """What has become of a version, for whoever keeps the files."""
+
+    PROMOTED = "promoted"
+    REJECTED = "rejected"
+    ROLLED_BACK = "rolled back"
+
+
+def read_version(model_file: Path, path: Path, loaded: LoadedProgram) -> ServedCaches | None:
+    """The caches in ``path``; what does not fit the model is said and ignored."""
+    try:
+        if loaded.device.type != "cpu":
+            raise DamagedFileError("caches are looked up on the CPU only")
+        return ServedCaches.of(read_cascade(path, digest_of(model_file)), loaded)
+    except FileNotFoundError:
+        return None
+    except (DamagedFileError, OSError) as error:
+        tell(f"caches '{path}' are ignored: {error}")
+        return None
+
+
+def tell(text: str) -> None:
+    """In the server's log and in ``brisk status``."""
+    say(text)
+    INCIDENTS.note(text)
+
+
 class SessionCaches:
-    """The caches of one session; ``served`` is None until they are there, and without any."""
+    """The versions of one session: one served, perhaps another on trial; none at first."""
 
-    def __init__(self, model_file: Path) -> None:
-        self._model_file = model_file
-        self.served: ServedCaches | None = None
+    def __init__(self) -> None:
+        self._served: ServedCaches | None = None
+        self._predecessor: ServedCaches | None = None
+        self._candidate: ServedCaches | None = None
+        self._trial = Trial()
+        self._arrived: deque[tuple[ServedCaches | None, bool]] = deque()
+        self.changes: deque[Change] = deque()
+        """What main thread has decided since somebody last emptied it."""
 
-    def read(self, loaded: LoadedProgram) -> ServedCaches | None:
-        """Read and check the file, if there is one; what does not fit is said and ignored."""
-        path = caches_file(self._model_file)
-        if not path.exists():
-            return None
-        try:
-            if loaded.device.type != "cpu":
-                raise DamagedFileError("caches are looked up on the CPU only")
-            return ServedCaches.of(read_cascade(path, digest_of(self._model_file)), loaded)
-        except (DamagedFileError, OSError) as error:
-            text = f"caches '{path}' are ignored: {error}"
-            say(text)
-            INCIDENTS.note(text)
-            return None
+    def bring(self, version: ServedCaches | None) -> None:
+        """Any thread: serve ``version`` from the next request on, and forget all others."""
+        self._arrived.append((version, False))
+
+    def bring_candidate(self, version: ServedCaches) -> None:
+        """Any thread: try ``version`` beside the one that is served."""
+        self._arrived.append((version, True))
+
+    @property
+    def served(self) -> ServedCaches | None:
+        while self._arrived:
+            version, is_tried = self._arrived.popleft()
+            self._candidate = version if is_tried else None
+            self._trial = Trial()
+            if not is_tried:
+                self._served, self._predecessor = version, None
+        return self._served
+
+    @property
+    def candidate(self) -> ServedCaches | None:
+        return self._candidate
 
     def start(
         self,
@@ -107,6 +146,8 @@ class SessionCaches:
         Raises InvalidRequestError where the inputs do not fit the model.
         """
         served = self.served
+        if self._candidate is not None and self._trial.takes_candidate():
+            served = self._candidate
         level = served.cascade.level(agreement) if served is not None else None
         if served is None or level is None or not _are_rows(inputs):
             return None
@@ -120,6 +161,61 @@ class SessionCaches:
             requested,
             served.audit.switched_off,
         )
+
+    def note(self, cascade: Cascade, rows: int, early: Sequence[Answer]) -> ServedCaches | None:
+        """A run of ``rows`` rows is finished, of which ``early`` are answered early.
+
+        Returns the version of ``cascade``; None where it is served no more.
+        """
+        found = next(
+            (one for one in (self.served, self._candidate) if one and one.cascade is cascade), None
+        )
+        if found is None:
+            return None
+        found.tally.rows += rows
+        saving = self._trial.candidate if found is self._candidate else self._trial.present
+        for answer in early:
+            assert answer.exit_index is not None
+            found.tally.answered[answer.exit_index] += len(answer.rows)
+            saving.add(len(answer.rows), found.spared[answer.exit_index])
+            rows -= len(answer.rows)
+        saving.add(rows, 0.0)
+        if self._candidate is not None:
+            self._settle_trial()
+        return found
+
+    def refuted(self, version: ServedCaches) -> None:
+        """The audit has switched an exit of ``version`` off: go back to the one before, if any."""
+        if version is self._candidate:
+            self._reject("its promise is refuted")
+        elif version is self._served and self._predecessor is not None:
+            self._served, self._predecessor = self._predecessor, None
+            self._announce(Change.ROLLED_BACK, version, "its promise is refuted")
+
+    def _settle_trial(self) -> None:
+        verdict, trial = self._trial.verdict, self._trial
+        if verdict is Verdict.OPEN:
+            return
+        figures = (
+            f"it spares {trial.candidate.mean:.1%} of the model's layers, "
+            f"the one before {trial.present.mean:.1%}"
+        )
+        if verdict is Verdict.WORSE:
+            self._reject(figures)
+            return
+        version, self._candidate = self._candidate, None
+        assert version is not None
+        self._predecessor, self._served = self._served, version
+        self._announce(Change.PROMOTED, version, figures)
+
+    def _reject(self, reason: str) -> None:
+        version, self._candidate = self._candidate, None
+        assert version is not None
+        self._announce(Change.REJECTED, version, reason)
+
+    def _announce(self, change: Change, version: ServedCaches, reason: str) -> None:
+        self.changes.append(change)
+        tell(f"learned caches, revision {version.cascade.revision}, are {change.value}: {reason}")
 
 
 @cache

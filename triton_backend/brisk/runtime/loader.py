@@ -16,6 +16,7 @@ import torch
 
 from brisk.errors import ArtefactError, BriskError, InternalError
 from brisk.runtime.artefact_use import ArtefactUse
+from brisk.runtime.cache_watch import CacheWatch
 from brisk.runtime.load_queue import LoadQueue
 from brisk.runtime.pipeline_session import PipelineSession
 from brisk.runtime.saying import say
@@ -57,7 +58,11 @@ class Loader:
     """
 
     def __init__(
-        self, device: torch.device, wake: Callable[[], None], artefacts: ArtefactUse
+        self,
+        device: torch.device,
+        wake: Callable[[], None],
+        artefacts: ArtefactUse,
+        caches: CacheWatch,
     ) -> None:
         self._device = device
         self._threads = torch.get_num_threads()
@@ -65,7 +70,7 @@ class Loader:
         self._artefacts = artefacts
         self._tasks: LoadQueue[_LoadTask | None] = LoadQueue()
         self._outcomes: deque[LoadOutcome | LoadCompletion] = deque()
-        self.upkeep = Upkeep(device, self._threads, artefacts)
+        self.upkeep = Upkeep(device, self._threads, artefacts, caches)
         threading.Thread(target=self._run, name="brisk-loader", daemon=True).start()
 
     def load(

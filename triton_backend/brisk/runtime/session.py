@@ -112,7 +112,7 @@ def load_session(
         load_ns,
         _summary(starting, program, load_ns),
         ThreadChoice(threads),
-        SessionCaches(path),
+        SessionCaches(),
     )
 
 

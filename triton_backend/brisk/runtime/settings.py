@@ -18,6 +18,9 @@ MIB = 1024 * 1024
 CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 """Of a container with a control group of version 2, in bytes."""
 
+SAMPLED_SHARE = 0.2
+SAMPLES_MIB = 64
+
 LARGEST = 1e6
 """Of any number here: an idle time of 11 days, which the system can still wait for at once."""
 
@@ -29,7 +32,8 @@ class Settings:
     ``outstanding_layers``: of other than real-time runs, on a device that is issued to ahead of
     its work. ``max_waiting``: requests of all models that may wait in a worker.
     ``background_bytes``: memory that the background worker may take.
-    ``artefacts``: whether they are used, and made.
+    ``artefacts``: whether they are used, and made. ``sampled_share``: of the runs of models with
+    learned caches, which are kept, ``sample_bytes`` of each model at most.
     """
 
     threads: int
@@ -40,12 +44,15 @@ class Settings:
     max_waiting: int
     background_bytes: int
     artefacts: ArtefactUse = ArtefactUse.BUILD
+    sampled_share: float = SAMPLED_SHARE
+    sample_bytes: int = SAMPLES_MIB * MIB
 
 
 def read_settings() -> Settings:
     """From ``$BRISK_THREADS``, ``$BRISK_IDLE_EXIT_S``, ``$BRISK_POLICY``, ``$BRISK_MAX_SLOWDOWN``,
     ``$BRISK_BESTEFFORT_SHARE``, ``$BRISK_OUTSTANDING_LAYERS``, ``$BRISK_MAX_WAITING``,
-    ``$BRISK_BACKGROUND_MIB`` and ``$BRISK_ARTEFACTS``, whose meanings are in the README.
+    ``$BRISK_BACKGROUND_MIB``, ``$BRISK_ARTEFACTS``, ``$BRISK_SAMPLED_SHARE`` and
+    ``$BRISK_SAMPLES_MIB``, whose meanings are in docs/configuration.md.
 
     Raises InvalidConfigurationError naming the variable that is wrong.
     """
@@ -61,6 +68,8 @@ def read_settings() -> Settings:
         max_waiting=_whole("BRISK_MAX_WAITING", DEFAULT_BOUND),
         background_bytes=int(_positive("BRISK_BACKGROUND_MIB", _half_of_the_memory_mib()) * MIB),
         artefacts=_artefact_use(),
+        sampled_share=_between("BRISK_SAMPLED_SHARE", SAMPLED_SHARE, 0.0, 1.0),
+        sample_bytes=int(_positive("BRISK_SAMPLES_MIB", SAMPLES_MIB) * MIB),
     )
 
 

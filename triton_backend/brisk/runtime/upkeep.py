@@ -21,6 +21,7 @@ from brisk.execution.warming import warm_up
 from brisk.graph.mapping import make_private
 from brisk.runtime.artefact_use import ArtefactUse
 from brisk.runtime.artefacts import ArtefactBuilder
+from brisk.runtime.cache_watch import CacheWatch
 from brisk.runtime.saying import say
 from brisk.runtime.session import Session
 from brisk.runtime.start_report import report_start
@@ -41,8 +42,11 @@ class _Care:
 class Upkeep:
     """One thread, in the order in which sessions came. ``is_serving`` is the worker's to set."""
 
-    def __init__(self, device: torch.device, threads: int, artefacts: ArtefactUse) -> None:
+    def __init__(
+        self, device: torch.device, threads: int, artefacts: ArtefactUse, caches: CacheWatch
+    ) -> None:
         self.is_serving = False
+        self._caches = caches
         self._builder: ArtefactBuilder | None = None
         if artefacts is ArtefactUse.BUILD and device.type == "cpu":
             self._builder = ArtefactBuilder(device, threads)
@@ -72,13 +76,14 @@ class Upkeep:
         loaded()
         report_start(session)
         make_private()
-        caches = session.caches.read(session.loaded)
+        caches = self._caches.open(session)
         cuts = () if caches is None else caches.cascade.cuts
         try:
             warm_up(starting, lambda: self._may_go_on(table), cuts)
         except BriskError as error:
             say(f"{session.path}: kept on the solutions it started with: {error}")
-        session.caches.served = caches
+        if caches is not None:
+            self._caches.serve(session, caches)
         if self._builder is not None and starting.wants_artefact:
             self._builder.build_later(session.path)
 

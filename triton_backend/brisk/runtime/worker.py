@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import torch
 
-from brisk import telemetry
 from brisk.errors import BriskError, InternalError, ProtocolError
 from brisk.execution.device import Device, StreamPriority
 from brisk.execution.host_queue import HostQueue
 from brisk.runtime.audits import Audits
 from brisk.runtime.batch import RequestJob, Run, begin_run, split_results
+from brisk.runtime.cache_watch import CacheWatch
 from brisk.runtime.gate import RECHECK_S
 from brisk.runtime.loader import Loader
 from brisk.runtime.memory import shortage
@@ -26,6 +26,7 @@ from brisk.runtime.pacing import Pacing
 from brisk.runtime.pipeline_trial import Trials
 from brisk.runtime.reception import Reception
 from brisk.runtime.requests import RequestTable
+from brisk.runtime.sampling import Sampler
 from brisk.runtime.sessions import SessionTable
 from brisk.runtime.settings import Settings
 from brisk.runtime.transport import Transport
@@ -33,7 +34,6 @@ from brisk.runtime.turns import Turns
 from brisk.scheduling.job import JobClass, JobState
 from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.profile import ProfileTable
-from brisk.telemetry import metrics
 from brisk.wire.orphan import end_orphan, parent_of
 from brisk.wire.role import Role
 
@@ -80,7 +80,8 @@ class Worker:
             job_class: urgent if job_class is JobClass.REALTIME else other
             for job_class in JobClass
         }
-        self._loader = Loader(device.torch_device, transport.wake, settings.artefacts)
+        caches = CacheWatch(tries=role is Role.FOREGROUND)
+        self._loader = Loader(device.torch_device, transport.wake, settings.artefacts, caches)
         self._trials = Trials(self._loader.tell, clock_ns)
         self._pacing = pacing
         self._profiles = profiles
@@ -89,6 +90,7 @@ class Worker:
         )
         self._turns = Turns(self._requests.queue, ordering, profiles, clock_ns)
         self._audits = Audits(clock_ns)
+        self._sampler = Sampler(settings.sampled_share, settings.sample_bytes)
         self._runs: list[Run] = []
         """The last one runs; those before it are parked, each for a more urgent one."""
         self._is_held = False
@@ -176,7 +178,7 @@ class Worker:
         if run is not None:
             if self._runs:
                 self._runs[-1].park()
-                _count_preemption(run)
+                run.count_preemption()
             self._runs.append(run)
 
     def _begin_next(self) -> Run | None:
@@ -187,6 +189,7 @@ class Worker:
             with self._queues[jobs[0].job_class].issuing():
                 run = begin_run(jobs, self._profiles, now_ns)
                 self._audits.sample(run)
+                self._sampler.sample(run)
         except Exception as error:  # noqa: BLE001  # the worker must outlive any request
             self._fail(jobs, error)
             return None
@@ -286,12 +289,3 @@ class Worker:
                 self._transport.drop(peer, "its server has died")
             if not peer.is_welcome and now_ns - peer.connected_ns >= GREETING_TIMEOUT_NS:
                 self._transport.drop(peer, "it has not said who it is")
-
-
-def _count_preemption(run: Run) -> None:
-    """``run`` has just taken the worker from a less urgent one."""
-    job = run.jobs[0]
-    model = job.payload.binding.model
-    labels = (model.name, str(model.version), job.job_class.value)
-    telemetry.count(metrics.PREEMPTIONS, labels)
-    telemetry.observe_ns(metrics.PREEMPTION_SECONDS, labels, run.started_ns - job.arrival_ns)

@@ -1,0 +1,53 @@
+"""Two versions of caches on the same traffic: which one stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from brisk.exits.proving import FEWEST_ROWS, Trial, Verdict
+
+
+def trial(present: float, candidate: float, rows: int, seed: int = 0) -> Trial:
+    """Each row spares half of the model with the probability given."""
+    random, made = np.random.default_rng(seed), Trial()
+    for saving, chance in ((made.present, present), (made.candidate, candidate)):
+        for hit in random.random(rows) < chance:
+            saving.add(1, 0.5 * float(hit))
+    return made
+
+
+def test_runs_get_the_two_versions_in_turns() -> None:
+    made = Trial()
+    assert [made.takes_candidate() for _ in range(6)] == [False, True] * 3
+
+
+def test_nothing_is_said_before_both_have_had_enough_rows() -> None:
+    assert trial(0.9, 0.0, FEWEST_ROWS - 1).verdict is Verdict.OPEN
+    assert Trial().verdict is Verdict.OPEN
+
+
+@pytest.mark.parametrize(
+    ("present", "candidate", "verdict"),
+    [
+        (0.5, 0.8, Verdict.BETTER),
+        (0.5, 0.5, Verdict.BETTER),
+        (0.0, 0.0, Verdict.BETTER),
+        (0.8, 0.5, Verdict.WORSE),
+        (0.9, 0.0, Verdict.WORSE),
+        (1.0, 0.9, Verdict.WORSE),
+    ],
+)
+def test_a_version_that_spares_clearly_less_does_not_stay(
+    present: float, candidate: float, verdict: Verdict
+) -> None:
+    found = [trial(present, candidate, FEWEST_ROWS, seed).verdict for seed in range(50)]
+    assert found.count(verdict) >= 45
+
+
+def test_late_exits_spare_less_than_early_ones_however_often_they_answer() -> None:
+    made = Trial()
+    made.present.add(100, 0.8)
+    made.present.add(100, 0.0)
+    made.candidate.add(200, 0.1)
+    assert made.verdict is Verdict.WORSE
