@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -34,11 +33,12 @@ def captures_of(node: Node) -> tuple[str, ...]:
 
 
 def has_body(node: Node) -> bool:
-    return any(
-        isinstance(body, Program)
-        for value in node.attributes.values()
-        for body in (value if isinstance(value, tuple) else (value,))
-    )
+    for value in node.attributes.values():
+        if isinstance(value, tuple):  # of one kind each
+            value = value[0] if value else None
+        if isinstance(value, Program):
+            return True
+    return False
 
 
 def layer_of(node: Node) -> Layer:
@@ -46,9 +46,19 @@ def layer_of(node: Node) -> Layer:
     return Layer(0, node, (node,), node.outputs, captures=captures_of(node))
 
 
-def reads_of(layer: Layer) -> Iterator[str]:
+def reads_of(layer: Layer) -> list[str]:
     """Every value ``layer`` reads, repeats included, without left-out inputs."""
-    return (name for name in layer.operands if name)
+    return [name for name in layer.operands if name]
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Who makes and who reads each value of ``layers``, by position; and what bodies read."""
+
+    layers: list[Layer]
+    maker: dict[str, int]
+    readers: dict[str, set[int]]
+    captured: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -71,6 +81,8 @@ class Draft:
     """What is known of the elements of small integer tensors (``brisk.graph.symbolic``)."""
     taken: set[str] = field(default_factory=set)
     """Names in use, here and in enclosing graphs."""
+    index: Index | None = None
+    """Of ``layers``, where the last pass left one; of use while they are the same list."""
     brought_bytes: int = field(init=False)
     """Of the weights that came with the model."""
 

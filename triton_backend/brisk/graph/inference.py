@@ -93,6 +93,31 @@ def is_complete(draft: Draft) -> bool:
     )
 
 
+def is_settled(draft: Draft) -> bool:
+    """True where every value is a tensor of a known dtype whose sizes are numbers or the inputs'.
+
+    Inference has nothing to add then.
+    """
+    stated = {
+        size
+        for variable in draft.inputs
+        for size in variable.type.shape or ()
+        if isinstance(size, str)
+    }
+    types = draft.types
+    for layer in draft.layers:
+        for name in layer.outputs:
+            known = types.get(name, UNKNOWN_TYPE) if name else None
+            if known is None:
+                continue
+            if not known.dtype or known.shape is None:
+                return False
+            for size in known.shape:
+                if not isinstance(size, int) and size not in stated:
+                    return False
+    return True
+
+
 def refine_types(draft: Draft) -> None:
     """Infer again on the canonical nodes, adding what is new to ``draft.types``.
 

@@ -139,6 +139,8 @@ class Layer:
 
         ``""`` stands for a main input left out.
         """
+        if not self.epilogue:
+            return self.main.inputs + self.captures
         extra = tuple(step.operand for step in self.epilogue if step.operand is not None)
         return self.main.inputs + extra + self.captures
 

@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from brisk.graph.draft import Draft, captures_of, has_body, reads_of, rename_reads, rename_result
+from brisk.graph.draft import (
+    Draft,
+    Index,
+    captures_of,
+    has_body,
+    reads_of,
+    rename_reads,
+    rename_result,
+)
 from brisk.graph.program import Attribute, Epilogue, Layer, Node
 
 ABSENT = ""
@@ -21,15 +29,18 @@ class Rewriter:
     """
 
     def __init__(self, draft: Draft) -> None:
+        """Takes over what a pass before this one has indexed, where it changed nothing."""
         self.draft = draft
         self.rewrites = 0
         self._layers: list[Layer | None] = list(draft.layers)
-        self._maker: dict[str, int] = {}
-        self._readers: dict[str, set[int]] = {}
         self._kept = set(draft.outputs)
-        self._captured = {name for layer in draft.layers for name in layer.captures}
-        for position, layer in enumerate(draft.layers):
-            self._enter(position, layer)
+        index = draft.index
+        if index is None or index.layers is not draft.layers:
+            index = _index(draft.layers)
+        self._index: Index | None = index
+        self._maker, self._readers = index.maker, index.readers
+        self._captured = index.captured
+        draft.index = None
 
     def __iter__(self) -> Iterator[Layer]:
         """Layers in execution order; those already replaced are skipped."""
@@ -46,7 +57,10 @@ class Rewriter:
 
     def commit(self) -> int:
         """Give the draft its new layers; return how many rewrites were made."""
-        self.draft.layers = [layer for layer in self._layers if layer is not None]
+        if self._index is None:
+            self.draft.layers = [layer for layer in self._layers if layer is not None]
+        else:
+            self.draft.index = self._index
         return self.rewrites
 
     def maker(self, name: str) -> Layer | None:
@@ -143,10 +157,9 @@ class Rewriter:
 
     def insert_before(self, layer: Layer, new: Layer) -> None:
         """Add a layer in front of ``layer`` (all positions behind it move by one)."""
-        place = self._position(layer)
-        self._layers.insert(place, new)
-        self._maker.clear()
-        self._readers.clear()
+        self._layers.insert(self._position(layer), new)
+        self._index = None
+        self._maker, self._readers = {}, {}
         for position, entry in enumerate(self._layers):
             if entry is not None:
                 self._enter(position, entry)
@@ -196,13 +209,10 @@ class Rewriter:
         return self._maker[next(name for name in layer.outputs if name)]
 
     def _enter(self, position: int, layer: Layer) -> None:
-        for name in layer.outputs:
-            if name:
-                self._maker[name] = position
-        for name in reads_of(layer):
-            self._readers.setdefault(name, set()).add(position)
+        _enter(position, layer, self._maker, self._readers)
 
     def _leave(self, position: int) -> None:
+        self._index = None
         layer = self._layers[position]
         assert layer is not None
         self._layers[position] = None
@@ -210,6 +220,29 @@ class Rewriter:
             self._maker.pop(name, None)
         for name in reads_of(layer):
             self._readers[name].discard(position)
+
+
+def _index(layers: list[Layer]) -> Index:
+    maker: dict[str, int] = {}
+    readers: dict[str, set[int]] = {}
+    for position, layer in enumerate(layers):
+        _enter(position, layer, maker, readers)
+    captured = frozenset(name for layer in layers for name in layer.captures)
+    return Index(layers, maker, readers, captured)
+
+
+def _enter(
+    position: int, layer: Layer, maker: dict[str, int], readers: dict[str, set[int]]
+) -> None:
+    for name in layer.outputs:
+        if name:
+            maker[name] = position
+    for name in reads_of(layer):
+        known = readers.get(name)
+        if known is None:
+            readers[name] = {position}
+        else:
+            known.add(position)
 
 
 def plain(layer: Layer) -> Node | None:

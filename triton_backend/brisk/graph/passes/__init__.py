@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brisk.graph.draft import Draft
-from brisk.graph.inference import refine_types
+from brisk.graph.inference import is_settled, refine_types
 from brisk.graph.passes.attention import fuse_attention
 from brisk.graph.passes.batch_normalization import fold_batch_normalization
 from brisk.graph.passes.branches import inline_branches
@@ -56,6 +56,7 @@ def optimise(draft: Draft) -> None:
         propagate(draft)
         if not sum(apply(draft) for apply in _SIMPLIFY):
             break
-        refine_types(draft)
+        if not is_settled(draft):
+            refine_types(draft)
     for apply in _FUSE:
         apply(draft)
