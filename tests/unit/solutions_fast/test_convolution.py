@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
-from solution_oracle import assert_agrees, layer_problem
+from solution_oracle import assert_agrees, layer_problem, run_solution
 
+from brisk.graph.deferral import ScaledWeights
 from brisk.graph.program import Epilogue, Node
 from brisk.solutions import convolution_graph
 from brisk.solutions.convolution import OneDnnConvolution
+from brisk.solutions.convolution_general import GeneralPointwise
 from brisk.solutions.convolution_graph import GraphConvolution
 from brisk.solutions.convolution_pointwise import PointwiseConvolution
 from brisk.solutions.convolution_small import SmallConvolution
@@ -199,7 +203,24 @@ def test_a_pointwise_convolution_is_a_product(steps, strides, batch):
         constants=("w", "b"), epilogue=steps, symbolic={"x": (0,)},
     )  # fmt: skip
     values["x"] = normal(batch, 256, 6, 7)
-    assert_agrees(PointwiseConvolution(), problem, values, rtol=1e-3, atol=1e-4)
+    for solution in (PointwiseConvolution(), GeneralPointwise()):
+        assert_agrees(solution, problem, values, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [(), ("b",)], ids=str)
+def test_a_pointwise_convolution_scales_its_result_in_place_of_its_weights(bias):
+    raw, factor = normal(256, 256, 1, 1), normal(256)
+    values = {"x": normal(2, 256, 6, 7), "w": raw * factor.reshape(-1, 1, 1, 1), "b": normal(256)}
+    problem = layer_problem(
+        conv("x", "w", *bias), values, constants=("w", *bias), epilogue=[Epilogue("Relu")]
+    )
+    source, weight, *rest = problem.operands
+    deferred = dataclasses.replace(weight, constant=ScaledWeights(raw, factor))
+    scaled = dataclasses.replace(problem, operands=(source, deferred, *rest))
+    for solution in (GeneralPointwise(), PointwiseConvolution(), OneDnnConvolution()):
+        (expected,) = run_solution(solution, problem, values)
+        (found,) = run_solution(solution, scaled, values)
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
 TRANSPOSED = [

@@ -10,6 +10,7 @@ import numpy as np
 
 from brisk.artefacts.container import Container, ContainerWriter
 from brisk.errors import ArtefactError
+from brisk.graph.deferral import settled
 
 ArrayRecord: TypeAlias = "list[Any]"
 """``[dtype, shape, blob number]``; ``["string", shape, [text, ...]]``; blob None where absent."""
@@ -25,7 +26,7 @@ def dtype_named(name: object) -> np.dtype:
 
 def array_bytes(array: np.ndarray) -> np.ndarray:
     """The elements as bytes, in row-major order; a view where they lie so."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(settled(array)).reshape(-1).view(np.uint8)
 
 
 def write_array(array: np.ndarray, writer: ContainerWriter) -> ArrayRecord:

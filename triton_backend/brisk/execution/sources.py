@@ -11,7 +11,7 @@ import torch
 
 from brisk.errors import ArtefactError, InternalError
 from brisk.execution.artefact import Artefact
-from brisk.execution.cold_plan import cold_layer
+from brisk.execution.cold_plan import raw_layer
 from brisk.execution.joining import JoinedLayers, join_small_layers, refusals
 from brisk.execution.loading import FramePlan, LoadedLayer, load_layer
 from brisk.execution.plan import LayerPlan, Plan, make_plan
@@ -75,7 +75,7 @@ class ModelSource(LayerSource):
         self.frame = frame or FramePlan.of(plan.program)
         self._warm = plan.layers
         self._cold = [
-            cold_layer(planned, catalogue) if is_cold else planned for planned in plan.layers
+            raw_layer(planned, catalogue) if is_cold else planned for planned in plan.layers
         ]
         self._catalogue = catalogue
         self._recorder = recorder

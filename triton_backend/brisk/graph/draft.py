@@ -34,9 +34,8 @@ def captures_of(node: Node) -> tuple[str, ...]:
 
 def has_body(node: Node) -> bool:
     for value in node.attributes.values():
-        if isinstance(value, tuple):  # of one kind each
-            value = value[0] if value else None
-        if isinstance(value, Program):
+        first = value[0] if isinstance(value, tuple) and value else value  # of one kind each
+        if isinstance(first, Program):
             return True
     return False
 
@@ -104,7 +103,7 @@ class Draft:
     def add_weight(self, array: np.ndarray, hint: str) -> str:
         """Keep a new constant and return its name; takes ``array`` over as read-only."""
         name = self.fresh(hint)
-        array = np.asarray(array)
+        array = np.asanyarray(array)
         array.setflags(write=False)
         self.weights[name] = array
         self.types[name] = type_of_array(array)

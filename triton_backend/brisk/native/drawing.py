@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from brisk.compiled.table import ACTIVATIONS
+from brisk.graph.deferral import settled
 from brisk.graph.program import Container, Epilogue, ValueType
 from brisk.native.sketch import RefusedError, Sketch, View
 from brisk.solutions.base import Operand, Problem
@@ -70,7 +71,7 @@ def activation_for(step: Epilogue) -> Activation:
 def weights_of(operand: Operand | None) -> np.ndarray:
     if operand is None or operand.constant is None or operand.type.dtype != "float32":
         raise RefusedError("weights that are not constant or not float32")
-    return np.ascontiguousarray(operand.constant)
+    return np.ascontiguousarray(settled(operand.constant))
 
 
 def pair(sizes: tuple[int, ...]) -> tuple[int, int]:

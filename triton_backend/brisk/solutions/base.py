@@ -139,6 +139,8 @@ class Solution(ABC):
     pattern: ClassVar[Pattern]
     compiles: ClassVar[bool] = False
     """Whether ``load`` compiles code for milliseconds: a cold start passes it over."""
+    transforms_long: ClassVar[bool] = False
+    """Whether ``transform`` takes as long as many runs: starts without artefact pass it over."""
     resident: ClassVar[bool] = False
     """Whether its code is in the process anyway, and it takes weights as the model has them."""
 

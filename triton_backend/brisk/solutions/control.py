@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from brisk.graph.deferral import settled
 from brisk.graph.program import Program
 from brisk.solutions.base import (
     APPLIES,
@@ -46,7 +47,7 @@ class Control(Solution):
         self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
     ) -> Kernel:
         fixed = {
-            operand.name: operand.constant
+            operand.name: settled(operand.constant)
             for operand in problem.captures
             if operand.constant is not None
         }

@@ -54,6 +54,7 @@ class BlockedConvolution(Solution):
 
     name = "blocked_convolution"
     pattern = Pattern.GEMM
+    transforms_long = True
     unit: ClassVar[int] = 0
 
     def operators(self) -> frozenset[tuple[str, str]]:

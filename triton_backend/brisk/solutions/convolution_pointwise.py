@@ -35,27 +35,16 @@ class PointwiseConvolution(Solution):
         return frozenset({("", "Conv")})
 
     def check(self, problem: Problem) -> Verdict:
-        verdict = OneDnnConvolution().check(problem)
+        verdict = check_pointwise(problem)
         if not verdict.ok:
             return verdict
-        source, weight, geometry = problem.operand(0), problem.operand(1), read_geometry(problem)
-        assert source is not None
-        assert weight is not None
-        assert weight.constant is not None
+        geometry = read_geometry(problem)
         assert isinstance(geometry, Geometry)
-        if source.type.dtype != "float32":
-            return refused(f"dtype {source.type.dtype} is not float32")
-        if geometry.kernel != (1, 1) or geometry.group != 1:
-            return refused("not a 1 x 1 convolution of one group")
-        if any((*geometry.begin, *geometry.end)):
-            return refused("padded")
         pixels = _pixels(problem, geometry)
         if pixels is None:
             return refused("the sizes are not known")
         if not 0 < pixels <= MOST_PIXELS:
             return refused(f"{pixels} pixels, at most {MOST_PIXELS}")
-        if weight.constant.size < FEWEST_WEIGHTS:
-            return refused(f"{weight.constant.size} weights, at least {FEWEST_WEIGHTS}")
         return verdict
 
     def transform(self, problem: Problem) -> Mapping[str, torch.Tensor]:
@@ -98,6 +87,27 @@ class PointwiseConvolution(Solution):
             return result.view(images, height, width, columns).permute(0, 3, 1, 2)
 
         return finished(compute, finish_epilogue(problem, fusion.steps), 1)
+
+
+def check_pointwise(problem: Problem) -> Verdict:
+    """Whether it is a product with a constant matrix large enough for its layout to matter."""
+    verdict = OneDnnConvolution().check(problem)
+    if not verdict.ok:
+        return verdict
+    source, weight, geometry = problem.operand(0), problem.operand(1), read_geometry(problem)
+    assert source is not None
+    assert weight is not None
+    assert weight.constant is not None
+    assert isinstance(geometry, Geometry)
+    if source.type.dtype != "float32":
+        return refused(f"dtype {source.type.dtype} is not float32")
+    if geometry.kernel != (1, 1) or geometry.group != 1:
+        return refused("not a 1 x 1 convolution of one group")
+    if any((*geometry.begin, *geometry.end)):
+        return refused("padded")
+    if weight.constant.size < FEWEST_WEIGHTS:
+        return refused(f"{weight.constant.size} weights, at least {FEWEST_WEIGHTS}")
+    return verdict
 
 
 def _pixels(problem: Problem, geometry: Geometry) -> int | None:
