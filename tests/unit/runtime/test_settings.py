@@ -28,6 +28,7 @@ def test_nothing_said_means_all_usable_cores_and_ten_seconds(
     assert settings.background_bytes == pytest.approx(half, rel=0.01)
     assert settings.artefacts is ArtefactUse.BUILD
     assert (settings.sampled_share, settings.sample_bytes) == (0.2, 64 * MIB)
+    assert settings.adaptation_s == 60
 
 
 def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,9 +43,10 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_ARTEFACTS", "use")
     monkeypatch.setenv("BRISK_SAMPLED_SHARE", "0.5")
     monkeypatch.setenv("BRISK_SAMPLES_MIB", "3")
+    monkeypatch.setenv("BRISK_ADAPTATION_S", "0")
     limits = Limits(slowdown=1.5, share=0.1)
     assert read_settings() == Settings(
-        3, 0.5, POLICIES["deadline"], limits, 2, 7, 100 * MIB, ArtefactUse.USE, 0.5, 3 * MIB
+        3, 0.5, POLICIES["deadline"], limits, 2, 7, 100 * MIB, ArtefactUse.USE, 0.5, 3 * MIB, 0.0
     )
 
 

@@ -6,16 +6,11 @@ Every failure is told in one line and is nobody's trouble: the model is served w
 from __future__ import annotations
 
 import argparse
-import contextlib
-import ctypes
-import os
-import signal
 import sys
 from pathlib import Path
 
+from brisk.runtime.idle_process import step_aside
 from brisk.runtime.saying import say
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
@@ -25,23 +20,9 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, required=True)
     arguments = parser.parse_args()
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if not step_aside():
         return 1
-    _stand_back()
-    os.environ["OMP_NUM_THREADS"] = "1"
     return _build(arguments.model, arguments.device, arguments.threads)
-
-
-def _stand_back() -> None:
-    """Run only on idle processors, and end first when memory is short; torch comes after this."""
-    try:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    except OSError:  # some containers refuse it
-        os.setpriority(os.PRIO_PROCESS, 0, 19)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _build(model: Path, device: str, threads: int) -> int:

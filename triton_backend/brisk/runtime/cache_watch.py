@@ -1,7 +1,8 @@
-"""Versions of learned caches as files: new ones noticed, tried, kept or deleted.
+"""Versions of learned caches as files: new ones made, noticed, tried, kept or deleted.
 
-A thread of its own, which looks at the files once a second. The foreground worker's tries what
-adaptation publishes; the background worker's only follows what has proved itself.
+A thread of its own, which looks at the files once a second. The foreground worker's has the
+adaptation process made and tries what that publishes; the background worker's only follows what
+has proved itself.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from brisk.errors import BriskError
 from brisk.exits.versions import adapted_file, candidate_file, latest
+from brisk.runtime.adaptation import Adaptation
 from brisk.runtime.early_exits import Change, ServedCaches, read_version
 from brisk.runtime.saying import say
 from brisk.runtime.session import Session
@@ -39,10 +42,10 @@ class _Watched:
 
 
 class CacheWatch:
-    """``tries``: whether candidates are tried here."""
+    """``adaptation``: of this worker, which then tries candidates; None where another one does."""
 
-    def __init__(self, tries: bool, look_s: float = LOOK_S) -> None:
-        self._tries = tries
+    def __init__(self, adaptation: Adaptation | None, look_s: float = LOOK_S) -> None:
+        self._adaptation = adaptation
         self._look_s = look_s
         self._lock = threading.Lock()
         self._watched: list[_Watched] = []
@@ -79,6 +82,14 @@ class CacheWatch:
                     self._look(each)
                 except (OSError, BriskError) as error:
                     say(f"caches of {each.session.path}: {type(error).__name__}: {error}")
+            if self._adaptation is not None:
+                self._learn(self._adaptation, watched)
+
+    def _learn(self, adaptation: Adaptation, watched: Sequence[_Watched]) -> None:
+        try:
+            adaptation.look(each.session.path for each in watched)
+        except OSError as error:
+            say(f"learned caches cannot learn: {error}")
 
     def _look(self, watched: _Watched) -> None:
         session = watched.session
@@ -94,7 +105,7 @@ class CacheWatch:
                 self._stop_at(watched, version)
                 session.caches.bring(version)
                 say(f"caches '{path}' are {'gone' if version is None else 'served'} from now on")
-        if self._tries:
+        if self._adaptation is not None:
             self._try_candidate(watched)
 
     def _try_candidate(self, watched: _Watched) -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 
 from brisk.errors import InvalidModelError
+from brisk.exits.adaptation.publishing import PREVIOUS
+from brisk.exits.adaptation.reference import SUFFIX as REFERENCE
 from brisk.exits.artefact import SUFFIX as CACHES
+
+_OF_CACHES = (CACHES, PREVIOUS, REFERENCE)
 
 
 def identity_of(path: str) -> str:
@@ -20,7 +24,7 @@ def identity_of(path: str) -> str:
             files = sorted(
                 (entry.name, entry.stat())
                 for entry in entries
-                if entry.is_file() and not entry.name.endswith(CACHES)
+                if entry.is_file() and not entry.name.endswith(_OF_CACHES)
             )
     except (OSError, ValueError) as error:
         raise InvalidModelError(f"model file {path!r} cannot be read: {error}") from error

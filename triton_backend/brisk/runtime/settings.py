@@ -20,6 +20,7 @@ CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 SAMPLED_SHARE = 0.2
 SAMPLES_MIB = 64
+ADAPTATION_S = 60.0
 
 LARGEST = 1e6
 """Of any number here: an idle time of 11 days, which the system can still wait for at once."""
@@ -33,7 +34,8 @@ class Settings:
     its work. ``max_waiting``: requests of all models that may wait in a worker.
     ``background_bytes``: memory that the background worker may take.
     ``artefacts``: whether they are used, and made. ``sampled_share``: of the runs of models with
-    learned caches, which are kept, ``sample_bytes`` of each model at most.
+    learned caches, which are kept, ``sample_bytes`` of each model at most; ``adaptation_s``
+    between two times that caches learn of them, 0: never.
     """
 
     threads: int
@@ -46,13 +48,14 @@ class Settings:
     artefacts: ArtefactUse = ArtefactUse.BUILD
     sampled_share: float = SAMPLED_SHARE
     sample_bytes: int = SAMPLES_MIB * MIB
+    adaptation_s: float = ADAPTATION_S
 
 
 def read_settings() -> Settings:
     """From ``$BRISK_THREADS``, ``$BRISK_IDLE_EXIT_S``, ``$BRISK_POLICY``, ``$BRISK_MAX_SLOWDOWN``,
     ``$BRISK_BESTEFFORT_SHARE``, ``$BRISK_OUTSTANDING_LAYERS``, ``$BRISK_MAX_WAITING``,
-    ``$BRISK_BACKGROUND_MIB``, ``$BRISK_ARTEFACTS``, ``$BRISK_SAMPLED_SHARE`` and
-    ``$BRISK_SAMPLES_MIB``, whose meanings are in docs/configuration.md.
+    ``$BRISK_BACKGROUND_MIB``, ``$BRISK_ARTEFACTS``, ``$BRISK_SAMPLED_SHARE``,
+    ``$BRISK_SAMPLES_MIB`` and ``$BRISK_ADAPTATION_S``, explained in docs/configuration.md.
 
     Raises InvalidConfigurationError naming the variable that is wrong.
     """
@@ -70,6 +73,7 @@ def read_settings() -> Settings:
         artefacts=_artefact_use(),
         sampled_share=_between("BRISK_SAMPLED_SHARE", SAMPLED_SHARE, 0.0, 1.0),
         sample_bytes=int(_positive("BRISK_SAMPLES_MIB", SAMPLES_MIB) * MIB),
+        adaptation_s=_between("BRISK_ADAPTATION_S", ADAPTATION_S, 0.0, LARGEST),
     )
 
 

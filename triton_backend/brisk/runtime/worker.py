@@ -15,6 +15,7 @@ import torch
 from brisk.errors import BriskError, InternalError, ProtocolError
 from brisk.execution.device import Device, StreamPriority
 from brisk.execution.host_queue import HostQueue
+from brisk.runtime.adaptation import Adaptation
 from brisk.runtime.audits import Audits
 from brisk.runtime.batch import RequestJob, Run, begin_run, split_results
 from brisk.runtime.cache_watch import CacheWatch
@@ -80,7 +81,8 @@ class Worker:
             job_class: urgent if job_class is JobClass.REALTIME else other
             for job_class in JobClass
         }
-        caches = CacheWatch(tries=role is Role.FOREGROUND)
+        adapts = role is Role.FOREGROUND
+        caches = CacheWatch(Adaptation(settings.adaptation_s) if adapts else None)
         self._loader = Loader(device.torch_device, transport.wake, settings.artefacts, caches)
         self._trials = Trials(self._loader.tell, clock_ns)
         self._pacing = pacing
