@@ -6,24 +6,64 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from entries import deep, write_entry
-from running import StartServer, runtime_directory
+from running import running_server, runtime_directory
+from tritonclient import http
+
+from brisk.cli.observing import Observer
+from brisk.server.launch import TritonServer
+from brisk.server.locate import ServerInstallation
+from brisk.wire.place import RuntimePlace
+from brisk.wire.role import Role
 
 pytestmark = pytest.mark.server
 
 
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation, backends: Path
+) -> Iterator[TritonServer]:
+    repository = tmp_path_factory.mktemp("traced")
+    write_entry(repository, "deep", deep(20, 64))
+    traces = ["mode=opentelemetry", "level=TIMESTAMPS", "rate=1"]
+    traces.append("opentelemetry,url=http://127.0.0.1:9/v1/traces")  # nobody listens
+    options = [f"--trace-config={option}" for option in traces]
+    with running_server(
+        installation, repository, backends, repository / "log", options
+    ) as running:
+        yield running
+
+
+def test_a_clients_trace_goes_on_in_the_worker(server: TritonServer) -> None:
+    """By W3C's header, which Triton takes up: its trace's number is that of the worker's spans."""
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    described = http.InferInput("x", [1, 64], "FP32")
+    described.set_data_from_numpy(np.ones((1, 64), np.float32))
+    place = RuntimePlace(runtime_directory(server), "cpu")
+    with (
+        http.InferenceServerClient(server.endpoints.http) as client,
+        Observer(place, Role.FOREGROUND) as observer,
+    ):
+        observer.begin_trace()
+        for number in (trace, None):
+            headers = {"traceparent": f"00-{number}-00f067aa0ba902b7-01"} if number else None
+            client.infer("deep", [described], headers=headers)
+        layers = [span for span in observer.end_trace() if span.lane == "layers"]
+    requests = list(dict.fromkeys(span.request for span in layers))
+    assert len(requests) == 2
+    for span in layers:
+        assert "traceparent" in span.details
+        assert (trace in span.details) == (span.request == requests[0])
+
+
 def test_a_request_through_the_server_is_traced_with_tritons_context(
-    start_server: StartServer, tmp_path: Path
+    server: TritonServer, tmp_path: Path
 ) -> None:
-    write_entry(tmp_path / "repository", "deep", deep(20, 64))
-    options = ["mode=opentelemetry", "level=TIMESTAMPS", "rate=1"]
-    options.append("opentelemetry,url=http://127.0.0.1:9/v1/traces")  # nobody listens
-    server = start_server(
-        tmp_path / "repository", options=[f"--trace-config={option}" for option in options]
-    )
     command = [sys.executable, "-m", "brisk.cli", "trace", "deep", "--class", "realtime"]
     done = subprocess.run(
         [*command, "--url", str(server.endpoints.http), "--output", str(tmp_path / "trace.json")],
