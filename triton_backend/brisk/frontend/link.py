@@ -18,30 +18,22 @@ from brisk.errors import (
     InternalError,
     ProtocolError,
     UnavailableError,
-    named_error,
 )
+from brisk.frontend.answers import Answers
 from brisk.frontend.line import DirectLine, Line, QueuedLine
 from brisk.frontend.model_load import ModelDescription, ModelLoad
 from brisk.frontend.pending import Pending, PendingTable, Reply
 from brisk.frontend.reader import Reader
 from brisk.frontend.starting import open_connection
-from brisk.wire.arena import Arena, ArenaView
+from brisk.wire.arena import Arena
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import (
     AskStatistics,
-    AttachSlab,
     Cancel,
-    DetachSlab,
-    Failure,
     ForgetStatistics,
     Infer,
-    LoadFailed,
-    Log,
     ModelLoaded,
-    Record,
     Region,
-    Release,
-    Result,
     StatisticsTold,
 )
 from brisk.wire.role import Role
@@ -69,9 +61,7 @@ class Link:
         self._place = place
         self._role = role
         self._log = log
-        self._tell = tell
         self._arena = arena
-        self._view = ArenaView()
         self._lock = threading.Lock()
         kind = DirectLine if role is Role.FOREGROUND else QueuedLine
         self._line: Line = kind(arena, role.value)
@@ -79,7 +69,10 @@ class Link:
         self._load = ModelLoad(model, arena)
         self._closing = False
         self._is_waited_for = False
-        self._reader = Reader(self._take, self._break_off)
+        self._answers = Answers(
+            self._lock, self._line, self._pending, self._settle_load, tell, log
+        )
+        self._reader = Reader(self._answers.take, self._break_off)
         self._receiver: threading.Thread | None = None
 
     def open(self) -> int:
@@ -207,43 +200,6 @@ class Link:
         if opened is not None:  # closing was seen before the end of the line was read
             opened.close()
 
-    def _take(self, record: Record, descriptor: int | None) -> None:
-        if isinstance(record, Result):
-            self._succeed(record)
-        elif isinstance(record, Failure):
-            self._fail(record)
-        elif isinstance(record, AttachSlab) and descriptor is not None:
-            self._view.attach(record.slab, record.size, descriptor)
-        elif isinstance(record, DetachSlab):
-            self._view.detach(record.slab)
-        elif isinstance(record, ModelLoaded):
-            self._settle_load(record)
-        elif isinstance(record, LoadFailed):
-            self._settle_load(named_error(record.code, record.message))
-        elif isinstance(record, StatisticsTold):
-            self._tell(record)
-        elif isinstance(record, Log):
-            self._log(record.level, record.text)
-        else:
-            raise ProtocolError(f"a worker may not send {type(record).__name__}")
-
-    def _succeed(self, result: Result) -> None:
-        with self._lock:
-            pending = self._pending.take(result.request)
-        if pending is None:
-            raise ProtocolError(f"an answer to request {result.request}, which is not in flight")
-        try:
-            pending.reply.succeed(result, lambda tensor: self._view.memory(tensor.region))
-        finally:
-            with self._lock:
-                self._line.send(Release(result.request))
-
-    def _fail(self, failure: Failure) -> None:
-        with self._lock:
-            pending = self._pending.take(failure.request)
-        if pending is not None:
-            pending.reply.fail(named_error(failure.code, failure.message))
-
     def _settle_load(self, outcome: ModelLoaded | BriskError) -> None:
         """A link whose load nobody waits for tries again where memory was short."""
         with self._lock:
@@ -266,7 +222,7 @@ class Link:
         """Blame, connect anew, load, replay; the new connection, None where there is none yet."""
         with self._lock:
             self._line.forget()
-        self._view.clear()
+        self._answers.clear()
         self._blame()
         started_s = time.monotonic()
         try:

@@ -12,6 +12,60 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from brisk.wire.observing import (
+    AskStatistics,
+    AskStatus,
+    AskTrace,
+    BeginTrace,
+    ExitStatus,
+    ForgetStatistics,
+    Incident,
+    ModelStatus,
+    RunStatus,
+    SampleRecord,
+    SpanRecord,
+    StatisticsTold,
+    Status,
+    TraceTold,
+)
+
+__all__ = [
+    "PROTOCOL_VERSION",
+    "RECORD_TYPES",
+    "Announce",
+    "AskStatistics",
+    "AskStatus",
+    "AskTrace",
+    "AttachSlab",
+    "BeginTrace",
+    "Cancel",
+    "DetachSlab",
+    "ExitStatus",
+    "Failure",
+    "ForgetStatistics",
+    "Hello",
+    "Incident",
+    "Infer",
+    "LoadFailed",
+    "LoadModel",
+    "Log",
+    "ModelLoaded",
+    "ModelStatus",
+    "Record",
+    "Refused",
+    "Region",
+    "Release",
+    "Result",
+    "RunStatus",
+    "SampleRecord",
+    "SpanRecord",
+    "StatisticsTold",
+    "Status",
+    "TensorRecord",
+    "TraceTold",
+    "Welcome",
+]
+
 PROTOCOL_VERSION = 4
 
 
@@ -188,158 +242,6 @@ class Log:
 
     level: str
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class AskStatistics:
-    """Asks what the worker has counted; answered by one or more StatisticsTold.
-
-    ``takes_news``: only what no frontend of the same server was told before, and it counts as
-    told; of a server's frontends only one is told at all, the first that asked and is still
-    there. Else everything, as it stands.
-    """
-
-    takes_news: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ForgetStatistics:
-    """What the sender was told of is shown nowhere any more: tell everything to the next one."""
-
-
-@dataclass(frozen=True, slots=True)
-class SampleRecord:
-    """One series of a metric, as ``telemetry.Sample`` has it; durations in ns."""
-
-    metric: str
-    labels: tuple[str, ...]
-    values: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StatisticsTold:
-    """``worker``: its role. ``is_chosen``: the receiver is the one of its server that is told.
-
-    ``is_last``: the answer is complete.
-    """
-
-    worker: str
-    is_chosen: bool
-    samples: tuple[SampleRecord, ...]
-    is_last: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AskStatus:
-    """Asks what the worker does just now, and for its last ``incidents``; answered by a Status."""
-
-    incidents: int
-
-
-@dataclass(frozen=True, slots=True)
-class ExitStatus:
-    """A learned cache: rows it has answered, how many were audited, how many of those agree."""
-
-    name: str
-    answered: int
-    audited: int
-    agreed: int
-    is_off: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ModelStatus:
-    """A session: the name it was first asked for by, and how many instances use it.
-
-    ``waiting``: requests in the queue; ``answered``: those answered well, of its present users.
-    ``exits`` of caches of ``revision``, which were offered ``offered_rows``. ``lanes`` load its
-    layers just now; a pipeline has no layers of its own.
-    """
-
-    name: str
-    version: int
-    is_ready: bool
-    uses: int
-    waiting: int
-    answered: int
-    path: str
-    exits: tuple[ExitStatus, ...] = ()
-    revision: int = 0
-    offered_rows: int = 0
-    layers: int = 0
-    loaded_layers: int = 0
-    lanes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RunStatus:
-    """A run of one or more joined requests. ``layers_done``: of the model's program."""
-
-    model: str
-    job_class: str
-    requests: int
-    is_parked: bool
-    running_ns: int
-    layers_done: int
-
-
-@dataclass(frozen=True, slots=True)
-class Incident:
-    """Something that went wrong: ``ago_ns`` before the Status, ``what`` in words."""
-
-    ago_ns: int
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """``models`` and ``incidents`` may be cut to what a record holds; ``model_count`` is not."""
-
-    pid: int
-    role: str
-    device: str
-    uptime_ns: int
-    threads: int
-    frontends: int
-    model_count: int
-    models: tuple[ModelStatus, ...]
-    runs: tuple[RunStatus, ...]
-    incidents: tuple[Incident, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BeginTrace:
-    """Asks the worker to record spans from now on; those recorded so far are forgotten.
-
-    Until an AskTrace the worker keeps at most ``telemetry.spans.MAX_SPANS`` of them.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class AskTrace:
-    """Ends the recording; answered by one or more TraceTold."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpanRecord:
-    """As ``telemetry.spans.Span``; texts are cut to what a record holds."""
-
-    lane: str
-    name: str
-    begin_ns: int
-    end_ns: int
-    request: str
-    details: str
-
-
-@dataclass(frozen=True, slots=True)
-class TraceTold:
-    """``left_out``: how many spans found no room. ``is_last``: the answer is complete."""
-
-    pid: int
-    spans: tuple[SpanRecord, ...]
-    left_out: int
-    is_last: bool
 
 
 Record: TypeAlias = (
