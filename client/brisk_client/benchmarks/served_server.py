@@ -15,6 +15,7 @@ from pathlib import Path
 from brisk.server.backend_directory import assemble
 from brisk.server.launch import TritonServer
 from brisk.server.locate import locate_server
+from brisk.wire.place import RuntimePlace
 
 _END_TIMEOUT_S = 20.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -39,6 +40,11 @@ class BenchmarkServer:
         self.http: str = server.endpoints.http
         self.grpc: str = server.endpoints.grpc
         self._runtime = runtime
+
+    @property
+    def place(self) -> RuntimePlace:
+        """Of the CPU's runtime."""
+        return RuntimePlace(self._runtime, "cpu")
 
     def processes(self) -> list[ServerProcess]:
         """tritonserver, its stubs, Brisk's runtime with its workers; those that live now."""

@@ -35,6 +35,8 @@ _NO_STATISTICS = CacheStatistics(0, 0, 0)
 
 class Scheme(str, Enum):
     """``baseline``: parse all, load all, run. ``nnv12``: artefact and pipeline, no reuse.
+    ``nnv12_k``: its kernel selection alone, from the model; ``nnv12_kc``: selection and kept
+    weights, from the artefact, all loaded and then run.
 
     ``pask_i``: the model's layers interleaved. ``pask_r``: reuse alone, every loaded solution
     searched. ``pask``: both, by category. ``brisk``: artefact, pipeline, stealing, reuse where it
@@ -42,12 +44,24 @@ class Scheme(str, Enum):
     """
 
     BASELINE = "baseline"
+    NNV12_K = "nnv12_k"
+    NNV12_KC = "nnv12_kc"
     NNV12 = "nnv12"
     PASK_I = "pask_i"
     PASK_R = "pask_r"
     PASK = "pask"
     BRISK = "brisk"
     IDEAL = "ideal"
+
+
+_KEEPING = (Scheme.BRISK, Scheme.NNV12, Scheme.NNV12_KC)
+"""Start from an artefact where they are given one."""
+
+_SELECTING = (*_KEEPING, Scheme.NNV12_K)
+"""Take kernels that suit a start, others the warm ones."""
+
+_SEQUENTIAL = (Scheme.BASELINE, Scheme.IDEAL, Scheme.NNV12_K, Scheme.NNV12_KC)
+"""Load every layer before the first runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +158,13 @@ def _start(
     artefact: Path | None,
 ) -> ColdStart:
     recorder, cache = Recorder(), CategoryCache(default_catalogue().residents())
-    uses_artefact = scheme in (Scheme.BRISK, Scheme.NNV12) and artefact is not None
+    uses_artefact = scheme in _KEEPING and artefact is not None
     if uses_artefact:
         starting = start_program(path, device, threads, artefact, _refuse, recorder=recorder)
     else:
         starting = _from_model(path, scheme, device, threads, cache, recorder)
     lanes = None
-    if scheme in (Scheme.BASELINE, Scheme.IDEAL):
+    if scheme in _SEQUENTIAL:
         torch.set_num_threads(threads)
         with torch.inference_mode():
             for lane in range(lane_count(threads)):
@@ -186,7 +200,7 @@ def _from_model(
     catalogue = default_catalogue()
     started_ns = clock_ns()
     plan = make_plan(read_program(path), device, catalogue)
-    is_ours = scheme in (Scheme.BRISK, Scheme.NNV12)
+    is_ours = scheme in _SELECTING
     source: LayerSource
     source = model = ModelSource(plan, catalogue, recorder, is_cold=is_ours)
     if scheme is Scheme.PASK:

@@ -22,6 +22,8 @@ _ENGINES: tuple[ColdEngine, ...] = (
     BriskScheme("brisk", has_artefact=True, name=PREPARED),
     BriskScheme("brisk", has_artefact=False, name=UNPREPARED),
     BriskScheme("baseline", has_artefact=False),
+    BriskScheme("nnv12_k", has_artefact=False),
+    BriskScheme("nnv12_kc", has_artefact=True),
     BriskScheme("nnv12", has_artefact=True),
     BriskScheme("pask_i", has_artefact=False),
     BriskScheme("pask_r", has_artefact=False),

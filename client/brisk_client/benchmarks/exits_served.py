@@ -1,0 +1,201 @@
+"""`brisk bench exits_served`: a model with its learned caches through a real Triton.
+
+One server has the model twice, with its caches and without. One client sends the same inputs to
+both in turns, over gRPC: latency as the client sees it, agreement of the classes, and the share of
+rows that the runtime says its exits have answered. The model that opts out of early exits
+(`brisk_early_exit: false`) is a third side: it tells what stopping at the exits costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brisk.cli.observing import Observer
+from brisk.errors import InvalidConfigurationError
+from brisk.exits.artefact import caches_file, digest_of, read_cascade
+from brisk.exits.reading import read_samples
+from brisk.graph import read_program
+from brisk.wire.place import RuntimePlace
+from brisk.wire.role import Role
+from brisk_client.benchmarks.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.served_server import benchmark_server
+from brisk_client.inference import InferenceClient, Parameters, Transport
+from brisk_client.report import Check, Report, show, write_json
+
+BATCHES = (1, 2, 8)
+WARM_UP = 20
+TAIL = 1.02
+WHOLE: Parameters = {"brisk_early_exit": "false"}
+SIDES: dict[str, tuple[str, Parameters | None]] = {
+    "without caches": ("bare", None),
+    "with caches": ("cached", None),
+    "opted out": ("cached", WHOLE),
+}
+"""The entry that is asked, and the parameters of the requests."""
+
+
+@dataclass(slots=True)
+class Side:
+    """Latencies of requests, and rows whose class is that of the model without caches."""
+
+    times_s: list[float] = field(default_factory=list)
+    agreeing: int = 0
+    rows: int = 0
+
+
+def run(quick: bool = False, model: Path | None = None, data: Path | None = None) -> Report:
+    """``model``: an ONNX file with caches beside it; ``data``: inputs that did not train them.
+
+    Raises InvalidConfigurationError where one is not given.
+    """
+    if model is None or data is None:
+        raise InvalidConfigurationError(
+            "name --model, an ONNX file with caches beside it, and --data, inputs in a .npz file "
+            "that did not train them"
+        )
+    cascade = read_cascade(caches_file(model), digest_of(model))
+    promise = cascade.levels[0].accuracy
+    samples = read_samples(data, read_program(model)).inputs
+    report = Report(
+        name="exits_served",
+        machine=describe_machine(),
+        versions=installed_versions("torch", "numpy", "tritonclient"),
+        rows=[],
+        checks=[],
+        notes=["latency of a request as its client sees it; speed up: of the mean over batches"],
+    )
+    with tempfile.TemporaryDirectory(prefix="brisk-bench-") as folder:
+        repository = Path(folder)
+        for name in ("bare", "cached"):
+            _write_entry(repository / name, model, with_caches=name == "cached")
+        environment = {"BRISK_ARTEFACTS": "off", "BRISK_SAMPLED_SHARE": "0"}
+        with (
+            benchmark_server(repository, environment) as server,
+            InferenceClient(server.grpc, Transport.GRPC) as client,
+        ):
+            _await_caches(server.place, client, samples)
+            for batch in BATCHES:
+                offered, answered = _told(server.place)
+                sides = _measure(client, samples, batch, quick)
+                now_offered, now_answered = _told(server.place)
+                early = (now_answered - answered) / (now_offered - offered)
+                report.rows += _rows(sides, batch, early)
+                if batch == 1:
+                    report.checks += _checks(sides, promise)
+    return report
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; the exit status is 0 where every check holds."""
+    parser = argparse.ArgumentParser(prog="brisk bench exits_served", description=__doc__)
+    parser.add_argument("--model", type=Path, metavar="FILE", help="with caches beside it")
+    parser.add_argument("--data", type=Path, metavar="FILE", help="inputs, as .npz")
+    parser.add_argument("--quick", action="store_true", help="fewer inputs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
+    chosen = parser.parse_args(arguments)
+    report = run(chosen.quick, chosen.model, chosen.data)
+    show(report)
+    if chosen.json:
+        write_json(report, chosen.json)
+    return 0 if report.ok else 1
+
+
+def _write_entry(entry: Path, model: Path, *, with_caches: bool) -> None:
+    """Its configuration is completed by the backend, but for batching."""
+    version = entry / "1"
+    version.mkdir(parents=True)
+    shutil.copy(model, version / "model.onnx")
+    if with_caches:
+        shutil.copy(caches_file(model), caches_file(version / "model.onnx"))
+    (entry / "config.pbtxt").write_text(f'backend: "brisk" max_batch_size: {max(BATCHES)}\n')
+
+
+def _told(place: RuntimePlace) -> tuple[int, int]:
+    """Rows that could have been answered early so far, and those that were."""
+    with Observer(place, Role.FOREGROUND) as observer:
+        models = observer.status().models
+    answered = sum(exit_.answered for model in models for exit_ in model.exits)
+    return sum(model.offered_rows for model in models), answered
+
+
+def _await_caches(
+    place: RuntimePlace, client: InferenceClient, samples: Mapping[str, np.ndarray]
+) -> None:
+    """Until both entries are warm and the runtime has read the caches."""
+    deadline_s = time.monotonic() + 120
+    while time.monotonic() < deadline_s:
+        for model in ("bare", "cached"):
+            client.infer(model, {name: array[:1] for name, array in samples.items()})
+        with Observer(place, Role.FOREGROUND) as observer:
+            if any(model.exits for model in observer.status().models):
+                return
+    raise InvalidConfigurationError("the runtime did not read the caches; see its log")
+
+
+def _measure(
+    client: InferenceClient, samples: Mapping[str, np.ndarray], batch: int, quick: bool
+) -> dict[str, Side]:
+    """The same inputs to all sides, the order changing with each."""
+    rows = len(next(iter(samples.values())))
+    starts = list(range(0, rows - batch + 1, batch))[: 150 if quick else None]
+    sides = {name: Side() for name in SIDES}
+    names = list(SIDES)
+    for turn, start in enumerate([*starts[:WARM_UP], *starts]):
+        inputs = {name: array[start : start + batch] for name, array in samples.items()}
+        classes: dict[str, np.ndarray] = {}
+        taken_s: dict[str, float] = {}
+        for place in range(len(names)):
+            name = names[(place + turn) % len(names)]
+            model, parameters = SIDES[name]
+            started_s = time.perf_counter()
+            answer = client.infer(model, inputs, parameters=parameters)
+            taken_s[name] = time.perf_counter() - started_s
+            classes[name] = next(iter(answer.values())).argmax(1)
+        if turn >= WARM_UP:
+            for name, side in sides.items():
+                side.times_s.append(taken_s[name])
+                side.rows += batch
+                side.agreeing += int((classes[name] == classes["without caches"]).sum())
+    return sides
+
+
+def _rows(sides: dict[str, Side], batch: int, early: float) -> list[dict[str, Any]]:
+    base = statistics.fmean(sides["without caches"].times_s)
+    return [
+        {
+            "side": name,
+            "batch": batch,
+            "mean_ms": statistics.fmean(side.times_s) * 1e3,
+            "median_ms": statistics.median(side.times_s) * 1e3,
+            "p99_ms": float(np.quantile(side.times_s, 0.99)) * 1e3,
+            "speed_up": base / statistics.fmean(side.times_s),
+            "agreement": side.agreeing / side.rows,
+            "early": early if name == "with caches" else 0.0,
+            "requests": len(side.times_s),
+        }
+        for name, side in sides.items()
+    ]
+
+
+def _checks(sides: dict[str, Side], promise: float) -> list[Check]:
+    """At batch 1."""
+    base, side, out = (sides[name] for name in ("without caches", "with caches", "opted out"))
+    speed_up = statistics.fmean(base.times_s) / statistics.fmean(side.times_s)
+    tail = float(np.quantile(side.times_s, 0.99) / np.quantile(base.times_s, 0.99))
+    agreement, opted = side.agreeing / side.rows, out.agreeing / out.rows
+    return [
+        Check("agreement with the model", agreement, f">= {promise}", agreement >= promise),
+        Check("mean speed-up", speed_up, "> 1", speed_up > 1),
+        Check("p99 over the bare model's", tail, f"<= {TAIL}", tail <= TAIL),
+        Check("opted out: agreement", opted, "== 1", opted == 1.0),
+    ]
