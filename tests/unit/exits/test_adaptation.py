@@ -66,15 +66,20 @@ def test_caches_come_to_answer_traffic_that_they_were_not_trained_with(adapted: 
         assert new.network is not old.network
 
 
-def test_the_next_version_builds_on_the_last_one(adapted: Adapted) -> None:
+def test_versions_follow_each_other_only_while_they_get_better(adapted: Adapted) -> None:
     adapter = adapter_of(adapted)
     adapter.take({"image": adapted.drifted()}, 0.0)
-    first = adapter.adapt(1.0)
-    assert first.cascade is not None, first.reason
-    second = adapter.adapt(2.0)
-    assert second.cascade is None, "the same traffic teaches nothing more"
-    assert "saves" in second.reason
-    assert adapter.cascade is first.cascade
+    best, revision = 0.0, 0
+    for _ in range(5):
+        outcome = adapter.adapt(1.0)
+        if outcome.cascade is None:
+            assert "saves" in outcome.reason
+        else:
+            assert outcome.saved_s[0] >= best
+            assert outcome.saved_s[1] > outcome.saved_s[0]
+            best, revision = outcome.saved_s[1], revision + 1
+        assert adapter.cascade.revision == revision
+    assert revision >= 1
 
 
 def test_constant_traffic_teaches_nothing(adapted: Adapted) -> None:
@@ -99,6 +104,12 @@ def test_poisoned_traffic_is_refused(adapted: Adapted, monkeypatch: pytest.Monke
     assert outcome.saved_s[1] == 0, "no threshold is proved at which it would answer"
 
 
+def test_too_few_samples_prove_nothing(adapted: Adapted) -> None:
+    outcome = fed(adapted, adapted.drifted()[:120], AdaptationSettings(fewest_distinct=50))
+    assert outcome.cascade is None
+    assert "cannot be proved with confidence 90%" in outcome.reason
+
+
 def test_a_worse_version_is_refused(adapted: Adapted) -> None:
     """Training that goes wrong: far too large steps."""
     settings = AdaptationSettings(predictor=PredictorSettings(epochs=3, learning_rate=30.0))
@@ -115,8 +126,8 @@ def test_what_is_published_is_proved_on_rows_that_trained_nothing(adapted: Adapt
     window.offer({"image": images}, 0.0)
     held_out = sum(sample.use is Use.HELD_OUT for sample in window.samples())
     count = outcome.cascade.levels[0].count
-    assert count.inputs == held_out + len(adapted.reference.held_out)
-    assert 0.2 < held_out / len(window) < 0.4
+    assert count.inputs == held_out
+    assert 0.3 < held_out / len(window) < 0.5
 
 
 def test_a_window_is_bounded_in_rows_and_bytes() -> None:

@@ -159,9 +159,7 @@ def waves(count: int) -> np.ndarray:
 def test_inputs_unlike_the_data_are_hardly_ever_answered_early(
     trained: Trained, kind: str
 ) -> None:
-    """The late exit sees pooled features only, in which smooth inputs hardly stand out; the early
-    one's gate keeps them from it.
-    """
+    """By either exit alone, and by the two as a cascade."""
     real = trained.samples.inputs["image"][trained.unseen[:200]]
     strange = {
         "negative": 16 - real,
@@ -186,8 +184,7 @@ def test_inputs_unlike_the_data_are_hardly_ever_answered_early(
     )
     assert answered_early <= 0.05 * len(strange)
     for one, threshold in zip(looked, thresholds, strict=True):
-        alone = (one.scores >= threshold).mean()
-        assert alone <= (0.15 if kind == "waves" and one is looked[1] else 0.05)
+        assert (one.scores >= threshold).mean() <= 0.05
 
 
 def test_ordinary_inputs_are_answered_by_either_exit(trained: Trained) -> None:

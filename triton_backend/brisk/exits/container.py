@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 MAGIC = b"BRISKCAC"
-VERSION = 2
+VERSION = 3
 ALIGNMENT = 64
 _PREFIX = struct.Struct("<8sIQ")
 _DIGEST_BYTES = 32

@@ -49,14 +49,6 @@ def _stretched(values: np.ndarray, axis: int, side: int) -> np.ndarray:
     return values.take(low, axis) * (1 - share) + values.take(high, axis) * share
 
 
-def _rearranged(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Halves swapped along every axis: right textures in wrong places."""
-    for axis in range(1, rows.ndim):
-        if rows.shape[axis] > 3:
-            rows = np.roll(rows, rows.shape[axis] // 2, axis)
-    return rows
-
-
 def _blended(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Halfway between two samples; the rows come in random order."""
     return (rows + np.roll(rows, 1, axis=0)) / 2
@@ -73,7 +65,6 @@ MAKERS: tuple[Maker, ...] = (
     _constant,
     _negative,
     _clouds,
-    _rearranged,
     _blended,
 )
 

@@ -62,15 +62,12 @@ def find_scores(program: Program, wanted: str | None = None) -> Scores:
             if not isinstance(classes, int) or classes < 2 or tail is None:
                 continue
             last = layer.epilogue[-1].operator if layer.epilogue else layer.main.operator
-            if last in _NO_CLASSES and wanted is None:
+            behind = {node.operator for index in tail for node in program.layers[index].nodes}
+            if wanted is None and not _NO_CLASSES.isdisjoint({last, *behind}):
                 continue
             form = _FORMS.get(last, ScoreForm.LOGITS)
             certain = form is not ScoreForm.LOGITS or wanted is not None
-            certain = certain or any(
-                node.operator in _LABELLING or node.operator in _FORMS
-                for index in tail
-                for node in program.layers[index].nodes
-            )
+            certain = certain or not behind.isdisjoint({*_LABELLING, *_FORMS})
             return Scores(name, layer.index, classes, form, tail, certain)
     outputs = ", ".join(variable.name for variable in program.outputs)
     named = f"'{wanted}'" if wanted else "float32 [batch, classes]"

@@ -23,6 +23,9 @@ from brisk.exits.cascade import Cascade
 from brisk.exits.outliers import make_outliers
 from brisk.graph import read_program
 
+JUDGED_HALF_LIVES = 2.0
+"""Samples older than so many half-lives propose and prove no thresholds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -60,6 +63,8 @@ class Adapter:
             for part in (reference.fit, reference.select, reference.held_out)
         )
         self._strange = self._make_strange(reference)
+        # The first optimizer of a process imports a second's worth of modules.
+        torch.optim.AdamW([torch.zeros(1, requires_grad=True)]).zero_grad()
 
     @classmethod
     def open(cls, model_file: Path, settings: AdaptationSettings) -> Adapter | None:
@@ -112,7 +117,7 @@ class Adapter:
         return Outcome(self.cascade, "", samples, tuple(taken_s), verdict.saved)
 
     def _recent(self, now_s: float) -> dict[Use, Material]:
-        """By use: the window's samples, those to fit drawn by recency."""
+        """By use: the window's samples, those to fit drawn by recency, others if recent."""
         samples = self.window.samples()
         fresh = [sample for sample in samples if sample.digest not in self._seen]
         if fresh:
@@ -128,13 +133,20 @@ class Adapter:
         settings, parts = self._settings, {}
         for use in Use:
             chosen = [sample for sample in samples if sample.use is use]
-            rows = recent_choice(
-                [sample.arrived_s for sample in chosen],
-                now_s,
-                settings.half_life_s,
-                settings.fit_rows,
-                settings.seed,
-            )
+            if use is Use.FIT:
+                rows = recent_choice(
+                    [sample.arrived_s for sample in chosen],
+                    now_s,
+                    settings.half_life_s,
+                    settings.fit_rows,
+                    settings.seed,
+                )
+            else:  # what is proved is proved of the traffic as it is now
+                oldest_s = now_s - JUDGED_HALF_LIVES * settings.half_life_s
+                rows = np.array(
+                    [row for row, sample in enumerate(chosen) if sample.arrived_s >= oldest_s],
+                    np.int64,
+                )
             found = [self._seen[chosen[row].digest] for row in rows]
             parts[use] = joined(found) if found else self._fit.take([])
         return parts

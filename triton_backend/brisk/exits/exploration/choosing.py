@@ -113,9 +113,10 @@ def choose(
     tried: Sequence[Tried],
     settings: ExplorationSettings,
 ) -> Chosen | str:
-    """The cascade, or in words why there is none. ``problems`` by whether it is synchronous."""
-    if not tried:
-        return "no variant's look-up is over before the model itself is"
+    """The cascade, or in words why there is none. ``problems`` by whether it is synchronous.
+
+    Precondition: something was tried.
+    """
     composed = {
         synchronous: expect_counted(problem, compose_by_expected_latency(problem).chosen)
         for synchronous, problem in problems.items()

@@ -106,7 +106,8 @@ def explore(
         outliers=every.outliers,
         kinds=every.kinds,
     )
-    trials = _worthwhile(collected, points, profile, scores, folder, settings, len(every.fit))
+    worthwhile = _worthwhile(collected, points, profile, scores, folder, settings, len(every.fit))
+    trials = worthwhile.trials
     skipped = len(points) * len(settings.variants) - len(trials)
     progress.stage("training caches", len(trials))
     run_trials(trials, settings.jobs, progress.advance)
@@ -119,7 +120,7 @@ def explore(
         synchronous: composition_problem(tried, points, cost, profile, settings, synchronous)
         for synchronous in settings.look_ups.modes
     }
-    found = choose(problems, tried, settings)
+    found = choose(problems, tried, settings) if tried else worthwhile.absence
     cascade, verification = None, None
     if isinstance(found, Chosen):
         exits = [
@@ -184,6 +185,23 @@ class _Everything:
     kinds: np.ndarray
 
 
+@dataclass(frozen=True, slots=True)
+class _Worthwhile:
+    """What to train, and why the rest of the variants, at their points, need not be."""
+
+    trials: list[Trial]
+    too_large: int
+    too_slow: int
+
+    @property
+    def absence(self) -> str:
+        """In words why nothing is to be trained."""
+        return (
+            f"of the variants at all points {self.too_large} are larger than the memory budget, "
+            f"and the look-up of {self.too_slow} alone outlasts the model"
+        )
+
+
 def _everything(
     samples: Samples, more: Samples | None, division: Division, seed: int
 ) -> _Everything:
@@ -234,7 +252,7 @@ def _worthwhile(
     folder: Path,
     settings: ExplorationSettings,
     fit_rows: int,
-) -> list[Trial]:
+) -> _Worthwhile:
     """The trials of variants whose look-up is over before the model is, and which fit in memory.
 
     An untrained network is as fast as a trained one, so the rest need not be trained
@@ -243,6 +261,7 @@ def _worthwhile(
     epochs = min(MOST_EPOCHS, max(FEWEST_EPOCHS, ROW_VISITS // max(fit_rows, 1)))
     predictor = settings.predictor or PredictorSettings(epochs=epochs)
     trials = []
+    too_large = too_slow = 0
     for index, point in enumerate(points):
         shape = tuple(collected.hidden[index].shape[1:])
         left_s = profile.cut_s - profile.reach_s[point.position]
@@ -253,13 +272,15 @@ def _worthwhile(
             network = empty_look_up(name, shape, scores.classes)
             budget = settings.memory_budget_bytes
             if budget is not None and weights_bytes(network) > budget:
-                continue
-            if look_up_seconds(network, hidden) < left_s:
+                too_large += 1
+            elif look_up_seconds(network, hidden) >= left_s:
+                too_slow += 1
+            else:
                 seed = settings.seed + 1000 * index + number
                 trials.append(
                     Trial(folder, point.position, name, predictor, settings.selector, seed)
                 )
-    return trials
+    return _Worthwhile(trials, too_large, too_slow)
 
 
 def _label_agreement(samples: Samples, collected: Collected) -> float | None:

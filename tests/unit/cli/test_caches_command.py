@@ -1,0 +1,222 @@
+"""``brisk caches train`` and ``show``, really run on small models and data."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+from brisk.cli.application import application
+from brisk.errors import InvalidConfigurationError, InvalidModelError, InvalidRequestError
+from brisk.exits.artefact import caches_file, digest_of, read_cascade
+from brisk.exits.exploration import workers
+from brisk.exits.exploration.trial import Trial, run_trial
+from brisk_client.samples.writer import GraphWriter
+
+SIDE, CLASSES, CHANNELS = 24, 4, 32
+
+
+def slow_network(layers: int = 24, tail: str = "ArgMax") -> onnx.ModelProto:
+    """Classifies by what its first layer sees; all others hand that on, which takes its time."""
+    random = np.random.default_rng(0)
+    graph = GraphWriter("slow", opset=18)
+    value = graph.input("image", "float32", ("batch", 1, SIDE, SIDE))
+    first = np.abs(random.normal(0, 0.3, (CHANNELS, 1, 3, 3)))
+    weights = [first] + [np.zeros((CHANNELS, CHANNELS, 3, 3)) for _ in range(layers - 1)]
+    for weight in weights[1:]:
+        weight[range(CHANNELS), range(CHANNELS), 1, 1] = 1
+    for weight in weights:
+        value = graph.add("Conv", value, graph.weight(weight), pads=[1, 1, 1, 1])
+        value = graph.add("Relu", value)
+    value = graph.add("AveragePool", value, kernel_shape=[SIDE // 2] * 2, strides=[SIDE // 2] * 2)
+    value = graph.add("Flatten", value)
+    corners = np.eye(4).repeat(1, 0)
+    classify = np.concatenate([corners] * CHANNELS) * 3
+    value = graph.add("Gemm", value, graph.weight(classify))
+    if tail == "ArgMax":
+        graph.output(value, "scores", "float32", ("batch", CLASSES))
+        label = graph.add("ArgMax", value, axis=1, keepdims=0)
+        graph.output(label, "label", "int64", ("batch",))
+    else:
+        graph.output(graph.add(tail, value), "embedding", "float32", ("batch", CLASSES))
+    return graph.model()
+
+
+def corners(count: int) -> np.ndarray:
+    """Images of which one quarter is bright."""
+    random = np.random.default_rng(1)
+    images = random.uniform(0, 0.3, (count, 1, SIDE, SIDE)).astype(np.float32)
+    half = SIDE // 2
+    for row, corner in enumerate(random.integers(0, 4, count)):
+        down, right = (int(corner) // 2) * half, (int(corner) % 2) * half
+        images[row, 0, down : down + half, right : right + half] += 0.7
+    return images
+
+
+@pytest.fixture
+def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An entry with the slow network, and data beside it."""
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    return put(tmp_path, slow_network())
+
+
+def put(folder: Path, model: onnx.ModelProto) -> Path:
+    entry = folder / "entry"
+    (entry / "1").mkdir(parents=True)
+    onnx.save(model, entry / "1" / "model.onnx")
+    np.savez(folder / "data.npz", image=corners(1000))
+    return entry
+
+
+def train(entry: Path, *options: str) -> Any:
+    data = str(entry.parent / "data.npz")
+    chosen = ["--variants", "Pool(4096)", "--points", "2", "--jobs", "1", *options]
+    return CliRunner().invoke(
+        application, ["caches", "train", str(entry), "--data", data, *chosen]
+    )
+
+
+def left_behind(entry: Path) -> list[Path]:
+    return sorted((entry.parent / "cache").glob("training/*/*"))
+
+
+def test_trained_caches_lie_beside_the_model_and_are_shown(entry: Path) -> None:
+    made = train(entry)
+    assert made.exit_code == 0, made.output
+    file = entry / "1" / "model.onnx"
+    assert f"written: {caches_file(file)}" in made.stdout
+    cascade = read_cascade(caches_file(file), digest_of(file))
+    assert cascade.revision == 0
+    answered = sum(one.answered for one in cascade.levels[0].count.exits)
+    assert answered > 0.9 * cascade.levels[0].count.inputs
+    reference = file.with_suffix(".reference")
+    assert stat.S_IMODE(reference.stat().st_mode) == 0o600
+    assert left_behind(entry) == []
+    shown = CliRunner().invoke(application, ["caches", "show", str(entry)])
+    assert shown.exit_code == 0, shown.output
+    assert cascade.exits[0].name in shown.stdout
+    assert "proved with 95% confidence" in shown.stdout
+
+
+def test_no_data_is_kept_where_that_is_not_wanted(entry: Path) -> None:
+    assert train(entry, "--no-keep-data").exit_code == 0
+    assert caches_file(entry / "1" / "model.onnx").exists()
+    assert not (entry / "1" / "model.reference").exists()
+
+
+def test_an_interrupted_training_goes_on_where_it_was(
+    entry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Trial] = []
+
+    def interrupted(trial: Trial) -> Path:
+        started.append(trial)
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        return run_trial(trial)
+
+    monkeypatch.setattr(workers, "run_trial", interrupted)
+    assert train(entry, "--points", "4").exit_code != 0
+    monkeypatch.undo()
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(entry.parent / "cache"))
+    first = started[0].file
+    before = first.stat().st_mtime_ns
+    kept: list[int] = []
+
+    def watched(trial: Trial) -> Path:
+        made = run_trial(trial)
+        if trial.file == first:
+            kept.append(made.stat().st_mtime_ns)
+        return made
+
+    monkeypatch.setattr(workers, "run_trial", watched)
+    made = train(entry, "--points", "4")
+    assert made.exit_code == 0, made.output
+    assert kept == [before]
+
+
+def test_caches_that_would_slow_the_model_down_are_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    entry = put(tmp_path, slow_network(layers=2))
+    made = train(entry)
+    assert made.exit_code == 0, made.output
+    assert "no caches were written: " in made.stdout
+    assert not caches_file(entry / "1" / "model.onnx").exists()
+
+
+def test_a_memory_budget_that_nothing_fits_is_said(entry: Path) -> None:
+    made = train(entry, "--memory-budget", "100")
+    assert made.exit_code == 0, made.output
+    assert "no caches were written: " in made.stdout
+    assert "larger than the memory budget" in made.stdout
+
+
+def test_an_accuracy_that_the_data_cannot_prove_is_said(entry: Path) -> None:
+    made = train(entry, "--accuracy", "0.999")
+    assert made.exit_code == 0, made.output
+    assert "cannot be proved with confidence 95% on 200 held-out samples" in made.stdout
+
+
+@pytest.mark.parametrize(
+    ("arrays", "text"),
+    [
+        ({"image": np.zeros((300, 3, SIDE, SIDE), np.float32)}, "input 'image' is float32"),
+        ({"a": corners(300), "b": corners(300)}, "has no array image; it has a, b"),
+        ({"image": corners(50)}, "there are 50 samples .* expected at least 200"),
+        ({"image": np.full((300, 1, SIDE, SIDE), np.nan, np.float32)}, "infinite values"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused_in_words(
+    entry: Path, arrays: dict[str, np.ndarray], text: str
+) -> None:
+    np.savez(entry.parent / "data.npz", **arrays)
+    answer = train(entry)
+    assert isinstance(answer.exception, InvalidRequestError)
+    with pytest.raises(InvalidRequestError, match=text):
+        raise answer.exception
+
+
+def test_a_model_that_does_not_classify_is_refused_before_data_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    entry = put(tmp_path, slow_network(layers=3, tail="LpNormalization"))
+    (tmp_path / "data.npz").write_bytes(b"not even data")
+    answer = train(entry)
+    assert isinstance(answer.exception, InvalidModelError)
+    assert "learned caches answer classifications only" in str(answer.exception)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("--accuracy", "1.2", "--accuracy must be from 0.5 to below 1, not 1.2"),
+        ("--memory-budget", "much", "--memory-budget must be bytes"),
+        ("--look-ups", "never", "--look-ups must be one of"),
+        ("--variants", "Pool(1)", "there is no cache variant 'Pool(1)'"),
+    ],
+)
+def test_a_wrong_option_is_named(entry: Path, option: str, value: str, text: str) -> None:
+    answer = train(entry, option, value)
+    assert isinstance(answer.exception, InvalidConfigurationError)
+    assert text in str(answer.exception)
+
+
+def test_showing_says_where_there_are_no_caches_and_where_they_are_of_another_model(
+    entry: Path,
+) -> None:
+    answer = CliRunner().invoke(application, ["caches", "show", str(entry)])
+    assert isinstance(answer.exception, InvalidModelError)
+    assert "has no caches; `brisk caches train" in str(answer.exception)
+    assert train(entry).exit_code == 0
+    onnx.save(slow_network(layers=23), entry / "1" / "model.onnx")
+    answer = CliRunner().invoke(application, ["caches", "show", str(entry)])
+    assert isinstance(answer.exception, InvalidModelError)
+    assert "it was trained for another model" in str(answer.exception)
