@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import io
+import os
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +15,8 @@ import numpy as np
 import onnx
 
 from brisk.exits.samples import Samples
-from brisk_client.samples.digits import DigitsRecipe, digits_split, train_digits
+from brisk_client.samples.bottleneck import BottleneckRecipe, train_bottleneck
+from brisk_client.samples.digits import digits_split
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "cifar10"
 """Not part of the product: the CIFAR-10 images and a trained network, beside the checkout."""
@@ -21,6 +25,10 @@ CLASSES = (
     *("airplane", "automobile", "bird", "cat", "deer"),
     *("dog", "frog", "horse", "ship", "truck"),
 )
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+"""Where Debian's package dataset-fashion-mnist puts it."""
+
+QUICK_VARIANTS = ("Pool(4096)", "Conv(3,1)")
 CHEAP_VARIANTS = ("Pool(4096)", "Conv(3,1)", "Conv2(3,2)")
 
 _MEAN = np.array([0.485, 0.456, 0.406], np.float32)
@@ -29,9 +37,9 @@ _DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """``evaluation`` shares no row with ``training`` and ``more_to_fit``.
+    """A network at least as deep as ResNet-50, which GATI's figures are for.
 
-    ``is_deep``: at least as deep as ResNet-50, which GATI's figures are for.
+    ``evaluation`` shares no row with ``training`` and ``more_to_fit``.
     """
 
     name: str
@@ -41,33 +49,93 @@ class Case:
     more_to_fit: Samples | None
     folder: Path
     variants: tuple[str, ...]
-    is_deep: bool
 
 
-def digits_case(folder: Path, quick: bool) -> Case:
-    """A network of 16 convolutions on scikit-learn's digits, trained here in seconds."""
-    recipe = DigitsRecipe(channels=(48,) * 16, pooled=11, epochs=3 if quick else 6, seed=1)
-    file = folder / "digits16.onnx"
-    onnx.save(train_digits("digits16", recipe).model, file)
+def digits_case(quick: bool) -> Case:
+    """A ResNet-50 of a quarter of the original's size on scikit-learn's digits at 32x32 pixels.
+
+    Trained here, a minute or two, and kept in the cache directory.
+    """
     split = digits_split()
-    images = np.concatenate([split.train_images, split.test_images])
+    images = _enlarged(np.concatenate([split.train_images, split.test_images]) / np.float32(16))
     labels = np.concatenate([split.train_labels, split.test_labels])
+    recipe = BottleneckRecipe(width=32, epochs=8, batch_rows=64)
+    trained = len(split.train_labels)
+    model = kept_network("resnet50-digits", recipe, images[:trained], labels[:trained])
     order = np.random.default_rng(0).permutation(len(images))
-    everything = Samples({"image": images[order]}, labels[order])
-    kept = 300
+    return _case("resnet50 on digits", model, images[order], labels[order], 400, quick)
+
+
+def fashion_case(folder: Path, quick: bool) -> Case | None:
+    """The same network on Fashion-MNIST, caches trained on its test images; None without them.
+
+    ``folder`` as Debian's package dataset-fashion-mnist has it.
+    """
+    parts = {part: _read_idx(folder, part) for part in ("train", "t10k")}
+    if any(part is None for part in parts.values()):
+        return None
+    images, labels = parts["train"] or _NO_IMAGES
+    recipe = BottleneckRecipe(width=32, epochs=3, batch_rows=64, learning_rate=0.05, mirrored=True)
+    model = kept_network("resnet50-fashion", recipe, images[:FITTED], labels[:FITTED])
+    images, labels = parts["t10k"] or _NO_IMAGES
+    return _case("resnet50 on Fashion-MNIST", model, images, labels, 1000, quick)
+
+
+FITTED = 20000
+"""Images of Fashion-MNIST that its network is trained on: some minutes."""
+
+_NO_IMAGES = (np.empty(0, np.float32), np.empty(0, np.int64))
+
+
+def _case(
+    name: str, model: Path, images: np.ndarray, labels: np.ndarray, kept: int, quick: bool
+) -> Case:
+    """``kept`` rows evaluate, the rest trains the caches."""
+    samples = Samples({"image": images}, labels)
     return Case(
-        "digits16",
-        file,
-        everything.take(slice(kept, None)),
-        everything.take(slice(0, kept)),
+        name,
+        model,
+        samples.take(slice(kept, 3000 if quick else None)),
+        samples.take(slice(0, kept)),
         None,
-        folder / "digits16",
-        CHEAP_VARIANTS,
-        is_deep=False,
+        model.parent / f"caches{'-quick' if quick else ''}",
+        QUICK_VARIANTS if quick else CHEAP_VARIANTS,
     )
 
 
-def cifar_case(folder: Path, quick: bool) -> Case | None:
+def kept_network(
+    name: str, recipe: BottleneckRecipe, images: np.ndarray, labels: np.ndarray
+) -> Path:
+    """The trained network's file, from the cache directory or made now."""
+    digest = hashlib.sha256(repr((name, recipe, images.shape)).encode()).hexdigest()[:16]
+    file = _cache_folder() / f"{name}-{digest}" / "model.onnx"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_suffix(".unfinished")
+        onnx.save(train_bottleneck(name, recipe, images, labels), unfinished)
+        unfinished.replace(file)
+    return file
+
+
+def _enlarged(images: np.ndarray) -> np.ndarray:
+    """Each pixel four times as wide and high."""
+    return np.ascontiguousarray(images.repeat(4, 2).repeat(4, 3), np.float32)
+
+
+def _read_idx(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Images float32 [count, 1, 28, 28] of 0..1 and labels int64; None where a file is missing."""
+    images, labels = (
+        folder / f"{part}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")
+    )
+    if not (images.exists() and labels.exists()):
+        return None
+    pixels = np.frombuffer(gzip.decompress(images.read_bytes()), np.uint8, offset=16)
+    classes = np.frombuffer(gzip.decompress(labels.read_bytes()), np.uint8, offset=8)
+    scaled = pixels.reshape(-1, 1, 28, 28).astype(np.float32) / np.float32(255)
+    return scaled, classes.astype(np.int64)
+
+
+def cifar_case(quick: bool) -> Case | None:
     """ResNet-56; None where the data is not there."""
     archive, model = SHARED / "cifar10_jpeg.tar.gz", SHARED / "resnet56.onnx"
     if not archive.exists() or not model.exists():
@@ -83,10 +151,14 @@ def cifar_case(folder: Path, quick: bool) -> Case | None:
         test.take(slice(kept, None)),
         test.take(slice(0, kept)),
         parts["train"],
-        folder / "resnet56",
+        _cache_folder() / f"resnet56-caches{'-quick' if quick else ''}",
         CHEAP_VARIANTS,
-        is_deep=True,
     )
+
+
+def _cache_folder() -> Path:
+    root = Path(os.environ.get("BRISK_CACHE_DIR") or Path.home() / ".cache" / "brisk")
+    return root / "bench-exits"
 
 
 def _read_images(archive: Path, each: dict[str, int]) -> dict[str, Samples]:

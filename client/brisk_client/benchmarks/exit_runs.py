@@ -1,4 +1,4 @@
-"""The same inputs through a bare model and through one with caches, in turns."""
+"""The same inputs through a bare model and through ones with caches, in turns."""
 
 from __future__ import annotations
 
@@ -15,12 +15,22 @@ from brisk.execution.joining import executor_absence
 from brisk.exits.cascade import Cascade
 from brisk.exits.collecting import bind_rows
 from brisk.exits.samples import Samples
-from brisk.exits.serving import ExitingFrame, LookUpLane, Places, find_places
+from brisk.exits.serving import ExitingFrame, LookUpLane, find_places
 from brisk.graph import read_program
 from brisk.solutions.base import Value
 
 WARM_UP = 10
-QUICK_BATCHES = 100
+QUICK_BATCHES = 150
+BARE = "bare"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Version:
+    """A cascade to measure: its first level, or that of ``accuracy``; ``synchronous`` look-ups."""
+
+    cascade: Cascade
+    synchronous: bool
+    accuracy: float | None = None
 
 
 @dataclass(slots=True)
@@ -30,6 +40,7 @@ class Side:
     times_s: list[float] = field(default_factory=list)
     agreeing: int = 0
     exited: int = 0
+    agreed_early: list[bool] = field(default_factory=list)
 
     @property
     def inputs(self) -> int:
@@ -50,84 +61,93 @@ class Side:
     def quantile_s(self, share: float) -> float:
         return float(np.quantile(self.times_s, share))
 
-
-def measure_sides(
-    model: Path, cascade: Cascade, samples: Samples, batch: int, quick: bool
-) -> dict[str, Side]:
-    """``bare``, ``caches`` as composed, and with look-ups the other way round, one thread."""
-    torch.set_num_threads(1)
-    program, cpu = read_program(model), torch.device("cpu")
-    whole, cut = load_program(program, cpu), load_program(program, cpu, cuts=cascade.cuts)
-    executor_absence()
-    places = find_places(cut, cascade)
-    assert places is not None, "the caches are of this model"
-    lane = LookUpLane()
-    lanes = {"caches": None if cascade.synchronous else lane}
-    other = "look-ups in a lane" if cascade.synchronous else "look-ups in the model's thread"
-    lanes[other] = lane if cascade.synchronous else None
-    sides = {name: Side() for name in ("bare", *lanes)}
-    starts = list(range(0, len(samples) - batch + 1, batch))
-    if quick:
-        starts = starts[:QUICK_BATCHES]
-    with torch.inference_mode():
-        for turn, start in enumerate([*starts[:WARM_UP], *starts]):
-            inputs = bind_rows(samples.take(slice(start, start + batch)), whole)
-            fresh = {name: Side() for name in sides}
-            truth = _run_bare(whole, cascade, inputs, fresh["bare"])
-            for name, chosen in lanes.items():
-                _run_early(cut, cascade, places, chosen, inputs, truth, fresh[name])
-            if turn >= WARM_UP:
-                for name, side in fresh.items():
-                    _add(sides[name], side)
-    lane.close()
-    return sides
+    def add(self, other: Side) -> None:
+        self.times_s += other.times_s
+        self.agreeing += other.agreeing
+        self.exited += other.exited
+        self.agreed_early += other.agreed_early
 
 
-def _run_bare(
-    whole: LoadedProgram, cascade: Cascade, inputs: Mapping[str, Value], side: Side
-) -> list[int]:
-    """The model's classes."""
-    started_s = time.perf_counter()
-    frame = Frame(whole, inputs)
-    while not frame.step():
-        pass
-    taken_s = time.perf_counter() - started_s
-    scores = frame.results()[cascade.scores.value]
-    assert isinstance(scores, torch.Tensor), "the class scores are an output"
-    classes: list[int] = scores.argmax(1).tolist()
-    side.times_s = [taken_s] * len(classes)
-    side.agreeing = len(classes)
-    return classes
+class Bench:
+    """A model loaded bare and, for each set of exits, cut at them; one thread of its own."""
+
+    def __init__(self, model: Path) -> None:
+        torch.set_num_threads(1)
+        self._program = read_program(model)
+        self._whole = load_program(self._program, torch.device("cpu"))
+        self._cut: dict[tuple[int, ...], LoadedProgram] = {}
+        self._lane = LookUpLane()
+        executor_absence()
+
+    def close(self) -> None:
+        self._lane.close()
+
+    def measure(
+        self, versions: Mapping[str, Version], samples: Samples, batch: int, quick: bool
+    ) -> dict[str, Side]:
+        """``bare`` and each version on the same inputs, the order changing with each input."""
+        starts = list(range(0, len(samples) - batch + 1, batch))
+        if quick:
+            starts = starts[:QUICK_BATCHES]
+        sides = {name: Side() for name in (BARE, *versions)}
+        names = list(sides)
+        with torch.inference_mode():
+            for turn, start in enumerate([*starts[:WARM_UP], *starts]):
+                inputs = bind_rows(samples.take(slice(start, start + batch)), self._whole)
+                truth = self._classes(inputs)
+                for place in range(len(names)):
+                    name = names[(place + turn) % len(names)]
+                    one = self._run(versions.get(name), inputs, truth)
+                    if turn >= WARM_UP:
+                        sides[name].add(one)
+        return sides
+
+    def _classes(self, inputs: Mapping[str, Value]) -> list[int]:
+        frame = Frame(self._whole, inputs)
+        while not frame.step():
+            pass
+        return _argmax(next(iter(frame.results().values())))
+
+    def _run(self, version: Version | None, inputs: Mapping[str, Value], truth: list[int]) -> Side:
+        if version is None:
+            started_s = time.perf_counter()
+            frame = Frame(self._whole, inputs)
+            while not frame.step():
+                pass
+            taken_s = time.perf_counter() - started_s
+            return Side([taken_s] * len(truth), len(truth))
+        return self._run_early(version, inputs, truth)
+
+    def _run_early(self, version: Version, inputs: Mapping[str, Value], truth: list[int]) -> Side:
+        cascade = version.cascade
+        if cascade.cuts not in self._cut:
+            cpu = torch.device("cpu")
+            self._cut[cascade.cuts] = load_program(self._program, cpu, cuts=cascade.cuts)
+        cut = self._cut[cascade.cuts]
+        places, level = find_places(cut, cascade), cascade.level(version.accuracy)
+        assert places is not None, "the caches are of this model"
+        assert level is not None, "the caches keep this accuracy"
+        lane = None if version.synchronous else self._lane
+        side = Side([0.0] * len(truth))
+        started_s = time.perf_counter()
+        frame = ExitingFrame(cut, cascade, places, level, lane, inputs)
+        finished = False
+        while not finished:
+            finished = frame.step()
+            answers = frame.take_answers()
+            now_s = time.perf_counter() - started_s
+            for answer in answers:
+                found = _argmax(next(iter(answer.values.values())))
+                for row, one in zip(answer.rows, found, strict=True):
+                    side.times_s[row] = now_s
+                    side.agreeing += one == truth[row]
+                    if answer.exit_index is not None:
+                        side.exited += 1
+                        side.agreed_early.append(one == truth[row])
+        return side
 
 
-def _run_early(
-    cut: LoadedProgram,
-    cascade: Cascade,
-    places: Places,
-    lane: LookUpLane | None,
-    inputs: Mapping[str, Value],
-    truth: list[int],
-    side: Side,
-) -> None:
-    times_s = [0.0] * len(truth)
-    started_s = time.perf_counter()
-    frame = ExitingFrame(cut, cascade, places, cascade.levels[0], lane, inputs)
-    finished = False
-    while not finished:
-        finished = frame.step()
-        answers = frame.take_answers()
-        now_s = time.perf_counter() - started_s
-        for answer in answers:
-            scores = answer.values[cascade.scores.value]
-            assert isinstance(scores, torch.Tensor), "the class scores are an output"
-            for row, found in zip(answer.rows, scores.argmax(1).tolist(), strict=True):
-                times_s[row] = now_s
-                side.agreeing += found == truth[row]
-                side.exited += answer.exit_index is not None
-    side.times_s = times_s
-
-
-def _add(whole: Side, part: Side) -> None:
-    whole.times_s += part.times_s
-    whole.agreeing += part.agreeing
-    whole.exited += part.exited
+def _argmax(scores: Value) -> list[int]:
+    assert isinstance(scores, torch.Tensor), "the first output is the class scores"
+    found: list[int] = scores.argmax(1).tolist()
+    return found

@@ -1,0 +1,35 @@
+"""Plots of early exits: the distribution of latencies, and agreement against latency."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from brisk_client.benchmarks.exit_runs import Side
+
+
+def plot_sides(label: str, sides: Mapping[str, Side], folder: Path) -> Path:
+    """One file: left the CDF of latencies (GATI, Fig. 6a), right agreement against the mean."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for name, side in sides.items():
+        times_ms = np.sort(side.times_s) * 1e3
+        left.plot(times_ms, np.arange(1, len(times_ms) + 1) / len(times_ms), label=name)
+        right.scatter(side.mean_s * 1e3, side.agreement * 100, label=name)
+    left.set_xlabel("latency, ms")
+    left.set_ylabel("share of inputs")
+    left.legend()
+    right.set_xlabel("mean latency, ms")
+    right.set_ylabel("agreement with the bare model, %")
+    figure.suptitle(label)
+    file = folder / f"exits-{label.replace(' ', '-').replace(',', '')}.png"
+    figure.savefig(file, dpi=120)
+    pyplot.close(figure)
+    return file
