@@ -22,6 +22,7 @@ PAUSE_S = 0.001
 """Between two calls. A call keeps the interpreter's lock for its round trip, some 0.1 ms; without
 a pause a request could wait for the lock for as long as the interpreter's switch interval."""
 
+CLOSE_TIMEOUT_S = 5.0
 OWN_NEWS = 0
 
 
@@ -57,6 +58,7 @@ class Publisher:
         self._interval_s = interval_s
         self._told: deque[StatisticsTold] = deque()
         self._series = SeriesTable()
+        self._lock = threading.Lock()  # of the series, and of the decision to publish no more
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -73,11 +75,12 @@ class Publisher:
         self._told.append(told)
 
     def close(self) -> None:
-        """Publish no more, and give the series back."""
+        """Publish no more, and give the series back; also while a worker does not read."""
         self._closing.set()
+        with self._lock:
+            self._series.withdraw()
         if self._thread is not None:
-            self._thread.join()
-        self._series.withdraw()
+            self._thread.join(timeout=CLOSE_TIMEOUT_S)
 
     def _run(self, ask: Callable[[], None]) -> None:
         try:
@@ -91,16 +94,19 @@ class Publisher:
 
     def _publish_told(self, told: StatisticsTold) -> None:
         if not told.is_chosen:
-            self._series.withdraw_gauges(told.worker)
+            with self._lock:
+                self._series.withdraw_gauges(told.worker)
         self._publish(filter(None, map(_known, told.samples)))
 
     def _publish(self, samples: Iterable[Sample]) -> None:
         """Ends early where the stub is closing: whatever is told is withdrawn then."""
         for sample in samples:
             for series in published(sample):
-                if self._closing.wait(PAUSE_S):
-                    return
-                self._series.publish(series)
+                self._closing.wait(PAUSE_S)
+                with self._lock:
+                    if self._closing.is_set():
+                        return
+                    self._series.publish(series)
 
 
 def _known(record: SampleRecord) -> Sample | None:
