@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import running_server
 from entries import write_entry
+from running import running_server
 from scraping import Series, value, wait_for
 from tritonclient import http
 from tritonclient.utils import InferenceServerException

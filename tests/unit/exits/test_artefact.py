@@ -7,14 +7,15 @@ import os
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
-from brisk.exits.artefact import read_cascade, write_cascade
+from brisk.exits.artefact import digest_of, read_cascade, write_cascade
 from brisk.exits.building import empty_look_up
 from brisk.exits.cascade import Cascade
 from brisk.exits.container import DamagedFileError, read_container, write_container
-from unit.exits.cascades import served
+from unit.exits.cascades import network, served
 
 
 def cascade() -> Cascade:
@@ -56,6 +57,22 @@ def test_what_is_read_looks_up_as_what_was_written(tmp_path: Path) -> None:
 def test_caches_of_another_model_are_refused(file: Path) -> None:
     with pytest.raises(DamagedFileError, match=r"trained for another model.*train again"):
         read_cascade(file, "another")
+
+
+def test_the_digest_is_of_external_data_too(tmp_path: Path) -> None:
+    model, weights = tmp_path / "model.onnx", tmp_path / "weights.bin"
+    onnx.save(network(), model)
+    inside = digest_of(model)
+    (tmp_path / "readme.txt").write_text("something else")
+    assert digest_of(model) == inside
+    onnx.save(
+        network(), model, save_as_external_data=True, location=weights.name, size_threshold=0
+    )
+    before = digest_of(model)
+    changed = bytearray(weights.read_bytes())
+    changed[0] ^= 1
+    weights.write_bytes(changed)
+    assert digest_of(model) != before
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])

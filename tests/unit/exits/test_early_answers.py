@@ -226,9 +226,11 @@ def test_a_look_up_that_fails_leaves_its_rows_to_the_model() -> None:
 
     for exit_ in model.cascade.exits:
         exit_.network.inner = Broken()
-    results = finish(start(model, inputs, None))
+    frame = start(model, inputs, None)
+    results = finish(frame)
     expected = run_serially(model.whole, {"image": inputs})["scores"]
     torch.testing.assert_close(results["scores"], expected, rtol=1e-3, atol=1e-4)
+    assert str(frame.error) == "out of order"
 
 
 def test_a_busy_lane_turns_further_look_ups_away() -> None:

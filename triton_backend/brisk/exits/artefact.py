@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from brisk.errors import BriskError
+from brisk.artefacts.identity import model_files
+from brisk.errors import BriskError, InvalidModelError
 from brisk.exits.building import empty_look_up, load_weights, weights_of
 from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
@@ -32,12 +33,26 @@ def caches_file(model_file: Path) -> Path:
 
 
 def digest_of(model_file: Path) -> str:
-    """SHA-256 of the model file, hexadecimal."""
+    """SHA-256 of the model file and the files of its external data, hexadecimal."""
     digest = hashlib.sha256()
-    with model_file.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+    for path in (model_file, *_external_data(model_file)):
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
     return digest.hexdigest()
+
+
+def _external_data(model_file: Path) -> list[Path]:
+    """Looked for only where other files lie beside: parsing holds the interpreter's lock."""
+    folder = model_file.resolve().parent
+    beside = [file for file in folder.iterdir() if file.is_file() and file.stem != model_file.stem]
+    if not beside:
+        return []
+    try:
+        names = model_files(model_file)[1:]
+    except InvalidModelError:
+        return []  # whoever loads it will say so
+    return [folder / name for name in names]
 
 
 def write_cascade(path: Path, cascade: Cascade) -> None:

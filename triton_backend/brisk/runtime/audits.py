@@ -92,6 +92,9 @@ class Audits:
             name = frame.exit_name(answer.exit_index)
             telemetry.count(metrics.EARLY_ANSWERS, (*labels, name), len(answer.rows))
         served = session.caches.note(frame.cascade, sum(run.rows), early)
+        if served is not None and frame.error is not None and not served.tally.has_failed:
+            served.tally.has_failed = True
+            tell(f"model '{model.name}': a look-up of its caches failed: {frame.error!r:.200}")
         inputs = run.audited_inputs
         if served is not None and early and inputs is not None:
             now_ns = self._clock_ns()

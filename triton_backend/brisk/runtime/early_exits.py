@@ -35,6 +35,8 @@ class Tally:
 
     rows: int = 0
     answered: Counter[int] = field(default_factory=Counter)
+    has_failed: bool = False
+    """Whether a look-up has raised something, which is told once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -69,6 +69,8 @@ class ExitingFrame:
         self._far: set[int] = set()
         self._answers: list[Answer] = []
         self._given = 0
+        self.error: Exception | None = None
+        """What a look-up has raised: its rows were left to the model."""
 
     @property
     def layers_done(self) -> int:
@@ -182,6 +184,7 @@ class ExitingFrame:
         """Answer the rows of the look-ups that are done, let them leave; True: none is left."""
         while self._tickets and (outcome := self._tickets[0].outcome) is not None:
             ticket = self._tickets.pop(0)
+            self.error = self.error or outcome.error
             if outcome.hits:
                 self._answer_hits(ticket, outcome)
             self._far.update(ticket.rows[place] for place in outcome.far)
