@@ -15,7 +15,7 @@ from brisk_client.benchmarks.exit_runs import BARE, Bench, Side, Version
 PERIODS = 3
 ALPHAS = (1.5, 3.0)
 SAMPLED = 0.2
-LEARNED_FROM, MEASURED = 2500, 150
+LEARNED_FROM, MEASURED = 5000, 100
 """Requests of a period: before caches are trained again, and measured after that."""
 
 LEAST_BRIGHT = 0.55
