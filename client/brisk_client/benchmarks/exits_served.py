@@ -21,17 +21,22 @@ from typing import Any
 import numpy as np
 
 from brisk.cli.observing import Observer
-from brisk.errors import InvalidConfigurationError
-from brisk.exits.artefact import caches_file, digest_of, read_cascade
+from brisk.errors import InvalidConfigurationError, InvalidModelError
+from brisk.exits.artefact import caches_file, digest_of, read_cascade, write_cascade
+from brisk.exits.cascade import Cascade
+from brisk.exits.container import DamagedFileError
+from brisk.exits.exploration import ExplorationSettings, explore
 from brisk.exits.reading import read_samples
 from brisk.graph import read_program
 from brisk.wire.place import RuntimePlace
 from brisk.wire.role import Role
+from brisk_client.benchmarks.exit_data import digits_case
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.served_server import benchmark_server
 from brisk_client.inference import InferenceClient, Parameters, Transport
 from brisk_client.report import Check, Report, show, write_json
 
+ACCURACY = 0.97
 BATCHES = (1, 2, 8)
 WARM_UP = 20
 TAIL = 1.02
@@ -53,19 +58,26 @@ class Side:
     rows: int = 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """A model with its caches, and inputs that did not train them."""
+
+    model: Path
+    cascade: Cascade
+    inputs: Mapping[str, np.ndarray]
+
+
 def run(quick: bool = False, model: Path | None = None, data: Path | None = None) -> Report:
     """``model``: an ONNX file with caches beside it; ``data``: inputs that did not train them.
 
-    Raises InvalidConfigurationError where one is not given.
+    Without them: the ResNet-50 on digits of `brisk bench exits`, with caches trained now. Raises
+    InvalidConfigurationError where only one is given, InvalidModelError where caches do not fit.
     """
-    if model is None or data is None:
-        raise InvalidConfigurationError(
-            "name --model, an ONNX file with caches beside it, and --data, inputs in a .npz file "
-            "that did not train them"
-        )
-    cascade = read_cascade(caches_file(model), digest_of(model))
+    if (model is None) != (data is None):
+        raise InvalidConfigurationError("--model and --data go together: name both or none")
+    subject = _digits(quick) if model is None or data is None else _named(model, data)
+    cascade, samples = subject.cascade, subject.inputs
     promise = cascade.levels[0].accuracy
-    samples = read_samples(data, read_program(model)).inputs
     report = Report(
         name="exits_served",
         machine=describe_machine(),
@@ -77,7 +89,7 @@ def run(quick: bool = False, model: Path | None = None, data: Path | None = None
     with tempfile.TemporaryDirectory(prefix="brisk-bench-") as folder:
         repository = Path(folder)
         for name in ("bare", "cached"):
-            _write_entry(repository / name, model, with_caches=name == "cached")
+            _write_entry(repository / name, subject, with_caches=name == "cached")
         environment = {"BRISK_ARTEFACTS": "off", "BRISK_SAMPLED_SHARE": "0"}
         with (
             benchmark_server(repository, environment) as server,
@@ -110,13 +122,33 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if report.ok else 1
 
 
-def _write_entry(entry: Path, model: Path, *, with_caches: bool) -> None:
+def _named(model: Path, data: Path) -> Subject:
+    try:
+        cascade = read_cascade(caches_file(model), digest_of(model))
+    except DamagedFileError as error:
+        raise InvalidModelError(f"caches of '{model}': {error}") from error
+    return Subject(model, cascade, read_samples(data, read_program(model)).inputs)
+
+
+def _digits(quick: bool) -> Subject:
+    case = digits_case(quick)
+    case.folder.mkdir(parents=True, exist_ok=True)
+    settings = ExplorationSettings(
+        accuracy=ACCURACY, points=4 if quick else 6, variants=case.variants
+    )
+    found = explore(case.model, case.training, case.folder, settings, case.more_to_fit)
+    if found.cascade is None:
+        raise InvalidModelError(f"the network of the digits got no caches: {found.reason}")
+    return Subject(case.model, found.cascade, case.evaluation.inputs)
+
+
+def _write_entry(entry: Path, subject: Subject, *, with_caches: bool) -> None:
     """Its configuration is completed by the backend, but for batching."""
     version = entry / "1"
     version.mkdir(parents=True)
-    shutil.copy(model, version / "model.onnx")
+    shutil.copy(subject.model, version / "model.onnx")
     if with_caches:
-        shutil.copy(caches_file(model), caches_file(version / "model.onnx"))
+        write_cascade(caches_file(version / "model.onnx"), subject.cascade)
     (entry / "config.pbtxt").write_text(f'backend: "brisk" max_batch_size: {max(BATCHES)}\n')
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from brisk.errors import InvalidConfigurationError
@@ -40,5 +42,5 @@ def test_checks_fail_where_a_figure_is_not_what_was_promised(
 
 
 def test_it_says_what_it_needs() -> None:
-    with pytest.raises(InvalidConfigurationError, match="name --model"):
-        run()
+    with pytest.raises(InvalidConfigurationError, match="--model and --data go together"):
+        run(model=Path("model.onnx"))
