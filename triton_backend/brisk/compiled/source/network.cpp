@@ -116,7 +116,7 @@ class Network {
     inputs_ = inputs;
     outputs_ = outputs;
     const std::lock_guard<std::mutex> held(turn());
-    team().begin(threads);
+    team().begin(threads, Team::SPIN_NS);
     for (Prepared& prepared : prepared_) run_step(prepared, threads);
     team().end();
   }
@@ -254,7 +254,7 @@ int brisk_layer_run(const brisk::Layer* layer, int threads, int images, int heig
   const brisk::Call call{images, height, width, out_height, out_width, 0, source, second, target};
   const std::lock_guard<std::mutex> held(brisk::turn());
   brisk::Team& team = brisk::team();
-  team.begin(threads);
+  team.begin(threads, brisk::Team::LINGER_NS);
   try {
     if (layer->unit == 2) {
       brisk::Winograd<2>(*layer, call).run(team, threads);

@@ -1,6 +1,6 @@
 // The calling thread and its helpers share the chunks of one step after the other.
 //
-// Helpers sleep between runs. Within a run they spin between steps, for SPIN_NS at most. A chunk
+// Helpers sleep between runs. Within a run they spin between steps, for a given time at most. A chunk
 // is claimed by a compare-and-swap on (serial, count, next chunk): nobody can claim a chunk of a
 // step that is over, and the caller never waits for a helper that has not begun, only for chunks
 // that are being computed. While a claim can succeed the caller is inside `share`, so what the
@@ -20,7 +20,8 @@ namespace brisk {
 
 class Team {
  public:
-  static constexpr int64_t SPIN_NS = 25'000;
+  static constexpr int64_t SPIN_NS = 50'000;    // between the steps of a network
+  static constexpr int64_t LINGER_NS = 25'000;  // behind a layer, for the next one
   static constexpr int SPINS = 1000;  // of the caller, before it lets other processes run
   static constexpr int MOST_CHUNKS = 0xffff;
 
@@ -31,8 +32,10 @@ class Team {
     for (; made_ < helpers; ++made_) std::thread(&Team::help, this, made_ + 1).detach();
   }
 
-  // Wakes the helpers for a run on `threads` threads; `end` lets them sleep again.
-  void begin(int threads) {
+  // Wakes the helpers for a run on `threads` threads; `end` lets them sleep again. They do so by
+  // themselves after `spin_ns` without work.
+  void begin(int threads, int64_t spin_ns) {
+    spin_ns_.store(spin_ns, std::memory_order_relaxed);
     wanted_.store(threads - 1, std::memory_order_relaxed);
     if (threads < 2) return;
     awake_.store(awake_.load(std::memory_order_relaxed) | 1, std::memory_order_seq_cst);
@@ -86,7 +89,7 @@ class Team {
         sleep(turn);
         continue;
       }
-      const int64_t until = now_ns() + SPIN_NS;
+      const int64_t until = now_ns() + spin_ns_.load(std::memory_order_relaxed);
       while (awake_.load(std::memory_order_acquire) == turn) {
         const uint64_t serial = state_.load(std::memory_order_acquire) >> 32;
         if (serial != last) {
@@ -103,7 +106,7 @@ class Team {
     }
   }
 
-  // Whoever sleeps, be it that the run has just begun or that a step took longer than SPIN_NS.
+  // Whoever sleeps, be it that the run has just begun or that a step took longer than they spin.
   void wake() {
     if (sleeping_.load(std::memory_order_seq_cst)) {
       syscall(SYS_futex, &awake_, FUTEX_WAKE_PRIVATE, made_, nullptr, nullptr, 0);
@@ -132,6 +135,7 @@ class Team {
   int made_ = 0;
   Work work_ = nullptr;
   void* context_ = nullptr;
+  std::atomic<int64_t> spin_ns_{SPIN_NS};
   std::atomic<int> wanted_{0}, sleeping_{0}, done_{0};
   alignas(64) std::atomic<uint64_t> state_{0};
   alignas(64) std::atomic<uint32_t> awake_{0};  // odd while a run is in progress
