@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brisk.runtime.batch import Request
+from brisk.runtime.batch import Request, profile_key
 from brisk.runtime.turns import Turns
 from brisk.scheduling.job import Job, JobClass
 from brisk.scheduling.policy import most_urgent_first
@@ -16,8 +16,14 @@ from brisk.scheduling.queue import ReadyQueue
 from brisk.wire.records import Infer, Region, TensorRecord
 
 
-def turns_with(rows: list[int], max_batch_size: int = 8) -> Turns:
-    """Requests of so many rows, waiting, for a model that batches."""
+def turns_with(
+    rows: list[int],
+    max_batch_size: int = 8,
+    job_class: JobClass = JobClass.NORMAL,
+    deadline_ns: int | None = None,
+    run_ns: int | None = None,
+) -> Turns:
+    """Requests of so many rows, waiting, for a model that batches; each takes ``run_ns`` alone."""
     binding: Any = SimpleNamespace(
         key="m",
         session=object(),
@@ -25,14 +31,18 @@ def turns_with(rows: list[int], max_batch_size: int = 8) -> Turns:
     )
     peer: Any = SimpleNamespace(number=1)
     queue: ReadyQueue[Request] = ReadyQueue(most_urgent_first)
+    profiles = ProfileTable()
     nowhere = Region(0, 0, 64)
     for number, count in enumerate(rows):
         tensors = (TensorRecord("x", "FP32", (count, 3), nowhere),)
-        record = Infer(number, 1, tensors, ("y",), "normal", None, nowhere, False)
+        named = job_class.value
+        record = Infer(number, 1, tensors, ("y",), named, deadline_ns, nowhere, False)
         payload = Request(peer, record, binding, memoryview(bytearray(64)))
-        job = Job(number, "m", JobClass.NORMAL, number, None, payload)
+        job = Job(number, "m", job_class, number, deadline_ns, payload)
         queue.add(job, None, "m")
-    return Turns(queue, most_urgent_first, ProfileTable(), lambda: 0)
+        if run_ns is not None:
+            profiles.find(profile_key(payload)).learn_run(run_ns, beside=False)
+    return Turns(queue, most_urgent_first, profiles, lambda: 0)
 
 
 @pytest.mark.parametrize(
@@ -52,3 +62,20 @@ def test_joined_runs_have_a_power_of_two_of_rows(rows: list[int], taken: list[in
     while jobs := turns.take():
         found.append(sum(job.payload.record.inputs[0].shape[0] for job in jobs))
     assert found == taken
+
+
+@pytest.mark.parametrize(
+    ("deadline_ns", "run_ns", "joined"),
+    [
+        (None, 100, 1),  # nothing says that it may wait
+        (1000, None, 1),  # nothing says how long it would
+        (1000, 100, 4),
+        (350, 100, 3),  # four, one after the other, would end at 400
+        (150, 100, 1),
+    ],
+)
+def test_real_time_requests_are_joined_only_where_all_are_in_time_even_one_after_the_other(
+    deadline_ns: int | None, run_ns: int | None, joined: int
+) -> None:
+    turns = turns_with([1] * 4, 8, JobClass.REALTIME, deadline_ns, run_ns)
+    assert len(turns.take()) == joined

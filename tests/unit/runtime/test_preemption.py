@@ -13,9 +13,11 @@ import pytest
 
 from brisk.errors import UnavailableError
 from brisk.frontend.connection import Connection
+from brisk.wire import mark
 from brisk.wire.place import RuntimePlace
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
+    Answer,
     background_worker_of,
     describe,
     end_processes,
@@ -26,6 +28,7 @@ from unit.runtime.runtime_process import (
     slow_model,
     submit,
     supervisor_of,
+    wait_until,
 )
 
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
@@ -140,3 +143,34 @@ def test_a_real_time_request_that_must_be_late_is_refused_at_once(
     assert time.monotonic() - sent_s < 5.0
     late = submit(slow, SLOW_INPUT, "normal", time.monotonic_ns() + half_a_run_ns)[1].wait().error
     assert "time-out ran out" in str(late), "only real-time requests are refused beforehand"
+
+
+def submit_and_see_begin(connection: Connection) -> int:
+    """A request for the slow model, which runs when this returns."""
+    staged = connection.stage([("x", "FP32", SLOW_INPUT.shape, SLOW_INPUT.nbytes)])
+    connection.memory(staged.inputs[0].region)[:] = SLOW_INPUT.tobytes()
+    number = connection.submit(staged, ["y"], "normal", None, Answer())
+    wait_until(lambda: mark.has_begun(connection.memory(staged.mark)), "its beginning")
+    return number
+
+
+def test_a_full_queue_makes_room_for_real_time_work_and_says_when_to_try_again(
+    strict: RuntimePlace, models: tuple[Path, Path]
+) -> None:
+    """One runs, two wait, which is the bound: the next of their class is refused."""
+    with opened(strict, describe(models[0], max_queue_size=2)) as connection:
+        submit(connection, SLOW_INPUT)[1].output()
+        running = submit_and_see_begin(connection)
+        sent = [submit(connection, SLOW_INPUT) for _ in range(3)]
+        refused = sent[2][1].wait().error
+        assert isinstance(refused, UnavailableError)
+        assert "2 requests of model 'slow' wait already" in str(refused)
+        assert "retry in" in str(refused)
+        _, urgent = submit(connection, SLOW_INPUT, "realtime")
+        shed = sent[1][1].wait().error
+        assert isinstance(shed, UnavailableError)
+        assert "a more urgent request took its place in the queue; retry in" in str(shed)
+        urgent.output()
+        assert not sent[0][1].has_come, "the real-time request went before it"
+        for number in (running, sent[0][0]):
+            connection.cancel(number)
