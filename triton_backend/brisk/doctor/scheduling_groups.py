@@ -33,8 +33,8 @@ def look(deployment: Deployment) -> Iterator[Finding]:
         NAME,
         Verdict.ADVICE,
         f"the server is in {groups[0]}, the runtime in {groups[1]}",
-        "best-effort work competes with the server's processes as an equal: one "
-        "wake-up in a hundred took 1 to 2.4 ms, instead of 0.06 to 0.09",
+        "best-effort work competes with the server's processes as an equal: the "
+        "slowest wake-up in a hundred took over 1 ms in two of five runs, in one group in none",
         "let the server start its runtime: give it a BRISK_RUNTIME_DIR of its own, or wait until "
         "the present runtime has ended (BRISK_IDLE_EXIT_S after its last server)",
     )
