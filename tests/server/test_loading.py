@@ -23,6 +23,11 @@ from brisk_client.inference import InferenceClient, Transport
 
 pytestmark = pytest.mark.server
 
+SIGNATURE = (
+    'input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ] '
+    'output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]'
+)
+
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """Fails after half a minute."""
@@ -202,9 +207,7 @@ def test_both_versions_of_an_entry_answer(
     (directory / "2").mkdir()
     onnx.save(identity(TensorProto.FLOAT, ("batch", 4)), directory / "2" / "model.onnx")
     (directory / "config.pbtxt").write_text(
-        'backend: "brisk" version_policy { all {} } max_batch_size: 4 '
-        'input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ] '
-        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]'
+        f'backend: "brisk" version_policy {{ all {{}} }} max_batch_size: 4 {SIGNATURE}'
     )
     control.load_model("versions")
     x = np.ones((1, 4), np.float32)
@@ -227,8 +230,7 @@ def test_an_entry_of_the_onnxruntime_backend_is_served_unchanged(
 ) -> None:
     config = (
         'platform: "onnxruntime_onnx" max_batch_size: 8 '
-        'input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ] '
-        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ] '
+        f"{SIGNATURE} "
         'parameters { key: "intra_op_thread_count" value { string_value: "2" } } '
         "optimization { graph { level: 1 } }"
     )
@@ -241,11 +243,7 @@ def test_an_entry_of_the_onnxruntime_backend_is_served_unchanged(
 def test_the_response_cache_answers_the_second_time(
     repository: Path, control: http.InferenceServerClient, client: InferenceClient
 ) -> None:
-    config = (
-        'backend: "brisk" max_batch_size: 8 response_cache { enable: true } '
-        'input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ] '
-        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]'
-    )
+    config = f'backend: "brisk" max_batch_size: 8 response_cache {{ enable: true }} {SIGNATURE}'
     write_entry(repository, "cached", doubled(), config)
     control.load_model("cached")
     x = np.full((1, 4), 5, np.float32)

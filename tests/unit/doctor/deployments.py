@@ -1,0 +1,36 @@
+"""Deployments to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+
+from brisk.doctor.base import Deployment
+
+
+def deployment(folder: Path, **changes: Any) -> Deployment:
+    values: dict[str, Any] = {
+        "server": None,
+        "environment": {"HOME": str(folder)},
+        "command": (),
+        "repositories": (),
+        "device": "cpu",
+        "shared_memory": Path("/dev/shm"),
+        "cgroup": folder,
+    }
+    return Deployment(**{**values, **changes})
+
+
+def write_model(repository: Path, operator: str, domain: str = "") -> None:
+    directory = repository / operator.lower() / "1"
+    directory.mkdir(parents=True)
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4]) for name in "xy"]
+    node = helper.make_node(operator, ["x"], ["y"], domain=domain)
+    graph = helper.make_graph([node], "g", value[:1], value[1:])
+    opsets = [helper.make_opsetid("", 18)]
+    onnx.save(
+        helper.make_model(graph, opset_imports=opsets, ir_version=9), directory / "model.onnx"
+    )
