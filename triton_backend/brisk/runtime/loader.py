@@ -25,6 +25,7 @@ from brisk.runtime.standing_back import standing_back
 from brisk.runtime.tracing import LOADS
 from brisk.runtime.upkeep import Upkeep
 from brisk.telemetry.spans import SPANS
+from brisk.wire.records import LoadModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class LoadCompletion:
 class _LoadTask:
     ticket: int
     path: Path
+    asker: LoadModel
     begin: Callable[[], None]
     stands_back: bool
 
@@ -77,16 +79,18 @@ class Loader:
         self,
         ticket: int,
         path: Path,
-        job_class: str,
+        asker: LoadModel,
         begin: Callable[[], None],
         stands_back: bool = False,
     ) -> int:
-        """Ask for a session for requests of ``job_class``; a number for ``hurry``.
+        """Ask for a session as urgently as ``asker`` needs it; a number for ``hurry``.
 
-        ``begin`` is called in the load lane just before it starts. ``stands_back``: load on what
-        processors others leave, its lanes too.
+        What the load comes to is counted under the asker's name. ``begin`` is called in the load
+        lane just before it starts. ``stands_back``: load on what processors others leave, its
+        lanes too.
         """
-        return self._tasks.put(_LoadTask(ticket, path, begin, stands_back), job_class)
+        task = _LoadTask(ticket, path, asker, begin, stands_back)
+        return self._tasks.put(task, asker.job_class)
 
     def hurry(self, number: int, job_class: str) -> None:
         """A request of ``job_class`` waits for this load."""
@@ -124,7 +128,8 @@ class Loader:
         self.tell(outcome)
         if isinstance(outcome.session, Session):
             told = functools.partial(self.tell, LoadCompletion(task.ticket))
-            self.upkeep.look_after(outcome.session, told)
+            labels = (task.asker.name, str(task.asker.version))
+            self.upkeep.look_after(outcome.session, labels, told)
 
     def _perform(self, task: _LoadTask) -> LoadOutcome:
         task.begin()

@@ -57,11 +57,7 @@ class SessionTable:
             raise InvalidModelError(f"model number {model.model} is taken on this connection")
         memory = peer.view.memory(mark.checked(model.mark))
         path = Path(model.path)
-        entry = (
-            self._open_pipeline(path, model)
-            if is_pipeline(path)
-            else self._open(path, model.job_class)
-        )
+        entry = self._open_pipeline(path, model) if is_pipeline(path) else self._open(path, model)
         binding = Binding(peer, model, entry.key, entry.session)
         if not entry.is_complete:
             entry.marks.append(memory)
@@ -142,15 +138,16 @@ class SessionTable:
             if entry.bindings:
                 yield SessionUse(key, entry.session is not None, tuple(entry.bindings))
 
-    def _open(self, path: Path, job_class: str) -> SessionEntry:
+    def _open(self, path: Path, asker: LoadModel) -> SessionEntry:
         """The entry of a model file, whose load starts, as urgently as asked, unless it has."""
+        job_class = asker.job_class
         key = identity_of(str(path))
         entry = self._entries.get(key)
         if entry is None or entry.error is not None:
             entry = self._entries[key] = SessionEntry(key)
             stands_back = job_class != JobClass.REALTIME.value and self._serves_realtime()
             ticket = self._expect(entry)
-            entry.load = self._loader.load(ticket, path, job_class, entry.begin, stands_back)
+            entry.load = self._loader.load(ticket, path, asker, entry.begin, stands_back)
         else:
             self._loader.hurry(entry.load, job_class)
         return entry
@@ -167,7 +164,7 @@ class SessionTable:
         if entry is None:
             entry = self._entries[key] = SessionEntry(key)
             for file in files:
-                part = entry.parts[file] = self._open(file, model.job_class)
+                part = entry.parts[file] = self._open(file, model)
                 part.pipelines.append(entry)
                 if part.has_begun and not part.is_complete:
                     entry.begin()

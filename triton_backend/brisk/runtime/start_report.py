@@ -11,20 +11,22 @@ from brisk.telemetry import count, metrics
 from brisk.telemetry.spans import SPANS
 
 
-def report_start(session: Session) -> None:
-    """Once for each session. ``EventKind.RUN`` is left out: that time is the requests'."""
+def report_start(session: Session, labels: tuple[str, str]) -> None:
+    """Once for each session, under the model and version of ``labels``.
+
+    ``EventKind.RUN`` is left out: that time is the requests'.
+    """
     starting = session.starting
     origin = _origin(starting)
-    count(metrics.STARTS, (origin,))
+    count(metrics.STARTS, (*labels, origin))
     timeline = starting.recorder.timeline(time.perf_counter_ns())
     for kind in EventKind:
         if kind is not EventKind.RUN and (total_ns := timeline.total_ns(kind)):
-            count(metrics.START_SECONDS, (origin, kind.value), total_ns)
+            count(metrics.START_SECONDS, (*labels, origin, kind.value), total_ns)
     made = [event for event in timeline.events if event.kind is EventKind.CREATE]
     for where, stolen in (("lane", False), ("stolen", True)):
-        count(
-            metrics.LOADED_LAYERS, (origin, where), sum(event.stolen is stolen for event in made)
-        )
+        number = sum(event.stolen is stolen for event in made)
+        count(metrics.LOADED_LAYERS, (*labels, origin, where), number)
     # CLOCK_MONOTONIC is what both of Python's clocks read.
     for event in timeline.events:
         name = event.kind.value if event.layer is None else f"{event.kind.value} {event.layer}"

@@ -36,6 +36,7 @@ _LANES_LOOK_S = 1.0
 @dataclass(frozen=True, slots=True)
 class _Care:
     session: Session
+    labels: tuple[str, str]
     loaded: Callable[[], None]
 
 
@@ -53,28 +54,33 @@ class Upkeep:
         self._tasks: queue.SimpleQueue[_Care] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="brisk-upkeep", daemon=True).start()
 
-    def look_after(self, session: Session, loaded: Callable[[], None]) -> None:
-        """``loaded`` is called when the last layer is loaded, unless the session closes before."""
-        self._tasks.put(_Care(session, loaded))
+    def look_after(
+        self, session: Session, labels: tuple[str, str], loaded: Callable[[], None]
+    ) -> None:
+        """``loaded`` is called when the last layer is loaded, unless the session closes before.
+
+        ``labels``: model and version that its start is counted under.
+        """
+        self._tasks.put(_Care(session, labels, loaded))
 
     def _run(self) -> None:
         with torch.inference_mode():
             while True:
                 care = self._tasks.get()
                 try:
-                    self._look_after(care.session, care.loaded)
+                    self._look_after(care)
                 except Exception as error:  # noqa: BLE001  # other sessions need this thread
                     say(f"{care.session.path}: {type(error).__name__}: {error}")
                 del care  # a session that nobody needs any more must not live on here
 
-    def _look_after(self, session: Session, loaded: Callable[[], None]) -> None:
-        starting = session.starting
+    def _look_after(self, care: _Care) -> None:
+        session, starting = care.session, care.session.starting
         table = starting.table
         while not table.wait(_LANES_LOOK_S):
             if table.is_closed:
                 return
-        loaded()
-        report_start(session)
+        care.loaded()
+        report_start(session, care.labels)
         make_private()
         caches = self._caches.open(session)
         cuts = () if caches is None else caches.cascade.cuts

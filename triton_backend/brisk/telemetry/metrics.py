@@ -92,20 +92,20 @@ STARTS = Metric(
     "brisk_cold_starts_total",
     Kind.COUNTER,
     "Sessions whose layers are all loaded, from an artefact or from the model",
-    ("origin",),
+    ("model", "version", "origin"),
 )
 START_SECONDS = Metric(
     "brisk_cold_start_seconds_total",
     Kind.SECONDS,
     "Time in the stages of cold starts, over all lanes",
-    ("origin", "phase"),
+    ("model", "version", "origin", "phase"),
 )
 LOADED_LAYERS = Metric(
     "brisk_loaded_layers_total",
     Kind.COUNTER,
     "Solutions loaded in cold starts: made from the model or reused from an artefact, by the lane "
     "they belong to or stolen from it by another",
-    ("origin", "by"),
+    ("model", "version", "origin", "by"),
 )
 CACHED_ROWS = Metric(
     "brisk_cached_rows_total",
