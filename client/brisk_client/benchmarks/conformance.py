@@ -6,14 +6,14 @@ import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from brisk.solutions.catalogue import default_catalogue
+from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.onnx_cases import Outcome, collect_cases, run_case
-from brisk_client.report import Check, Report
+from brisk_client.report import Check, Report, plot_bars
 
 EXPECTED_SHARE = 0.97
 """Of all cases, excluded ones counted as failed."""
@@ -63,6 +63,15 @@ def run(quick: bool) -> Report:
     return summarise(outcomes)
 
 
+def main(arguments: Sequence[str]) -> int:
+    """The command line; the exit status is 0 where every check holds."""
+    chosen = benchmark_parser("conformance", __doc__, "a tenth of the cases").parse_args(arguments)
+    report = run(chosen.quick)
+    return deliver(
+        report, chosen, lambda folder: plot_bars(report, folder, "cases", "kind", "group")
+    )
+
+
 def summarise(outcomes: Sequence[Outcome]) -> Report:
     """The report of ``outcomes``: one row for each group, checks, and every exclusion."""
     passed = [outcome for outcome in outcomes if outcome.passed]
@@ -71,13 +80,13 @@ def summarise(outcomes: Sequence[Outcome]) -> Report:
     unexpected = passing_exclusions(outcomes)
     by_reference = [outcome for outcome in passed if not outcome.is_tuned]
     share = len(passed) / max(len(outcomes), 1)
-    rows: list[dict[str, Any]] = [
-        {"group": "all cases", "cases": len(outcomes)},
-        {"group": "passed", "cases": len(passed)},
-        {"group": "passed on the reference solution alone", "cases": len(by_reference)},
-        {"group": "excluded", "cases": len(excluded)},
-        {"group": "failed", "cases": len(failed)},
-    ]
+    counts = {
+        "all cases": len(outcomes),
+        "passed": len(passed),
+        "passed on the reference solution alone": len(by_reference),
+        "excluded": len(excluded),
+        "failed": len(failed),
+    }
     checks = [
         Check("share passed", round(share, 4), f">= {EXPECTED_SHARE}", share >= EXPECTED_SHARE),
         Check("cases failed", len(failed), "0", not failed),
@@ -87,7 +96,10 @@ def summarise(outcomes: Sequence[Outcome]) -> Report:
         name="conformance",
         machine=describe_machine(),
         versions=installed_versions("onnx", "torch", "numpy"),
-        rows=rows,
+        rows=[
+            {"kind": "node cases", "group": group, "cases": count}
+            for group, count in counts.items()
+        ],
         checks=checks,
         notes=[
             *(f"failed: {outcome.name}: {outcome.failure}" for outcome in failed),

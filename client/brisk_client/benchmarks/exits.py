@@ -10,7 +10,6 @@ latency that each expects.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from brisk.exits.cascade import Cascade
 from brisk.exits.exploration import Exploration, ExplorationSettings, explore
 from brisk.exits.exploration.settings import LookUps
 from brisk.graph import read_program
+from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.exit_data import (
     FASHION,
     Case,
@@ -42,7 +42,7 @@ from brisk_client.benchmarks.exit_promise import (
 from brisk_client.benchmarks.exit_runs import BARE, Bench, Side, Version
 from brisk_client.benchmarks.exit_streams import ALPHAS, mean_speed_up, run_streams
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
-from brisk_client.report import Check, Report, show, write_json
+from brisk_client.report import Check, Report
 
 ACCURACY = 0.97
 SPEED_UPS = {0.97: 1.95, 0.99: 1.41}
@@ -94,8 +94,7 @@ def run(
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
-    parser = argparse.ArgumentParser(prog="brisk bench exits", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="less data, fewer variants and runs")
+    parser = benchmark_parser("exits", __doc__, "less data, fewer variants and runs")
     parser.add_argument(
         "--cases",
         nargs="+",
@@ -109,14 +108,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--look-ups", choices=[way.value for way in LookUps], default=LookUps.AUTOMATIC.value
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
-    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write plots there")
     chosen = parser.parse_args(arguments)
     report = run(chosen.quick, chosen.cases, LookUps(chosen.look_ups), chosen.fashion, chosen.plot)
-    show(report)
-    if chosen.json:
-        write_json(report, chosen.json)
-    return 0 if report.ok else 1
+    return deliver(report, chosen, None)
 
 
 def _measure_case(

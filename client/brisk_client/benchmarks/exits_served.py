@@ -8,7 +8,6 @@ rows that the runtime says its exits have answered. The model that opts out of e
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import statistics
 import tempfile
@@ -30,11 +29,12 @@ from brisk.exits.reading import read_samples
 from brisk.graph import read_program
 from brisk.wire.place import RuntimePlace
 from brisk.wire.role import Role
+from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.exit_data import digits_case
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.served_server import benchmark_server
 from brisk_client.inference import InferenceClient, Parameters, Transport
-from brisk_client.report import Check, Report, show, write_json
+from brisk_client.report import Check, Report, plot_bars
 
 ACCURACY = 0.97
 BATCHES = (1, 2, 8)
@@ -109,17 +109,14 @@ def run(quick: bool = False, model: Path | None = None, data: Path | None = None
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
-    parser = argparse.ArgumentParser(prog="brisk bench exits_served", description=__doc__)
+    parser = benchmark_parser("exits_served", __doc__, "fewer inputs")
     parser.add_argument("--model", type=Path, metavar="FILE", help="with caches beside it")
     parser.add_argument("--data", type=Path, metavar="FILE", help="inputs, as .npz")
-    parser.add_argument("--quick", action="store_true", help="fewer inputs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
     chosen = parser.parse_args(arguments)
     report = run(chosen.quick, chosen.model, chosen.data)
-    show(report)
-    if chosen.json:
-        write_json(report, chosen.json)
-    return 0 if report.ok else 1
+    return deliver(
+        report, chosen, lambda folder: plot_bars(report, folder, "mean_ms", "batch", "side")
+    )
 
 
 def _named(model: Path, data: Path) -> Subject:

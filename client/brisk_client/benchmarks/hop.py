@@ -7,7 +7,6 @@ worker reports is taken off.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import threading
@@ -29,9 +28,10 @@ from brisk.frontend.pending import OutputReader, Reply
 from brisk.frontend.promptness import EYES_OPEN_NS
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import Result
+from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.surroundings import environment, wait_until_gone
-from brisk_client.report import Check, Report, plot_bars, show, write_json
+from brisk_client.report import Check, Report, plot_bars
 
 LIMIT_MS = 0.15
 """Median of the hop, requests back to back."""
@@ -137,19 +137,13 @@ def run(quick: bool = False, threads: int = 1) -> Report:
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where the check holds."""
-    parser = argparse.ArgumentParser(prog="brisk bench hop", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer requests")
+    parser = benchmark_parser("hop", __doc__, "fewer requests")
     parser.add_argument("--threads", type=int, default=1, help="threads of the runtime")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
-    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write bar charts there")
     chosen = parser.parse_args(arguments)
     report = run(chosen.quick, chosen.threads)
-    show(report)
-    if chosen.json:
-        write_json(report, chosen.json)
-    if chosen.plot:
-        plot_bars(report, chosen.plot, "p50_us", "requests", "part")
-    return 0 if report.ok else 1
+    return deliver(
+        report, chosen, lambda folder: plot_bars(report, folder, "p50_us", "requests", "part")
+    )
 
 
 def summarise_parts(requests: str, samples: Sequence[HopTimes]) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ the other. The windows alternate (alone, beside, alone, …), so that both see t
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.load_beside_loads import RepeatedLoads
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.model_inputs import make_inputs
@@ -25,7 +25,7 @@ from brisk_client.benchmarks.sampling import percentile, summarise
 from brisk_client.benchmarks.served_entries import write_brisk_entry
 from brisk_client.benchmarks.served_server import BenchmarkServer, benchmark_server
 from brisk_client.inference import InferenceClient, Transport
-from brisk_client.report import Check, Report, plot_bars, show, write_json
+from brisk_client.report import Check, Report, plot_bars
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 
@@ -87,19 +87,13 @@ def run(quick: bool = False, threads: int | None = None) -> Report:
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
-    parser = argparse.ArgumentParser(prog="brisk bench load_beside", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter windows")
+    parser = benchmark_parser("load_beside", __doc__, "fewer and shorter windows")
     parser.add_argument("--threads", type=int, default=None, help="threads of the runtime")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
-    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write a bar chart there")
     chosen = parser.parse_args(arguments)
     report = run(chosen.quick, chosen.threads)
-    show(report)
-    if chosen.json:
-        write_json(report, chosen.json)
-    if chosen.plot:
-        plot_bars(report, chosen.plot, "p99_ms", "model", "beside")
-    return 0 if report.ok else 1
+    return deliver(
+        report, chosen, lambda folder: plot_bars(report, folder, "p99_ms", "model", "beside")
+    )
 
 
 def add_results(report: Report, measured: Mapping[str, Windows]) -> None:

@@ -8,7 +8,6 @@ pipelines.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections import Counter
@@ -21,12 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.pipeline_networks import TrainedNetworks, trained_networks
 from brisk_client.benchmarks.pipeline_planners import PLANNERS, Bench, Served, load_bench
 from brisk_client.benchmarks.pipeline_scenes import make_scenes
 from brisk_client.benchmarks.sampling import summarise
-from brisk_client.report import Check, Report, show, write_json
+from brisk_client.report import Check, Report
 
 CROPS = 4
 """Pictures in a request: a frame's detected objects."""
@@ -92,18 +92,10 @@ def run(quick: bool = False) -> Report:
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
-    parser = argparse.ArgumentParser(prog="brisk bench pipeline", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer requests and policies")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
-    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="draw accuracy over latency")
+    parser = benchmark_parser("pipeline", __doc__, "fewer requests and policies")
     chosen = parser.parse_args(arguments)
     report = run(chosen.quick)
-    show(report)
-    if chosen.json:
-        write_json(report, chosen.json)
-    if chosen.plot:
-        _plot(report, chosen.plot)
-    return 0 if report.ok else 1
+    return deliver(report, chosen, lambda folder: _plot(report, folder))
 
 
 def _measure(

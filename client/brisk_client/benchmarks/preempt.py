@@ -8,11 +8,11 @@ without preemption, bit by bit).
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.disb import equality, pairs, preemption
 from brisk_client.disb.comparison import compare
@@ -20,7 +20,7 @@ from brisk_client.disb.figures import plot_figures
 from brisk_client.disb.networks import NETWORKS
 from brisk_client.disb.sides import DEFAULT_POLICY, POLICIES, RT_ONLY, TRITON
 from brisk_client.disb.workloads import REAL, WORKLOADS, read_real
-from brisk_client.report import Report, show, write_json
+from brisk_client.report import Report
 
 PARTS = ("workloads", "preemption", "layers", "pairs", "equality")
 
@@ -98,8 +98,7 @@ def run(
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
-    parser = argparse.ArgumentParser(prog="brisk bench preempt", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one short round")
+    parser = benchmark_parser("preempt", __doc__, "one short round")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this; any number")
     names = (*WORKLOADS, REAL)
     parser.add_argument("--workload", action="append", choices=names, help="any number")
@@ -110,8 +109,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--real", type=Path, metavar="FILE", help="DISB's REAL.json")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each run")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
-    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write the figures there")
     chosen = parser.parse_args(arguments)
     report = run(
         chosen.quick,
@@ -122,9 +119,4 @@ def main(arguments: Sequence[str]) -> int:
         chosen.rounds,
         chosen.seconds,
     )
-    show(report)
-    if chosen.json:
-        write_json(report, chosen.json)
-    if chosen.plot:
-        plot_figures(report, chosen.plot)
-    return 0 if report.ok else 1
+    return deliver(report, chosen, lambda folder: plot_figures(report, folder))

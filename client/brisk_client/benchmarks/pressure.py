@@ -6,12 +6,12 @@ pause. None may see an error or a wrong answer, and the server side must not gro
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.pressure_clients import ClientOutcome, PressureClients
 from brisk_client.benchmarks.pressure_sampling import (
@@ -22,7 +22,7 @@ from brisk_client.benchmarks.pressure_sampling import (
     since,
 )
 from brisk_client.benchmarks.served_server import benchmark_server
-from brisk_client.report import Check, Report, plot_bars, show, write_json
+from brisk_client.report import Check, Report, plot_bars
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 
@@ -74,21 +74,17 @@ def run(quick: bool = False, clients: int = 64, seconds: float = 60.0) -> Report
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
-    parser = argparse.ArgumentParser(prog="brisk bench pressure", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="twelve seconds")
+    parser = benchmark_parser("pressure", __doc__, "twelve seconds")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
-    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write bar charts there")
     chosen = parser.parse_args(arguments)
     report = run(chosen.quick, chosen.clients, chosen.seconds)
-    show(report)
-    if chosen.json:
-        write_json(report, chosen.json)
-    if chosen.plot:
-        plot_bars(report, chosen.plot, "p50_ms", "kind", "what")
-        plot_bars(report, chosen.plot, "last_mib", "kind", "what")
-    return 0 if report.ok else 1
+
+    def plot(folder: Path) -> None:
+        plot_bars(report, folder, "p50_ms", "kind", "what")
+        plot_bars(report, folder, "last_mib", "kind", "what")
+
+    return deliver(report, chosen, plot)
 
 
 def _add_latency(report: Report, outcome: ClientOutcome, seconds: float) -> None:

@@ -7,7 +7,6 @@ only one engine computes at a time. `brisk bench warm` runs this as its second p
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -17,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.model_inputs import make_inputs
 from brisk_client.benchmarks.sampling import median_ratio, summarise
 from brisk_client.benchmarks.served_entries import ServedEntry, write_entries
 from brisk_client.benchmarks.served_server import BenchmarkServer, benchmark_server
 from brisk_client.inference import InferenceClient, Transport
-from brisk_client.report import Check, Report, plot_bars, show, write_json
+from brisk_client.report import Check, Report, plot_bars
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 
@@ -67,21 +67,17 @@ def run(quick: bool = False, threads: int = 1, transport: Transport = Transport.
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
-    parser = argparse.ArgumentParser(prog="brisk bench served", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few and short rounds")
+    parser = benchmark_parser("served", __doc__, "few and short rounds")
     parser.add_argument("--threads", type=int, default=1, help="threads of every engine")
     parser.add_argument("--http", action="store_true", help="ask over HTTP, not gRPC")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
-    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write bar charts there")
     chosen = parser.parse_args(arguments)
     transport = Transport.HTTP if chosen.http else Transport.GRPC
     report = run(chosen.quick, chosen.threads, transport)
-    show(report)
-    if chosen.json:
-        write_json(report, chosen.json)
-    if chosen.plot:
-        plot_bars(report, chosen.plot, "median_ms", "model", "engine", "spread_ms")
-    return 0 if report.ok else 1
+    return deliver(
+        report,
+        chosen,
+        lambda folder: plot_bars(report, folder, "median_ms", "model", "engine", "spread_ms"),
+    )
 
 
 def measure(

@@ -7,18 +7,18 @@ one, is filled. No answer may be wrong, no request lost, nothing may leak.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.pressure_clients import PressureClients
 from brisk_client.benchmarks.pressure_sampling import MEMORIES, MemorySampler, growth, since
 from brisk_client.benchmarks.served_server import benchmark_server
 from brisk_client.benchmarks.soak_troubles import CHURNED, Troubles, small_disk
-from brisk_client.report import Check, Report, show, write_json
+from brisk_client.report import Check, Report, plot_bars
 from brisk_client.samples.expectations import EXPECTED
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
@@ -56,16 +56,13 @@ def run(quick: bool = False, seconds: float = 600.0) -> Report:
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
-    parser = argparse.ArgumentParser(prog="brisk bench soak", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one minute")
+    parser = benchmark_parser("soak", __doc__, "one minute")
     parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
     chosen = parser.parse_args(arguments)
     report = run(chosen.quick, chosen.seconds)
-    show(report)
-    if chosen.json:
-        write_json(report, chosen.json)
-    return 0 if report.ok else 1
+    return deliver(
+        report, chosen, lambda folder: plot_bars(report, folder, "last_mib", "kind", "what")
+    )
 
 
 def _soak(report: Report, repository: Path, cache: Path, seconds: float) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from brisk_client.benchmarks import served
+from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.engine_process import (
     Burst,
     EngineProcess,
@@ -25,7 +26,7 @@ from brisk_client.benchmarks.engines import ENGINES
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.model_inputs import make_inputs
 from brisk_client.benchmarks.sampling import median_ratio, summarise
-from brisk_client.report import Check, Report, plot_bars, show, write_json
+from brisk_client.report import Check, Report, plot_bars
 
 SAMPLES = Path(__file__).resolve().parents[3] / "model_repository"
 
@@ -84,9 +85,8 @@ def run(
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
-    parser = argparse.ArgumentParser(prog="brisk bench warm", description=__doc__)
+    parser = benchmark_parser("warm", __doc__, "few and short rounds")
     parser.add_argument("models", nargs="*", type=Path, help="ONNX files; none: the samples")
-    parser.add_argument("--quick", action="store_true", help="few and short rounds")
     parser.add_argument("--threads", type=int, default=1, help="threads of every engine")
     parser.add_argument(
         "--size", action="append", default=[], metavar="NAME=N", help="a symbolic dimension"
@@ -97,17 +97,14 @@ def main(arguments: Sequence[str]) -> int:
         default=True,
         help="the samples also through a real Triton",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
-    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write bar charts there")
     chosen = parser.parse_args(arguments)
     sizes = {name: int(size) for name, _, size in (text.partition("=") for text in chosen.size)}
     report = run(chosen.quick, chosen.models or None, chosen.threads, sizes, chosen.served)
-    show(report)
-    if chosen.json:
-        write_json(report, chosen.json)
-    if chosen.plot:
-        plot_bars(report, chosen.plot, "median_ms", "model", "engine", "spread_ms")
-    return 0 if report.ok else 1
+    return deliver(
+        report,
+        chosen,
+        lambda folder: plot_bars(report, folder, "median_ms", "model", "engine", "spread_ms"),
+    )
 
 
 def _measure_model(

@@ -7,12 +7,9 @@ status.
 
 from __future__ import annotations
 
-import argparse
 import importlib
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -26,7 +23,7 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_optio
 
 
 def benchmark_names() -> list[str]:
-    """The modules and packages of ``brisk_client.benchmarks`` with a ``run``; imports none."""
+    """The modules and packages of ``brisk_client.benchmarks`` with a ``main``; imports none."""
     if find_spec("brisk_client") is None or (package := find_spec(PACKAGE)) is None:
         return []
     files = {
@@ -34,7 +31,7 @@ def benchmark_names() -> list[str]:
         for folder in package.submodule_search_locations or ()
         for file in (*Path(folder).glob("*.py"), *Path(folder).glob("*/__init__.py"))
     }
-    return sorted(name for name, file in files.items() if "\ndef run(" in file.read_text())
+    return sorted(name for name, file in files.items() if "\ndef main(" in file.read_text())
 
 
 def bench(
@@ -58,21 +55,4 @@ def bench(
             f"there is no benchmark '{name}'; there are: {', '.join(names) or 'none'}"
         )
     module = importlib.import_module(f"{PACKAGE}.{name}")
-    if hasattr(module, "main"):
-        raise typer.Exit(module.main(context.args))
-    raise typer.Exit(_run(name, module, context.args))
-
-
-def _run(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
-    """Run a benchmark that has no options of its own."""
-    from brisk_client.report import show, write_json
-
-    parser = argparse.ArgumentParser(prog=f"brisk bench {name}", description=module.__doc__)
-    parser.add_argument("--quick", action="store_true", help="measure less, sooner")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
-    chosen = parser.parse_args(arguments)
-    report = module.run(quick=chosen.quick)
-    show(report)
-    if chosen.json:
-        write_json(report, chosen.json)
-    return 0 if report.ok else 1
+    raise typer.Exit(module.main(context.args))

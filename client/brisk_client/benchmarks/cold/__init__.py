@@ -7,10 +7,10 @@ cache dropped, beside another load on the machine, and through a real Triton.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.report import Report
 
 PARTS = ("process", "disk", "load", "served")
@@ -42,10 +42,8 @@ def main(arguments: Sequence[str]) -> int:
     from brisk_client.benchmarks.cold.models import model_names
     from brisk_client.benchmarks.cold.registry import engine_names
     from brisk_client.benchmarks.cold.showing import show_parts
-    from brisk_client.report import write_json
 
-    parser = argparse.ArgumentParser(prog="brisk bench cold", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer samples and models")
+    parser = benchmark_parser("cold", __doc__, "fewer samples and models")
     parser.add_argument(
         "--model", action="append", default=[], metavar="NAME", help=", ".join(model_names())
     )
@@ -60,8 +58,6 @@ def main(arguments: Sequence[str]) -> int:
         "--batch", action="append", type=int, default=[], metavar="N", help="batch sizes (1)"
     )
     parser.add_argument("--folder", type=Path, default=None, help="for models and artefacts")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
-    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write figures, a trace there")
     chosen = parser.parse_args(arguments)
     try:
         report = run(
@@ -76,7 +72,4 @@ def main(arguments: Sequence[str]) -> int:
         )
     except LookupError as error:
         parser.error(str(error.args[0]))
-    show_parts(report)
-    if chosen.json:
-        write_json(report, chosen.json)
-    return 0 if report.ok else 1
+    return deliver(report, chosen, None, show_parts)
