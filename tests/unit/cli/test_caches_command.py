@@ -21,7 +21,7 @@ from brisk_client.samples.writer import GraphWriter
 SIDE, CLASSES, CHANNELS = 24, 4, 32
 
 
-def slow_network(layers: int = 24, tail: str = "ArgMax") -> onnx.ModelProto:
+def slow_network(layers: int = 60, tail: str = "ArgMax") -> onnx.ModelProto:
     """Classifies by what its first layer sees; all others hand that on, which takes its time."""
     random = np.random.default_rng(0)
     graph = GraphWriter("slow", opset=18)
@@ -216,7 +216,7 @@ def test_showing_says_where_there_are_no_caches_and_where_they_are_of_another_mo
     assert isinstance(answer.exception, InvalidModelError)
     assert "has no caches; `brisk caches train" in str(answer.exception)
     assert train(entry).exit_code == 0
-    onnx.save(slow_network(layers=23), entry / "1" / "model.onnx")
+    onnx.save(slow_network(layers=59), entry / "1" / "model.onnx")
     answer = CliRunner().invoke(application, ["caches", "show", str(entry)])
     assert isinstance(answer.exception, InvalidModelError)
     assert "it was trained for another model" in str(answer.exception)
