@@ -14,13 +14,7 @@ from typing import Any
 from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.pressure_clients import ClientOutcome, PressureClients
-from brisk_client.benchmarks.pressure_sampling import (
-    MEMORIES,
-    MemorySample,
-    MemorySampler,
-    growth,
-    since,
-)
+from brisk_client.benchmarks.pressure_sampling import MemorySampler, report_memory, since
 from brisk_client.benchmarks.served_server import benchmark_server
 from brisk_client.report import Check, Report, plot_bars
 
@@ -68,7 +62,8 @@ def run(quick: bool = False, clients: int = 64, seconds: float = 60.0) -> Report
     ):
         outcome = asking.wait()
     _add_latency(report, outcome, seconds)
-    _add_memory(report, since(sampler.samples, WARM_UP_S, seconds), window_s)
+    samples = since(sampler.samples, WARM_UP_S, seconds)
+    report_memory(report, samples, window_s, GROWTH_LIMIT)
     return report
 
 
@@ -103,21 +98,3 @@ def _latency(values: Sequence[float], seconds: float) -> dict[str, Any]:
         percentiles = statistics.quantiles(values, n=100, method="inclusive")
         row |= {"p50_ms": percentiles[49] * 1e3, "p99_ms": percentiles[98] * 1e3}
     return row
-
-
-def _add_memory(report: Report, samples: Sequence[MemorySample], window_s: float) -> None:
-    for name in MEMORIES:
-        grown = growth(samples, name, window_s)
-        report.rows.append(
-            {
-                "kind": "memory",
-                "what": name,
-                "first_mib": samples[0].held_bytes[name] / 2**20,
-                "last_mib": samples[-1].held_bytes[name] / 2**20,
-                "greatest_mib": max(sample.held_bytes[name] for sample in samples) / 2**20,
-                "growth_percent": grown * 100,
-            }
-        )
-        text = f"growth of {name.replace('_', ' ')}, first to last {window_s:g} s, percent"
-        expected = f"<= {GROWTH_LIMIT * 100:g}"
-        report.checks.append(Check(text, grown * 100, expected, grown <= GROWTH_LIMIT))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brisk_client.benchmarks.served_server import KINDS, BenchmarkServer
+from brisk_client.report import Check, Report
 
 INTERVAL_S = 1.0
 
@@ -108,3 +109,24 @@ def growth(samples: Sequence[MemorySample], name: str, window_s: float) -> float
     if not before:
         return 0.0 if not after else float("inf")
     return after / before - 1
+
+
+def report_memory(
+    report: Report, samples: Sequence[MemorySample], window_s: float, limit: float
+) -> None:
+    """Add a row of each of MEMORIES, and a check that none has grown by more than ``limit``."""
+    for name in MEMORIES:
+        held_mib = [sample.held_bytes[name] / 2**20 for sample in samples]
+        grown = growth(samples, name, window_s)
+        report.rows.append(
+            {
+                "kind": "memory",
+                "what": name,
+                "first_mib": held_mib[0],
+                "last_mib": held_mib[-1],
+                "greatest_mib": max(held_mib),
+                "growth_percent": grown * 100,
+            }
+        )
+        text = f"growth of {name.replace('_', ' ')}, first to last {window_s:g} s, percent"
+        report.checks.append(Check(text, grown * 100, f"<= {limit * 100:g}", grown <= limit))

@@ -38,19 +38,7 @@ class TritonPythonModel:
         return responses
 """
 
-TORCH_MODEL = """
-from pathlib import Path
-
-import torch
-import triton_python_backend_utils as pb_utils
-from brisk_client.benchmarks.eager import eager_network
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        torch.set_num_threads({threads})
-        self.network = eager_network(Path({file!r})).eval()
-
+TORCH_EXECUTE = """
     def execute(self, requests):
         responses = []
         for request in requests:
@@ -63,6 +51,25 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse([tensor]))
         return responses
 """
+"""The method of a Python-backend model whose ``self.network`` is a torch module."""
+
+TORCH_MODEL = (
+    """
+from pathlib import Path
+
+import torch
+import triton_python_backend_utils as pb_utils
+from brisk_client.benchmarks.eager import eager_network
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        torch.set_num_threads({threads})
+        self.network = eager_network(Path({file!r})).eval()
+
+"""
+    + TORCH_EXECUTE
+)
 
 TYPES = {TensorProto.FLOAT: "TYPE_FP32", TensorProto.INT64: "TYPE_INT64"}
 """Of the samples' inputs and outputs."""

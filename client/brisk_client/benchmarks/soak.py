@@ -15,7 +15,7 @@ from pathlib import Path
 from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.pressure_clients import PressureClients
-from brisk_client.benchmarks.pressure_sampling import MEMORIES, MemorySampler, growth, since
+from brisk_client.benchmarks.pressure_sampling import MemorySampler, report_memory, since
 from brisk_client.benchmarks.served_server import benchmark_server
 from brisk_client.benchmarks.soak_troubles import CHURNED, Troubles, small_disk
 from brisk_client.report import Check, Report, plot_bars
@@ -104,20 +104,7 @@ def _soak(report: Report, repository: Path, cache: Path, seconds: float) -> None
     report.notes += [f"{count} × {text:.300}" for text, count in outcome.errors.items()]
     report.notes += troubles.faults[:10] + troubles.notes
     samples = since(sampler.samples, WARM_UP_S, seconds)
-    window_s = seconds / 4
-    for name in MEMORIES:
-        grown = growth(samples, name, window_s)
-        report.rows.append(
-            {
-                "kind": "memory",
-                "what": name,
-                "first_mib": samples[0].held_bytes[name] / 2**20,
-                "last_mib": samples[-1].held_bytes[name] / 2**20,
-            }
-        )
-        text = f"growth of {name.replace('_', ' ')}, first to last {window_s:g} s, percent"
-        expected = f"<= {GROWTH_LIMIT * 100:g}"
-        report.checks.append(Check(text, grown * 100, expected, grown <= GROWTH_LIMIT))
+    report_memory(report, samples, seconds / 4, GROWTH_LIMIT)
     opened = troubles.files_after - troubles.files_before
     text = "more open files in the end"
     report.checks.append(Check(text, opened, f"<= {FILES_LIMIT}", opened <= FILES_LIMIT))

@@ -9,13 +9,15 @@ from pathlib import Path
 from brisk_client.benchmarks.cold.models import ModelFiles
 from brisk_client.benchmarks.served_entries import (
     ONNXRUNTIME_MODEL,
+    TORCH_EXECUTE,
     write_brisk_entry,
     write_python_entry,
 )
 
 BRISK, UNPREPARED = "brisk", "brisk unprepared"
 
-MAPPED_TORCH_MODEL = """
+MAPPED_TORCH_MODEL = (
+    """
 import torch
 import triton_python_backend_utils as pb_utils
 from brisk_client.benchmarks.eager import NETWORKS
@@ -29,18 +31,9 @@ class TritonPythonModel:
         weights = torch.load({weights!r}, mmap=True, weights_only=True)
         self.network.load_state_dict(weights, assign=True)
 
-    def execute(self, requests):
-        responses = []
-        for request in requests:
-            arrays = [
-                pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in {inputs}
-            ]
-            with torch.inference_mode():
-                output = self.network(*[torch.from_numpy(array) for array in arrays]).numpy()
-            tensor = pb_utils.Tensor({output!r}, output)
-            responses.append(pb_utils.InferenceResponse([tensor]))
-        return responses
 """
+    + TORCH_EXECUTE
+)
 
 
 def write_cold_entries(repository: Path, files: ModelFiles, threads: int) -> dict[str, str]:
