@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from brisk.execution import LoadedProgram
 from brisk.exits.adaptation.judging import look_at, refutation
@@ -15,22 +14,12 @@ from brisk.exits.adaptation.material import Material, gather
 from brisk.exits.audit import CascadeAudit
 from brisk.exits.calibration import CascadeCount, Promise, Scored, calibrate, count_cascade
 from brisk.exits.cascade import Cascade, Level
-from brisk.exits.lookup import LookUp
+from brisk.exits.lookup import SoftmaxLookUp
 from brisk.exits.samples import Samples, divide
 
 CALIBRATIONS = 100
 INJECTED = 0.1
 """Share of an exit's answers that are made wrong."""
-
-
-class SoftmaxLookUp(LookUp):
-    """The same predictor without selector, gate and floor: its greatest probability decides."""
-
-    def decide(
-        self, logits: torch.Tensor, features: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        score = logits.softmax(1).max(1).values
-        return score, torch.ones_like(score, dtype=torch.bool)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -144,7 +144,7 @@ def test_caches_that_would_slow_the_model_down_are_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
-    entry = put(tmp_path, slow_network(layers=2))
+    entry = put(tmp_path, slow_network(layers=1))
     made = train(entry)
     assert made.exit_code == 0, made.output
     assert "no caches were written: " in made.stdout

@@ -147,7 +147,7 @@ def test_a_row_that_an_exit_finds_strange_is_answered_by_no_later_one() -> None:
             return torch.zeros(len(hidden), 10), torch.full((len(hidden),), -1e9), ~far
 
     first = model.cascade.exits[0]
-    object.__setattr__(first, "network", Suspicious())
+    object.__setattr__(first, "look_up", Suspicious())
     frame = start(model, inputs, None)
     finish(frame)
     taken = {row: answer.exit_index for answer in frame.answers for row in answer.rows}

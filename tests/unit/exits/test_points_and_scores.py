@@ -10,7 +10,7 @@ from brisk.errors import InvalidModelError
 from brisk.execution import run_serially
 from brisk.exits.exploration.checks import check_classes
 from brisk.exits.points import ExitPoint, exit_points, live_values, spread
-from brisk.exits.scores import ScoreForm, find_scores, finish_answer
+from brisk.exits.scores import ScoreForm, find_scores, finish_answer, slots_of
 from brisk.graph import build_program
 from brisk_client.samples.writer import GraphWriter
 from unit.exits.cascades import network, served
@@ -66,7 +66,9 @@ def test_the_rest_of_an_answer_is_computed_from_the_scores() -> None:
     model = served()
     inputs = torch.rand(3, 3, 12, 12)
     expected = run_serially(model.whole, {"image": inputs})
-    made = finish_answer(model.whole, model.cascade.scores, expected["scores"])  # type: ignore[arg-type]
+    scores = model.cascade.scores
+    slot = slots_of(model.whole)[scores.value]
+    made = finish_answer(model.whole, scores.tail, slot, expected["scores"])  # type: ignore[arg-type]
     assert torch.equal(made["label"], expected["label"])  # type: ignore[arg-type]
 
 

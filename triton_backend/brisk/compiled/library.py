@@ -13,6 +13,7 @@ from typing import Any
 from brisk.compiled.compiler import Build, CompilerError, compile_library, is_whole, plan_build
 from brisk.compiled.layer import LayerEntry
 from brisk.compiled.table import StepEntry
+from brisk.compiled.verdict import VerdictEntry
 
 
 class Library:
@@ -38,6 +39,8 @@ class Library:
             raise CompilerError(f"'{path}' reads steps of another size")
         if functions.brisk_layer_bytes() != ctypes.sizeof(LayerEntry):
             raise CompilerError(f"'{path}' reads layers of another size")
+        if functions.brisk_verdict_bytes() != ctypes.sizeof(VerdictEntry):
+            raise CompilerError(f"'{path}' reads verdicts of another size")
         self.name = path.stem
         self.panel: int = functions.brisk_panel()
         self.block: int = functions.brisk_block()
@@ -57,6 +60,11 @@ class Library:
         addresses of source, second operand (or None) and result. 1 where there is no memory."""
         self.run_layer.argtypes = (c_void_p, *[c_int] * 6, *[c_void_p] * 3)
         self.run_layer.restype = c_int
+        self.look_up = unlocked.brisk_look_up
+        """network, VerdictEntry's address, rows, addresses of hidden outputs, logits, scores and
+        nearness. Gives the interpreter's lock up and excludes nothing else."""
+        self.look_up.argtypes = (c_void_p, c_void_p, c_int, *[c_void_p] * 4)
+        self.look_up.restype = None
 
     def new_network(self, steps: Sequence[StepEntry], scratch_floats: int) -> int:
         """The address of a network; MemoryError where there is no memory for it."""

@@ -22,6 +22,7 @@ class Kind(IntEnum):
     POINTWISE = 5
     SOFTMAX = 6
     ARGUMENT_MAXIMUM = 7
+    ADAPTIVE_POOL = 8
 
 
 ACTIVATIONS = {

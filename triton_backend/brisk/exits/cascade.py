@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
 
 from brisk.exits.calibration import CascadeCount
+from brisk.exits.compiled_lookup import LookedUp, ready_look_up
 from brisk.exits.lookup import LookUp
 from brisk.exits.points import ExitPoint
 from brisk.exits.scores import Scores
@@ -15,6 +19,8 @@ from brisk.exits.variants import Shape
 class Exit:
     """One learned cache. ``shape``: of the hidden output, without its rows.
 
+    ``network`` is the definition, ``look_up`` the fastest way to ask it, made of it here: whoever
+    changes weights makes another exit.
     ``lookup_s`` and ``memory_bytes`` as measured when it was trained; ``saved_s``: what an answer
     there saves of the model's time, on average.
     """
@@ -26,6 +32,10 @@ class Exit:
     lookup_s: float
     memory_bytes: int
     saved_s: float = 0.0
+    look_up: Callable[[torch.Tensor], LookedUp] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "look_up", ready_look_up(self.network, self.shape))
 
     @property
     def name(self) -> str:

@@ -96,3 +96,16 @@ class LookUp(nn.Module):
                 ]
             ).max()
         )
+
+
+class SoftmaxLookUp(LookUp):
+    """The same predictor without selector, gate and floor: its greatest probability decides.
+
+    What learned caches are compared with (GATI, Fig. 23).
+    """
+
+    def decide(
+        self, logits: torch.Tensor, features: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        score = logits.softmax(1).max(1).values
+        return score, torch.ones_like(score, dtype=torch.bool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -112,16 +112,17 @@ def as_probabilities(scores: torch.Tensor, form: ScoreForm) -> torch.Tensor:
     return scores.softmax(1)
 
 
-def finish_answer(loaded: LoadedProgram, scores: Scores, value: torch.Tensor) -> dict[str, Value]:
-    """All outputs by name, from the scores (in the model's form) alone."""
+def finish_answer(
+    loaded: LoadedProgram, tail: Sequence[int], slot: int, value: torch.Tensor
+) -> dict[str, Value]:
+    """All outputs by name, from the scores (in the model's form), which lie in ``slot``, alone."""
     values: list[Value] = list(loaded.initial)
-    places = slots_of(loaded)
-    values[places[scores.value]] = value
-    for index in scores.tail:
+    values[slot] = value
+    for index in tail:
         layer = loaded.layers[index]
         made = layer.kernel(*[values[slot] for slot in layer.reads])
-        for slot, result in zip(layer.writes, made, strict=True):
-            values[slot] = result
+        for written, result in zip(layer.writes, made, strict=True):
+            values[written] = result
     return {name: values[slot] for name, slot in loaded.outputs.items()}
 
 

@@ -10,6 +10,7 @@
 
 #include "operators.h"
 #include "tiles.h"
+#include "verdict.h"
 #include "winograd.h"
 
 namespace brisk {
@@ -121,6 +122,14 @@ class Network {
     team().end();
   }
 
+  // In the calling thread alone, beside whatever else computes.
+  void run_alone(int images, void* const* inputs, void* const* outputs) {
+    images_ = images;
+    inputs_ = inputs;
+    outputs_ = outputs;
+    for (Prepared& prepared : prepared_) run_step(prepared, 1);
+  }
+
  private:
   float* memory(const Tensor& tensor) const {
     float* base = scratch_.get();
@@ -146,6 +155,7 @@ class Network {
         case POINTWISE: pointwise(step, source, second, target); break;
         case SOFTMAX: softmax(step, source, target); break;
         case ARGUMENT_MAXIMUM: argument_maximum(step, source, target); break;
+        case ADAPTIVE_POOL: adaptive_pool(step, source, target); break;
         default: pool(step, source, target);
       }
     }
@@ -239,6 +249,22 @@ void brisk_threads(int threads) {
 void brisk_network_run(void* network, int images, int threads, void* const* inputs,
                        void* const* outputs) {
   static_cast<brisk::Network*>(network)->run(images, threads, inputs, outputs);
+}
+
+int brisk_verdict_bytes() { return sizeof(brisk::Verdict); }
+
+// A look-up of `rows` hidden outputs: `network` makes their logits, `verdict` decides about them.
+// Excludes no other computation; no two calls of one network may overlap.
+void brisk_look_up(void* network, const brisk::Verdict* verdict, int rows, const float* hidden,
+                   float* logits, float* scores, uint8_t* near) {
+  void* inputs[] = {const_cast<float*>(hidden)};
+  void* outputs[] = {logits};
+  static_cast<brisk::Network*>(network)->run_alone(rows, inputs, outputs);
+  const int64_t floats = static_cast<int64_t>(verdict->height) * verdict->width * verdict->channels;
+  for (int row = 0; row < rows; ++row) {
+    brisk::decide(*verdict, hidden + row * floats, logits + row * verdict->classes, scores + row,
+                  near + row);
+  }
 }
 
 // Outputs of a panel, and inputs of a block.

@@ -16,6 +16,7 @@ enum Kind : int32_t {
   POINTWISE = 5,
   SOFTMAX = 6,
   ARGUMENT_MAXIMUM = 7,
+  ADAPTIVE_POOL = 8,
 };
 
 enum Activation : int32_t {
@@ -41,7 +42,8 @@ struct Tensor {
 
 // `source` (and `second`, where `has_second`) to `target`, for every image of the batch.
 // CONVOLUTION and DEPTHWISE read `before` rows and columns ahead of the source's first, which its
-// memory must have, as zeros. Pools take only what lies within the source.
+// memory must have, as zeros. Pools take only what lies within the source; ADAPTIVE_POOL averages
+// windows that divide the source among the target's positions, as torch does.
 // POINTWISE: target = activation(source * scale + shift [+ second]).
 struct Step {
   int32_t kind, activation, has_second, counts_padding;

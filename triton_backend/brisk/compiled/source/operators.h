@@ -89,6 +89,30 @@ inline void pool(const Step& step, const float* source, float* target) {
   }
 }
 
+// Position i of n averages what lies from i / n to (i + 1) / n of the source, rounded outwards.
+inline void adaptive_pool(const Step& step, const float* source, float* target) {
+  const Tensor &from = step.source, &to = step.target;
+  for (int row = 0; row < to.height; ++row) {
+    const int top = row * from.height / to.height;
+    const int bottom = ((row + 1) * from.height + to.height - 1) / to.height;
+    for (int column = 0; column < to.width; ++column) {
+      const int left = column * from.width / to.width;
+      const int right = ((column + 1) * from.width + to.width - 1) / to.width;
+      const float share = 1.0f / static_cast<float>((bottom - top) * (right - left));
+      float* out = at(to, target, row, column);
+      for (int c = 0; c < to.channels; c += WIDTH) {
+        const int count = to.channels - c;
+        Vector sum = {};
+        for (int y = top; y < bottom; ++y) {
+          const float* in = source + y * from.row + c;
+          for (int x = left; x < right; ++x) sum += load_some(in + x * from.column, count);
+        }
+        store_some(out + c, activate(sum * share, step), count);
+      }
+    }
+  }
+}
+
 // `weights`: by tap, then channel, padded to whole vectors; so is `bias`.
 inline void depthwise(const Step& step, const float* weights, const float* bias,
                       const float* source, const float* second, float* target) {

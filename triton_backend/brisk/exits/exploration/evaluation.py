@@ -12,6 +12,7 @@ from brisk.execution import LoadedProgram
 from brisk.exits.building import empty_look_up, load_weights
 from brisk.exits.calibration import Looked
 from brisk.exits.collecting import Collected
+from brisk.exits.compiled_lookup import look_up_bytes
 from brisk.exits.container import read_container
 from brisk.exits.exploration.choosing import Tried
 from brisk.exits.exploration.profile import look_up_seconds
@@ -21,7 +22,6 @@ from brisk.exits.lookup import LookUp
 from brisk.exits.points import ExitPoint
 from brisk.exits.samples import Division
 from brisk.exits.scores import Scores
-from brisk.exits.variants import weights_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +52,7 @@ class Evaluation:
                     point=index,
                     variant=trial.variant,
                     lookup_s=look_up_seconds(network, one),
-                    memory_bytes=weights_bytes(network) + one.nbytes,
+                    memory_bytes=look_up_bytes(network, tuple(one.shape[1:])) + one.nbytes,
                     example=one,
                     tune=self._scored(network, hidden, self.division.tune),
                     held_out=self._scored(network, hidden, self.division.calibrate),

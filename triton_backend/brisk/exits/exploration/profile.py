@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from brisk.execution import Frame, LoadedProgram
+from brisk.exits.compiled_lookup import ready_look_up
 from brisk.exits.lookup import LookUp
 from brisk.exits.serving.lane import LookUpLane, Ticket, look_up
 from brisk.solutions.base import Value
@@ -66,7 +67,8 @@ def profile_base(
 
 def look_up_seconds(network: LookUp, hidden: torch.Tensor) -> float:
     """Median time of a look-up of one row in this thread, decision included."""
-    ticket = Ticket(0, network, 0.5, hidden[:1], (0,))
+    ready = ready_look_up(network, tuple(hidden.shape[1:]))
+    ticket = Ticket(0, ready, 0.5, hidden[:1], (0,))
     times: list[float] = []
     begun_s = time.perf_counter()
     for run in range(3 + LOOK_UPS):
@@ -96,6 +98,7 @@ def lane_cost(
     """Measured by running the model with and without a look-up in its first half, in turns."""
     lane = LookUpLane()
     alone_s = look_up_seconds(network, hidden)
+    ready = ready_look_up(network, tuple(hidden.shape[1:]))
     quarter = len(loaded.layers) // 4
     plain: list[float] = []
     burdened: list[float] = []
@@ -103,7 +106,7 @@ def lane_cost(
     begun_s = time.perf_counter()
     with torch.inference_mode():
         for run in range(2 * (WARM_UP + RUNS)):
-            ticket = Ticket(0, network, 2.0, hidden[:1], (0,))
+            ticket = Ticket(0, ready, 2.0, hidden[:1], (0,))
             offered_s = noticed_s = None
             frame = Frame(loaded, inputs)
             started_s = time.perf_counter()

@@ -173,7 +173,7 @@ class ExitingFrame:
         off = index in self._switched_off or threshold == float("inf")
         if off or not isinstance(hidden, torch.Tensor) or hidden.shape[1:] != exit_.shape:
             return
-        ticket = Ticket(index, exit_.network, threshold, hidden, self._rows)
+        ticket = Ticket(index, exit_.look_up, threshold, hidden, self._rows)
         if self._lane is None:
             ticket.outcome = look_up(ticket)
             self._tickets.append(ticket)
@@ -207,7 +207,8 @@ class ExitingFrame:
         rows = tuple(ticket.rows[outcome.hits[place]] for place in fresh)
         logits = outcome.logits if len(fresh) == len(outcome.hits) else outcome.logits[fresh]
         scores = self._cascade.scores
-        values = finish_answer(self._loaded, scores, as_form(logits, scores.form))
+        answer = as_form(logits, scores.form)
+        values = finish_answer(self._loaded, scores.tail, self._places.scores_slot, answer)
         self._answers.append(
             Answer(rows, self._wanted(values), ticket.exit_index, logits.argmax(1))
         )

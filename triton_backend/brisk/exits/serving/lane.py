@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
-from brisk.exits.lookup import LookUp
+from brisk.exits.compiled_lookup import LookedUp
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +20,7 @@ class Ticket:
     """
 
     exit_index: int
-    network: LookUp
+    look_up: Callable[[torch.Tensor], LookedUp]
     threshold: float
     hidden: torch.Tensor
     rows: tuple[int, ...]
@@ -44,7 +45,7 @@ def look_up(ticket: Ticket) -> Outcome:
     """Perform a look-up in this thread."""
     try:
         with torch.inference_mode():
-            logits, score, near = ticket.network(ticket.hidden)
+            logits, score, near = ticket.look_up(ticket.hidden)
             hits = tuple(
                 place for place, value in enumerate(score.tolist()) if value >= ticket.threshold
             )

@@ -42,6 +42,13 @@ def as_image(hidden: torch.Tensor) -> torch.Tensor:
     return hidden
 
 
+class AsImage(nn.Module):
+    """``as_image`` as a layer."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return as_image(hidden)
+
+
 def weights_bytes(network: nn.Module) -> int:
     """Memory of all parameters and buffers."""
     tensors = (*network.parameters(), *network.buffers())

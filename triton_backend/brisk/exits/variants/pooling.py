@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import nn
 
-from brisk.exits.variants.base import Shape, Variant, as_image
+from brisk.exits.variants.base import AsImage, Shape, Variant
 
 
 class Pooling(Variant):
@@ -26,7 +25,7 @@ class Pooling(Variant):
         channels = shape[0] if len(shape) == 3 else shape[1]
         sides = shape[1:] if len(shape) == 3 else (shape[0], 1)
         pooled = _pooled(channels, sides, self._size)
-        layers: list[nn.Module] = [_AsImage()] if len(shape) == 2 else []
+        layers: list[nn.Module] = [AsImage()] if len(shape) == 2 else []
         if pooled != sides:
             layers.append(nn.AdaptiveAvgPool2d(pooled))
         return nn.Sequential(
@@ -34,11 +33,6 @@ class Pooling(Variant):
         )
 
     build_settled = build
-
-
-class _AsImage(nn.Module):
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return as_image(hidden)
 
 
 def _pooled(channels: int, sides: tuple[int, ...], size: int) -> tuple[int, int]:
