@@ -11,16 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
-from brisk_client.benchmarks.served_server import benchmark_server
+from brisk_client.benchmarks.served_server import BenchmarkServer, benchmark_server
 from brisk_client.disb.networks import NETWORKS, build_bert, build_densenet
 from brisk_client.disb.probe import ProbedModel, finish, probed_runtime
 from brisk_client.disb.repositories import write_brisk, write_models
+from brisk_client.disb.settling import wait_until_settled
 from brisk_client.disb.sides import DEFAULT_POLICY, POLICY_VARIABLE
 from brisk_client.inference import InferenceClient, Transport
 from brisk_client.report import Check, Report
 
 SETTLING_RUNS = 20
-"""Until a worker has chosen its number of threads: sums are taken in another order with it."""
+"""Until a worker has chosen its number of threads."""
 
 INTERRUPTED_CLASSES = ("besteffort", "normal")
 
@@ -31,8 +32,7 @@ def check_points(report: Report, points: int, threads: int) -> None:
     variables = {POLICY_VARIABLE: DEFAULT_POLICY, "BRISK_THREADS": str(threads)}
     wrong = 0
     with probed_runtime(models, variables) as probed:
-        for _ in range(SETTLING_RUNS):
-            probed["urgent"].ask("realtime")
+        probed["urgent"].settle("realtime", SETTLING_RUNS)
         for job_class in INTERRUPTED_CLASSES:
             wrong += _interrupt(probed, job_class, points // len(INTERRUPTED_CLASSES))
     name = f"answers that {points} random preemptions changed"
@@ -43,8 +43,7 @@ def _interrupt(probed: Mapping[str, ProbedModel], job_class: str, points: int) -
     """How many of ``points`` interrupted runs differ from the undisturbed one."""
     urgent, background = probed["urgent"], probed["background"]
     source = random.Random(0)
-    for _ in range(SETTLING_RUNS):
-        expected = background.ask(job_class)
+    expected = background.settle(job_class, SETTLING_RUNS)
     wrong = 0
     for _ in range(points):
         pending = background.submit(job_class)
@@ -63,12 +62,13 @@ def check_served(report: Report, requests: int, threads: int) -> None:
         variables = {POLICY_VARIABLE: DEFAULT_POLICY, "BRISK_THREADS": str(threads)}
         options = ["--disable-auto-complete-config"]
         with benchmark_server(Path(folder) / "repository", variables, options) as server:
-            wrong = sum(_differing(server.grpc, name, requests) for name in NETWORKS)
+            wrong = sum(_differing(server, name, requests) for name in NETWORKS)
     name = f"answers through Triton that differ beside real-time requests, {requests} a network"
     report.checks.append(Check(name, wrong, "0", wrong == 0))
 
 
-def _differing(url: str, name: str, requests: int) -> int:
+def _differing(server: BenchmarkServer, name: str, requests: int) -> int:
+    url = server.grpc
     shape = [d.dim_value for d in NETWORKS[name].build().graph.input[0].type.tensor_type.shape.dim]
     inputs = {"x": np.random.default_rng(1).standard_normal(shape).astype(np.float32)}
     background, urgent = {"brisk_class": "besteffort"}, {"brisk_class": "realtime"}
@@ -82,6 +82,9 @@ def _differing(url: str, name: str, requests: int) -> int:
                 ended.wait(time.monotonic() - begun_s)  # without pauses, nothing else would run
 
     with InferenceClient(url, Transport.GRPC) as client:
+        for job_class in ("besteffort", "realtime"):
+            client.infer(name, inputs, parameters={"brisk_class": job_class})
+            wait_until_settled(server.place, name, job_class)
         for _ in range(SETTLING_RUNS):
             expected = client.infer(name, inputs, parameters=background)["y"]
             client.infer(name, inputs, parameters=urgent)

@@ -26,6 +26,7 @@ from brisk.frontend.pending import OutputReader, Reply
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import Result
 from brisk_client.benchmarks.surroundings import environment, wait_until_gone
+from brisk_client.disb.settling import wait_until_settled
 
 ANSWER_TIMEOUT_S = 120.0
 
@@ -91,7 +92,16 @@ class _TimedReply(Reply):
 class ProbedModel:
     """A model of a probed runtime, asked with one fixed input. Used by one thread at a time."""
 
-    def __init__(self, connection: Connection, shape: tuple[int, ...], output: str) -> None:
+    def __init__(
+        self,
+        place: RuntimePlace,
+        name: str,
+        connection: Connection,
+        shape: tuple[int, ...],
+        output: str,
+    ) -> None:
+        self._place = place
+        self._name = name
         self._connection = connection
         self._input = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
         self._output = output
@@ -110,6 +120,12 @@ class ProbedModel:
 
     def ask(self, job_class: str) -> Timed:
         return finish(*self.submit(job_class))
+
+    def settle(self, job_class: str, runs: int) -> Timed:
+        """Ask until its kernels stay as they are, and ``runs`` times with those; the last one."""
+        self.ask(job_class)
+        wait_until_settled(self._place, self._name, job_class)
+        return [self.ask(job_class) for _ in range(runs)][-1]
 
 
 def finish(submitted_ns: int, reply: _TimedReply) -> Timed:
@@ -150,7 +166,8 @@ def probed_runtime(
             on.callback(connection.close)
             declared = model.graph.input[0].type.tensor_type.shape
             shape = tuple(size.dim_value for size in declared.dim)
-            probed[name] = ProbedModel(connection, shape, model.graph.output[0].name)
+            output = model.graph.output[0].name
+            probed[name] = ProbedModel(place, name, connection, shape, output)
         yield probed
 
 

@@ -13,10 +13,20 @@ from brisk.wire.records import Incident, ModelStatus, RunStatus, SampleRecord, S
 
 
 def model(
-    name: str, *, is_ready: bool = True, layers: int = 54, loaded: int, lanes: int
+    name: str,
+    *,
+    is_ready: bool = True,
+    layers: int = 54,
+    loaded: int,
+    lanes: int,
+    is_settled: bool = True,
 ) -> ModelStatus:
     return ModelStatus(
-        name, 1, is_ready, 2, 3, 40, "/m", layers=layers, loaded_layers=loaded, lanes=lanes
+        *(name, 1, is_ready, 2, 3, 40, "/m"),
+        layers=layers,
+        loaded_layers=loaded,
+        lanes=lanes,
+        is_settled=is_settled,
     )
 
 
@@ -43,6 +53,7 @@ def shown(*models: ModelStatus) -> str:
     ("status", "state"),
     [
         (model("net", loaded=54, lanes=0), "ready"),
+        (model("net", loaded=54, lanes=0, is_settled=False), "ready, warming up"),
         (model("net", loaded=12, lanes=1), "ready, 12 of 54 layers, 1 lane"),
         (model("net", loaded=12, lanes=3), "ready, 12 of 54 layers, 3 lanes"),
         (model("net", is_ready=False, layers=0, loaded=0, lanes=0), "loading"),

@@ -18,8 +18,10 @@ from brisk.artefacts.container import Container
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.execution import run_serially
 from brisk.execution.artefact import find_artefact, open_artefact
+from brisk.execution.joining import executor_absence
 from brisk.execution.preparation import is_prepared, prepare
 from brisk.execution.starting import StartingProgram, start_program
+from brisk.execution.warming import is_settled, warm_up
 from brisk.graph.mapping import make_private, map_file
 from unit.execution.starting_models import CPU, Example, small_network
 
@@ -97,6 +99,35 @@ def test_warm_layers_take_over_with_the_same_answers(example: Example, artefact:
         assert joined is not None
         starting.table.switch(layers, joined)
         example.check(run_serially(starting.loaded, example.inputs))
+
+
+def test_bits_stay_and_threads_do_not_change_them_once_kernels_are_settled(
+    example: Example, artefact: Path
+) -> None:
+    assert executor_absence() == ""
+    for file in (artefact, None):
+        starting, _ = start(example, file)
+        run_serially(starting.loaded, example.inputs)
+        assert not is_settled(starting)
+        assert warm_up(starting, lambda: True)
+        assert is_settled(starting)
+        found = set()
+        for threads in (1, 2, 1):
+            torch.set_num_threads(threads)
+            found.add(run_serially(starting.loaded, example.inputs)["y"].numpy().tobytes())
+        assert len(found) == 1
+
+
+def test_a_program_whose_warm_kernels_cannot_be_loaded_is_settled(example: Example) -> None:
+    starting, _ = start(example, None)
+    run_serially(starting.loaded, example.inputs)
+
+    def refuse() -> bool:
+        raise InvalidModelError("no kernel")
+
+    with pytest.raises(InvalidModelError, match="no kernel"):
+        warm_up(starting, refuse)
+    assert is_settled(starting)
 
 
 def test_other_batches_are_computed_from_kept_weights(example: Example, artefact: Path) -> None:

@@ -61,9 +61,14 @@ def test_the_state_of_models_and_runs_is_told(
         assert models["quick"].is_ready
         assert models["quick"].layers > 0
         assert 0 <= models["quick"].loaded_layers <= models["quick"].layers
+        wait_until(lambda: _is_settled(observer, "quick"), "kernels that stay")
         assert (status.pid, status.role, status.frontends) == (worker_of(place), "foreground", 3)
         assert (status.device, status.threads, status.model_count) == ("cpu", 1, 2)
         busy.cancel(number)
+
+
+def _is_settled(observer: Observer, name: str) -> bool:
+    return any(model.name == name and model.is_settled for model in observer.status().models)
 
 
 def test_what_went_wrong_is_told_the_newest_first(place: RuntimePlace, quick: Path) -> None:

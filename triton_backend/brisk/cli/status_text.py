@@ -66,8 +66,11 @@ def _models(now: Snapshot, before: Snapshot | None) -> Table:
 
 
 def _state(model: ModelStatus) -> str:
-    """A ready model's layers may still load: in lanes, and by the requests that need them."""
+    """A ready model's layers may still load: in lanes, and by the requests that need them; then
+    those that a start passed over are exchanged for faster ones."""
     state = "ready" if model.is_ready else "loading"
+    if model.is_ready and not model.is_settled and model.loaded_layers == model.layers:
+        return f"{state}, warming up"
     if model.loaded_layers == model.layers:
         return state
     lanes = f"{model.lanes} lane" + "s" * (model.lanes != 1)

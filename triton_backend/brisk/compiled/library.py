@@ -133,6 +133,11 @@ def absence() -> str:
         return _shelf.reason
 
 
+def is_final() -> bool:
+    """Whether ``library`` will never give anything else than now."""
+    return _shelf.is_final
+
+
 def wait_until_settled() -> Library | None:
     """As ``library``, but after the compiler has ended."""
     library()

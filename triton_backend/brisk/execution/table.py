@@ -60,6 +60,8 @@ class LayerTable(Sequence[LoadedLayer]):
         self._closed = False
         self.joined: JoinedLayers | None = None
         """What new frames of small batches run instead, once it is made."""
+        self.is_warmed_up = False
+        """Whether layers will be switched no more; set by whoever switches them."""
         self._workers = 0
         self.position = -1
         """The layer that the executor has last asked for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from brisk.compiled.library import is_final
 from brisk.execution.loading import LoadedLayer
 from brisk.execution.starting import StartingProgram
 
@@ -17,6 +18,23 @@ def warm_up(
     may block until there is time for it; False ends the work. Returns whether new frames are
     warm. Raises BriskError where a solution fails to load: the program then stays as it is.
     """
+    try:
+        return _switch(starting, may_go_on, cuts)
+    finally:
+        starting.table.is_warmed_up = True
+
+
+def is_settled(starting: StartingProgram) -> bool:
+    """Whether no kernel of the program will be exchanged for another any more.
+
+    From then on equal inputs of equal shapes have answers of equal bits.
+    """
+    return starting.table.is_warmed_up and is_final()
+
+
+def _switch(
+    starting: StartingProgram, may_go_on: Callable[[], bool], cuts: Collection[int]
+) -> bool:
     table, source = starting.table, starting.source
     if not table.is_whole:
         return False

@@ -134,6 +134,7 @@ class Observation:
                 0 if table is None else len(table),
                 0 if table is None else table.loaded,
                 0 if table is None else table.lanes_at_work,
+                session is not None and session.is_settled,
             )
 
     def _measure(self) -> None:

@@ -54,6 +54,16 @@ class PipelineSession:
         """Its networks have been loaded before it was made."""
         return False
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the kernels of all its networks stay as they are."""
+        return all(
+            network.session.is_settled
+            for node in self.nodes.values()
+            for network in (*node.variants.values(), node.early)
+            if network is not None
+        )
+
     def threads_for(self, chosen: int) -> int:
         """The frame chooses for each node by itself."""
         return chosen

@@ -16,6 +16,7 @@ from brisk.execution.artefact import find_artefact
 from brisk.execution.lanes import Lanes
 from brisk.execution.starting import StartingProgram, start_program
 from brisk.execution.threads import ThreadChoice
+from brisk.execution.warming import is_settled
 from brisk.exits.serving import ExitingFrame
 from brisk.graph.program import Container, Program, Variable
 from brisk.runtime.early_exits import SessionCaches
@@ -47,6 +48,11 @@ class Session:
     def is_loading(self) -> bool:
         """Whether lanes still load layers of it."""
         return self.starting.table.is_loading
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether its kernels stay as they are, until learned caches want other boundaries."""
+        return is_settled(self.starting)
 
     def start(
         self,

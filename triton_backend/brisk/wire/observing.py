@@ -68,7 +68,8 @@ class ModelStatus:
 
     ``waiting``: requests in the queue; ``answered``: those answered well, of its present users.
     ``exits`` of caches of ``revision``, which were offered ``offered_rows``. ``lanes`` load its
-    layers just now; a pipeline has no layers of its own.
+    layers just now; a pipeline has no layers of its own. ``is_settled``: no kernel of it will be
+    exchanged for a better one any more.
     """
 
     name: str
@@ -84,6 +85,7 @@ class ModelStatus:
     layers: int = 0
     loaded_layers: int = 0
     lanes: int = 0
+    is_settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
