@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import hashlib
 import io
@@ -28,7 +29,7 @@ CLASSES = (
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package dataset-fashion-mnist puts it."""
 
-QUICK_VARIANTS = ("Pool(4096)", "Conv(3,1)")
+QUICK_VARIANTS = ("Pool(4096)", "Conv2(3,2)")
 CHEAP_VARIANTS = ("Pool(4096)", "Conv(3,1)", "Conv2(3,2)")
 
 _MEAN = np.array([0.485, 0.456, 0.406], np.float32)
@@ -49,6 +50,16 @@ class Case:
     more_to_fit: Samples | None
     folder: Path
     variants: tuple[str, ...]
+    smaller: Path | None = None
+    """A model of the same data with a third of the layers."""
+    zipf: tuple[float, ...] = ()
+    """Skews of the streams that are drawn from it (GATI, 7.2.2): its images can be moved."""
+    is_of_colour: bool = False
+    """Its inputs are 3 x 32 x 32 pixels, which frames of a video can be brought to."""
+
+
+SMALLER_BLOCKS = (1, 1, 1, 1)
+ALPHAS = (1.5, 3.0)
 
 
 def digits_case(quick: bool) -> Case:
@@ -62,8 +73,15 @@ def digits_case(quick: bool) -> Case:
     recipe = BottleneckRecipe(width=32, epochs=8, batch_rows=64)
     trained = len(split.train_labels)
     model = kept_network("resnet50-digits", recipe, images[:trained], labels[:trained])
+    smaller = kept_network(
+        "resnet14-digits",
+        dataclasses.replace(recipe, blocks=SMALLER_BLOCKS),
+        images[:trained],
+        labels[:trained],
+    )
     order = np.random.default_rng(0).permutation(len(images))
-    return _case("resnet50 on digits", model, images[order], labels[order], 400, quick)
+    case = _case("resnet50 on digits", model, images[order], labels[order], 400, quick)
+    return dataclasses.replace(case, smaller=smaller, zipf=ALPHAS)
 
 
 def fashion_case(folder: Path, quick: bool) -> Case | None:
@@ -77,8 +95,15 @@ def fashion_case(folder: Path, quick: bool) -> Case | None:
     images, labels = parts["train"] or _NO_IMAGES
     recipe = BottleneckRecipe(width=32, epochs=3, batch_rows=64, learning_rate=0.05, mirrored=True)
     model = kept_network("resnet50-fashion", recipe, images[:FITTED], labels[:FITTED])
+    smaller = kept_network(
+        "resnet14-fashion",
+        dataclasses.replace(recipe, blocks=SMALLER_BLOCKS),
+        images[:FITTED],
+        labels[:FITTED],
+    )
     images, labels = parts["t10k"] or _NO_IMAGES
-    return _case("resnet50 on Fashion-MNIST", model, images, labels, 1000, quick)
+    case = _case("resnet50 on Fashion-MNIST", model, images, labels, 1000, quick)
+    return dataclasses.replace(case, smaller=smaller)
 
 
 FITTED = 20000
@@ -152,7 +177,8 @@ def cifar_case(quick: bool) -> Case | None:
         test.take(slice(0, kept)),
         parts["train"],
         _cache_folder() / f"resnet56-caches{'-quick' if quick else ''}",
-        CHEAP_VARIANTS,
+        QUICK_VARIANTS if quick else CHEAP_VARIANTS,
+        is_of_colour=True,
     )
 
 
@@ -172,13 +198,18 @@ def _read_images(archive: Path, each: dict[str, int]) -> dict[str, Samples]:
             label = CLASSES.index(name)
             if part in each and labels[part].count(label) < each[part]:
                 with Image.open(io.BytesIO(data)) as image:
-                    pixels = np.asarray(image.convert("RGB"), np.float32) / 255
-                images[part].append(((pixels - _MEAN) / _DEVIATION).transpose(2, 0, 1))
+                    images[part].append(as_input(np.asarray(image.convert("RGB"))))
                 labels[part].append(label)
     return {
         part: Samples({"x": np.ascontiguousarray(np.stack(rows))}, np.array(labels[part]))
         for part, rows in images.items()
     }
+
+
+def as_input(pixels: np.ndarray) -> np.ndarray:
+    """Pixels [..., height, width, 3] of 0..255 as float32 [..., 3, height, width]."""
+    scaled = (np.asarray(pixels, np.float32) / 255 - _MEAN) / _DEVIATION
+    return np.moveaxis(scaled, -1, -3)
 
 
 def _members(files: tarfile.TarFile) -> Iterator[tuple[str, str, bytes]]:

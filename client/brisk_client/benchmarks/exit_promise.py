@@ -18,6 +18,7 @@ from brisk.exits.lookup import SoftmaxLookUp
 from brisk.exits.samples import Samples, divide
 
 CALIBRATIONS = 100
+SCORED = ("scores", "right", "far")
 INJECTED = 0.1
 """Share of an exit's answers that are made wrong."""
 
@@ -81,26 +82,19 @@ def repeated_calibrations(cascade: Cascade, unseen: Unseen) -> Kept:
     networks = [exit_.network for exit_ in cascade.exits]
     tune = look_at(networks, unseen.tune)
     parts = [look_at(networks, part) for part in (unseen.calibrate, unseen.evaluate)]
-    pool = Scored(
-        np.concatenate([part.scores for part in parts], 1),
-        np.concatenate([part.right for part in parts], 1),
-    )
+    pool = Scored(*(np.concatenate([getattr(part, name) for part in parts], 1) for name in SCORED))
     promise = Promise(cascade.levels[0].accuracy, cascade.confidence)
     random = np.random.default_rng(0)
     proved = refuted = 0
     for _ in range(CALIBRATIONS):
         rows = random.permutation(pool.scores.shape[1])
         half = len(unseen.calibrate)
-        found = calibrate(tune, _rows(pool, rows[:half]), promise, answered)
+        found = calibrate(tune, pool.take(rows[:half]), promise, answered)
         if found is not None:
             proved += 1
-            rest = count_cascade(_rows(pool, rows[half:]), found.thresholds)
+            rest = count_cascade(pool.take(rows[half:]), found.thresholds)
             refuted += bool(refutation(rest, promise))
     return Kept(proved, refuted)
-
-
-def _rows(scored: Scored, rows: np.ndarray) -> Scored:
-    return Scored(scored.scores[:, rows], scored.right[:, rows])
 
 
 def audits_until_off(agreed: Sequence[bool], accuracy: float, most: int) -> int | None:

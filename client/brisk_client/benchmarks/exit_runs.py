@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,13 +34,17 @@ class Version:
     accuracy: float | None = None
 
 
+Other = Callable[[Mapping[str, Value]], list[int]]
+"""Another model on the same inputs: the classes of all rows."""
+
+
 @dataclass(slots=True)
 class Side:
     """Seconds from a batch's start to each row's answer, and what was answered."""
 
     times_s: list[float] = field(default_factory=list)
     agreeing: int = 0
-    exited: int = 0
+    by_exit: Counter[int] = field(default_factory=Counter)
     agreed_early: list[bool] = field(default_factory=list)
 
     @property
@@ -56,7 +61,11 @@ class Side:
 
     @property
     def early(self) -> float:
-        return self.exited / self.inputs
+        return self.by_exit.total() / self.inputs
+
+    def share(self, exit_index: int) -> float:
+        """Of the inputs that this exit answered."""
+        return self.by_exit[exit_index] / self.inputs
 
     def quantile_s(self, share: float) -> float:
         return float(np.quantile(self.times_s, share))
@@ -64,7 +73,7 @@ class Side:
     def add(self, other: Side) -> None:
         self.times_s += other.times_s
         self.agreeing += other.agreeing
-        self.exited += other.exited
+        self.by_exit += other.by_exit
         self.agreed_early += other.agreed_early
 
 
@@ -83,7 +92,7 @@ class Bench:
         self._lane.close()
 
     def measure(
-        self, versions: Mapping[str, Version], samples: Samples, batch: int, quick: bool
+        self, versions: Mapping[str, Version | Other], samples: Samples, batch: int, quick: bool
     ) -> dict[str, Side]:
         """``bare`` and each version on the same inputs, the order changing with each input."""
         starts = list(range(0, len(samples) - batch + 1, batch))
@@ -108,7 +117,9 @@ class Bench:
             pass
         return _argmax(next(iter(frame.results().values())))
 
-    def _run(self, version: Version | None, inputs: Mapping[str, Value], truth: list[int]) -> Side:
+    def _run(
+        self, version: Version | Other | None, inputs: Mapping[str, Value], truth: list[int]
+    ) -> Side:
         if version is None:
             started_s = time.perf_counter()
             frame = Frame(self._whole, inputs)
@@ -116,7 +127,13 @@ class Bench:
                 pass
             taken_s = time.perf_counter() - started_s
             return Side([taken_s] * len(truth), len(truth))
-        return self._run_early(version, inputs, truth)
+        if isinstance(version, Version):
+            return self._run_early(version, inputs, truth)
+        started_s = time.perf_counter()
+        found = version(inputs)
+        taken_s = time.perf_counter() - started_s
+        agreeing = sum(one == other for one, other in zip(found, truth, strict=True))
+        return Side([taken_s] * len(truth), agreeing)
 
     def _run_early(self, version: Version, inputs: Mapping[str, Value], truth: list[int]) -> Side:
         cascade = version.cascade
@@ -142,7 +159,7 @@ class Bench:
                     side.times_s[row] = now_s
                     side.agreeing += one == truth[row]
                     if answer.exit_index is not None:
-                        side.exited += 1
+                        side.by_exit[answer.exit_index] += 1
                         side.agreed_early.append(one == truth[row])
         return side
 

@@ -27,7 +27,7 @@ _MOMENTUM, _DECAY = 0.9, 5e-4
 @dataclass(frozen=True, slots=True)
 class BottleneckRecipe:
     """``width``: channels of the stem, 64 in the original. ``shift``: pixels that an image is
-    moved at most while training; ``mirrored``: half of them are."""
+    moved at most while training; ``mirrored``: half of them are. ``blocks``: of each stage."""
 
     width: int
     epochs: int
@@ -37,6 +37,7 @@ class BottleneckRecipe:
     mirrored: bool = False
     classes: int = 10
     seed: int = 1
+    blocks: tuple[int, ...] = BLOCKS
 
 
 class Bottleneck(nn.Module):
@@ -69,7 +70,7 @@ def build_bottleneck(recipe: BottleneckRecipe) -> nn.Sequential:
     """Untrained, for images [rows, 1, height, width] of values 0..1."""
     layers: list[nn.Module] = [*_convolution(1, recipe.width, 3, 2), nn.ReLU()]
     inputs = recipe.width
-    for stage, blocks in enumerate(BLOCKS):
+    for stage, blocks in enumerate(recipe.blocks):
         width = recipe.width * 2**stage
         for block in range(blocks):
             layers.append(Bottleneck(inputs, width, 2 if stage and not block else 1))
@@ -97,6 +98,19 @@ def train_bottleneck(
         network = build_bottleneck(recipe)
         _train(network, recipe, torch.from_numpy(images), torch.from_numpy(labels), progress)
     return _write(name, network.eval(), (images.shape[2], images.shape[3]), recipe.classes)
+
+
+def untrained_bottleneck(
+    name: str, recipe: BottleneckRecipe, sides: tuple[int, int]
+) -> onnx.ModelProto:
+    """As fast as a trained one; blocks are no identities, as they are at the start of training."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        network = build_bottleneck(recipe)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.constant_(module.weight, 0.5)
+    return _write(name, network.eval(), sides, recipe.classes)
 
 
 def _train(

@@ -129,3 +129,20 @@ def test_an_exit_that_cannot_prove_itself_does_not_take_the_others_down() -> Non
     assert found is not None
     assert found.thresholds[0] == float("inf")
     assert found.count.exits[1] == ExitCount(1000, 1000)
+
+
+def test_an_input_that_an_exit_finds_far_is_answered_by_no_later_one() -> None:
+    scores = np.array([[0.0, 0.9], [0.9, 0.9]], np.float32)
+    right, far = np.ones((2, 2), bool), np.array([[True, False], [False, False]])
+    scored = Scored(scores, right, far)
+    assert count_cascade(scored, (0.5, 0.5)).exits == (ExitCount(1, 1), ExitCount(0, 0))
+
+
+def test_an_exit_that_is_not_looked_up_finds_nothing_far() -> None:
+    """Else the calibration would not count what later exits answer in its stead."""
+    scores = np.array([[0.0, 0.0], [0.9, 0.9]], np.float32)
+    right = np.array([[True, True], [False, True]])
+    scored = Scored(scores, right, np.array([[True, False], [False, False]]))
+    count = count_cascade(scored, (float("inf"), 0.5))
+    assert count.exits == (ExitCount(0, 0), ExitCount(2, 1))
+    assert count.wrong_anywhere == 1

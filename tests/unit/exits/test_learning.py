@@ -136,7 +136,7 @@ def test_the_promise_holds_in_repeated_calibrations_on_digits(trained: Trained) 
 
 
 def _part(trained: Trained, rows: np.ndarray) -> Scored:
-    return Scored(trained.scored.scores[:, rows], trained.scored.right[:, rows])
+    return trained.scored.take(rows)
 
 
 def checkerboard(count: int) -> np.ndarray:

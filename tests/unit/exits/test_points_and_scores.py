@@ -48,9 +48,9 @@ def test_points_are_boundaries_with_one_live_value() -> None:
     assert not {point.position for point in found} & set(stem_is_shared)
 
 
-def test_points_are_spread_over_the_time_to_reach_them() -> None:
+def test_points_are_spread_over_the_time_to_reach_them_most_of_them_early() -> None:
     points = [ExitPoint(position, "v", ("v",)) for position in range(6)]
-    assert spread(points, [1.0, 1.1, 1.2, 5.0, 9.0, 10.0], 2) == (3, 5)
+    assert spread(points, [1.0, 1.1, 1.2, 5.0, 9.0, 10.0], 2) == (2, 3)
     assert spread(points, [1.0, 1.1, 1.2, 5.0, 9.0, 10.0], 9) == (0, 1, 2, 3, 4, 5)
 
 

@@ -72,6 +72,7 @@ def write_cascade(path: Path, cascade: Cascade) -> None:
                 "lookup_s": exit_.lookup_s,
                 "memory_bytes": exit_.memory_bytes,
                 "saved_s": exit_.saved_s,
+                "burden_s": exit_.burden_s,
             }
         )
     scores = cascade.scores
@@ -167,6 +168,7 @@ def _read_exit(
         lookup_s=float(entry["lookup_s"]),
         memory_bytes=int(entry["memory_bytes"]),
         saved_s=float(entry["saved_s"]),
+        burden_s=float(entry.get("burden_s", 0.0)),
     )
 
 

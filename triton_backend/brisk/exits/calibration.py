@@ -38,11 +38,18 @@ class Scored:
     """Inputs through every exit of a cascade, in its order.
 
     ``scores`` float32 [exits, inputs]; ``right`` bool [exits, inputs]: the prediction is the base
-    model's class.
+    model's class. ``far``, where given: it lies far from the exit's training data; once an exit
+    that answers finds so, no later one answers either.
     """
 
     scores: np.ndarray
     right: np.ndarray
+    far: np.ndarray | None = None
+
+    def take(self, rows: np.ndarray) -> Scored:
+        """The inputs numbered ``rows``."""
+        far = None if self.far is None else self.far[:, rows]
+        return Scored(self.scores[:, rows], self.right[:, rows], far)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,11 +63,12 @@ class Looked:
 
 
 def in_order(parts: Sequence[Looked]) -> Scored:
-    """Single exits put together as a cascade: strange inputs score 0 from the next one on."""
-    near = np.array([part.near for part in parts])
-    before = np.logical_and.accumulate(np.vstack([np.ones_like(near[:1]), near[:-1]]), axis=0)
-    scores = np.array([part.scores for part in parts]) * before
-    return Scored(scores, np.array([part.right for part in parts]))
+    """Single exits put together as a cascade."""
+    return Scored(
+        np.array([part.scores for part in parts]),
+        np.array([part.right for part in parts]),
+        ~np.array([part.near for part in parts]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,18 @@ class CascadeCount:
     inputs: int
     exits: tuple[ExitCount, ...]
     wrong_anywhere: int
+
+    def saving_s(self, saved_s: Sequence[float], burden_s: Sequence[float]) -> float:
+        """Of an input on average, if an answer saves ``saved_s`` and a look-up costs ``burden_s``.
+
+        By exit; one that answers nothing is taken not to be looked up.
+        """
+        total_s, waiting = 0.0, self.inputs
+        for one, saved, burden in zip(self.exits, saved_s, burden_s, strict=True):
+            if one.answered:
+                total_s += one.answered * saved - waiting * burden
+            waiting -= one.answered
+        return total_s / max(self.inputs, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +133,21 @@ class Calibration:
 
 
 def count_cascade(scored: Scored, thresholds: Sequence[float]) -> CascadeCount:
-    """What the exits answer at ``thresholds``, each seeing what those before it missed."""
-    hits = scored.scores >= np.asarray(thresholds, np.float64)[:, None]
-    hits &= np.isfinite(np.asarray(thresholds, np.float64))[:, None]
+    """What the exits answer at ``thresholds``, each seeing what those before it missed.
+
+    An exit of infinite threshold is not looked up, so nobody learns what it would find far.
+    """
+    limits = np.asarray(thresholds, np.float64)
+    hits = scored.scores >= limits[:, None]
+    hits &= np.isfinite(limits)[:, None]
     waiting = np.ones(hits.shape[1], bool)
     exits = []
-    for hit, right in zip(hits, scored.right, strict=True):
+    for index, (hit, right) in enumerate(zip(hits, scored.right, strict=True)):
         answered = hit & waiting
         exits.append(ExitCount(int(answered.sum()), int((answered & right).sum())))
         waiting &= ~hit
+        if scored.far is not None and np.isfinite(limits[index]):
+            waiting &= ~scored.far[index]
     wrong = (hits & ~scored.right).any(0)
     return CascadeCount(hits.shape[1], tuple(exits), int(wrong.sum()))
 
@@ -165,6 +191,8 @@ def _thresholds(tuning: Scored, accuracy: float, choice: Collection[int]) -> tup
             threshold = threshold_for(scores[waiting], right[waiting], accuracy)
         thresholds.append(threshold)
         waiting &= ~(scores >= threshold)
+        if tuning.far is not None and np.isfinite(threshold):
+            waiting &= ~tuning.far[index]
     return tuple(thresholds)
 
 
@@ -183,6 +211,7 @@ def calibrate(
     counts = {thresholds: count_cascade(tuning, thresholds) for thresholds in proposals}
     proposals = [p for p in proposals if any(e.answered for e in counts[p].exits)]
     proposals.sort(key=lambda p: -promise.margin(_scaled(counts[p], share)))
+    proposals = _gaining(proposals, lambda p: value(counts[p]))
     passed: list[tuple[float, ...]] = []
     for thresholds in proposals:
         if not promise.keeps(count_cascade(held_out, thresholds)):
@@ -192,6 +221,17 @@ def calibrate(
         return None
     best = max(passed, key=lambda p: value(counts[p]))
     return Calibration(best, count_cascade(held_out, best), len(passed), len(proposals))
+
+
+def _gaining(
+    proposals: Sequence[tuple[float, ...]], value: Callable[[tuple[float, ...]], float]
+) -> list[tuple[float, ...]]:
+    """Those of greater value than all before them: no test is spent on what would not be used."""
+    kept: list[tuple[float, ...]] = []
+    for proposal in proposals:
+        if not kept or value(proposal) > value(kept[-1]):
+            kept.append(proposal)
+    return kept
 
 
 def _scaled(count: CascadeCount, share: float) -> CascadeCount:

@@ -22,7 +22,8 @@ class Exit:
     ``network`` is the definition, ``look_up`` the fastest way to ask it, made of it here: whoever
     changes weights makes another exit.
     ``lookup_s`` and ``memory_bytes`` as measured when it was trained; ``saved_s``: what an answer
-    there saves of the model's time, on average.
+    there saves of the model's time, on average; ``burden_s``: what a look-up costs it. One whose
+    thresholds are all infinite is in reserve: adaptation may come to use it.
     """
 
     point: ExitPoint
@@ -32,6 +33,7 @@ class Exit:
     lookup_s: float
     memory_bytes: int
     saved_s: float = 0.0
+    burden_s: float = 0.0
     look_up: Callable[[torch.Tensor], LookedUp] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from brisk.exits.adaptation.material import Material, last_layer
@@ -67,10 +66,11 @@ def judge(cascade: Cascade, networks: Sequence[LookUp], exams: Exams) -> Verdict
     it, so that nothing is learned at the cost of what the caches were made for; and recent traffic
     has to become faster by it.
     """
-    weights = np.array([exit_.saved_s for exit_ in cascade.exits])
+    saved_s = [exit_.saved_s for exit_ in cascade.exits]
+    burden_s = [exit_.burden_s for exit_ in cascade.exits]
 
     def saved(count: CascadeCount) -> float:
-        return float(sum(weights * [one.answered for one in count.exits])) / max(count.inputs, 1)
+        return count.saving_s(saved_s, burden_s)
 
     tune = look_at(networks, exams.tune)
     recent, original = look_at(networks, exams.recent), look_at(networks, exams.original)

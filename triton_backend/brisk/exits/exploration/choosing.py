@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import torch
 from brisk.exits.bounds import fewest_to_prove
 from brisk.exits.calibration import (
     CascadeCount,
+    ExitCount,
     Looked,
     Promise,
     calibrate,
@@ -33,6 +35,10 @@ from brisk.exits.points import ExitPoint
 COMPOSED_STRICTNESS = 0.6
 """Candidates are judged at thresholds that use up this share of the allowed disagreement."""
 
+MOST_IN_RESERVE = 2
+RESERVED_GAIN = 0.7
+"""A cache in reserve would have to end by this share of the expected latency."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tried:
@@ -52,7 +58,10 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
-    """``tried``: indices of the cascade's variants, in order; ``levels``: one at least."""
+    """``tried``: indices of the cascade's variants, in order, those in reserve among them.
+
+    ``levels``: one at least. ``expectation`` is of the variants that answer from the start.
+    """
 
     problem: CompositionProblem
     synchronous: bool
@@ -137,7 +146,46 @@ def choose(
             f"{settings.confidence:.0%} on {held_out} held-out samples; more data, or a lower "
             "accuracy or confidence, may help"
         )
-    return Chosen(problem, synchronous, chosen, expect_counted(problem, chosen), levels)
+    expected = expect_counted(problem, chosen)
+    kept = sorted({*chosen, *in_reserve(problem, expected)}, key=lambda i: tried[i].point)
+    levels = tuple(with_reserve(level, chosen, kept) for level in levels)
+    return Chosen(problem, synchronous, tuple(kept), expected, levels)
+
+
+def in_reserve(problem: CompositionProblem, expected: Expectation) -> list[int]:
+    """The most promising early caches that pay for recurring traffic only, once they are adapted.
+
+    One at a point where composition has chosen none, if answering everything there would be faster
+    than what is expected without it.
+    """
+    assert problem.outcomes is not None, "exploration counts outcomes"
+    agreement = problem.outcomes.right.mean(1)
+    used = {problem.candidates[index].point for index in expected.chosen}
+    spare = problem.memory_budget_bytes
+    best: dict[int, tuple[float, int]] = {}
+    for index, one in enumerate(problem.candidates):
+        end_s = problem.reach_s[one.point] + one.burden_s + one.lookup_s
+        value_s = end_s + (1 - float(agreement[index])) * problem.total_s
+        if one.point not in used and end_s < RESERVED_GAIN * expected.latency_s:
+            best[one.point] = min(best.get(one.point, (value_s, index)), (value_s, index))
+    kept: list[int] = []
+    used_bytes = expected.memory_bytes
+    for _, index in sorted(best.values()):
+        used_bytes += problem.candidates[index].memory_bytes
+        if len(kept) < MOST_IN_RESERVE and (spare is None or used_bytes <= spare):
+            kept.append(index)
+    return kept
+
+
+def with_reserve(level: Level, chosen: Sequence[int], kept: Sequence[int]) -> Level:
+    thresholds = dict(zip(chosen, level.thresholds, strict=True))
+    counts = dict(zip(chosen, level.count.exits, strict=True))
+    exits = tuple(counts.get(index, ExitCount(0, 0)) for index in kept)
+    return Level(
+        level.accuracy,
+        tuple(thresholds.get(index, math.inf) for index in kept),
+        CascadeCount(level.count.inputs, exits, level.count.wrong_anywhere),
+    )
 
 
 def _without_rare(
@@ -162,16 +210,12 @@ def _calibrated(
     """The promise asked for and all stricter ones that can be proved."""
     tuning = in_order([tried[index].tune for index in chosen])
     held_out = in_order([tried[index].held_out for index in chosen])
-    ends_s = [
-        problem.reach_s[tried[index].point] + tried[index].lookup_s - problem.total_s
-        for index in chosen
-    ]
+    candidates = [problem.candidates[index] for index in chosen]
+    gains_s = [problem.total_s - problem.reach_s[one.point] - one.lookup_s for one in candidates]
+    burdens_s = [one.burden_s for one in candidates]
 
     def saved_s(count: CascadeCount) -> float:
-        return -sum(
-            exit_count.answered * end_s
-            for exit_count, end_s in zip(count.exits, ends_s, strict=True)
-        )
+        return count.saving_s(gains_s, burdens_s)
 
     levels = []
     stricter = (level for level in STRICTER_LEVELS if level > settings.accuracy)

@@ -124,7 +124,8 @@ def explore(
     cascade, verification = None, None
     if isinstance(found, Chosen):
         exits = [
-            _exit(points, tried[index], networks[index], found.problem) for index in found.tried
+            _exit(points, tried[index], networks[index], found.problem, index)
+            for index in found.tried
         ]
         cascade = Cascade(
             model_digest=digest_of(model_file),
@@ -161,9 +162,14 @@ def explore(
 
 
 def _exit(
-    points: Sequence[ExitPoint], tried: Tried, network: LookUp, problem: CompositionProblem
+    points: Sequence[ExitPoint],
+    tried: Tried,
+    network: LookUp,
+    problem: CompositionProblem,
+    index: int,
 ) -> Exit:
-    end_s = problem.reach_s[tried.point] + tried.lookup_s
+    candidate = problem.candidates[index]
+    end_s = problem.reach_s[tried.point] + candidate.lookup_s
     return Exit(
         point=points[tried.point],
         variant=tried.variant,
@@ -172,6 +178,7 @@ def _exit(
         lookup_s=tried.lookup_s,
         memory_bytes=tried.memory_bytes,
         saved_s=max(0.0, problem.total_s - end_s),
+        burden_s=candidate.burden_s,
     )
 
 

@@ -1,0 +1,180 @@
+"""One model of `brisk bench exits`: all its sides measured, and what is expected of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from brisk.execution import load_program
+from brisk.exits.audit import STATED_AUDITS
+from brisk.exits.cascade import Cascade
+from brisk.graph import read_program
+from brisk_client.benchmarks.exit_alternatives import alternatives
+from brisk_client.benchmarks.exit_data import Case
+from brisk_client.benchmarks.exit_plots import plot_sides
+from brisk_client.benchmarks.exit_promise import (
+    CALIBRATIONS,
+    Unseen,
+    audits_until_off,
+    repeated_calibrations,
+    softmax_cascade,
+)
+from brisk_client.benchmarks.exit_runs import BARE, Bench, Other, Side, Version
+from brisk_client.benchmarks.exit_streams import (
+    ADAPTIVE,
+    STATIC,
+    StreamRow,
+    follow,
+    mean_speed_up,
+    zipf_intervals,
+)
+from brisk_client.benchmarks.exit_video import video_intervals
+from brisk_client.report import Check, Report
+
+ACCURACY = 0.97
+SPEED_UPS = {0.97: 1.95, 0.99: 1.41}
+"""GATI's for ResNet-50 on CIFAR-10 (7.1.1, 7.1.2); expected of nets of that depth."""
+
+STREAM_SPEED_UP = 3.2
+TAIL = 1.02
+BATCHES = (1, 2, 8)
+ZIPF_HALF_LIFE, VIDEO_HALF_LIFE = 0.3, 1.0
+"""Of a sample's weight, in intervals between two retrainings."""
+
+
+def measure_latency(
+    report: Report, case: Case, cascade: Cascade, bench: Bench, quick: bool, plots: Path | None
+) -> None:
+    """Latency and agreement of all sides, and whether the promise is kept."""
+    loaded = load_program(read_program(case.model), torch.device("cpu"))
+    unseen = Unseen.of(loaded, cascade, case.training, case.evaluation)
+    versions: dict[str, Version | Other] = {
+        f"caches, {ACCURACY:.0%}": Version(cascade, cascade.synchronous)
+    }
+    if cascade.level(0.99) is not None:
+        versions["caches, 99%"] = Version(cascade, cascade.synchronous, 0.99)
+    else:
+        report.notes.append(
+            f"{case.name}: 99 % cannot be proved with {cascade.confidence:.0%} confidence on "
+            f"{len(unseen.calibrate)} held-out inputs"
+        )
+    way = "in a lane" if cascade.synchronous else "in the model's thread"
+    versions[f"look-ups {way}"] = Version(cascade, not cascade.synchronous)
+    softmax = softmax_cascade(cascade, unseen)
+    if softmax is not None:
+        versions["softmax thresholds"] = Version(softmax, cascade.synchronous)
+    others: dict[str, Version | Other] = {**alternatives(case)}
+    for batch in BATCHES:
+        asked = {**versions, **others} if batch == 1 else versions
+        sides = bench.measure(asked, case.evaluation, batch, quick)
+        for name, side in sides.items():
+            report.rows.append(_row(case.name, name, batch, side, sides[BARE]))
+        if batch == 1:
+            report.checks += _latency_checks(case, sides, sides[BARE])
+            report.checks += _promise_checks(case.name, cascade, unseen, sides)
+            if plots is not None:
+                report.notes.append(f"plot: {plot_sides(case.name, sides, plots)}")
+
+
+def _row(label: str, name: str, batch: int, side: Side, base: Side) -> dict[str, Any]:
+    return {
+        "model": label,
+        "side": name,
+        "batch": batch,
+        "mean_ms": side.mean_s * 1e3,
+        "median_ms": side.quantile_s(0.5) * 1e3,
+        "p99_ms": side.quantile_s(0.99) * 1e3,
+        "speed_up": base.mean_s / side.mean_s,
+        "agreement": side.agreement,
+        "early": side.early,
+        "inputs": side.inputs,
+    }
+
+
+def _latency_checks(case: Case, sides: dict[str, Side], base: Side) -> list[Check]:
+    checks = []
+    for accuracy, wanted in SPEED_UPS.items():
+        side = sides.get(f"caches, {accuracy:.0%}")
+        if side is None:
+            continue
+        label = f"{case.name}, {accuracy:.0%}"
+        speed_up = base.mean_s / side.mean_s
+        tail = side.quantile_s(0.99) / base.quantile_s(0.99)
+        checks += [
+            Check(
+                f"{label}: agreement", side.agreement, f">= {accuracy}", side.agreement >= accuracy
+            ),
+            Check(f"{label}: mean speed-up", speed_up, f">= {wanted}", speed_up >= wanted),
+            Check(f"{label}: p99 over the bare model's", tail, f"<= {TAIL}", tail <= TAIL),
+        ]
+    return checks
+
+
+def _promise_checks(
+    label: str, cascade: Cascade, unseen: Unseen, sides: dict[str, Side]
+) -> list[Check]:
+    kept = repeated_calibrations(cascade, unseen)
+    early = sides[f"caches, {ACCURACY:.0%}"].agreed_early
+    audits = audits_until_off(early, ACCURACY, STATED_AUDITS) if early else None
+    return [
+        Check(
+            f"{label}: calibrations of {CALIBRATIONS} whose promise other inputs refute, of "
+            f"{kept.proved} that prove one",
+            kept.refuted,
+            0,
+            kept.refuted == 0,
+        ),
+        Check(
+            f"{label}: audited answers until an exit that became 10 % worse is off",
+            audits,
+            f"<= {STATED_AUDITS}",
+            audits is not None,
+        ),
+    ]
+
+
+def measure_streams(
+    report: Report, case: Case, cascade: Cascade, bench: Bench, video: Path | None
+) -> None:
+    """Static and adapting caches on Zipf streams, where the case has labels, and on a video."""
+    loaded = load_program(read_program(case.model), torch.device("cpu"))
+    streams = [(zipf_intervals(case.evaluation, alpha), ZIPF_HALF_LIFE) for alpha in case.zipf]
+    if video is not None and case.is_of_colour:
+        streams.append((video_intervals(video), VIDEO_HALF_LIFE))
+    for intervals, half_life in streams:
+        rows = []
+        for row in follow(bench, loaded, cascade, case.training, intervals, half_life):
+            rows.append(row)
+            label = f"{row.stream}, interval {row.number + 1}"
+            for name, side in row.sides.items():
+                report.rows.append(_row(f"{case.name}, {label}", name, 1, side, row.sides[BARE]))
+            report.notes.append(
+                f"{label}: {row.outcome}; {row.retraining_s * 1e3:.0f} ms for a cache; "
+                f"{row.where()}"
+            )
+        report.checks += _stream_checks(rows)
+
+
+def _stream_checks(rows: list[StreamRow]) -> list[Check]:
+    slowest_s = max(row.retraining_s for row in rows)
+    static, adaptive = mean_speed_up(rows, STATIC), mean_speed_up(rows, ADAPTIVE)
+    agreement = min(row.sides[ADAPTIVE].agreement for row in rows)
+    name = rows[0].stream
+    return [
+        Check(f"{name}: retraining of a cache, s", slowest_s, "<= 0.5", 0 < slowest_s <= 0.5),
+        Check(
+            f"{name}: mean speed-up with adaptation",
+            adaptive,
+            f">= {STREAM_SPEED_UP}",
+            adaptive >= STREAM_SPEED_UP,
+        ),
+        Check(f"{name}: adaptive over static caches", adaptive / static, "> 1", adaptive > static),
+        Check(
+            f"{name}: least agreement of an interval with adaptation",
+            agreement,
+            f">= {ACCURACY}",
+            agreement >= ACCURACY,
+        ),
+    ]

@@ -1,0 +1,70 @@
+"""Caches in reserve: early ones that only recurring traffic will use, once they are adapted."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from brisk.exits.calibration import CascadeCount, ExitCount
+from brisk.exits.cascade import Level
+from brisk.exits.composition import Candidate, CompositionProblem, Outcomes, expect_counted
+from brisk.exits.exploration.choosing import MOST_IN_RESERVE, in_reserve, with_reserve
+
+INPUTS = 10
+
+
+def problem(budget_bytes: int | None = None) -> CompositionProblem:
+    """Five points a tenth of the model apart, two variants each; even ones agree more often."""
+    candidates, right = [], []
+    for point in range(5):
+        for variant, agreeing in (("good", 9), ("bad", 5)):
+            candidates.append(Candidate(point, variant, 0.5, 1.0, 0.01, 100, burden_s=0.01))
+            right.append([row < agreeing for row in range(INPUTS)])
+    hits = np.zeros((10, INPUTS), bool)
+    return CompositionProblem(
+        reach_s=(0.1, 0.2, 0.3, 0.4, 0.5),
+        total_s=1.0,
+        candidates=tuple(candidates),
+        accuracy=0.97,
+        memory_budget_bytes=budget_bytes,
+        outcomes=Outcomes(hits, np.array(right)),
+    )
+
+
+def test_the_most_promising_early_points_that_are_not_used_have_one_each() -> None:
+    one = problem()
+    expected = dataclasses.replace(expect_counted(one, (4,)), latency_s=0.8)
+    assert in_reserve(one, expected) == [0, 2]  # the earliest points, the better variants
+    assert MOST_IN_RESERVE == 2
+    assert in_reserve(one, dataclasses.replace(expected, chosen=(0,))) == [2, 4]
+
+
+def test_a_point_too_late_to_gain_anything_has_none() -> None:
+    one = problem()
+    expected = dataclasses.replace(expect_counted(one, ()), latency_s=0.2)
+    assert in_reserve(one, expected) == [0]
+
+
+def test_the_memory_budget_counts_reserves_too() -> None:
+    one = problem(budget_bytes=250)
+    expected = dataclasses.replace(expect_counted(one, (4,)), latency_s=0.8)
+    assert in_reserve(one, expected) == [0]
+
+
+def test_a_cache_in_reserve_answers_nothing_at_any_level() -> None:
+    level = Level(0.97, (0.5, 0.6), CascadeCount(100, (ExitCount(60, 60), ExitCount(20, 20)), 1))
+    longer = with_reserve(level, (3, 8), (1, 3, 5, 8))
+    assert longer.thresholds == (math.inf, 0.5, math.inf, 0.6)
+    assert longer.count.exits == (
+        *(ExitCount(0, 0), ExitCount(60, 60)),
+        *(ExitCount(0, 0), ExitCount(20, 20)),
+    )
+    assert longer.count.wrong_anywhere == 1
+
+
+def test_what_is_saved_counts_look_ups_that_miss() -> None:
+    count = CascadeCount(10, (ExitCount(4, 4), ExitCount(0, 0), ExitCount(3, 3)), 0)
+    saved_s = count.saving_s((10.0, 8.0, 5.0), (1.0, 1.0, 2.0))
+    assert saved_s == (4 * 10 - 10 * 1 + 3 * 5 - 6 * 2) / 10
