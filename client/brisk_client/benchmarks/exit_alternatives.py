@@ -26,7 +26,7 @@ def alternatives(case: Case) -> dict[str, Other]:
     """By name; without ONNX Runtime, which quantises, only the smaller model."""
     found: dict[str, Other] = {}
     if case.smaller is not None:
-        found["a smaller model (14 layers)"] = _ours(case.smaller)
+        found["a smaller model (14 layers)"] = _ours(case.smaller())
     try:
         quantised = _quantised(case.model, case.training)
         found["int8, by ONNX Runtime"] = _theirs(quantised)

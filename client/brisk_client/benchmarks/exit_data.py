@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gzip
 import hashlib
 import io
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,8 +51,8 @@ class Case:
     more_to_fit: Samples | None
     folder: Path
     variants: tuple[str, ...]
-    smaller: Path | None = None
-    """A model of the same data with a third of the layers."""
+    smaller: Callable[[], Path] | None = None
+    """Trains, or finds, a model of the same data with a third of the layers."""
     zipf: tuple[float, ...] = ()
     """Skews of the streams that are drawn from it (GATI, 7.2.2): its images can be moved."""
     is_of_colour: bool = False
@@ -73,7 +74,8 @@ def digits_case(quick: bool) -> Case:
     recipe = BottleneckRecipe(width=32, epochs=8, batch_rows=64)
     trained = len(split.train_labels)
     model = kept_network("resnet50-digits", recipe, images[:trained], labels[:trained])
-    smaller = kept_network(
+    smaller = functools.partial(
+        kept_network,
         "resnet14-digits",
         dataclasses.replace(recipe, blocks=SMALLER_BLOCKS),
         images[:trained],
@@ -95,7 +97,8 @@ def fashion_case(folder: Path, quick: bool) -> Case | None:
     images, labels = parts["train"] or _NO_IMAGES
     recipe = BottleneckRecipe(width=32, epochs=3, batch_rows=64, learning_rate=0.05, mirrored=True)
     model = kept_network("resnet50-fashion", recipe, images[:FITTED], labels[:FITTED])
-    smaller = kept_network(
+    smaller = functools.partial(
+        kept_network,
         "resnet14-fashion",
         dataclasses.replace(recipe, blocks=SMALLER_BLOCKS),
         images[:FITTED],

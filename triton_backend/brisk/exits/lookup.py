@@ -41,10 +41,13 @@ class Selector(nn.Module):
         )
 
     def forward(self, logits: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
-        seen = logits.log_softmax(1).clamp_min(FLOOR).topk(self.width, 1).values
-        distances = distances.clamp(-FARTHEST, FARTHEST).unsqueeze(1)
-        result: torch.Tensor = self.network(torch.cat([seen, distances], 1))
+        result: torch.Tensor = self.network(self.seen(logits, distances))
         return result.squeeze(1)
+
+    def seen(self, logits: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
+        """What the network reads, float32 [rows, ``width`` + 1]."""
+        greatest = logits.log_softmax(1).clamp_min(FLOOR).topk(self.width, 1).values
+        return torch.cat([greatest, distances.clamp(-FARTHEST, FARTHEST).unsqueeze(1)], 1)
 
 
 class LookUp(nn.Module):

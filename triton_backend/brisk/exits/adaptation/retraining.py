@@ -16,7 +16,7 @@ import torch
 
 from brisk.exits.adaptation.material import Material, last_layer
 from brisk.exits.adaptation.settings import AdaptationSettings
-from brisk.exits.learning.predictor import train_predictor
+from brisk.exits.learning.last_layer import fit_last_layer
 from brisk.exits.learning.selection import NO_CLASS, fit_selection
 from brisk.exits.lookup import LookUp
 
@@ -49,11 +49,10 @@ def retrain(
     ):
         warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
         torch.manual_seed(settings.seed)
-        train_predictor(
+        fit_last_layer(
             last,
             fit.features[index],
             fit.teacher,
-            fit.teacher.argmax(1),
             strange.learned.features[index],
             settings.predictor,
             settings.seed,

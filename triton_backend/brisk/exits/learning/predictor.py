@@ -21,10 +21,15 @@ def distillation_loss(
     logarithm, so probabilities are enough.
     """
     heat = settings.temperature
-    soft_teacher = (teacher.clamp_min(1e-7).log() / heat).softmax(1)
+    soft_teacher = softened(teacher, heat)
     soft = functional.kl_div((logits / heat).log_softmax(1), soft_teacher, reduction="batchmean")
     hard = functional.cross_entropy(logits, labels)
     return settings.soft_share * heat * heat * soft + (1 - settings.soft_share) * hard
+
+
+def softened(teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+    """The distribution of the same logits at that temperature."""
+    return (teacher.clamp_min(1e-7).log() / temperature).softmax(1)
 
 
 def exposure_loss(logits: torch.Tensor) -> torch.Tensor:

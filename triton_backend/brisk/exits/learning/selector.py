@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 from torch.nn import functional
 
+from brisk.exits.learning.optimizing import OneCycle
 from brisk.exits.learning.settings import SelectorSettings
 from brisk.exits.lookup import Selector
+
+RIGHT, WEIGHT_DECAY = 0.5, 1e-3
 
 
 def asymmetric_loss(
@@ -16,7 +20,7 @@ def asymmetric_loss(
 
     ``scores``: logits float32 [rows]; ``agrees``: 1.0 where the prediction is the base model's.
     """
-    weight = torch.where(agrees > 0.5, 1.0, false_hit_cost)
+    weight = torch.where(agrees > RIGHT, 1.0, false_hit_cost)
     return functional.binary_cross_entropy_with_logits(scores, agrees, weight)
 
 
@@ -34,20 +38,32 @@ def train_selector(
     Rows of noise have ``agrees`` 0, whatever is predicted for them.
     """
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(selector.parameters(), weight_decay=1e-3)
+    first, _, last = selector.network
+    assert isinstance(first, nn.Linear), "as Selector is made"
+    assert isinstance(last, nn.Linear), "as Selector is made"
+    tensors = (first.weight, first.bias, last.weight, last.bias)
     batches = max(1, len(logits) // settings.batch_rows)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, settings.learning_rate, total_steps=batches * settings.epochs
-    )
-    for _ in range(settings.epochs):
-        for chosen in torch.randperm(len(logits), generator=generator).tensor_split(batches):
-            loss = asymmetric_loss(
-                selector(logits[chosen], distances[chosen]),
-                agrees[chosen],
-                settings.false_hit_cost,
-            )
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch
-            optimizer.step()
-            schedule.step()
+    steps = OneCycle(tensors, settings.learning_rate, batches * settings.epochs)
+    steps.weight_decay = WEIGHT_DECAY
+    with torch.no_grad():
+        seen = selector.seen(logits, distances)
+        for _ in range(settings.epochs):
+            for chosen in torch.randperm(len(seen), generator=generator).tensor_split(batches):
+                steps.take(_gradients(first, last, seen[chosen], agrees[chosen], settings))
     selector.eval()
+
+
+def _gradients(
+    first: nn.Linear,
+    last: nn.Linear,
+    seen: torch.Tensor,
+    agrees: torch.Tensor,
+    settings: SelectorSettings,
+) -> tuple[torch.Tensor, ...]:
+    """Of ``asymmetric_loss``, by both layers' weights and biases."""
+    hidden = first(seen).relu_()
+    scores = last(hidden).squeeze(1)
+    weight = torch.where(agrees > RIGHT, 1.0, settings.false_hit_cost)
+    error = ((scores.sigmoid() - agrees) * weight / len(seen)).unsqueeze(1)
+    inner = (error @ last.weight) * (hidden > 0)
+    return inner.T @ seen, inner.sum(0), error.T @ hidden, error.sum(0)
