@@ -13,6 +13,7 @@ from brisk.compiled.library import absence, wait_until_settled
 from brisk.errors import BriskError
 from brisk.execution import LoadedProgram, load_program, run_serially
 from brisk.graph import build_program
+from brisk.solutions import gemm_blocked
 
 CPU = torch.device("cpu")
 
@@ -99,9 +100,24 @@ def test_rank_four_and_inputs_that_lie_otherwise_in_memory() -> None:
     torch.testing.assert_close(found, (x @ torch.from_numpy(matrix)).relu(), rtol=1e-4, atol=1e-5)
 
 
-def test_where_nothing_can_be_fused_or_rows_are_long_others_compute() -> None:
-    for matrix, nodes in ((matrix_of(200, 96), []), (matrix_of(1100, 20), [("Relu",)])):
-        assert load(matrix, nodes).layers[0].solution.name == "constant_matrix"
+@pytest.mark.parametrize(("is_intel", "expected"), [(True, "constant"), (False, "blocked")])
+def test_long_rows_are_left_to_mkl_on_the_processors_that_it_is_tuned_for(
+    monkeypatch: pytest.MonkeyPatch, is_intel: bool, expected: str
+) -> None:
+    monkeypatch.setattr(gemm_blocked, "is_intel", lambda: is_intel)
+    matrix = matrix_of(1100, 20)
+    loaded = load(matrix, [("Relu",)])
+    assert loaded.layers[0].solution.name == f"{expected}_matrix"
+    x = torch.randn(2, 30, 1100)
+    (found,) = run_serially(loaded, {"x": x}).values()
+    torch.testing.assert_close(found, (x @ torch.from_numpy(matrix)).relu(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_product_with_nothing_behind_it() -> None:
+    matrix = matrix_of(200, 96)
+    x = torch.randn(2, 30, 200)
+    (found,) = run_serially(make_blocked(matrix, []), {"x": x}).values()
+    torch.testing.assert_close(found, x @ torch.from_numpy(matrix), rtol=1e-4, atol=1e-5)
 
 
 def test_empty_inputs_give_empty_results_and_wrong_ones_are_refused() -> None:

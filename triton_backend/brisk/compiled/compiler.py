@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import shutil
@@ -127,6 +128,12 @@ def _processor() -> bytes:
         text = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
         return "\n".join(line for line in text.split("\n") if line.startswith(wanted)).encode()
     return b""
+
+
+@functools.cache
+def is_intel() -> bool:
+    """Whether the processor is of the make that MKL is tuned for."""
+    return b"Intel" in _processor()
 
 
 def main() -> int:

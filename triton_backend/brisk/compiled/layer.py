@@ -1,11 +1,12 @@
-"""One large layer as C++ reads it: ``source/layer.h``, field by field."""
+"""One large layer as C++ reads it: ``source/layer.h`` and ``attention.h``, field by field."""
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_float, c_int32, c_void_p
+from ctypes import c_float, c_int32, c_int64, c_void_p
 
 _Pair = c_int32 * 2
+_Strides = c_int64 * 3
 
 
 class LayerEntry(ctypes.Structure):
@@ -14,4 +15,15 @@ class LayerEntry(ctypes.Structure):
         *(("outputs", c_int32), ("alpha", c_float), ("beta", c_float), ("kernel", _Pair)),
         *(("stride", _Pair), ("dilation", _Pair), ("before", _Pair)),
         *(("weights", c_void_p), ("bias", c_void_p)),
+    )
+
+
+class AttentionEntry(ctypes.Structure):
+    """Strides are of batch, head and row; the mask's last one, of keys, is 0 or 1."""
+
+    _fields_ = (
+        *(("batch", c_int32), ("heads", c_int32), ("queries", c_int32), ("keys", c_int32)),
+        *(("width", c_int32), ("value_width", c_int32), ("scale", c_float), ("padding", c_int32)),
+        *(("query", _Strides), ("key", _Strides), ("value", _Strides), ("target", _Strides)),
+        ("mask", c_int64 * 4),
     )

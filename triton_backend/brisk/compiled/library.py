@@ -6,12 +6,12 @@ import ctypes
 import os
 import threading
 from collections.abc import Sequence
-from ctypes import POINTER, c_int, c_int64, c_void_p
+from ctypes import POINTER, c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
 from brisk.compiled.compiler import Build, CompilerError, compile_library, is_whole, plan_build
-from brisk.compiled.layer import LayerEntry
+from brisk.compiled.layer import AttentionEntry, LayerEntry
 from brisk.compiled.table import StepEntry
 from brisk.compiled.verdict import VerdictEntry
 
@@ -20,7 +20,8 @@ class Library:
     """The library's functions. Any thread may call them; computing, they exclude each other.
 
     ``run`` holds the interpreter's lock, ``run_unlocked`` gives it up meanwhile, for programs with
-    look-ups beside them. No two runs of one network may overlap. ``run_layer`` gives it up, too.
+    look-ups beside them. No two runs of one network may overlap. The other calls give it up, too;
+    they return 1 where there is no memory.
 
     ``name``: another one for other sources, compilers and processors.
 
@@ -41,6 +42,8 @@ class Library:
             raise CompilerError(f"'{path}' reads layers of another size")
         if functions.brisk_verdict_bytes() != ctypes.sizeof(VerdictEntry):
             raise CompilerError(f"'{path}' reads verdicts of another size")
+        if functions.brisk_attention_bytes() != ctypes.sizeof(AttentionEntry):
+            raise CompilerError(f"'{path}' reads attentions of another size")
         self.name = path.stem
         self.panel: int = functions.brisk_panel()
         self.block: int = functions.brisk_block()
@@ -57,7 +60,7 @@ class Library:
         self.run_unlocked.argtypes, self.run_unlocked.restype = self.run.argtypes, None
         self.run_layer = unlocked.brisk_layer_run
         """LayerEntry's address, threads, images, height and width of the source, of the result,
-        addresses of source, second operand (or None) and result. 1 where there is no memory."""
+        addresses of source, second operand (or None) and result."""
         self.run_layer.argtypes = (c_void_p, *[c_int] * 6, *[c_void_p] * 3)
         self.run_layer.restype = c_int
         self.look_up = unlocked.brisk_look_up
@@ -65,6 +68,14 @@ class Library:
         nearness. Gives the interpreter's lock up and excludes nothing else."""
         self.look_up.argtypes = (c_void_p, c_void_p, c_int, *[c_void_p] * 4)
         self.look_up.restype = None
+        self.attend = unlocked.brisk_attention_run
+        """AttentionEntry's address, threads, addresses of query, key, value, mask (or None) and
+        result."""
+        self.attend.argtypes, self.attend.restype = (c_void_p, c_int, *[c_void_p] * 5), c_int
+        self.normalise_rows = unlocked.brisk_rows_normalise
+        """Threads, rows, width, epsilon, addresses of scale, bias (or None), source, result."""
+        self.normalise_rows.argtypes = (c_int, c_int64, c_int64, c_float, *[c_void_p] * 4)
+        self.normalise_rows.restype = c_int
 
     def new_network(self, steps: Sequence[StepEntry], scratch_floats: int) -> int:
         """The address of a network; MemoryError where there is no memory for it."""

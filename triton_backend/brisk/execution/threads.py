@@ -1,30 +1,68 @@
 """How many threads compute a program: all there are, or one where that has proved faster.
 
 A second thread costs two hand-overs a layer. Programs of small layers lose more by that than
-they gain (a network of 50 µs took 100 µs with two threads), and which ones do depends on machine
-and shapes, so it is measured: the first runs of each set of input shapes try both.
+they gain (a network of 50 µs took 100 µs with two threads), and which ones do depends on machine,
+shapes and what else runs there, so it is measured: the first runs of each set of input shapes try
+both, in turns, and so do a few later ones, ever more rarely.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-TRIALS = 4
-"""Runs with each number of threads; the first of each, which warms caches, does not count."""
+TURNS = 2
+"""Of each number of threads in a trial."""
+
+RUNS_A_TURN = 4
+"""The first of a turn does not count: caches are cold, helper threads asleep."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 64, 16384
+"""Runs after a trial until the next; each pause is twice as long as the one before."""
 
 LONGEST_TRIED_NS = 30_000_000
 """A run that takes longer with all threads is not tried with one: it has work for them."""
+
+LEAST_GAIN = 0.05
+"""By which share another number of threads must be faster to replace the present one."""
 
 MOST_SIGNATURES = 64
 """Sets of input shapes remembered; further ones are run with all threads."""
 
 
 @dataclass(slots=True)
-class _Trial:
-    runs: dict[int, int] = field(default_factory=dict)
-    best_ns: dict[int, int] = field(default_factory=dict)
-    decided: int | None = None
+class _Trials:
+    """Of one set of input shapes. ``present``: the threads of the last decision.
+
+    ``runs``: of the trial that is going on; None: ``left`` runs until the next one.
+    """
+
+    present: int
+    runs: int | None = 0
+    left: int = 0
+    pause: int = FIRST_PAUSE
+    durations_ns: dict[int, list[int]] = field(default_factory=dict)
+
+    def threads(self, available: int) -> int:
+        if self.runs is None:
+            return self.present
+        is_second_turn = self.runs // RUNS_A_TURN % 2
+        return 1 if is_second_turn else available
+
+    def rest(self) -> None:
+        """Run as decided for a while."""
+        self.runs, self.left = None, self.pause
+        self.pause = min(2 * self.pause, LONGEST_PAUSE)
+        self.durations_ns = {}
+
+    def decide(self) -> None:
+        """By the medians, which tell how it usually goes, for the present one if in doubt."""
+        medians = {count: statistics.median_low(all_) for count, all_ in self.durations_ns.items()}
+        fastest = min(medians, key=lambda count: medians[count])
+        if medians[fastest] < (1.0 - LEAST_GAIN) * medians[self.present]:
+            self.present = fastest
+        self.rest()
 
 
 class ThreadChoice:
@@ -32,33 +70,37 @@ class ThreadChoice:
 
     def __init__(self, available: int) -> None:
         self.available = available
-        self._trials: dict[Hashable, _Trial] = {}
+        self._trials: dict[Hashable, _Trials] = {}
 
     def choose(self, signature: Hashable) -> int:
         """Threads for the next run of these input shapes."""
         if self.available == 1:
             return 1
-        trial = self._trials.get(signature)
-        if trial is None:
+        trials = self._trials.get(signature)
+        if trials is None:
             if len(self._trials) >= MOST_SIGNATURES:
                 return self.available
-            trial = self._trials[signature] = _Trial()
-        if trial.decided is not None:
-            return trial.decided
-        if trial.runs.get(self.available, 0) <= trial.runs.get(1, 0):
-            return self.available
-        return 1
+            trials = self._trials[signature] = _Trials(self.available)
+        return trials.threads(self.available)
 
     def learn(self, signature: Hashable, threads: int, duration_ns: int) -> None:
         """What a whole, uninterrupted run took with the threads chosen for it."""
-        trial = self._trials.get(signature)
-        if trial is None or trial.decided is not None:
+        trials = self._trials.get(signature)
+        if trials is None:
             return
-        runs = trial.runs[threads] = trial.runs.get(threads, 0) + 1
-        if runs > 1:
-            best_ns = trial.best_ns.get(threads)
-            trial.best_ns[threads] = duration_ns if best_ns is None else min(best_ns, duration_ns)
+        if trials.runs is None:
+            trials.left -= 1
+            if trials.left <= 0:
+                trials.runs = 0
+            return
+        if threads != trials.threads(self.available):
+            return  # it was chosen before another run of these shapes had ended
+        if trials.runs % RUNS_A_TURN:
             if threads == self.available and duration_ns > LONGEST_TRIED_NS:
-                trial.decided = self.available
-        if min(trial.runs.get(1, 0), trial.runs.get(self.available, 0)) >= TRIALS:
-            trial.decided = min(trial.best_ns, key=lambda count: trial.best_ns[count])
+                trials.present = self.available
+                trials.rest()
+                return
+            trials.durations_ns.setdefault(threads, []).append(duration_ns)
+        trials.runs += 1
+        if trials.runs == 2 * TURNS * RUNS_A_TURN:
+            trials.decide()

@@ -52,7 +52,7 @@ class FusedAttention(Solution):
         size = problem.operands[0].type.shape[3]  # type: ignore[union-attr,index]  # checked
         default = 1.0 / math.sqrt(size) if isinstance(size, int) and size else 1.0
         scale = number(problem.attributes, "scale", default)
-        certain = _have_equal_leading(problem)
+        certain = have_equal_leading(problem)
 
         def compute(
             query: torch.Tensor,
@@ -63,19 +63,19 @@ class FusedAttention(Solution):
             if mask is not None and mask.dim() < 4:
                 mask = mask.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape))
             if not certain:
-                query, key, value = _with_equal_leading(query, key, value)
+                query, key, value = with_equal_leading(query, key, value)
             return _attention(query, key, value, mask, scale=scale)
 
         return bound_kernel(problem, compute, constant_operands(problem, len(problem.operands)))
 
 
-def _have_equal_leading(problem: Problem) -> bool:
+def have_equal_leading(problem: Problem) -> bool:
     """Whether batch and heads of query, key and value are known to be the same."""
     leading = [operand.type.shape[:2] for operand in problem.operands[:3]]  # type: ignore[union-attr,index]
     return None not in leading[0] and leading[0] == leading[1] == leading[2]
 
 
-def _with_equal_leading(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+def with_equal_leading(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:
     """The tensors broadcast to common first two dimensions."""
     common = torch.broadcast_shapes(*[tensor.shape[:2] for tensor in tensors])  # type: ignore[no-untyped-call]
     return [tensor.expand(*common, -1, -1) for tensor in tensors]

@@ -65,7 +65,8 @@ def panels(matrix: torch.Tensor) -> torch.Tensor:
     """(…, inputs, outputs) as (…, panels, inputs, outputs of the panel), padded with zeros."""
     made = _loaded()
     inputs, outputs = matrix.shape[-2:]
-    padded = functional.pad(matrix, (0, -outputs % made.panel, 0, -inputs % made.block))
+    padding = (0, -outputs % made.panel, 0, -inputs % made.block)
+    padded = functional.pad(matrix, padding) if any(padding) else matrix.contiguous()
     split = padded.view(*padded.shape[:-1], -1, made.panel)
     return split.movedim(-2, -3).contiguous()
 
@@ -77,13 +78,32 @@ def padded_bias(bias: torch.Tensor | None, outputs: int) -> torch.Tensor:
     return functional.pad(bias, (0, -outputs % _loaded().panel)).contiguous()
 
 
-class CompiledLayer:
+class CompiledCall:
+    """What calls of the library have in common: they ask for torch's number of threads."""
+
+    __slots__ = ("_threads", "_use_threads", "library")
+
+    def __init__(self) -> None:
+        self.library = _loaded()
+        self._use_threads = self.library.use_threads
+        self._threads = 1
+
+    def threads(self) -> int:
+        """For the next call; the library's helpers are made where they are missing."""
+        threads = _get_num_threads()
+        if threads > self._threads:
+            self._use_threads(threads)
+            self._threads = threads
+        return threads
+
+
+class CompiledLayer(CompiledCall):
     """A layer with its weights: ``panels`` (see ``LayerEntry.weights``) and ``bias``.
 
     Calls take tensors of the sizes that the caller has checked; none may be empty.
     """
 
-    __slots__ = ("_address", "_entry", "_run", "_threads", "_use_threads", "_weights", "outputs")
+    __slots__ = ("_address", "_entry", "_run", "_weights", "outputs")
 
     def __init__(
         self,
@@ -98,7 +118,7 @@ class CompiledLayer:
         dilations: tuple[int, ...] = (1, 1),
         before: tuple[int, ...] = (0, 0),
     ) -> None:
-        made = _loaded()
+        super().__init__()
         activation = fused.activation
         alpha, beta = (*activation.scalars, 0.0, 0.0)[:2]
         entry = LayerEntry(unit, ACTIVATIONS[activation.attribute], channels, outputs, alpha, beta)
@@ -107,9 +127,7 @@ class CompiledLayer:
         self._weights = (weights["panels"], weights["bias"])  # the entry points into them
         entry.weights, entry.bias = (tensor.data_ptr() for tensor in self._weights)
         self._entry, self._address = entry, ctypes.addressof(entry)
-        self._run: Callable[..., int] = made.run_layer
-        self._use_threads = made.use_threads
-        self._threads = 1
+        self._run: Callable[..., int] = self.library.run_layer
         self.outputs = outputs
 
     def compute_map(
@@ -151,12 +169,8 @@ class CompiledLayer:
         second: torch.Tensor | None,
         target: torch.Tensor,
     ) -> None:
-        threads = _get_num_threads()
-        if threads > self._threads:
-            self._use_threads(threads)
-            self._threads = threads
         failed = self._run(
-            self._address, threads, images, height, width, down, across, source.data_ptr(),
+            self._address, self.threads(), images, height, width, down, across, source.data_ptr(),
             None if second is None else second.data_ptr(), target.data_ptr(),
         )  # fmt: skip
         if failed:

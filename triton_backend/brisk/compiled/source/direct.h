@@ -69,7 +69,7 @@ class Direct {
       count_ = std::min(part, tiles - first_);
       groups_ = divided_up(count_, group_);
       team.share([](void* self, int chunk) { static_cast<Direct*>(self)->pack(chunk); }, this,
-                 groups_);
+                 divided_up(count_, PACKED_TILES));
       team.share([](void* self, int chunk) { static_cast<Direct*>(self)->compute(chunk); }, this,
                  groups_ * panels_);
     }
@@ -80,6 +80,7 @@ class Direct {
   static constexpr int64_t NEAR_FLOATS = 32 * 1024, NEAR_TILES = 3;
   static constexpr int64_t SHARED_PRODUCTS = 2'000'000;  // multiplications of a chunk
   static constexpr int64_t FEWEST_TILES = 8, MOST_TILES = 32;  // of a chunk
+  static constexpr int64_t PACKED_TILES = 2;                   // of a chunk that only packs
   static constexpr int64_t MOST_BLOCKS = 128 / WIDTH;
 
   int rows_of(int64_t tile) const {
@@ -100,7 +101,7 @@ class Direct {
   }
 
   void pack(int chunk) {
-    const int64_t begin = chunk * group_, end = std::min(begin + group_, count_);
+    const int64_t begin = chunk * PACKED_TILES, end = std::min(begin + PACKED_TILES, count_);
     for (int64_t tile = begin; tile < end; ++tile) pack_tile(tile, packed_ + tile * tile_floats_);
   }
 

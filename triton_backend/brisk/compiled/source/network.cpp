@@ -2,14 +2,13 @@
 //
 // Feature maps lie channels-last, with a border of zeros where a convolution reads beyond their
 // edge. One caller at a time for each network.
-#include <memory>
 #include <mutex>
-#include <new>
 #include <system_error>
-#include <vector>
 
+#include "attention.h"
+#include "normalisation.h"
 #include "operators.h"
-#include "tiles.h"
+#include "prepared.h"
 #include "verdict.h"
 #include "winograd.h"
 
@@ -30,76 +29,6 @@ std::mutex& turn() {
   return *everlasting;
 }
 
-struct Deleter {
-  void operator()(float* memory) const { std::free(memory); }
-};
-using Memory = std::unique_ptr<float[], Deleter>;
-
-Memory zeros(int64_t floats) {
-  const int64_t bytes = (floats * 4 + 4 * WIDTH + 63) / 64 * 64;  // a vector may be read past it
-  float* memory = static_cast<float*>(std::aligned_alloc(64, bytes));
-  if (!memory) throw std::bad_alloc();
-  std::memset(memory, 0, bytes);
-  return Memory(memory);
-}
-
-struct Prepared {
-  Step step;
-  Convolution convolution;
-  Memory weights, bias;
-  std::vector<int64_t> tap_offsets;
-};
-
-void prepare_convolution(Prepared& made) {
-  const Step& step = made.step;
-  const int inputs = step.source.channels, outputs = step.target.channels;
-  const int height = step.kernel[0], width = step.kernel[1];
-  const int panels = (outputs + PANEL - 1) / PANEL, size = height * width;
-  const bool is_joined = step.dilation[1] == 1 && step.source.column == inputs;
-  made.weights = zeros(static_cast<int64_t>(panels) * PANEL * size * inputs);
-  made.bias = zeros(panels * PANEL);
-  float* to = made.weights.get();
-  for (int panel = 0; panel < panels; ++panel) {
-    for (int tap = 0; tap < size; ++tap) {
-      for (int in = 0; in < inputs; ++in, to += PANEL) {
-        const int count = std::min(PANEL, outputs - panel * PANEL);
-        for (int out = 0; out < count; ++out) {
-          const int64_t from = static_cast<int64_t>(panel * PANEL + out) * inputs + in;
-          to[out] = step.weights[from * size + tap];
-        }
-      }
-    }
-  }
-  if (step.bias) std::memcpy(made.bias.get(), step.bias, sizeof(float) * outputs);
-  for (int y = 0; y < height; ++y) {
-    for (int x = 0; x < (is_joined ? 1 : width); ++x) {
-      made.tap_offsets.push_back(y * step.dilation[0] * step.source.row +
-                                 x * step.dilation[1] * step.source.column);
-    }
-  }
-  made.convolution = {&made.step,
-                      static_cast<int>(made.tap_offsets.size()),
-                      is_joined ? width * inputs : inputs,
-                      made.tap_offsets.data(),
-                      made.weights.get(),
-                      made.bias.get(),
-                      outputs};
-}
-
-void prepare_depthwise(Prepared& made) {
-  const Step& step = made.step;
-  const int channels = step.target.channels, taps = step.kernel[0] * step.kernel[1];
-  const int padded = (channels + WIDTH - 1) / WIDTH * WIDTH;
-  made.weights = zeros(static_cast<int64_t>(taps) * padded);
-  made.bias = zeros(padded);
-  for (int c = 0; c < channels; ++c) {
-    for (int tap = 0; tap < taps; ++tap) {
-      made.weights[tap * padded + c] = step.weights[c * taps + tap];
-    }
-  }
-  if (step.bias) std::memcpy(made.bias.get(), step.bias, sizeof(float) * channels);
-}
-
 class Network {
  public:
   Network(const Step* steps, int count, int64_t floats) : scratch_(zeros(floats)) {
@@ -117,9 +46,9 @@ class Network {
     inputs_ = inputs;
     outputs_ = outputs;
     const std::lock_guard<std::mutex> held(turn());
-    team().begin(threads, Team::SPIN_NS);
+    threads = team().begin_run(threads);
     for (Prepared& prepared : prepared_) run_step(prepared, threads);
-    team().end();
+    team().end_run(threads);
   }
 
   // In the calling thread alone, beside whatever else computes.
@@ -218,6 +147,21 @@ class Network {
   void* const* outputs_ = nullptr;
 };
 
+// Whoever computes one layer: 0, or 1 where there is no memory. The helpers stay awake a moment for
+// the next one.
+template <class F>
+int compute_alone(int threads, F compute) {
+  const std::lock_guard<std::mutex> held(turn());
+  Team& crew = team();
+  crew.begin(threads, Team::LINGER_NS);
+  try {
+    compute(crew);
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+  return 0;
+}
+
 }  // namespace
 }  // namespace brisk
 
@@ -273,15 +217,11 @@ int brisk_block() { return brisk::WIDTH; }
 
 int brisk_layer_bytes() { return sizeof(brisk::Layer); }
 
-// 0, or 1 where there is no memory. The helpers stay awake a moment for the next layer.
 int brisk_layer_run(const brisk::Layer* layer, int threads, int images, int height, int width,
                     int out_height, int out_width, const float* source, const float* second,
                     float* target) {
   const brisk::Call call{images, height, width, out_height, out_width, 0, source, second, target};
-  const std::lock_guard<std::mutex> held(brisk::turn());
-  brisk::Team& team = brisk::team();
-  team.begin(threads, brisk::Team::LINGER_NS);
-  try {
+  return brisk::compute_alone(threads, [&](brisk::Team& team) {
     if (layer->unit == 2) {
       brisk::Winograd<2>(*layer, call).run(team, threads);
     } else if (layer->unit == 4) {
@@ -289,9 +229,25 @@ int brisk_layer_run(const brisk::Layer* layer, int threads, int images, int heig
     } else {
       brisk::Direct(*layer, call).run(team, threads);
     }
-  } catch (const std::bad_alloc&) {
-    return 1;
-  }
-  return 0;
+  });
+}
+
+int brisk_attention_bytes() { return sizeof(brisk::Attention); }
+
+// `mask` may be null.
+int brisk_attention_run(const brisk::Attention* shape, int threads, const float* query,
+                        const float* key, const float* value, const float* mask, float* target) {
+  return brisk::compute_alone(threads, [&](brisk::Team& team) {
+    brisk::Attending(*shape, query, key, value, mask, target).run(team, threads);
+  });
+}
+
+// `bias` may be null.
+int brisk_rows_normalise(int threads, int64_t rows, int64_t width, float epsilon,
+                         const float* scale, const float* bias, const float* source,
+                         float* target) {
+  return brisk::compute_alone(threads, [&](brisk::Team& team) {
+    brisk::Normalising{rows, width, epsilon, scale, bias, source, target}.run(team);
+  });
 }
 }

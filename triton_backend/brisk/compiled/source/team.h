@@ -1,10 +1,13 @@
 // The calling thread and its helpers share the chunks of one step after the other.
 //
-// Helpers sleep between runs. Within a run they spin between steps, for a given time at most. A chunk
-// is claimed by a compare-and-swap on (serial, count, next chunk): nobody can claim a chunk of a
-// step that is over, and the caller never waits for a helper that has not begun, only for chunks
-// that are being computed. While a claim can succeed the caller is inside `share`, so what the
-// claimer reads afterwards is this step's.
+// Helpers sleep between runs that are apart in time. Within a run they spin between steps, for a given
+// time at most; behind a run, too, where runs follow each other at once and nobody else wants their
+// processors. The caller takes chunks from the front, helpers from the back, so that each finds much
+// of the weights that it had in the run before in its own cache. A chunk is claimed by a
+// compare-and-swap on (serial, end, begin): nobody can claim a chunk of a step that is over, and the
+// caller never waits for a helper that has not begun, only for chunks that are being computed. While
+// a claim can succeed the caller is inside `share`, so what the claimer reads afterwards is this
+// step's.
 #pragma once
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -22,6 +25,9 @@ class Team {
  public:
   static constexpr int64_t SPIN_NS = 50'000;    // between the steps of a network
   static constexpr int64_t LINGER_NS = 25'000;  // behind a layer, for the next one
+  static constexpr int64_t PAUSE_NS = 50'000;   // between runs that follow each other at once
+  static constexpr int64_t LOST_NS = 150'000;   // not seen by a spinning helper: it was displaced
+  static constexpr int64_t CROWDED_NS = 20'000'000;  // that a displaced helper's place counts as taken
   static constexpr int SPINS = 1000;  // of the caller, before it lets other processes run
   static constexpr int MOST_CHUNKS = 0xffff;
 
@@ -32,8 +38,13 @@ class Team {
     for (; made_ < helpers; ++made_) std::thread(&Team::help, this, made_ + 1).detach();
   }
 
-  // Wakes the helpers for a run on `threads` threads; `end` lets them sleep again. They do so by
-  // themselves after `spin_ns` without work.
+  // Number of the calling thread: 0 for callers, helpers count from 1.
+  static int number() { return number_; }
+
+  // Threads there may be, the caller's own included.
+  int size() const { return made_ + 1; }
+
+  // Wakes the helpers for a run on `threads` threads. They sleep after `spin_ns` without work.
   void begin(int threads, int64_t spin_ns) {
     spin_ns_.store(spin_ns, std::memory_order_relaxed);
     wanted_.store(threads - 1, std::memory_order_relaxed);
@@ -42,8 +53,22 @@ class Team {
     wake();
   }
 
-  void end() {
-    if (wanted_.load(std::memory_order_relaxed) < 1) return;
+  // The same for a run that `end` follows; threads that it may use. One where helpers have lost their
+  // processors to others of late: such a run is over before they would come back.
+  int begin_run(int threads) {
+    if (threads < 2) return threads;
+    const int64_t now = now_ns();
+    if (now < crowded_until_.load(std::memory_order_relaxed)) return 1;
+    is_steady_ = now - ended_ < PAUSE_NS;
+    begin(threads, SPIN_NS);
+    return threads;
+  }
+
+  // Lets the helpers sleep again, unless this run has followed the one before at once.
+  void end_run(int threads) {
+    if (threads < 2) return;
+    ended_ = now_ns();
+    if (is_steady_) return;
     awake_.store((awake_.load(std::memory_order_relaxed) + 2) & ~1u, std::memory_order_seq_cst);
   }
 
@@ -60,7 +85,7 @@ class Team {
     const uint64_t serial = (state_.load(std::memory_order_relaxed) >> 32) + 1;
     state_.store(serial << 32 | static_cast<uint64_t>(count) << 16, std::memory_order_seq_cst);
     wake();
-    take_chunks(serial);
+    take_chunks(serial, true);
     for (int turns = 0; done_.load(std::memory_order_acquire) < count; ++turns) {
       turns < SPINS ? pause() : std::this_thread::yield();
     }
@@ -68,13 +93,14 @@ class Team {
 
  private:
   // Computes chunks of step `serial` until none is left.
-  void take_chunks(uint64_t serial) {
+  void take_chunks(uint64_t serial, bool from_front) {
     uint64_t seen = state_.load(std::memory_order_acquire);
     while (seen >> 32 == serial) {
-      const int chunk = seen & 0xffff, count = seen >> 16 & 0xffff;
-      if (chunk >= count) return;
-      if (state_.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) {
-        work_(context_, chunk);
+      const int begin = seen & 0xffff, end = seen >> 16 & 0xffff;
+      if (begin >= end) return;
+      const uint64_t claimed = from_front ? seen + 1 : seen - 0x10000;
+      if (state_.compare_exchange_weak(seen, claimed, std::memory_order_acq_rel)) {
+        work_(context_, from_front ? begin : end - 1);
         done_.fetch_add(1, std::memory_order_release);
         seen = state_.load(std::memory_order_acquire);
       }
@@ -82,6 +108,7 @@ class Team {
   }
 
   void help(int number) {
+    number_ = number;
     uint64_t last = 0;
     while (true) {
       const uint32_t turn = awake_.load(std::memory_order_seq_cst);
@@ -89,15 +116,19 @@ class Team {
         sleep(turn);
         continue;
       }
-      const int64_t until = now_ns() + spin_ns_.load(std::memory_order_relaxed);
+      int64_t now = now_ns();
+      const int64_t until = now + spin_ns_.load(std::memory_order_relaxed);
       while (awake_.load(std::memory_order_acquire) == turn) {
         const uint64_t serial = state_.load(std::memory_order_acquire) >> 32;
         if (serial != last) {
-          take_chunks(serial);
+          take_chunks(serial, false);
           last = serial;
           break;
         }
-        if (now_ns() > until) {
+        const int64_t before = now;
+        now = now_ns();
+        if (now - before > LOST_NS) crowded_until_.store(now + CROWDED_NS, std::memory_order_relaxed);
+        if (now > until) {
           sleep(turn);
           break;
         }
@@ -132,10 +163,13 @@ class Team {
 #endif
   }
 
+  inline static thread_local int number_ = 0;
   int made_ = 0;
+  bool is_steady_ = false;
+  int64_t ended_ = 0;
   Work work_ = nullptr;
   void* context_ = nullptr;
-  std::atomic<int64_t> spin_ns_{SPIN_NS};
+  std::atomic<int64_t> spin_ns_{SPIN_NS}, crowded_until_{0};
   std::atomic<int> wanted_{0}, sleeping_{0}, done_{0};
   alignas(64) std::atomic<uint64_t> state_{0};
   alignas(64) std::atomic<uint32_t> awake_{0};  // odd while a run is in progress

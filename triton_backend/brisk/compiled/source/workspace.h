@@ -5,11 +5,11 @@
 
 namespace brisk {
 
-// Piece `number` (0 to 2), of at least `floats` floats with a vector's room behind them. For
+// Piece `number` (0 to 3), of at least `floats` floats with a vector's room behind them. For
 // whoever holds the team; contents last until the next call for the same piece.
 inline float* workspace(int number, int64_t floats) {
-  static float* pieces[3];
-  static int64_t sizes[3];
+  static float* pieces[4];
+  static int64_t sizes[4];
   if (sizes[number] < floats) {
     std::free(pieces[number]);
     sizes[number] = 0;
