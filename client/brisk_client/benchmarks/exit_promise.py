@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from brisk.execution import LoadedProgram
-from brisk.exits.adaptation.judging import look_at, refutation
+from brisk.exits.adaptation.judging import refutation
+from brisk.exits.adaptation.looking import look_at
 from brisk.exits.adaptation.material import Material, gather
 from brisk.exits.audit import CascadeAudit
 from brisk.exits.calibration import CascadeCount, Promise, Scored, calibrate, count_cascade

@@ -10,7 +10,7 @@ import numpy as np
 
 from brisk.execution import LoadedProgram
 from brisk.exits.adaptation import AdaptationSettings, Adapter, Reference
-from brisk.exits.adaptation.judging import look_at
+from brisk.exits.adaptation.looking import look_at
 from brisk.exits.adaptation.material import gather
 from brisk.exits.cascade import Cascade
 from brisk.exits.samples import Samples, divide

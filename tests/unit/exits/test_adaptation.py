@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
 import stat
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,16 +14,12 @@ from brisk.exits.adaptation import (
     Adapter,
     Outcome,
     SampleWindow,
-    publish,
     reference_file,
-    roll_back,
 )
 from brisk.exits.adaptation import adapter as adapter_module
 from brisk.exits.adaptation.material import Material, gather
-from brisk.exits.adaptation.publishing import previous_file
 from brisk.exits.adaptation.reference import read_reference
 from brisk.exits.adaptation.window import Use, recent_choice
-from brisk.exits.artefact import caches_file, digest_of, read_cascade
 from brisk.exits.container import DamagedFileError
 from brisk.exits.learning.settings import PredictorSettings
 from unit.exits.adapted import Adapted, make_adapted
@@ -152,6 +143,29 @@ def test_an_input_that_comes_again_counts_once_as_a_recent_one() -> None:
     assert [sample.arrived_s for sample in window.samples()] == [0.0, 0.0, 5.0]
 
 
+def test_rows_that_are_no_numbers_teach_nothing_and_harm_nothing(adapted: Adapted) -> None:
+    images = adapted.drifted()
+    strange = images[:4].copy()
+    strange[0], strange[1, 0, 0, 0], strange[2], strange[3] = np.nan, np.inf, 3e38, -np.inf
+    adapter = adapter_of(adapted)
+    adapter.take({"image": np.concatenate([images, strange])}, 0.0)
+    outcome = adapter.adapt(1.0)
+    assert outcome.cascade is not None, outcome.reason
+    assert len(adapter.window) == outcome.samples == len(np.unique(images, axis=0))
+    assert outcome.cascade.levels == fed(adapted, images).cascade.levels  # type: ignore[union-attr]
+
+
+def test_rows_of_another_kind_are_left_out(adapted: Adapted) -> None:
+    adapter = adapter_of(adapted)
+    for images in (
+        np.zeros((3, 1, 16, 8), np.float32),
+        np.zeros((3, 1, 8, 8), np.float64),
+    ):
+        adapter.take({"image": images}, 0.0)
+    adapter.take({"other": np.zeros((3, 1, 8, 8), np.float32)}, 0.0)
+    assert len(adapter.window) == 0
+
+
 def test_samples_do_not_change_with_the_buffer_they_came_in() -> None:
     images = np.ones((1, 4), np.float32)
     window = SampleWindow(10, 1 << 20)
@@ -181,57 +195,3 @@ def test_the_reference_is_private_and_belongs_to_one_model(adapted: Adapted) -> 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(DamagedFileError, match="of another model"):
         read_reference(path, "another")
-
-
-@pytest.fixture
-def published(adapted: Adapted, tmp_path: Path) -> Path:
-    """A model file with caches of revision 0 beside it."""
-    file = tmp_path / "model.onnx"
-    file.write_bytes(adapted.model_file.read_bytes())
-    publish(file, adapted.cascade)
-    return file
-
-
-def test_a_version_is_taken_back_as_a_new_revision(adapted: Adapted, published: Path) -> None:
-    publish(published, dataclasses.replace(adapted.cascade, revision=1, confidence=0.5))
-    restored = roll_back(published)
-    assert restored is not None
-    served = read_cascade(caches_file(published), digest_of(published))
-    assert (served.revision, served.confidence) == (2, adapted.cascade.confidence)
-    assert roll_back(published) is None
-
-
-KILLED = """
-import dataclasses, os, sys, time
-from pathlib import Path
-from brisk.exits import artefact, container
-from brisk.exits.adaptation import publish
-file = Path(sys.argv[1])
-cascade = artefact.read_cascade(artefact.caches_file(file), None)
-def stop(descriptor):
-    print("half written", flush=True)
-    time.sleep(600)
-container.os.fsync = stop
-publish(file, dataclasses.replace(cascade, revision=7))
-"""
-
-
-def test_a_publisher_killed_half_way_leaves_the_old_version(
-    adapted: Adapted, published: Path
-) -> None:
-    before = caches_file(published).read_bytes()
-    with subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(published)], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "half written\n"
-        os.kill(process.pid, signal.SIGKILL)
-    assert caches_file(published).read_bytes() == before
-    assert read_cascade(caches_file(published), digest_of(published)).revision == 0
-    publish(published, dataclasses.replace(adapted.cascade, revision=1))
-    names = {file.name for file in published.parent.iterdir()}
-    assert names == {
-        published.name,
-        caches_file(published).name,
-        previous_file(published).name,
-    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from brisk.exits.proving import FEWEST_ROWS, Trial, Verdict
+from brisk.exits.proving import FEWEST_AUDITED, FEWEST_ROWS, PATIENT_ROWS, Trial, Verdict
 
 
 def trial(present: float, candidate: float, rows: int, seed: int = 0) -> Trial:
@@ -23,8 +23,8 @@ def test_runs_get_the_two_versions_in_turns() -> None:
 
 
 def test_nothing_is_said_before_both_have_had_enough_rows() -> None:
-    assert trial(0.9, 0.0, FEWEST_ROWS - 1).verdict is Verdict.OPEN
-    assert Trial().verdict is Verdict.OPEN
+    assert trial(0.9, 0.0, FEWEST_ROWS - 1).verdict(FEWEST_AUDITED) is Verdict.OPEN
+    assert Trial().verdict(0) is Verdict.OPEN
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,8 @@ def test_nothing_is_said_before_both_have_had_enough_rows() -> None:
 def test_a_version_that_spares_clearly_less_does_not_stay(
     present: float, candidate: float, verdict: Verdict
 ) -> None:
-    found = [trial(present, candidate, FEWEST_ROWS, seed).verdict for seed in range(50)]
+    trials = [trial(present, candidate, FEWEST_ROWS, seed) for seed in range(50)]
+    found = [made.verdict(FEWEST_AUDITED) for made in trials]
     assert found.count(verdict) >= 45
 
 
@@ -50,4 +51,10 @@ def test_late_exits_spare_less_than_early_ones_however_often_they_answer() -> No
     made.present.add(100, 0.8)
     made.present.add(100, 0.0)
     made.candidate.add(200, 0.1)
-    assert made.verdict is Verdict.WORSE
+    assert made.verdict(FEWEST_AUDITED) is Verdict.WORSE
+
+
+def test_a_version_that_spares_more_is_audited_before_it_stays() -> None:
+    assert trial(0.5, 0.8, FEWEST_ROWS).verdict(FEWEST_AUDITED - 1) is Verdict.OPEN
+    assert trial(0.5, 0.0, FEWEST_ROWS).verdict(0) is Verdict.WORSE, "it has answered nothing"
+    assert trial(0.5, 0.8, PATIENT_ROWS).verdict(0) is Verdict.BETTER, "no audit comes through"

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from brisk.exits.artefact import caches_file
-from brisk.exits.versions import adapted_file, latest, make_private_folder, samples_folder
+from brisk.exits.versions import (
+    adapted_file,
+    candidate_file,
+    latest,
+    make_private_folder,
+    previous_file,
+    promote,
+    samples_folder,
+    take_back,
+)
 
 
 @pytest.fixture
@@ -39,3 +48,24 @@ def test_the_adapted_version_is_served_until_caches_are_trained_anew(model: Path
     assert latest(model) == adapted_file(model)
     os.utime(caches_file(model), ns=(trained_ns + 2 * 10**9,) * 2)
     assert latest(model) == caches_file(model)
+
+
+def test_versions_are_taken_back_one_by_one(model: Path) -> None:
+    for name in (b"first", b"second", b"third"):
+        candidate_file(model).write_bytes(name)
+        promote(model)
+        assert latest(model).read_bytes() == name
+        assert not candidate_file(model).exists()
+    assert previous_file(model).read_bytes() == b"second"
+    take_back(model)
+    assert latest(model).read_bytes() == b"second"
+    take_back(model)
+    assert latest(model) == caches_file(model), "the one before is gone"
+    take_back(model)
+
+
+def test_nothing_is_promoted_where_there_is_no_candidate(model: Path) -> None:
+    adapted_file(model).write_bytes(b"adapted")
+    with pytest.raises(FileNotFoundError):
+        promote(model)
+    assert adapted_file(model).exists()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from hypothesis import strategies
 
-from brisk.planning import Dag, Execution, Latency, Node, Variant
+from brisk.planning import Dag, Execution, Node, Variant
 
 MS = 1_000_000
 
@@ -17,9 +17,7 @@ def node(name: str, *variants: tuple[float, int], after: tuple[str, ...] = ()) -
     """Variants as accuracy and latency in ms, named by their latency."""
     return Node(
         name,
-        tuple(
-            Variant(f"{ms} ms", accuracy, Latency.certain(ms * MS)) for accuracy, ms in variants
-        ),
+        tuple(Variant(f"{ms} ms", accuracy, ms * MS) for accuracy, ms in variants),
         after,
     )
 
@@ -92,7 +90,7 @@ def best_accuracy(dag: Dag, left_ns: int) -> float | None:
     """The greatest product of accuracies of all choices that fit one after the other."""
     best = None
     for chosen in itertools.product(*(node.variants for node in dag.nodes)):
-        if sum(variant.latency.full_ns for variant in chosen) <= left_ns:
+        if sum(variant.full_ns for variant in chosen) <= left_ns:
             accuracy = math.prod(variant.accuracy for variant in chosen)
             best = accuracy if best is None else max(best, accuracy)
     return best

@@ -12,9 +12,7 @@ from brisk.planning import (
     POLICIES,
     Dag,
     Execution,
-    Latency,
     Node,
-    Outcome,
     exact,
     split_equally,
     split_in_proportion,
@@ -81,8 +79,8 @@ def test_a_plan_whose_variants_all_fit_keeps_the_objective(
     dag: Dag, left_ms: int, policy: str
 ) -> None:
     plan = POLICIES[policy](dag, left_ms * MS, Execution.SERIAL)
-    taken = [choice.variant.latency.full_ns for choice in plan.values()]
-    if all(choice.variant.latency.full_ns <= choice.budget_ns for choice in plan.values()):
+    taken = [choice.variant.full_ns for choice in plan.values()]
+    if all(choice.variant.full_ns <= choice.budget_ns for choice in plan.values()):
         assert sum(taken) <= left_ms * MS
 
 
@@ -92,10 +90,10 @@ def test_the_exact_plan_is_as_accurate_as_the_best_of_all_plans(dag: Dag, left_m
     chosen = [plan[each.name].variant for each in dag.nodes]
     best = best_accuracy(dag, left_ms * MS)
     if best is None:
-        fastest = [min(v.latency.full_ns for v in each.variants) for each in dag.nodes]
-        assert [variant.latency.full_ns for variant in chosen] == fastest
+        fastest = [min(v.full_ns for v in each.variants) for each in dag.nodes]
+        assert [variant.full_ns for variant in chosen] == fastest
     else:
-        assert sum(variant.latency.full_ns for variant in chosen) <= left_ms * MS
+        assert sum(variant.full_ns for variant in chosen) <= left_ms * MS
         assert math.prod(variant.accuracy for variant in chosen) == pytest.approx(best)
 
 
@@ -103,7 +101,7 @@ def test_the_exact_plan_is_as_accurate_as_the_best_of_all_plans(dag: Dag, left_m
 def test_a_split_never_beats_the_exact_plan(dag: Dag, left_ms: int, policy: str) -> None:
     split = POLICIES[policy](dag, left_ms * MS, Execution.SERIAL)
     best = best_accuracy(dag, left_ms * MS)
-    fits = sum(choice.variant.latency.full_ns for choice in split.values()) <= left_ms * MS
+    fits = sum(choice.variant.full_ns for choice in split.values()) <= left_ms * MS
     if fits:
         accuracy = math.prod(choice.variant.accuracy for choice in split.values())
         assert best is not None
@@ -137,24 +135,3 @@ def test_nodes_out_of_order_are_refused() -> None:
         Dag((node("b", (0.9, 1), after=("a",)), node("a", (0.9, 1))))
     with pytest.raises(InvalidModelError, match="node 'a' has no variant"):
         Dag((Node("a", ()),))
-
-
-def test_a_latency_with_early_answers_says_when_it_answers_how_surely() -> None:
-    latency = Latency.with_early_answers([Outcome(0.3, 10), Outcome(0.5, 40)], 100)
-    assert latency.full_ns == 100
-    assert latency.mean_ns == pytest.approx(0.3 * 10 + 0.5 * 40 + 0.2 * 100)
-    assert [latency.quantile_ns(q) for q in (0.25, 0.75, 0.9, 1.0)] == [10, 40, 100, 100]
-
-
-@given(
-    strategies.lists(
-        strategies.tuples(strategies.floats(0, 1), strategies.integers(0, 200)), max_size=4
-    ),
-    strategies.integers(0, 200),
-)
-def test_early_answers_never_make_a_latency_worse(
-    early: list[tuple[float, int]], full_ns: int
-) -> None:
-    latency = Latency.with_early_answers([Outcome(*pair) for pair in early], full_ns)
-    assert latency.full_ns == full_ns
-    assert latency.mean_ns <= full_ns + 1e-6

@@ -121,7 +121,7 @@ def test_status_and_caches_show_tell_what_exits_have_answered(
         (after,) = (each for each in observer.status().models if each.exits)
     assert after.offered_rows - before.offered_rows == 16
     assert after.exits[0].answered - before.exits[0].answered == 8
-    assert (after.exits[0].name, after.exits[0].is_off) == (model.name, False)
+    assert (after.exits[0].name, after.exits[0].state) == (model.name, "on")
     monkeypatch.setenv("BRISK_RUNTIME_DIR", str(shared_place.base))
     caches.show(model.file)
     told = capsys.readouterr().out

@@ -12,7 +12,6 @@ import torch
 
 from brisk.exits.versions import samples_folder
 from brisk.runtime.sampling import Sampler, write_samples
-from brisk.runtime.session import Session
 from unit.runtime.runtime_process import wait_until
 
 
@@ -21,11 +20,9 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
 
 
-def run_of(model: Path, rows: torch.Tensor, served: object = object()) -> SimpleNamespace:
-    session = Session.__new__(Session)
-    for name, value in (("path", model), ("caches", SimpleNamespace(served=served))):
-        object.__setattr__(session, name, value)
-    return SimpleNamespace(session=session, inputs={"x": rows})
+def runs_of(model: Path, rows: torch.Tensor) -> list[SimpleNamespace]:
+    """One run of a network with learned caches."""
+    return [SimpleNamespace(session=SimpleNamespace(path=model), inputs={"x": rows})]
 
 
 def kept(model: Path) -> np.ndarray:
@@ -39,7 +36,7 @@ def test_samples_are_written_in_order_and_for_their_owner_alone(tmp_path: Path) 
     before = os.umask(0)
     try:
         for number in range(32):
-            sampler.sample(run_of(model, torch.full((4, 3), float(number))))  # type: ignore[arg-type]
+            sampler.sample(runs_of(model, torch.full((4, 3), float(number))))  # type: ignore[arg-type]
         wait_until(lambda: len(list(samples_folder(model).glob("*.npz"))) == 2, "two files")
     finally:
         os.umask(before)
@@ -53,7 +50,7 @@ def test_a_share_of_the_runs_is_kept(tmp_path: Path) -> None:
     taken = 0
     sampler._writer = object()  # type: ignore[assignment]  # nothing is taken out of the queue
     for _ in range(200):
-        sampler.sample(run_of(model, torch.zeros(1, 3)))  # type: ignore[arg-type]
+        sampler.sample(runs_of(model, torch.zeros(1, 3)))  # type: ignore[arg-type]
         taken += sampler._taken.qsize()
         while sampler._taken.qsize():
             sampler._taken.get()
@@ -62,9 +59,9 @@ def test_a_share_of_the_runs_is_kept(tmp_path: Path) -> None:
 
 def test_nothing_is_kept_of_models_without_caches_or_where_it_is_off(tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
-    Sampler(1.0, 1 << 20).sample(run_of(model, torch.zeros(1, 3), None))  # type: ignore[arg-type]
+    Sampler(1.0, 1 << 20).sample([])
     sampler = Sampler(0.0, 1 << 20)
-    sampler.sample(run_of(model, torch.zeros(1, 3)))  # type: ignore[arg-type]
+    sampler.sample(runs_of(model, torch.zeros(1, 3)))  # type: ignore[arg-type]
     assert sampler._writer is None
     assert not samples_folder(model).exists()
 
@@ -72,7 +69,7 @@ def test_nothing_is_kept_of_models_without_caches_or_where_it_is_off(tmp_path: P
 def test_the_oldest_files_go_first_where_room_is_short(tmp_path: Path) -> None:
     model, sampler = tmp_path / "model.onnx", Sampler(1.0, 40_000)
     for number in range(10):
-        sampler.sample(run_of(model, torch.full((64, 50), float(number))))  # type: ignore[arg-type]
+        sampler.sample(runs_of(model, torch.full((64, 50), float(number))))  # type: ignore[arg-type]
     wait_until(
         lambda: samples_folder(model).exists() and 9.0 in kept_now(model)[:, 0], "the last one"
     )

@@ -91,7 +91,6 @@ def train(
     from brisk.cli.caches_text import RichProgress, print_exploration
     from brisk.cli.explain import model_file
     from brisk.exits.adaptation import reference_file, write_reference
-    from brisk.exits.adaptation.publishing import previous_file
     from brisk.exits.artefact import caches_file, write_cascade
     from brisk.exits.exploration import explore
     from brisk.exits.reading import ImageForm, read_samples
@@ -124,7 +123,6 @@ def train(
         console.print(f"no caches were written: {found.reason}", style="yellow", markup=False)
     else:
         write_cascade(target, found.cascade)
-        previous_file(file).unlink(missing_ok=True)  # what training replaces does not come back
         console.print(f"written: {target}", markup=False)
         reference = reference_file(file)
         reference.unlink(missing_ok=True)

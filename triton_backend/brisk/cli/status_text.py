@@ -91,7 +91,7 @@ def exits_table(models: Sequence[ModelStatus]) -> Table:
                 share,
                 str(exit_.audited),
                 agrees,
-                "switched off" if exit_.is_off else "on",
+                exit_.state,
             )
     return table
 

@@ -55,7 +55,7 @@ def _external_data(model_file: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def write_cascade(path: Path, cascade: Cascade) -> None:
+def write_cascade(path: Path, cascade: Cascade, mode: int = 0o644) -> None:
     """Publish ``cascade`` at ``path``; a reader sees the old file or the whole new one."""
     tensors: dict[str, np.ndarray] = {}
     exits = []
@@ -92,7 +92,7 @@ def write_cascade(path: Path, cascade: Cascade) -> None:
         "synchronous": cascade.synchronous,
         "revision": cascade.revision,
     }
-    write_container(path, header, tensors)
+    write_container(path, header, tensors, mode)
 
 
 def _level_entry(level: Level) -> dict[str, Any]:

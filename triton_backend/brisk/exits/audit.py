@@ -12,10 +12,7 @@ right they are: a few prove nothing. What is asked here is whether the promise i
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-
-from brisk.exits.bounds import lower_bound
 
 LIMIT = 1000.0
 """Evidence at which an exit is switched off."""
@@ -54,10 +51,6 @@ class ExitAudit:
             return True
         return False
 
-    def live_lower_bound(self, confidence: float) -> float:
-        """Of the share of answers that agree, over all audited so far."""
-        return lower_bound(self.agreed, self.audited, confidence)
-
 
 @dataclass(slots=True)
 class CascadeAudit:
@@ -72,13 +65,10 @@ class CascadeAudit:
         return audit.note(agrees)
 
     @property
+    def audited(self) -> int:
+        """Answers so far, of all exits."""
+        return sum(audit.audited for audit in self.exits.values())
+
+    @property
     def switched_off(self) -> frozenset[int]:
         return frozenset(index for index, audit in self.exits.items() if audit.is_off)
-
-
-def expected_audits(promised: float, actual: float) -> float:
-    """About how many audited answers it takes until an exit of ``actual`` agreement is off."""
-    broken = promised - EXTRA_MISTAKES
-    drift = actual * math.log(broken / promised)
-    drift += (1 - actual) * math.log((1 - broken) / (1 - promised))
-    return math.inf if drift <= 0 else math.log(LIMIT) / drift

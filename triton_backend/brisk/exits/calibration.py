@@ -124,12 +124,10 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The thresholds to use, the held-out counts that prove them, and what was tried."""
+    """The thresholds to use, and the held-out counts that prove them."""
 
     thresholds: tuple[float, ...]
     count: CascadeCount
-    passed: int
-    proposed: int
 
 
 def count_cascade(scored: Scored, thresholds: Sequence[float]) -> CascadeCount:
@@ -166,18 +164,30 @@ def threshold_for(scores: np.ndarray, right: np.ndarray, accuracy: float) -> flo
 
 
 def propose(tuning: Scored, accuracy: float) -> list[tuple[float, ...]]:
-    """Thresholds of the whole cascade: one set for each strictness and each choice of exits.
-
-    All exits, all but one, and each alone: one that answers too little to prove anything must not
-    take the others down. An exit left out has an infinite threshold.
-    """
-    exits = range(len(tuning.scores))
-    choices = [set(exits), *({*exits} - {left} for left in exits), *({only} for only in exits)]
+    """Thresholds of the whole cascade: one set for each strictness and each choice of exits."""
     proposals = [
-        _thresholds(tuning, 1 - strictness * (1 - accuracy), choice)
-        for choice in choices
-        for strictness in STRICTNESS
+        proposal
+        for choice in choices_of_exits(len(tuning.scores))
+        for proposal in propose_for(choice, tuning, accuracy)
     ]
+    return list(dict.fromkeys(proposals))
+
+
+def choices_of_exits(count: int) -> list[frozenset[int]]:
+    """All exits, all but one, and each alone: one that answers too little to prove anything must
+    not take the others down."""
+    every = frozenset(range(count))
+    choices = [every, *(every - {left} for left in every), *(frozenset({one}) for one in every)]
+    return [choice for choice in dict.fromkeys(choices) if choice]
+
+
+def propose_for(
+    choice: Collection[int], tuning: Scored, accuracy: float
+) -> list[tuple[float, ...]]:
+    """For these exits, the strictest first. An exit left out has an infinite threshold."""
+    proposals = (
+        _thresholds(tuning, 1 - strictness * (1 - accuracy), choice) for strictness in STRICTNESS
+    )
     return list(dict.fromkeys(proposals))
 
 
@@ -220,7 +230,7 @@ def calibrate(
     if not passed:
         return None
     best = max(passed, key=lambda p: value(counts[p]))
-    return Calibration(best, count_cascade(held_out, best), len(passed), len(proposals))
+    return Calibration(best, count_cascade(held_out, best))
 
 
 def _gaining(

@@ -13,6 +13,11 @@ from enum import Enum
 FEWEST_ROWS = 200
 """Of each version, before they are compared."""
 
+FEWEST_AUDITED = 30
+"""Early answers of the new version: if half of them were wrong, the audit would have said so."""
+
+PATIENT_ROWS = 4000
+
 DEVIATIONS = 2.0
 """The new version is worse where it saves less by more than so many standard errors."""
 
@@ -61,9 +66,19 @@ class Trial:
         self.turn += 1
         return self.turn % 2 == 0
 
-    @property
-    def verdict(self) -> Verdict:
+    def verdict(self, audited: int) -> Verdict:
+        """``audited``: answers of the candidate that were compared with the whole model's.
+
+        Where audits do not come, since nothing is left for them, it is judged without after
+        ``PATIENT_ROWS`` rows.
+        """
         if min(self.present.rows, self.candidate.rows) < FEWEST_ROWS:
+            return Verdict.OPEN
+        if (
+            audited < FEWEST_AUDITED
+            and self.candidate.mean > 0
+            and self.candidate.rows < PATIENT_ROWS
+        ):
             return Verdict.OPEN
         error = math.sqrt(self.present.variance_of_mean + self.candidate.variance_of_mean)
         behind = self.present.mean - self.candidate.mean

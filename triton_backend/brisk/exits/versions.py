@@ -11,10 +11,14 @@ writes and bounds them.
 ``candidate.caches``: what adaptation publishes, with a ``revision`` above that of the version it
 was made from. The runtime serves it on trial beside its predecessor, and then makes it
 ``adapted.caches``, or deletes it where it does worse. Adaptation goes on from ``latest``.
+
+``previous.caches``: the adapted version before, for the case that the present one turns out to
+break its promise.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -41,6 +45,28 @@ def adapted_file(model_file: Path) -> Path:
 def candidate_file(model_file: Path) -> Path:
     """A version that has yet to prove itself; it may not be there."""
     return private_folder(model_file) / "candidate.caches"
+
+
+def previous_file(model_file: Path) -> Path:
+    """The adapted version before the last one; it may not be there."""
+    return private_folder(model_file) / "previous.caches"
+
+
+def promote(model_file: Path) -> None:
+    """The candidate has proved itself. Raises FileNotFoundError where there is none."""
+    candidate, adapted = candidate_file(model_file), adapted_file(model_file)
+    os.utime(candidate)  # else caches trained while it was on trial would be newer
+    with contextlib.suppress(FileNotFoundError):
+        adapted.rename(previous_file(model_file))
+    candidate.rename(adapted)
+
+
+def take_back(model_file: Path) -> None:
+    """The adapted version broke its promise: the one before is the last one again."""
+    try:
+        previous_file(model_file).rename(adapted_file(model_file))
+    except FileNotFoundError:
+        adapted_file(model_file).unlink(missing_ok=True)
 
 
 def make_private_folder(model_file: Path) -> Path:

@@ -12,8 +12,7 @@ from brisk.planning.choosing import (
     split_in_proportion,
 )
 from brisk.planning.dag import Dag, Execution, Node, Variant
-from brisk.planning.latency import Latency, Outcome
-from brisk.planning.profile import HitRate, LatencyProfile
+from brisk.planning.profile import LatencyProfile
 from brisk.planning.query import Query, Replanning
 
 __all__ = [
@@ -21,11 +20,8 @@ __all__ = [
     "Choice",
     "Dag",
     "Execution",
-    "HitRate",
-    "Latency",
     "LatencyProfile",
     "Node",
-    "Outcome",
     "Policy",
     "Query",
     "Replanning",

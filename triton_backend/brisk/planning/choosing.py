@@ -53,10 +53,10 @@ def most_accurate_within(node: Node, budget_ns: int) -> Variant:
 
     Of equally accurate ones the faster.
     """
-    fitting = [v for v in node.variants if v.latency.full_ns <= budget_ns]
+    fitting = [v for v in node.variants if v.full_ns <= budget_ns]
     if not fitting:
-        return min(node.variants, key=lambda variant: variant.latency.full_ns)
-    return max(fitting, key=lambda variant: (variant.accuracy, -variant.latency.full_ns))
+        return min(node.variants, key=lambda variant: variant.full_ns)
+    return max(fitting, key=lambda variant: (variant.accuracy, -variant.full_ns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def exact(dag: Dag, left_ns: int, execution: Execution) -> dict[str, Choice]:
     for node in dag.nodes:
         grown = (
             _Part(
-                part.latency_ns + variant.latency.full_ns,
+                part.latency_ns + variant.full_ns,
                 part.accuracy * variant.accuracy,
                 (*part.variants, variant),
             )
@@ -91,7 +91,7 @@ def exact(dag: Dag, left_ns: int, execution: Execution) -> dict[str, Choice]:
     fitting = [part for part in parts if part.latency_ns <= left_ns]
     best = max(fitting, key=lambda part: part.accuracy) if fitting else parts[0]
     choices = {
-        node.name: Choice(variant, variant.latency.full_ns)
+        node.name: Choice(variant, variant.full_ns)
         for node, variant in zip(dag.nodes, best.variants, strict=True)
     }
     if dag.nodes:

@@ -7,16 +7,18 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from brisk.errors import InvalidModelError
-from brisk.planning.latency import Latency
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One network for a node's task. ``accuracy``: share of right answers, 0 to 1."""
+    """One network for a node's task. ``accuracy``: share of right answers, 0 to 1.
+
+    ``full_ns``: what it takes without an early answer.
+    """
 
     name: str
     accuracy: float
-    latency: Latency
+    full_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Node:
     @property
     def slowest_ns(self) -> int:
         """The maximum execution time among its variants: C_i of GATI's equation 4."""
-        return max(variant.latency.full_ns for variant in self.variants)
+        return max(variant.full_ns for variant in self.variants)
 
 
 class Execution(Enum):

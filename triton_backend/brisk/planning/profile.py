@@ -13,26 +13,52 @@ WINDOW = 64
 QUANTILE = 0.9
 """What a variant is planned with: nine runs of ten took no longer."""
 
+FEW = 10
+"""Fewer runs have no tail to speak of: the slowest of three is an accident as often as not, and
+their median stands for them."""
+
+HOPE = 0.999
+"""Each time another variant runs instead, this one is expected to take so much less.
+
+What was measured once, beside other work, may be true no more, and a variant that is thought too
+slow is never measured again. So it is tried again in time: one that is 5 % too slow for its place
+after 50 requests, twice as slow after 700. A mistake costs one request, and the measurement ends
+the hope.
+"""
+
+OUTDATED = 50
+"""Requests for which another variant ran, after which a new run replaces all that was known."""
+
 MOST_SIGNATURES = 64
 """Kinds of input remembered; the one that was not seen for longest is forgotten."""
 
 
 @dataclass(slots=True)
 class _Runs:
-    """The latest durations, in order of time and in order of size."""
+    """The latest durations, in order of time and in order of size.
+
+    ``passed_by``: requests since the last of them for which another variant ran.
+    """
 
     size: int
     latest: deque[int] = field(default_factory=deque)
     in_order: list[int] = field(default_factory=list)
+    passed_by: int = 0
 
     def add(self, duration_ns: int) -> None:
+        if self.passed_by >= OUTDATED:
+            self.latest.clear()
+            self.in_order.clear()
         if len(self.latest) == WINDOW:
             del self.in_order[bisect_left(self.in_order, self.latest.popleft())]
         self.latest.append(duration_ns)
         insort(self.in_order, duration_ns)
+        self.passed_by = 0
 
-    def quantile_ns(self) -> int:
-        return self.in_order[min(len(self.in_order) - 1, int(QUANTILE * len(self.in_order)))]
+    def expect_ns(self) -> int:
+        count = len(self.in_order)
+        place = (count - 1) // 2 if count < FEW else min(count - 1, int(QUANTILE * count))
+        return int(self.in_order[place] * HOPE**self.passed_by)
 
 
 class LatencyProfile:
@@ -55,35 +81,26 @@ class LatencyProfile:
         self._runs.move_to_end(signature)
         runs.add(duration_ns)
 
+    def pass_by(self, signature: Hashable) -> None:
+        """Another variant of the same node has run on such an input."""
+        runs = self._runs.get(signature)
+        if runs is not None:
+            runs.passed_by += 1
+
     def forget(self) -> None:
         """Forget all runs: they were of a network that had to get warm first."""
         self._runs.clear()
 
     def expect_ns(self, signature: Hashable, size: int) -> int | None:
-        """The quantile of its kind's latest runs; None where nothing at all has run.
+        """What a run of this kind takes, most probably; None where nothing at all has run.
 
         A kind never seen takes what the one of the nearest size takes, in proportion where it
         is larger.
         """
         runs = self._runs.get(signature)
         if runs is not None:
-            return runs.quantile_ns()
+            return runs.expect_ns()
         if not self._runs:
             return None
         nearest = min(self._runs.values(), key=lambda other: abs(other.size - size))
-        return nearest.quantile_ns() * max(size, nearest.size, 1) // max(nearest.size, 1)
-
-
-class HitRate:
-    """The share of the latest attempts at an early answer that gave one. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._latest: deque[bool] = deque(maxlen=WINDOW)
-
-    def learn(self, was_early: bool) -> None:
-        self._latest.append(was_early)
-
-    @property
-    def share(self) -> float:
-        """0 before the first attempt."""
-        return sum(self._latest) / len(self._latest) if self._latest else 0.0
+        return nearest.expect_ns() * max(size, nearest.size, 1) // max(nearest.size, 1)

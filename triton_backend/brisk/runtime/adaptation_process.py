@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from brisk.exits.adaptation import Adapter
 
 NANOSECONDS = 1e9
+PRIVATE = 0o600
+"""What is learned from requests may tell of them."""
 
 
 def main() -> int:
@@ -38,7 +40,10 @@ def main() -> int:
     while learners:
         time.sleep(arguments.interval)
         for learner in learners:
-            learner.learn(time.time())
+            try:
+                learner.learn(time.time())
+            except Exception as error:  # noqa: BLE001  # other models go on learning
+                say(f"caches of {learner.model} did not learn: {type(error).__name__}: {error}")
     return 0
 
 
@@ -63,10 +68,16 @@ class Learner:
     """Of one model."""
 
     def __init__(self, model: Path, adapter: Adapter) -> None:
-        self._model = model
+        """Removes what a process that was killed while it published has left."""
+        from brisk.exits.versions import candidate_file
+
+        self.model = model
         self._adapter = adapter
         self._newest = ""
         self._was_refused = False
+        candidate = candidate_file(model)
+        for left in candidate.parent.glob(f".{candidate.name}.*.unfinished"):
+            left.unlink(missing_ok=True)
 
     def learn(self, now_s: float) -> bool:
         """Take new samples in and retrain; True where a candidate was published.
@@ -76,20 +87,20 @@ class Learner:
         from brisk.exits.artefact import write_cascade
         from brisk.exits.versions import candidate_file
 
-        if not self._take_samples() or candidate_file(self._model).exists():
+        if not self._take_samples() or candidate_file(self.model).exists():
             return False
         self._follow()
         outcome = self._adapter.adapt(now_s)
         if outcome.cascade is None:
             if not self._was_refused:
-                say(f"caches of {self._model} learned nothing better: {outcome.reason}")
+                say(f"caches of {self.model} learned nothing better: {outcome.reason}")
             self._was_refused = True
             return False
         self._was_refused = False
-        write_cascade(candidate_file(self._model), outcome.cascade)
+        write_cascade(candidate_file(self.model), outcome.cascade, PRIVATE)
         before_ms, after_ms = (saved_s * 1e3 for saved_s in outcome.saved_s)
         say(
-            f"caches of {self._model}, revision {outcome.cascade.revision}, learned from "
+            f"caches of {self.model}, revision {outcome.cascade.revision}, learned from "
             f"{outcome.samples} samples: {after_ms:.3f} ms saved of a recent input on average, "
             f"{before_ms:.3f} before; they are tried now"
         )
@@ -102,7 +113,7 @@ class Learner:
         from brisk.exits.versions import samples_folder
 
         has_come = False
-        for file in sorted(samples_folder(self._model).glob("*.npz")):
+        for file in sorted(samples_folder(self.model).glob("*.npz")):
             if file.name <= self._newest:
                 continue
             self._newest = file.name
@@ -122,9 +133,9 @@ class Learner:
         from brisk.exits.versions import latest
 
         try:
-            served = read_cascade(latest(self._model), digest_of(self._model))
+            served = read_cascade(latest(self.model), digest_of(self.model))
         except (DamagedFileError, OSError) as error:
-            say(f"caches of {self._model} cannot be read: {error}")
+            say(f"caches of {self.model} cannot be read: {error}")
             return
         if served.revision != self._adapter.cascade.revision:
             self._adapter.cascade = served

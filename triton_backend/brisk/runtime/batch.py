@@ -14,6 +14,7 @@ from brisk import telemetry
 from brisk.errors import InternalError
 from brisk.execution import Frame
 from brisk.exits.serving import ExitingFrame
+from brisk.runtime.cached_run import CachedRun
 from brisk.runtime.pipeline_frame import PipelineFrame
 from brisk.runtime.pipeline_session import PipelineSession
 from brisk.runtime.session import Session
@@ -61,9 +62,8 @@ class Run:
     is_disturbed: bool
     """Parked, or begun while the session was loading: its time says nothing about threads."""
     early: ExitingFrame | None = None
-    inputs: Mapping[str, Value] = field(default_factory=dict)
-    audited_inputs: Mapping[str, Value] | None = None
-    """Copies, where the run's early answers are to be compared with the whole model's."""
+    cached: Sequence[CachedRun] = ()
+    """Its runs of networks with learned caches; a pipeline adds to them as its nodes end."""
     layers_ns: list[int] = field(default_factory=list)
 
     @property
@@ -184,6 +184,12 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
     rows = [batch_rows(job.payload) for job in jobs]
     shapes = tuple(tuple(getattr(value, "shape", ())) for value in joined.values())
     frame = _start(session, joined, jobs)
+    cached: Sequence[CachedRun] = ()
+    if isinstance(frame, PipelineFrame):
+        cached = frame.cached
+    elif isinstance(frame, ExitingFrame) and isinstance(session, Session):
+        model = first.binding.model
+        cached = [CachedRun(session, frame, joined, (model.name, str(model.version)))]
     return Run(
         jobs,
         rows,
@@ -195,7 +201,7 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
         _profile(session, profiles, profile_key(first, shapes)),
         is_disturbed=session.is_loading,
         early=frame if isinstance(frame, ExitingFrame) else None,
-        inputs=joined,
+        cached=cached,
     )
 
 
@@ -212,11 +218,11 @@ def _start(
     """A frame for all ``jobs``; a pipeline is planned for the one that is due first."""
     record = jobs[0].payload.record
     outputs = record.outputs
+    agreement = None if record.agreement_ppm is None else record.agreement_ppm / 1e6
     if isinstance(session, PipelineSession):
         due_ns = min(session.due_ns(job.arrival_ns, job.deadline_ns) for job in jobs)
-        return session.start(inputs, outputs, due_ns)
-    ppm = record.agreement_ppm
-    return session.start(inputs, outputs, None if ppm is None else ppm / 1e6)
+        return session.start(inputs, outputs, due_ns, agreement)
+    return session.start(inputs, outputs, agreement)
 
 
 def _read_inputs(request: Request) -> dict[str, Value]:

@@ -8,7 +8,6 @@ has proved itself.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -16,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brisk.errors import BriskError
-from brisk.exits.versions import adapted_file, candidate_file, latest
+from brisk.exits.versions import candidate_file, latest, promote, take_back
 from brisk.runtime.adaptation import Adaptation
-from brisk.runtime.early_exits import Change, ServedCaches, read_version
+from brisk.runtime.early_exits import Change
 from brisk.runtime.saying import say
+from brisk.runtime.served_caches import ServedCaches, read_version
 from brisk.runtime.session import Session
 
 LOOK_S = 1.0
@@ -94,8 +94,12 @@ class CacheWatch:
     def _look(self, watched: _Watched) -> None:
         session = watched.session
         while session.caches.changes:
-            _keep(session.path, session.caches.changes.popleft())
-            watched.served = _stamp(latest(session.path))
+            change = session.caches.changes.popleft()
+            if self._adaptation is None:
+                continue  # the files are the foreground worker's
+            _keep(session.path, change)
+            if change is not Change.WITHDRAWN:  # what is served then is still to be read
+                watched.served = _stamp(latest(session.path))
         path = latest(session.path)
         stamp = _stamp(path)
         if stamp != watched.served:
@@ -136,12 +140,11 @@ def _keep(model: Path, change: Change) -> None:
     """Let the files say what was decided; what is gone already is fine."""
     with contextlib.suppress(FileNotFoundError):
         if change is Change.PROMOTED:
-            os.utime(candidate_file(model))
-            candidate_file(model).rename(adapted_file(model))
+            promote(model)
         elif change is Change.REJECTED:
             candidate_file(model).unlink()
         else:
-            adapted_file(model).unlink()
+            take_back(model)
 
 
 def _stamp(path: Path) -> Stamp:

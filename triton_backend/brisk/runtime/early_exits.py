@@ -1,105 +1,36 @@
 """A session's learned caches: read last, looked up in one lane for all sessions, replaced live.
 
-``read_version`` and the two ``bring`` run in whatever thread has a new version; everything else is
-the worker's main thread's. A frame keeps the version that it started with, so a swap falls between
-requests.
+The two ``bring`` run in whatever thread has a new version; everything else is the worker's main
+thread's. A frame keeps the version that it started with, so a swap falls between requests.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
-from pathlib import Path
 
 import torch
 
 from brisk.execution import LoadedProgram
-from brisk.exits.artefact import digest_of, read_cascade
-from brisk.exits.audit import CascadeAudit
 from brisk.exits.cascade import Cascade
-from brisk.exits.container import DamagedFileError
 from brisk.exits.proving import Trial, Verdict
-from brisk.exits.serving import Answer, ExitingFrame, LookUpLane, Places, find_places
-from brisk.runtime.saying import say
+from brisk.exits.serving import ExitingFrame, LookUpLane
+from brisk.runtime.served_caches import ServedCaches, tell
 from brisk.solutions.base import Value
-from brisk.telemetry.incidents import INCIDENTS
-from brisk.wire.records import ExitStatus
-
-
-@dataclass(slots=True)
-class Tally:
-    """Of runs that are finished: rows that could have been answered early, and were, by exit."""
-
-    rows: int = 0
-    answered: Counter[int] = field(default_factory=Counter)
-    has_failed: bool = False
-    """Whether a look-up has raised something, which is told once."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ServedCaches:
-    """One version of a model's caches, where they sit in its program, and what came of them.
-
-    ``spared``: by exit, the share of the model's layers behind it. ``audit`` and ``tally`` are the
-    worker's main thread's.
-    """
-
-    cascade: Cascade
-    places: Places
-    spared: tuple[float, ...]
-    audit: CascadeAudit
-    tally: Tally = field(default_factory=Tally)
-
-    @classmethod
-    def of(cls, cascade: Cascade, loaded: LoadedProgram) -> ServedCaches:
-        """Raises DamagedFileError where ``cascade`` is of another program."""
-        places = find_places(loaded, cascade)
-        if places is None or not cascade.levels:
-            raise DamagedFileError("its exits are not boundaries of the program; train again")
-        layers = len(loaded.program.layers)
-        spared = tuple(1 - exit_.point.position / layers for exit_ in cascade.exits)
-        return cls(cascade, places, spared, CascadeAudit(cascade.levels[0].accuracy))
-
-    def exits(self) -> tuple[ExitStatus, ...]:
-        """What each exit has come to."""
-        found = []
-        for index, exit_ in enumerate(self.cascade.exits):
-            audit = self.audit.exits.get(index)
-            audited, agreed = (0, 0) if audit is None else (audit.audited, audit.agreed)
-            is_off = index in self.audit.switched_off
-            answered = self.tally.answered[index]
-            found.append(ExitStatus(exit_.name, answered, audited, agreed, is_off))
-        return tuple(found)
 
 
 class Change(str, Enum):
-    """What has become of a version, for whoever keeps the files."""
+    """What has become of a version, for whoever keeps the files.
+
+    ``WITHDRAWN``: rolled back where the version before it is not in memory.
+    """
 
     PROMOTED = "promoted"
     REJECTED = "rejected"
     ROLLED_BACK = "rolled back"
-
-
-def read_version(model_file: Path, path: Path, loaded: LoadedProgram) -> ServedCaches | None:
-    """The caches in ``path``; what does not fit the model is said and ignored."""
-    try:
-        if loaded.device.type != "cpu":
-            raise DamagedFileError("caches are looked up on the CPU only")
-        return ServedCaches.of(read_cascade(path, digest_of(model_file)), loaded)
-    except FileNotFoundError:
-        return None
-    except (DamagedFileError, OSError) as error:
-        tell(f"caches '{path}' are ignored: {error}")
-        return None
-
-
-def tell(text: str) -> None:
-    """In the server's log and in ``brisk status``."""
-    say(text)
-    INCIDENTS.note(text)
+    WITHDRAWN = "withdrawn"
 
 
 class SessionCaches:
@@ -161,29 +92,28 @@ class SessionCaches:
             None if served.cascade.synchronous else look_up_lane(),
             inputs,
             requested,
-            served.audit.switched_off,
+            served.switched_off,
         )
 
-    def note(self, cascade: Cascade, rows: int, early: Sequence[Answer]) -> ServedCaches | None:
-        """A run of ``rows`` rows is finished, of which ``early`` are answered early.
+    def version_of(self, cascade: Cascade) -> ServedCaches | None:
+        """None where it is served no more."""
+        versions = (self.served, self._candidate)
+        return next((one for one in versions if one and one.cascade is cascade), None)
 
-        Returns the version of ``cascade``; None where it is served no more.
-        """
-        found = next(
-            (one for one in (self.served, self._candidate) if one and one.cascade is cascade), None
-        )
+    def note(self, frame: ExitingFrame) -> ServedCaches | None:
+        """A run is finished. Returns the version that answered; None: it is served no more."""
+        found = self.version_of(frame.cascade)
         if found is None:
             return None
-        found.tally.rows += rows
+        found.note(frame)
         saving = self._trial.candidate if found is self._candidate else self._trial.present
-        for answer in early:
-            assert answer.exit_index is not None
-            found.tally.answered[answer.exit_index] += len(answer.rows)
-            saving.add(len(answer.rows), found.spared[answer.exit_index])
-            rows -= len(answer.rows)
+        rows = frame.rows
+        for answer in frame.answers:
+            if answer.exit_index is not None:
+                saving.add(len(answer.rows), found.spared[answer.exit_index])
+                rows -= len(answer.rows)
         saving.add(rows, 0.0)
-        if self._candidate is not None:
-            self._settle_trial()
+        self.settle()
         return found
 
     def refuted(self, version: ServedCaches) -> None:
@@ -193,9 +123,15 @@ class SessionCaches:
         elif version is self._served and self._predecessor is not None:
             self._served, self._predecessor = self._predecessor, None
             self._announce(Change.ROLLED_BACK, version, "its promise is refuted")
+        elif version is self._served and version.cascade.revision:
+            self._announce(Change.WITHDRAWN, version, "its promise is refuted")
 
-    def _settle_trial(self) -> None:
-        verdict, trial = self._trial.verdict, self._trial
+    def settle(self) -> None:
+        """End the trial of a candidate where there is enough to judge it by."""
+        candidate, trial = self._candidate, self._trial
+        if candidate is None:
+            return
+        verdict = trial.verdict(candidate.audit.audited)
         if verdict is Verdict.OPEN:
             return
         figures = (

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 
 from brisk.errors import InvalidModelError
-from brisk.exits.adaptation.publishing import PREVIOUS
 from brisk.exits.adaptation.reference import SUFFIX as REFERENCE
 from brisk.exits.artefact import SUFFIX as CACHES
 
-_OF_CACHES = (CACHES, PREVIOUS, REFERENCE)
+_OF_CACHES = (CACHES, REFERENCE)
 
 
 def identity_of(path: str) -> str:

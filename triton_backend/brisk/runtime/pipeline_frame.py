@@ -6,118 +6,20 @@ boundary. Between two nodes the query is planned anew.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import torch
 
-from brisk.errors import BriskError, InternalError
-from brisk.execution import Frame
+from brisk.errors import InternalError
 from brisk.exits.serving import ExitingFrame
-from brisk.pipelines import NodeDescription, Source
-from brisk.planning import HitRate, LatencyProfile, Query
-from brisk.runtime.session import Session
+from brisk.pipelines import Source
+from brisk.planning import Query
+from brisk.runtime.cached_run import CachedRun
+from brisk.runtime.pipeline_network import Network, NetworkRun, NodeNetworks, Signature
 from brisk.solutions.base import Value
 
-WHOLE_MODEL = 1.0
-"""The agreement asked of networks: their learned caches answer nothing within a pipeline."""
-
-Shapes = tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """The kind of a request, by which latencies are remembered: its inputs' shapes."""
-
-    shapes: Shapes
-    size: int
-
-    @classmethod
-    def of(cls, inputs: Mapping[str, Value]) -> Signature:
-        shapes = shapes_of(inputs)
-        return cls(shapes, sum(math.prod(shape) for shape in shapes))
-
-
-def shapes_of(values: Mapping[str, Value]) -> Shapes:
-    return tuple(tuple(getattr(value, "shape", ())) for value in values.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """A node's network with what it took; ``words`` name it in errors."""
-
-    words: str
-    session: Session
-    profile: LatencyProfile = field(default_factory=LatencyProfile)
-
-    def expect_ns(self, signature: Signature) -> int:
-        """Precondition: it has been tried."""
-        expected_ns = self.profile.expect_ns(signature.shapes, signature.size)
-        if expected_ns is None:
-            raise InternalError(f"{self.words}: it was never tried")
-        return expected_ns
-
-
-@dataclass(frozen=True, slots=True)
-class NodeNetworks:
-    """A node with its networks; ``hits``: how often its early answer was taken."""
-
-    description: NodeDescription
-    variants: Mapping[str, Network]
-    early: Network | None
-    hits: HitRate = field(default_factory=HitRate)
-
-
-class NetworkRun:
-    """One run of one network, timed: its steps only, not the time it is parked."""
-
-    def __init__(
-        self,
-        network: Network,
-        inputs: Mapping[str, Value],
-        outputs: Sequence[str],
-        signature: Signature,
-        clock_ns: Callable[[], int],
-    ) -> None:
-        """Raises the errors of the network's frame, with its name before their text."""
-        self._network = network
-        self._signature = signature
-        self._clock_ns = clock_ns
-        self._shapes = shapes_of(inputs)
-        self._threads = network.session.threads.choose(self._shapes)
-        self._spent_ns = 0
-        try:
-            self._frame = network.session.start(inputs, outputs, WHOLE_MODEL)
-        except BriskError as error:
-            raise _named(network, error) from error
-
-    @property
-    def frame(self) -> Frame | ExitingFrame:
-        return self._frame
-
-    def step(self) -> bool:
-        """Run a layer; True after the last one, when its time has been learned."""
-        if torch.get_num_threads() != self._threads:
-            torch.set_num_threads(self._threads)
-        begun_ns = self._clock_ns()
-        try:
-            is_over = self._frame.step()
-        except BriskError as error:
-            raise _named(self._network, error) from error
-        if is_over and self._network.session.loaded.device.type == "cuda":
-            torch.cuda.current_stream().synchronize()
-        self._spent_ns += self._clock_ns() - begun_ns
-        if is_over:
-            signature = self._signature
-            self._network.profile.learn(signature.shapes, signature.size, self._spent_ns)
-            self._network.session.threads.learn(self._shapes, self._threads, self._spent_ns)
-        return is_over
-
-
-def _named(network: Network, error: BriskError) -> BriskError:
-    return type(error)(f"{network.words}: {error}")
+Labels = tuple[str, str]
 
 
 class PipelineFrame:
@@ -128,8 +30,9 @@ class PipelineFrame:
     """
 
     __slots__ = (
-        *("_clock_ns", "_done", "_inputs", "_is_early", "_nodes", "_on_finish", "_outputs"),
-        *("_place", "_query", "_reads", "_run", "_signature", "_values", "_variant", "taken"),
+        *("_agreement", "_clock_ns", "_done", "_inputs", "_is_early", "_labels", "_nodes"),
+        *("_on_finish", "_outputs", "_place", "_query", "_reads", "_run", "_signature", "_values"),
+        *("_variant", "cached", "taken"),
     )
 
     def __init__(
@@ -141,8 +44,16 @@ class PipelineFrame:
         signature: Signature,
         clock_ns: Callable[[], int],
         on_finish: Callable[[PipelineFrame], None],
+        labels: Labels,
+        agreement: float | None = None,
     ) -> None:
-        """``nodes`` in order; ``inputs`` of the request, checked; ``query`` plans ``nodes``."""
+        """``nodes`` in order; ``inputs`` of the request, checked; ``query`` plans ``nodes``.
+
+        ``labels``: the pipeline's name and version. ``agreement``: of its networks' learned caches
+        with the whole networks; None for what they promise.
+        """
+        self._labels = labels
+        self._agreement = agreement
         self._nodes = nodes
         self._outputs = outputs
         self._query = query
@@ -159,7 +70,9 @@ class PipelineFrame:
         self._variant = ""
         self._inputs: dict[str, Value] = {}
         self.taken: dict[str, tuple[str, bool]] = {}
-        """By node: the variant chosen, and whether the early answer was taken instead."""
+        """By node: the variant chosen, and whether it, or the early answer, answered early."""
+        self.cached: list[CachedRun] = []
+        """Finished runs of networks with learned caches."""
 
     @property
     def due_ns(self) -> int:
@@ -221,25 +134,33 @@ class PipelineFrame:
         early = node.description.early_answer
         if self._is_early and early is not None and early.confidence not in wanted:
             wanted.append(early.confidence)
-        self._run = NetworkRun(network, self._inputs, wanted, self._signature, self._clock_ns)
+        self._run = NetworkRun(
+            network, self._inputs, wanted, self._signature, self._clock_ns, self._agreement
+        )
 
     def _finish(self, node: NodeNetworks, run: NetworkRun) -> None:
         results = run.frame.results()
         self._done += run.frame.position
         self._run = None
         name = node.description.name
+        if isinstance(run.frame, ExitingFrame):
+            pipeline, version = self._labels
+            labels = (f"{pipeline}:{name}", version)
+            self.cached.append(CachedRun(run.session, run.frame, run.inputs, labels))
         if self._is_early:
             self._is_early = False
             early = node.description.early_answer
             assert early is not None
             is_taken = is_confident(results[early.confidence], early.at_least)
-            node.hits.learn(is_taken)
             if not is_taken:
                 self._start(node, node.variants[self._variant])
                 return
             self.taken[name] = (self._variant, True)
         else:
-            self.taken[name] = (self._variant, False)
+            self.taken[name] = (self._variant, run.is_all_early)
+            for other, network in node.variants.items():
+                if other != self._variant:
+                    network.profile.pass_by(self._signature.shapes)
         self._inputs = {}
         self._query.finish(name, self._clock_ns())
         for tensor, value in results.items():

@@ -20,14 +20,13 @@ from brisk.pipelines import (
 from brisk.planning import (
     POLICIES,
     Dag,
-    Latency,
     Node,
-    Outcome,
     Query,
     Replanning,
     Variant,
 )
-from brisk.runtime.pipeline_frame import Network, NodeNetworks, PipelineFrame, Signature
+from brisk.runtime.pipeline_frame import PipelineFrame
+from brisk.runtime.pipeline_network import Network, NodeNetworks, Signature
 from brisk.runtime.session import Session
 from brisk.solutions.base import Value
 from brisk.telemetry import metrics
@@ -81,9 +80,16 @@ class PipelineSession:
         return arrival_ns + self.description.objective_ns if deadline_ns is None else deadline_ns
 
     def start(
-        self, inputs: Mapping[str, Value], requested: Sequence[str], due_ns: int
+        self,
+        inputs: Mapping[str, Value],
+        requested: Sequence[str],
+        due_ns: int,
+        agreement: float | None = None,
     ) -> PipelineFrame:
-        """A new frame. Raises InvalidRequestError where names do not fit the pipeline."""
+        """A new frame. Raises InvalidRequestError where names do not fit the pipeline.
+
+        ``agreement``: as ``Session.start`` takes it, for every network.
+        """
         _check_names("input", inputs, self.signature.inputs)
         _check_names("output", requested, self.signature.outputs)
         missing = [name for name in self.signature.inputs if name not in inputs]
@@ -97,10 +103,14 @@ class PipelineSession:
             POLICIES[self.description.policy],
             Replanning(self.description.replanning),
         )
-        return self.begin(inputs, requested, query)
+        return self.begin(inputs, requested, query, agreement)
 
     def begin(
-        self, inputs: Mapping[str, Value], requested: Sequence[str], query: Query
+        self,
+        inputs: Mapping[str, Value],
+        requested: Sequence[str],
+        query: Query,
+        agreement: float | None = None,
     ) -> PipelineFrame:
         """A new frame for inputs that fit, with a plan of ``dag``'s nodes for these outputs."""
         return PipelineFrame(
@@ -111,6 +121,8 @@ class PipelineSession:
             Signature.of(inputs),
             self.clock_ns,
             self._note,
+            self.labels,
+            agreement,
         )
 
     def _needed(self, requested: Sequence[str] | None) -> list[NodeDescription]:
@@ -132,7 +144,7 @@ class PipelineSession:
                     node.name,
                     tuple(
                         Variant(
-                            each.name, each.accuracy, self._latency(node, each.name, signature)
+                            each.name, each.accuracy, self._expect_ns(node, each.name, signature)
                         )
                         for each in node.variants
                     ),
@@ -142,14 +154,11 @@ class PipelineSession:
             )
         )
 
-    def _latency(self, node: NodeDescription, variant: str, signature: Signature) -> Latency:
+    def _expect_ns(self, node: NodeDescription, variant: str, signature: Signature) -> int:
+        """Without any early answer, but with the attempt at one."""
         networks = self.nodes[node.name]
         full_ns = networks.variants[variant].expect_ns(signature)
-        if networks.early is None:
-            return Latency.certain(full_ns)
-        early_ns = networks.early.expect_ns(signature)
-        answers = [Outcome(networks.hits.share, early_ns)]
-        return Latency.with_early_answers(answers, early_ns + full_ns)
+        return full_ns + (networks.early.expect_ns(signature) if networks.early else 0)
 
     def _note(self, frame: PipelineFrame) -> None:
         """Count what a finished request came to."""

@@ -12,7 +12,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,13 +20,15 @@ import numpy as np
 import torch
 
 from brisk.exits.versions import make_private_folder, samples_folder
-from brisk.runtime.batch import Run
+from brisk.runtime.cached_run import CachedRun
 from brisk.runtime.saying import say
-from brisk.runtime.session import Session
 
 ROWS_PER_FILE = 64
 LONGEST_IN_MEMORY_S = 5.0
 """From a sample's coming to its being written."""
+
+ABANDONED_S = 60.0
+"""After which nobody writes a file any more."""
 
 MOST_WAITING = 64
 """Runs copied and not yet taken up by the writer."""
@@ -56,16 +58,13 @@ class Sampler:
         self._taken: queue.Queue[tuple[Path, Arrays]] = queue.Queue(MOST_WAITING)
         self._writer: threading.Thread | None = None
 
-    def sample(self, run: Run) -> None:
-        """A run has begun: perhaps copy its inputs, which are the frontend's and go with it."""
-        session = run.session
-        if (
-            not self._share
-            or not isinstance(session, Session)
-            or session.caches.served is None
-            or self._random.random() >= self._share
-        ):
-            return
+    def sample(self, runs: Iterable[CachedRun]) -> None:
+        """Before the last answer of a run is sent, while its inputs are there: copy some."""
+        for run in runs:
+            if self._share and self._random.random() < self._share:
+                self._take(run)
+
+    def _take(self, run: CachedRun) -> None:
         copies = {
             name: value.numpy().copy()
             for name, value in run.inputs.items()
@@ -74,7 +73,7 @@ class Sampler:
         if len(copies) < len(run.inputs):
             return  # numpy has no such values
         with contextlib.suppress(queue.Full):
-            self._taken.put_nowait((session.path, copies))
+            self._taken.put_nowait((run.session.path, copies))
         if self._writer is None:
             self._writer = threading.Thread(target=self._run, name="brisk-samples", daemon=True)
             self._writer.start()
@@ -129,7 +128,14 @@ def write_samples(model: Path, parts: list[Arrays]) -> Path:
 
 
 def _forget_the_oldest(folder: Path, most_bytes: int) -> None:
-    """Delete files, the oldest first, until the rest takes at most ``most_bytes``."""
+    """Delete files, the oldest first, until the rest takes at most ``most_bytes``.
+
+    And what a worker that was killed has left half written.
+    """
+    for left in folder.glob("*.unfinished"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > ABANDONED_S:
+                left.unlink()
     files = sorted(folder.glob("*.npz"), reverse=True)
     total = 0
     for file in files:

@@ -16,6 +16,7 @@ from brisk.errors import BriskError, InternalError, ProtocolError
 from brisk.execution.device import Device, StreamPriority
 from brisk.execution.host_queue import HostQueue
 from brisk.runtime.adaptation import Adaptation
+from brisk.runtime.auditor import Auditor
 from brisk.runtime.audits import Audits
 from brisk.runtime.batch import RequestJob, Run, begin_run, split_results
 from brisk.runtime.cache_watch import CacheWatch
@@ -91,7 +92,7 @@ class Worker:
             transport, ordering, settings.max_waiting, pacing, profiles, clock_ns
         )
         self._turns = Turns(self._requests.queue, ordering, profiles, clock_ns)
-        self._audits = Audits(clock_ns)
+        self._audits = Audits(Auditor())
         self._sampler = Sampler(settings.sampled_share, settings.sample_bytes)
         self._runs: list[Run] = []
         """The last one runs; those before it are parked, each for a more urgent one."""
@@ -125,6 +126,7 @@ class Worker:
         for event in self._transport.poll(self._patience_s()):
             self._reception.take(event)
         self._is_held = False
+        self._audits.settle()
         while (outcome := self._loader.take()) is not None:
             self._reception.settle(outcome)
         self._try_pipelines()
@@ -136,9 +138,6 @@ class Worker:
             self._pacing.pauses()
             if self._runs:
                 self._resume(self._runs[-1])
-        if not self._runs and self._audits.may_go_on(self._turns.following()):
-            with self._queues[JobClass.BESTEFFORT].issuing():
-                self._audits.advance()
         self._loader.upkeep.is_serving = bool(self._runs)
 
     def _resume(self, run: Run) -> None:
@@ -160,7 +159,7 @@ class Worker:
         """How long ``poll`` may wait."""
         if self._is_held:
             return RECHECK_S
-        if self._runs or self._trials.is_busy or len(self._turns) or len(self._audits):
+        if self._runs or self._trials.is_busy or len(self._turns):
             return 0.0
         if self._transport.peer_count:
             return PARENT_CHECK_INTERVAL_NS / 1e9
@@ -190,8 +189,6 @@ class Worker:
         try:
             with self._queues[jobs[0].job_class].issuing():
                 run = begin_run(jobs, self._profiles, now_ns)
-                self._audits.sample(run)
-                self._sampler.sample(run)
         except Exception as error:  # noqa: BLE001  # the worker must outlive any request
             self._fail(jobs, error)
             return None
@@ -249,11 +246,13 @@ class Worker:
         finished_ns = self._clock_ns()
         self._pacing.finished(run, finished_ns)
         shares = split_results(run, run.frame.results())
+        kept = self._audits.keep(run.cached)
+        self._sampler.sample(run.cached)
         for job, share, answerers in zip(run.jobs, shares, run.answerers(), strict=True):
             if job.state is JobState.RUNNING:
                 self._requests.succeed(job, share, run.started_ns, finished_ns, answerers)
         run.learn(finished_ns)
-        self._audits.note(run)
+        self._audits.note(run.cached, kept)
 
     def _fail(self, jobs: list[RequestJob], error: Exception) -> None:
         """Answer a job alone; jobs that were joined are tried again, each on its own.

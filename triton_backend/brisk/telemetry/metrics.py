@@ -128,8 +128,9 @@ AUDITED_ANSWERS = Metric(
 SWITCHED_OFF_EXITS = Metric(
     "brisk_switched_off_exits_total",
     Kind.COUNTER,
-    "Exits that answer no more, because the audit found their promise broken",
-    (*MODEL_LABELS, "exit"),
+    "Exits that answer no more: the audit found their promise broken, or they cost more than they "
+    "spare",
+    (*MODEL_LABELS, "exit", "reason"),
 )
 PREEMPTIONS = Metric(
     "brisk_preemptions_total",

@@ -53,13 +53,16 @@ class AskStatus:
 
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
-    """A learned cache: rows it has answered, how many were audited, how many of those agree."""
+    """A learned cache: rows it has answered, how many were audited, how many of those agree.
+
+    ``state``: ``on``, or why it is off.
+    """
 
     name: str
     answered: int
     audited: int
     agreed: int
-    is_off: bool
+    state: str
 
 
 @dataclass(frozen=True, slots=True)

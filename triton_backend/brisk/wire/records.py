@@ -66,7 +66,7 @@ __all__ = [
     "Welcome",
 ]
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,14 @@ import torch
 
 from brisk.execution import LoadedProgram, load_program
 from brisk.exits.adaptation.judging import Exams, judge
+from brisk.exits.adaptation.looking import first_rows
 from brisk.exits.adaptation.material import Material, gather, joined
 from brisk.exits.adaptation.reference import Reference, read_reference, reference_file
 from brisk.exits.adaptation.retraining import Strange, retrain
 from brisk.exits.adaptation.settings import AdaptationSettings
 from brisk.exits.adaptation.window import SampleWindow, Use, recent_choice
 from brisk.exits.artefact import caches_file, digest_of, read_cascade
+from brisk.exits.calibration import in_order
 from brisk.exits.cascade import Cascade
 from brisk.exits.outliers import make_outliers
 from brisk.graph import read_program
@@ -63,6 +65,9 @@ class Adapter:
             for part in (reference.fit, reference.select, reference.held_out)
         )
         self._strange = self._make_strange(reference)
+        self._kinds = {
+            name: (array.dtype, array.shape[1:]) for name, array in reference.fit.inputs.items()
+        }
         # The first optimizer of a process imports a second's worth of modules.
         torch.optim.AdamW([torch.zeros(1, requires_grad=True)]).zero_grad()
 
@@ -82,8 +87,10 @@ class Adapter:
         return cls(loaded, cascade, reference, settings)
 
     def take(self, inputs: Mapping[str, np.ndarray], now_s: float) -> None:
-        """Keep the rows of a sampled request."""
-        self.window.offer(inputs, now_s)
+        """Keep the rows of a sampled request; those unlike the reference's in kind are left."""
+        kinds = {name: (array.dtype, array.shape[1:]) for name, array in inputs.items()}
+        if kinds == self._kinds:
+            self.window.offer(inputs, now_s)
 
     def adapt(self, now_s: float) -> Outcome:
         """Train all caches again; the next version, if it is better, is this one's from now on."""
@@ -98,12 +105,14 @@ class Adapter:
             return Outcome(None, text, samples)
         fit = self._mixed(parts[Use.FIT], self._fit)
         select = self._mixed(parts[Use.SELECT], self._select)
-        networks, taken_s = [], []
+        made, taken_s = [], []
         for index, exit_ in enumerate(self.cascade.exits):
             started_s = time.process_time()
-            networks.append(retrain(exit_.network, index, fit, select, self._strange, settings))
+            made.append(retrain(exit_.network, index, fit, select, self._strange, settings))
             taken_s.append(time.process_time() - started_s)
-        exams = Exams(select, parts[Use.HELD_OUT], self._held_out)
+        networks = [each.network for each in made]
+        tune = in_order([first_rows(each.unseen, len(parts[Use.SELECT])) for each in made])
+        exams = Exams(tune, parts[Use.HELD_OUT], self._held_out)
         verdict = judge(self.cascade, networks, exams)
         if not verdict.levels:
             return Outcome(None, verdict.reason, samples, tuple(taken_s), verdict.saved)
@@ -126,8 +135,13 @@ class Adapter:
                 for name in fresh[0].inputs
             }
             made = gather(self._loaded, self.cascade, inputs)
+            is_finite = made.finite_rows()
             for row, sample in enumerate(fresh):
-                self._seen[sample.digest] = made.take([row])
+                if is_finite[row]:
+                    self._seen[sample.digest] = made.take([row])
+                else:  # nothing is learned where there are no numbers
+                    self.window.drop(sample)
+            samples = self.window.samples()
         kept = {sample.digest for sample in samples}
         self._seen = {key: value for key, value in self._seen.items() if key in kept}
         settings, parts = self._settings, {}

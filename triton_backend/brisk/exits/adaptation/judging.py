@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
-from brisk.exits.adaptation.material import Material, last_layer
+from brisk.exits.adaptation.calibrating import calibrate_cautiously
+from brisk.exits.adaptation.looking import look_at
+from brisk.exits.adaptation.material import Material
 from brisk.exits.bounds import lower_bound, upper_bound
 from brisk.exits.calibration import (
     CascadeCount,
-    Looked,
     Promise,
     Scored,
-    calibrate,
     count_cascade,
-    in_order,
 )
 from brisk.exits.cascade import Cascade, Level
 from brisk.exits.lookup import LookUp
@@ -27,9 +24,10 @@ LEAST_GAIN = 0.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exams:
-    """``tune`` proposes thresholds; ``recent`` and ``original`` rows are held out."""
+    """``tune`` proposes thresholds: rows as selectors judge them that never saw them. ``recent``
+    and ``original`` rows are held out."""
 
-    tune: Material
+    tune: Scored
     recent: Material
     original: Material
 
@@ -46,19 +44,6 @@ class Verdict:
     saved: tuple[float, float]
 
 
-def look_at(networks: Sequence[LookUp], material: Material) -> Scored:
-    """The rows through all exits in order."""
-    answers = material.teacher.argmax(1)
-    parts = []
-    with torch.no_grad():
-        for index, network in enumerate(networks):
-            logits = last_layer(network.predictor)(material.features[index])
-            score, near = network.decide(logits, material.summaries[index])
-            right = logits.argmax(1) == answers
-            parts.append(Looked(score.numpy(), right.numpy(), near.numpy()))
-    return in_order(parts)
-
-
 def judge(cascade: Cascade, networks: Sequence[LookUp], exams: Exams) -> Verdict:
     """``networks`` in place of the cascade's: the promise is proved on recent rows alone.
 
@@ -72,7 +57,7 @@ def judge(cascade: Cascade, networks: Sequence[LookUp], exams: Exams) -> Verdict
     def saved(count: CascadeCount) -> float:
         return count.saving_s(saved_s, burden_s)
 
-    tune = look_at(networks, exams.tune)
+    tune = exams.tune
     recent, original = look_at(networks, exams.recent), look_at(networks, exams.original)
     before = count_cascade(
         look_at([exit_.network for exit_ in cascade.exits], exams.recent),
@@ -82,7 +67,7 @@ def judge(cascade: Cascade, networks: Sequence[LookUp], exams: Exams) -> Verdict
     after = 0.0
     for level in cascade.levels:
         promise = Promise(level.accuracy, cascade.confidence)
-        found = calibrate(tune, recent, promise, saved)
+        found = calibrate_cautiously(tune, recent, promise, saved)
         first = not levels
         if found is not None:
             broken = refutation(count_cascade(original, found.thresholds), promise)
@@ -98,7 +83,7 @@ def judge(cascade: Cascade, networks: Sequence[LookUp], exams: Exams) -> Verdict
             return Verdict((), text, (saved(before), 0.0))
         if first:
             after = saved(count_cascade(recent, levels[0].thresholds))
-    if after <= saved(before) * (1 + LEAST_GAIN):
+    if after <= max(saved(before) * (1 + LEAST_GAIN), 0.0):
         text = (
             f"it saves {after * 1e3:.3f} ms of a recent input on average, "
             f"the version that is served {saved(before) * 1e3:.3f} ms"

@@ -35,6 +35,13 @@ class Material:
     def __len__(self) -> int:
         return len(self.teacher)
 
+    def finite_rows(self) -> list[bool]:
+        """Of each row, whether all of it is numbers: a NaN among them would spread to all."""
+        parts = (*self.features, *self.summaries, self.teacher)
+        sums = [part.flatten(1).double().sum(1).isfinite() for part in parts]
+        found: list[bool] = torch.stack(sums).all(0).tolist()
+        return found
+
     def take(self, rows: np.ndarray | Sequence[int]) -> Material:
         """The material of ``rows``."""
         chosen = torch.as_tensor(np.asarray(rows, np.int64))

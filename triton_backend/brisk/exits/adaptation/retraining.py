@@ -12,10 +12,13 @@ import copy
 import warnings
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from brisk.exits.adaptation.looking import look, together
 from brisk.exits.adaptation.material import Material, last_layer
 from brisk.exits.adaptation.settings import AdaptationSettings
+from brisk.exits.calibration import Looked
 from brisk.exits.learning.last_layer import fit_last_layer
 from brisk.exits.learning.selection import NO_CLASS, fit_selection
 from brisk.exits.lookup import LookUp
@@ -30,6 +33,14 @@ class Strange:
     kinds: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Retrained:
+    """``unseen``: the rows it was selected on, each as judged by a selector that never saw it."""
+
+    network: LookUp
+    unseen: Looked
+
+
 def retrain(
     network: LookUp,
     index: int,
@@ -37,8 +48,12 @@ def retrain(
     select: Material,
     strange: Strange,
     settings: AdaptationSettings,
-) -> LookUp:
-    """A copy of exit ``index``'s network, fitted anew; the original is left as it is."""
+) -> Retrained:
+    """A copy of exit ``index``'s network, fitted anew; the original is left as it is.
+
+    A selector is sure of the rows that trained it: thresholds tuned on those promised what fresh
+    rows then refuted. So each half of ``select`` is looked at with what the other half trained.
+    """
     changed = copy.deepcopy(network).requires_grad_(True)
     last = last_layer(changed.predictor)
     with (
@@ -58,14 +73,38 @@ def retrain(
             settings.seed,
         )
         changed.gate.fit(fit.summaries[index], fit.teacher.argmax(1))
+        halves = [np.arange(first, len(select), 2) for first in range(2)]
+        seen = [
+            _selected(changed, index, select.take(other), strange, settings)
+            for other in reversed(halves)
+        ]
+        unseen = [
+            look(half, index, select.take(rows)) for half, rows in zip(seen, halves, strict=True)
+        ]
+        order = np.argsort(np.concatenate(halves))
+        final = _selected(changed, index, select, strange, settings)
+    return Retrained(final, together(unseen, order))
+
+
+def _selected(
+    network: LookUp,
+    index: int,
+    select: Material,
+    strange: Strange,
+    settings: AdaptationSettings,
+) -> LookUp:
+    """Another one of the same predictor, with gate, selector and floor fitted to ``select``."""
+    selector, gate = copy.deepcopy(network.selector), copy.deepcopy(network.gate)
+    changed = LookUp(network.predictor, selector, gate)
+    last = last_layer(changed.predictor)
+    with torch.no_grad():
+        logits = last(torch.cat([select.features[index], strange.learned.features[index]]))
+    classes = torch.full((len(logits),), NO_CLASS)
+    classes[: len(select)] = select.teacher.argmax(1)
+    seen = torch.cat([select.summaries[index], strange.learned.summaries[index]])
+    fit_selection(changed, logits, seen, classes, settings.selector, settings.seed)
+    if len(strange.kept):
         with torch.no_grad():
-            logits = last(torch.cat([select.features[index], strange.learned.features[index]]))
-        classes = torch.full((len(logits),), NO_CLASS)
-        classes[: len(select)] = select.teacher.argmax(1)
-        seen = torch.cat([select.summaries[index], strange.learned.summaries[index]])
-        fit_selection(changed, logits, seen, classes, settings.selector, settings.seed)
-        if len(strange.kept):
-            with torch.no_grad():
-                logits = last(strange.kept.features[index])
-            changed.set_floor(logits, strange.kept.summaries[index], strange.kinds)
+            logits = last(strange.kept.features[index])
+        changed.set_floor(logits, strange.kept.summaries[index], strange.kinds)
     return changed.eval().requires_grad_(False)

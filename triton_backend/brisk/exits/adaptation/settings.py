@@ -9,16 +9,12 @@ from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
 
 @dataclass(frozen=True, slots=True)
 class AdaptationSettings:
-    """``share`` of requests to sample and ``interval_s`` between retrainings, for the caller.
-
-    ``window_rows`` and ``window_bytes``: what is kept of the traffic, at most. ``half_life_s``:
+    """``window_rows`` and ``window_bytes``: what is kept of the traffic, at most. ``half_life_s``:
     a sample of that age counts half as much as a new one. ``original_share``: of the rows that a
     retraining sees, so many are of the data that the caches were first trained with (GATI, 5.3).
     ``fewest_distinct``: without so many different samples nothing is learned.
     """
 
-    share: float = 0.2
-    interval_s: float = 60.0
     window_rows: int = 2000
     window_bytes: int = 64 << 20
     half_life_s: float = 120.0

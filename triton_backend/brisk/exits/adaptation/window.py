@@ -69,6 +69,11 @@ class SampleWindow:
             one = {name: np.ascontiguousarray(array[row]) for name, array in inputs.items()}
             self._add({name: array.copy() for name, array in one.items()}, arrived_s)
 
+    def drop(self, sample: Sample) -> None:
+        """Forget a sample that is there."""
+        del self._samples[sample.digest]
+        self._bytes -= sample.size_bytes
+
     def _add(self, inputs: Mapping[str, np.ndarray], arrived_s: float) -> None:
         self.offered += 1
         digest = hashlib.blake2b(digest_size=16)

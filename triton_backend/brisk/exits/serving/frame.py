@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -69,8 +71,17 @@ class ExitingFrame:
         self._far: set[int] = set()
         self._answers: list[Answer] = []
         self._given = 0
+        self.looked: Counter[int] = Counter()
+        """By exit: rows that were looked up."""
+        self.spent_ns: Counter[int] = Counter()
+        """By exit: this thread's time for looking up, or for handing it to the lane."""
         self.error: Exception | None = None
         """What a look-up has raised: its rows were left to the model."""
+
+    @property
+    def rows(self) -> int:
+        """Of the whole batch."""
+        return self._total
 
     @property
     def layers_done(self) -> int:
@@ -173,12 +184,15 @@ class ExitingFrame:
         off = index in self._switched_off or threshold == float("inf")
         if off or not isinstance(hidden, torch.Tensor) or hidden.shape[1:] != exit_.shape:
             return
+        begun_ns = time.monotonic_ns()
         ticket = Ticket(index, exit_.look_up, threshold, hidden, self._rows)
         if self._lane is None:
             ticket.outcome = look_up(ticket)
-            self._tickets.append(ticket)
-        elif self._lane.offer(ticket):
-            self._tickets.append(ticket)
+        elif not self._lane.offer(ticket):
+            return
+        self._tickets.append(ticket)
+        self.looked[index] += len(self._rows)
+        self.spent_ns[index] += time.monotonic_ns() - begun_ns
 
     def _take_look_ups(self) -> bool:
         """Answer the rows of the look-ups that are done, let them leave; True: none is left."""

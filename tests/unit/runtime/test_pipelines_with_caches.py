@@ -1,0 +1,116 @@
+"""Learned caches of networks within pipelines: they answer, are opted out of, and counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from brisk.cli.observing import Observer
+from brisk.frontend.connection import Connection
+from brisk.telemetry.metrics import AUDITED_ANSWERS, EARLY_ANSWERS, PIPELINE_NODES, Metric
+from brisk.wire.place import RuntimePlace
+from brisk.wire.role import Role
+from unit.pipelines.pipeline_entries import write
+from unit.runtime.exits_model import MILLION, Model, ask, make_model
+from unit.runtime.runtime_process import describe, opened
+
+PATIENCE_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    version = tmp_path_factory.mktemp("repository") / "detecting" / "1"
+    version.mkdir(parents=True)
+    return make_model(version / "network.onnx")
+
+
+@pytest.fixture(scope="module")
+def connection(shared_place: RuntimePlace, model: Model) -> Iterator[Connection]:
+    node = {
+        "inputs": {"image": "request.image"},
+        "variants": {"only": {"file": "network.onnx", "accuracy": 1}},
+    }
+    described = {
+        "objective_ms": 1000,
+        "nodes": {"detect": node},
+        "outputs": {"scores": "detect.scores"},
+    }
+    path = write(model.file.parent, described)
+    described_model = describe(path, name="detecting", max_batch_size=64, batching=True)
+    with opened(shared_place, described_model) as made:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not told(shared_place, EARLY_ANSWERS, "detecting:detect"):
+            assert time.monotonic() < deadline_s, "the caches never answered"
+            ask(made, model.easy).output()
+        yield made
+
+
+def told(place: RuntimePlace, metric: Metric, *labels: str) -> int:
+    """The sum of the foreground worker's series that have these labels."""
+    with Observer(place, Role.FOREGROUND) as observer:
+        return sum(
+            sum(sample.values)
+            for sample in observer.statistics()
+            if sample.metric == metric.name and set(labels) <= set(sample.labels)
+        )
+
+
+def test_a_network_of_a_pipeline_answers_early_unless_the_request_opts_out(
+    connection: Connection, model: Model, shared_place: RuntimePlace
+) -> None:
+    place, name = shared_place, "detecting:detect"
+    mixed = torch.cat([model.easy, model.hard])
+    before = told(place, EARLY_ANSWERS, name)
+    whole = ask(connection, mixed, ppm=MILLION).output()
+    assert told(place, EARLY_ANSWERS, name) == before, "it wants the whole model"
+    early = ask(connection, mixed).output()
+    assert told(place, EARLY_ANSWERS, name) == before + len(model.easy)
+    hard = slice(len(model.easy), None)
+    np.testing.assert_allclose(early[hard], whole[hard], rtol=1e-2, atol=1e-3)
+    assert not np.allclose(early[: len(model.easy)], whole[: len(model.easy)], rtol=1e-2)
+
+
+def test_a_node_that_is_answered_early_is_counted_as_such(
+    connection: Connection, model: Model, shared_place: RuntimePlace
+) -> None:
+    labels = ("detecting", "detect", "only")
+    early = told(shared_place, PIPELINE_NODES, *labels, "early")
+    full = told(shared_place, PIPELINE_NODES, *labels, "full")
+    ask(connection, model.easy).output()
+    ask(connection, torch.cat([model.easy, model.hard])).output()
+    assert told(shared_place, PIPELINE_NODES, *labels, "early") == early + 1
+    assert told(shared_place, PIPELINE_NODES, *labels, "full") == full + 1
+
+
+def test_early_answers_within_a_pipeline_are_audited(
+    connection: Connection, model: Model, shared_place: RuntimePlace
+) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not told(shared_place, AUDITED_ANSWERS, "detecting:detect", "agrees"):
+        assert time.monotonic() < deadline_s, "nothing was audited"
+        ask(connection, model.easy).output()
+    assert not told(shared_place, AUDITED_ANSWERS, "detecting:detect", "differs")
+
+
+def test_requests_of_other_agreement_are_not_joined(connection: Connection, model: Model) -> None:
+    answers = [
+        ask(connection, model.easy[:1], ppm=ppm) for _ in range(20) for ppm in (None, MILLION)
+    ]
+    early, whole = answers[0].output(), answers[1].output()
+    for number, answer in enumerate(answers):
+        np.testing.assert_allclose(
+            answer.output(), whole if number % 2 else early, rtol=1e-2, atol=1e-3
+        )
+
+
+def test_other_files_of_the_version_are_as_they_were(model: Model, connection: Connection) -> None:
+    assert {file.name for file in Path(model.file.parent).iterdir()} == {
+        "network.onnx",
+        "network.caches",
+        "pipeline.json",
+    }

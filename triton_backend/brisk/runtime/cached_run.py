@@ -1,0 +1,23 @@
+"""One network's run with learned caches: of a request, or of a node of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from brisk.exits.serving import ExitingFrame
+from brisk.runtime.session import Session
+from brisk.solutions.base import Value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CachedRun:
+    """``labels``: model and version that its answers are counted under.
+
+    ``inputs`` may be the frontend's memory, which goes with the last answer of the run.
+    """
+
+    session: Session
+    frame: ExitingFrame
+    inputs: Mapping[str, Value]
+    labels: tuple[str, str]
