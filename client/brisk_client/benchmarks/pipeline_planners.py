@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from brisk.execution.warming import warm_up
+from brisk.exits.artefact import caches_file
 from brisk.pipelines import read_pipeline
-from brisk.planning import POLICIES, Dag, Latency, Node, Query, Replanning, Variant
-from brisk.runtime.pipeline_frame import PipelineFrame, Signature
+from brisk.planning import POLICIES, Dag, Node, Query, Replanning
+from brisk.runtime.pipeline_frame import PipelineFrame
+from brisk.runtime.pipeline_network import NetworkRun, Signature
 from brisk.runtime.pipeline_session import PipelineSession, assemble
 from brisk.runtime.pipeline_trial import try_pipeline
-from brisk.runtime.session import load_session
+from brisk.runtime.served_caches import read_version
+from brisk.runtime.session import Session, load_session
 from brisk_client.benchmarks.pipeline_networks import VARIANTS, TrainedNetworks
 
 PLANNERS = ("static, no early answers", "static", "incremental", "oracle")
@@ -36,16 +40,18 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """``is_early``: by frame, whether the detector's early answer is taken; only the oracle looks.
+    """``detecting_ns``: by frame, what each detector takes with its caches; only the oracle looks.
 
+    ``spared``: by detector, the share of the frames whose crops are all answered early.
     ``slowest_ns``: the slowest variants of all nodes together.
     """
 
     plain: PipelineSession
     early: PipelineSession
     frames: tuple[torch.Tensor, ...]
-    is_early: tuple[bool, ...]
-    slowest_ns: int
+    detecting_ns: tuple[Mapping[str, int], ...] = ()
+    spared: Mapping[str, float] = field(default_factory=dict)
+    slowest_ns: int = 0
 
     def serve(self, planner: str, policy: str, objective_ns: int, frame: int) -> Served:
         """One request from its start to its labels; the planning is part of its time."""
@@ -55,7 +61,7 @@ class Bench:
         begun_ns = time.monotonic_ns()
         dag = session.dag(Signature.of(inputs))
         if planner == "oracle":
-            policy, dag = "exact", _known(dag, session, inputs, self.is_early[frame])
+            policy, dag = "exact", _known(dag, self.detecting_ns[frame])
         query = Query(dag, objective_ns, begun_ns, POLICIES[policy], replanning)
         running = session.begin(inputs, ["label"], query)
         while not running.step():
@@ -77,8 +83,8 @@ def load_bench(networks: TrainedNetworks, folder: Path, frames: np.ndarray) -> B
     device, threads = torch.device("cpu"), torch.get_num_threads()
     paths = {path for each in described.values() for _, path in each.networks}
     sessions = {path: load_session(path, device, threads, None) for path in paths}
-    while any(session.is_loading for session in sessions.values()):
-        time.sleep(0.01)
+    for path, session in sessions.items():
+        _settle(path, session)
     made = {}
     for name, description in described.items():
         own = {path: sessions[path] for _, path in description.networks}
@@ -86,24 +92,39 @@ def load_bench(networks: TrainedNetworks, folder: Path, frames: np.ndarray) -> B
         for _ in try_pipeline(made[name]):
             pass
     tensors = tuple(torch.from_numpy(frame) for frame in frames)
-    is_early = tuple(_is_early(made["early"], image) for image in tensors)
-    bench = Bench(made["plain"], made["early"], tensors, is_early, 0)
+    bench = Bench(made["plain"], made["early"], tensors)
     for turn in range(WARM_UP):  # every network is run, and its latency learned, with real crops
         for objective_ns in (0, 10**9):
             for planner in PLANNERS[:3]:
                 bench.serve(planner, "exact", objective_ns, turn % len(tensors))
+    taken = [_detect(made["early"], image) for image in tensors]
     slowest_ns = sum(node.slowest_ns for node in made["plain"].dag(_signature(tensors)).nodes)
-    return Bench(made["plain"], made["early"], tensors, is_early, slowest_ns)
+    return replace(
+        bench,
+        detecting_ns=tuple({name: ns for name, (ns, _) in each.items()} for each in taken),
+        spared={name: float(np.mean([each[name][1] for each in taken])) for name in taken[0]},
+        slowest_ns=slowest_ns,
+    )
+
+
+def _settle(path: Path, session: Session) -> None:
+    """As upkeep does: all layers, then the caches, whose exits the joined layers stop at."""
+    while session.is_loading:
+        time.sleep(0.01)
+    caches = read_version(path, caches_file(path), session.loaded)
+    warm_up(session.starting, lambda: True, () if caches is None else caches.cascade.cuts)
+    session.caches.bring(caches)
 
 
 def _signature(tensors: tuple[torch.Tensor, ...]) -> Signature:
     return Signature.of({"image": tensors[0]})
 
 
-def _describe(networks: TrainedNetworks, version: Path, has_early_answer: bool) -> Path:
+def _describe(networks: TrainedNetworks, version: Path, has_caches: bool) -> Path:
     version.mkdir(parents=True)
-    for file in networks.folder.glob("*.onnx"):
-        (version / file.name).write_bytes(file.read_bytes())
+    for pattern in ("*.onnx", "*.caches")[: 1 + has_caches]:
+        for file in networks.folder.glob(pattern):
+            (version / file.name).write_bytes(file.read_bytes())
 
     def node(task: str) -> dict[str, Any]:
         return {
@@ -115,9 +136,6 @@ def _describe(networks: TrainedNetworks, version: Path, has_early_answer: bool) 
         }
 
     nodes = {task: node(task) for task in ("kind", "digit", "shape")}
-    if has_early_answer:
-        tiny = {"file": "kind_tiny.onnx", "confidence": "scores", "at_least": networks.threshold}
-        nodes["kind"]["early_answer"] = tiny
     join = {task: f"{task}.scores" for task in nodes}
     nodes["join"] = {"inputs": join, "variants": {"only": {"file": "join.onnx", "accuracy": 1}}}
     path = version / "pipeline.json"
@@ -126,29 +144,32 @@ def _describe(networks: TrainedNetworks, version: Path, has_early_answer: bool) 
     return path
 
 
-def _is_early(session: PipelineSession, image: torch.Tensor) -> bool:
-    query = Query(session.dag(Signature.of({"image": image})), 10**9, 0, POLICIES["exact"])
-    frame = session.begin({"image": image}, ["label"], query)
-    while not frame.step():
-        pass
-    return frame.taken["kind"][1]
+def _detect(session: PipelineSession, image: torch.Tensor) -> dict[str, tuple[int, bool]]:
+    """What each variant of the detector takes, and whether caches answer all crops."""
+    found = {}
+    for name, network in session.nodes["kind"].variants.items():
+        run = NetworkRun(
+            network, {"image": image}, ["scores"], Signature.of({"image": image}), session.clock_ns
+        )
+        begun_ns = time.monotonic_ns()
+        while not run.step():
+            pass
+        found[name] = time.monotonic_ns() - begun_ns, run.is_all_early
+    return found
 
 
-def _known(
-    dag: Dag, session: PipelineSession, inputs: Mapping[str, torch.Tensor], is_early: bool
-) -> Dag:
-    """The query with the detector's latency as it will be: the early answer's, or not."""
-    early = session.nodes["kind"].early
-    assert early is not None
-    if not is_early:
-        return dag
-    certain = Latency.certain(early.expect_ns(Signature.of(inputs)))
+def _known(dag: Dag, detecting_ns: Mapping[str, int]) -> Dag:
+    """The query with the detector's latency as it will be."""
     return Dag(
         tuple(
-            Node(n.name, tuple(Variant(v.name, v.accuracy, certain) for v in n.variants), n.after)
-            if n.name == "kind"
-            else n
-            for n in dag.nodes
+            Node(
+                node.name,
+                tuple(replace(each, full_ns=detecting_ns[each.name]) for each in node.variants),
+                node.after,
+            )
+            if node.name == "kind"
+            else node
+            for node in dag.nodes
         )
     )
 

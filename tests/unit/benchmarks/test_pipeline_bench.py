@@ -33,14 +33,6 @@ def test_every_shape_is_drawn_unlike_the_others() -> None:
     assert len({stamp.tobytes() for stamp in drawn}) == len(SHAPES)
 
 
-def test_the_threshold_of_early_answers_is_the_least_that_is_accurate_enough() -> None:
-    scores = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.55, 0.45]])
-    kinds = np.array([0, 0, 0, 0])
-    assert networks._threshold(scores, kinds, 1.0) == 0.8
-    assert networks._threshold(scores, kinds, 0.7) == 0.55
-    assert networks._threshold(scores, 1 - kinds, 0.9) == 1.0
-
-
 def test_a_written_network_answers_as_torch_does() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(
@@ -64,12 +56,13 @@ def test_planners_with_the_same_variants_answer_the_same(
     accuracies: dict[str, dict[str, float]] = {}
     for task, classes in networks.TASKS.items():
         accuracies[task] = {}
-        for rank, size in enumerate(("tiny", *networks.VARIANTS)):
-            trained = networks._train(size, classes, images, np.zeros(8, np.int64), 1)
+        for rank, size in enumerate(networks.VARIANTS):
+            layers = networks.CLASSIFIERS[size]
+            trained = networks._train(layers, classes, images, np.zeros(8, np.int64), 1)
             onnx.save(networks._write(size, trained, classes), tmp_path / f"{task}_{size}.onnx")
             accuracies[task][size] = 0.5 + rank / 10
     onnx.save(networks._join(), tmp_path / "join.onnx")
-    told = networks.TrainedNetworks(tmp_path, accuracies, threshold=1.0)
+    told = networks.TrainedNetworks(tmp_path, accuracies, caches={})
     with torch.inference_mode():
         bench = load_bench(told, tmp_path, images.reshape(2, 4, 1, 32, 32))
         served = [bench.serve(planner, "equal", HOUR_NS, 0) for planner in PLANNERS]
@@ -77,3 +70,4 @@ def test_planners_with_the_same_variants_answer_the_same(
         for other in (each for each in served if each.taken == served[0].taken):
             np.testing.assert_array_equal(served[0].labels, other.labels)
     assert bench.slowest_ns > 0
+    assert bench.spared == dict.fromkeys(networks.VARIANTS, 0.0), "there are no caches"
