@@ -1,8 +1,9 @@
 """`brisk bench load_beside`: what loading a model costs the requests of one that is served.
 
-A real-time model answers one request every ``INTERVAL_S`` through a real Triton. In every second
-window another process has the same server load and unload a model of about 100 MB, one load after
-the other. The windows alternate (alone, beside, alone, …), so that both see the same machine.
+A real-time model answers one request every ``INTERVAL_S`` through a real Triton. Windows
+take turns: alone; while another process has the same server load and unload a model of about 100
+MB, one load after the other; and the same for an entry that only starts Triton's stub (``lazy``),
+which tells how much of the disturbance is not the load's.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ LIMIT = 1.10
 NOTES = (
     "a request every 40 ms, or at once where the one before took longer; latency as the client "
     "sees it, over gRPC; class realtime",
-    "beside: another process loads and unloads the other model without a pause",
+    "loads: another process loads and unloads the other model without a pause; stubs: the same of "
+    "a lazy entry, so that only Triton's part of a load happens",
 )
 
 
@@ -63,7 +65,7 @@ def run(quick: bool = False, threads: int | None = None) -> Report:
     for label in (SERVED, LOADED):
         if not (REPOSITORY / label / "model.onnx").is_file():
             raise FileNotFoundError(f"no {REPOSITORY / label}/model.onnx; generate.py makes it")
-    windows, duration_s = (8, 5.0) if quick else (16, 10.0)
+    windows, duration_s = (12, 5.0) if quick else (24, 10.0)
     report = Report(
         name="load_beside",
         machine={**describe_machine(), "threads": threads or "all"},
@@ -78,6 +80,8 @@ def run(quick: bool = False, threads: int | None = None) -> Report:
         parameters = {"brisk_class": "realtime"}
         write_brisk_entry(repository, REPOSITORY / SERVED / "model.onnx", "served", parameters)
         write_brisk_entry(repository, REPOSITORY / LOADED / "model.onnx", "loaded")
+        lazy = {"brisk_load": "lazy"}
+        write_brisk_entry(repository, REPOSITORY / LOADED / "model.onnx", "lazy", lazy)
         options = ["--disable-auto-complete-config", "--model-control-mode=explicit"]
         with benchmark_server(repository, variables, [*options, "--load-model=served"]) as server:
             measured = _measure(server, windows, duration_s)
@@ -124,21 +128,23 @@ def add_results(report: Report, measured: Mapping[str, Windows]) -> None:
 
 
 def _measure(server: BenchmarkServer, count: int, duration_s: float) -> dict[str, Windows]:
-    """``count`` windows of ``duration_s``, every second one beside loads."""
+    """``count`` windows of ``duration_s``, a third of each kind."""
     inputs = make_inputs(REPOSITORY / SERVED / "model.onnx", {})
-    measured = {"nothing": Windows(), "loads": Windows()}
+    measured = {"nothing": Windows(), "loads": Windows(), "stubs": Windows()}
     with (
         InferenceClient(server.grpc, Transport.GRPC) as client,
         RepeatedLoads(server.grpc, "loaded") as loads,
+        RepeatedLoads(server.grpc, "lazy") as stubs,
     ):
+        others = {"nothing": None, "loads": loads, "stubs": stubs}
         _ask(client, inputs, 2.0)
-        for index in range(count):
-            windows = measured["loads" if index % 2 else "nothing"]
-            if index % 2:
-                loads.start()
+        for kind in list(others) * (count // len(others)):
+            windows, other = measured[kind], others[kind]
+            if other is not None:
+                other.start()
             windows.latencies_s.append(_ask(client, inputs, duration_s))
-            if index % 2:
-                windows.loads_s += loads.stop()
+            if other is not None:
+                windows.loads_s += other.stop()
     return measured
 
 

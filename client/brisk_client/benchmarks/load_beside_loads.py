@@ -81,7 +81,7 @@ def _wait_unloaded(client: InferenceServerClient, model: str) -> None:
         entry.name == model and entry.state != "UNAVAILABLE"
         for entry in client.get_model_repository_index().models
     ):
-        time.sleep(0.01)
+        time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -45,3 +45,50 @@ def test_populated_memory_costs_its_user_no_page_faults() -> None:
 
 def test_nothing_reserved_is_nothing_populated() -> None:
     populate(0)
+
+
+GIVING_BACK = """
+import ctypes, resource, sys
+from brisk.execution.heap import give_back, populate, reserve
+
+def resident_mib():
+    return int(open("/proc/self/statm").read().split()[1]) // 256
+
+def freed(mib):
+    blocks = [bytearray(1 << 20) for _ in range(mib)]
+    for block in blocks:
+        block[::4096] = bytes(len(block[::4096]))
+
+populate(reserve())
+freed(int(sys.argv[1]))
+before = resident_mib()
+given = give_back()
+returned = before - resident_mib()
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+blocks = [bytearray(1 << 20) for _ in range(16)]
+print(int(given), returned, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)
+"""
+
+
+def _give_back(mib: int) -> list[int]:
+    environment = {
+        **os.environ,
+        **allocator_settings({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}),
+    }
+    command = [sys.executable, "-c", GIVING_BACK, str(mib)]
+    ended = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60)
+    return [int(word) for word in ended.stdout.split()]
+
+
+def test_freed_memory_goes_back_but_not_what_the_next_run_needs() -> None:
+    given, returned_mib, faults = _give_back(300)
+    assert given
+    assert returned_mib > 200
+    assert faults < 500
+
+
+def test_little_freed_memory_is_kept() -> None:
+    given, returned_mib, faults = _give_back(20)
+    assert not given
+    assert abs(returned_mib) < 5
+    assert faults < 500

@@ -44,9 +44,21 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_SAMPLED_SHARE", "0.5")
     monkeypatch.setenv("BRISK_SAMPLES_MIB", "3")
     monkeypatch.setenv("BRISK_ADAPTATION_S", "0")
+    monkeypatch.setenv("BRISK_REALTIME_NICENESS", "-3")
     limits = Limits(slowdown=1.5, share=0.1)
     assert read_settings() == Settings(
-        3, 0.5, POLICIES["deadline"], limits, 2, 7, 100 * MIB, ArtefactUse.USE, 0.5, 3 * MIB, 0.0
+        3,
+        0.5,
+        POLICIES["deadline"],
+        limits,
+        2,
+        7,
+        100 * MIB,
+        ArtefactUse.USE,
+        0.5,
+        3 * MIB,
+        0.0,
+        -3,
     )
 
 

@@ -14,6 +14,9 @@ from typing import Any
 RESERVED_BYTES = 32 << 20
 """What ResNet-50 and encoders of 100 MB need at batch 1, with what their libraries allocate."""
 
+SPARE_BYTES = 64 << 20
+"""Of freed memory that the heap may keep: less is not worth what runs pay to have it again."""
+
 _STEP_BYTES = 2 << 20
 _PAGE_BYTES = 4096
 _POPULATE_WRITE = 23
@@ -45,6 +48,35 @@ def populate(address: int, size: int = RESERVED_BYTES) -> None:
     for offset in range(start, end, _STEP_BYTES) if address else ():
         if _library().madvise(offset, min(_STEP_BYTES, end - offset), _POPULATE_WRITE):
             return
+
+
+def give_back(spare: int = SPARE_BYTES) -> bool:
+    """Return the heap's free memory to the system, if there is much more than ``spare`` of it.
+
+    What runs need next is taken anew at once, so that none of them meets its page faults. False,
+    changing nothing, where there is too little to be worth that, or the C library cannot tell.
+    """
+    library = _library()
+    if not hasattr(library, "mallinfo2"):  # glibc before 2.33, or another C library
+        return False
+    library.mallinfo2.restype = _Statistics
+    if library.mallinfo2().fordblks <= spare + RESERVED_BYTES:
+        return False
+    library.malloc_trim(0)
+    populate(reserve())
+    return True
+
+
+class _Statistics(ctypes.Structure):
+    """``struct mallinfo2``: of it ``fordblks``, bytes of the heap that are free."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from brisk.execution.table import LayerTable
+from brisk.execution.table import GiveWay, LayerTable
 
 LANE_NICENESS = 5
 """Of lanes: requests of loaded models come first; who needs a layer at once loads it itself."""
@@ -38,10 +38,11 @@ def dealt(count: int, lanes: int) -> list[list[int]]:
 
 
 class Lanes:
-    """Threads that empty a table; they end by themselves."""
+    """Threads that empty a table; they end by themselves. ``give_way`` as in its ``work``."""
 
-    def __init__(self, table: LayerTable, count: int) -> None:
+    def __init__(self, table: LayerTable, count: int, give_way: GiveWay | None = None) -> None:
         self._table = table
+        self._give_way = give_way
         self._threads = [
             threading.Thread(
                 target=self._run, args=(lane,), name=f"brisk-load-{lane}", daemon=True
@@ -62,7 +63,7 @@ class Lanes:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LANE_NICENESS)
         with torch.inference_mode():
-            self._table.work(lane, f"load-{lane}")
+            self._table.work(lane, f"load-{lane}", self._give_way)
 
 
 def compute_alone() -> None:

@@ -14,7 +14,7 @@ from brisk.execution.lanes import Lanes, dealt, executor_threads, lane_count
 from brisk.execution.loading import LoadedProgram
 from brisk.execution.plan import make_plan
 from brisk.execution.sources import ArtefactSource, LayerSource, ModelSource
-from brisk.execution.table import LayerTable
+from brisk.execution.table import GiveWay, LayerTable
 from brisk.execution.timeline import EventKind, Recorder, clock_ns
 from brisk.graph import read_program
 from brisk.solutions.catalogue import Catalogue, default_catalogue
@@ -46,9 +46,9 @@ class StartingProgram:
             return threads
         return executor_threads(threads)
 
-    def start_lanes(self, threads: int) -> Lanes:
+    def start_lanes(self, threads: int, give_way: GiveWay | None = None) -> Lanes:
         """Load all layers in the background, on all cores but the executor's."""
-        return Lanes(self.table, lane_count(threads))
+        return Lanes(self.table, lane_count(threads), give_way)
 
 
 def start_program(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import overload
+from typing import TypeAlias, overload
 
 from brisk.errors import BriskError, InternalError
 from brisk.execution.joining import JoinedLayers
@@ -25,6 +25,8 @@ EXECUTOR = "issue"
 
 LoadLayer = Callable[[int, str, bool], LoadedLayer]
 """Loads a layer by its number, in the lane of that name; the flag says that it is stolen."""
+
+GiveWay: TypeAlias = "Callable[[LayerTable], None]"
 
 
 class LayerTable(Sequence[LoadedLayer]):
@@ -124,11 +126,14 @@ class LayerTable(Sequence[LoadedLayer]):
             self._complete = tuple(layers.get(index, layer) for index, layer in present)
             self.joined = joined
 
-    def work(self, lane: int, name: str) -> None:
-        """Load layers in the calling thread until none is left to claim."""
+    def work(self, lane: int, name: str, give_way: GiveWay | None = None) -> None:
+        """Load layers in the calling thread until none is left to claim.
+
+        ``give_way`` is called with this table before each, and may block for a while.
+        """
         with self._changed:
             self._workers += 1
-        while (claim := self._claim(lane)) is not None:
+        while (claim := self._claim_politely(lane, give_way)) is not None:
             index, stolen = claim
             self._perform(index, name, stolen)
         with self._changed:
@@ -142,6 +147,12 @@ class LayerTable(Sequence[LoadedLayer]):
     def close(self) -> None:
         """Let no lane begin another layer; an executor still may."""
         self._closed = True
+
+    def _claim_politely(self, lane: int, give_way: GiveWay | None) -> tuple[int, bool] | None:
+        """A layer is claimed behind the wait: an executor that needs it meanwhile takes it."""
+        if give_way is not None:
+            give_way(self)
+        return self._claim(lane)
 
     def _claim(self, lane: int) -> tuple[int, bool] | None:
         """The next layer of the lane's queue, or of the longest other: (layer, stolen)."""

@@ -16,7 +16,12 @@ from brisk.frontend.accounting import RequestAccount
 from brisk.frontend.completion import complete
 from brisk.frontend.connection import Connection
 from brisk.frontend.entry import Entry, find_model, read_entry
-from brisk.frontend.parameters import request_agreement, request_class, request_deadline_ns
+from brisk.frontend.parameters import (
+    REALTIME,
+    request_agreement,
+    request_class,
+    request_deadline_ns,
+)
 from brisk.frontend.pipeline_signature import model_signature
 from brisk.frontend.promptness import EYES_OPEN_NS, WAIT_S, Promptness
 from brisk.frontend.publisher import Publisher, publishing_interval_s
@@ -26,6 +31,7 @@ from brisk.frontend.watcher import CancellationWatcher
 from brisk.telemetry import STATISTICS
 from brisk.wire.orphan import end_with_parent
 from brisk.wire.place import runtime_place
+from brisk.wire.precedence import realtime_niceness, renice
 
 MAX_CONTEXT_CHARACTERS = 200
 
@@ -47,6 +53,8 @@ class ModelInstance:
                 self._log,
                 self._publisher.take,
             )
+            if self._entry.parameters.job_class == REALTIME:
+                renice(realtime_niceness())  # refused: the stub stays as urgent as others
             load_ns = None if self._entry.parameters.is_lazy else self._connection.open()
         except BriskError as error:
             raise pb_utils.TritonModelException(f"{self._label}: {error}") from None

@@ -9,7 +9,8 @@ from typing import Any
 
 from brisk.errors import InvalidConfigurationError, InvalidRequestError
 
-JOB_CLASSES = ("realtime", "normal", "besteffort")
+REALTIME = "realtime"
+JOB_CLASSES = (REALTIME, "normal", "besteffort")
 
 DEFAULT_MAX_QUEUE_SIZE = 512
 

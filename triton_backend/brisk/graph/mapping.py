@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 PAGE_BYTES = mmap.PAGESIZE
-_PAGES_AT_A_TIME = 256
+_PAGES_AT_A_TIME = 1024
+"""Above 500 elements numpy gives up the interpreter's lock meanwhile."""
 
 _shared: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 _lock = threading.Lock()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import gc
 import threading
@@ -15,8 +14,10 @@ from pathlib import Path
 import torch
 
 from brisk.errors import ArtefactError, BriskError, InternalError
+from brisk.execution.heap import give_back
 from brisk.runtime.artefact_use import ArtefactUse
 from brisk.runtime.cache_watch import CacheWatch
+from brisk.runtime.courtesy import Courtesy
 from brisk.runtime.load_queue import LoadQueue
 from brisk.runtime.pipeline_session import PipelineSession
 from brisk.runtime.saying import say
@@ -72,6 +73,7 @@ class Loader:
         self._artefacts = artefacts
         self._tasks: LoadQueue[_LoadTask | None] = LoadQueue()
         self._outcomes: deque[LoadOutcome | LoadCompletion] = deque()
+        self.courtesy = Courtesy()
         self.upkeep = Upkeep(device, self._threads, artefacts, caches)
         threading.Thread(target=self._run, name="brisk-loader", daemon=True).start()
 
@@ -114,7 +116,7 @@ class Loader:
             task = self._tasks.get()
             if task is None:
                 gc.collect()
-                ctypes.CDLL(None).malloc_trim(0)
+                give_back()
                 continue
             self._load(task)
 
@@ -129,7 +131,7 @@ class Loader:
         if isinstance(outcome.session, Session):
             told = functools.partial(self.tell, LoadCompletion(task.ticket))
             labels = (task.asker.name, str(task.asker.version))
-            self.upkeep.look_after(outcome.session, labels, told)
+            self.upkeep.look_after(outcome.session, labels, told, task.stands_back)
 
     def _perform(self, task: _LoadTask) -> LoadOutcome:
         task.begin()
@@ -139,7 +141,9 @@ class Loader:
 
         wanted = reject if self._artefacts is not ArtefactUse.OFF else None
         try:
-            session = load_session(task.path, self._device, self._threads, wanted)
+            session = load_session(
+                task.path, self._device, self._threads, wanted, self.courtesy.give_way
+            )
         except BriskError as error:
             return LoadOutcome(task.ticket, None, error)
         except Exception as error:  # noqa: BLE001  # whatever a load raises must reach its askers

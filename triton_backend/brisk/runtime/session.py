@@ -15,6 +15,7 @@ from brisk.execution import Frame, LoadedProgram
 from brisk.execution.artefact import find_artefact
 from brisk.execution.lanes import Lanes
 from brisk.execution.starting import StartingProgram, start_program
+from brisk.execution.table import GiveWay
 from brisk.execution.threads import ThreadChoice
 from brisk.execution.warming import is_settled
 from brisk.exits.serving import ExitingFrame
@@ -97,11 +98,13 @@ def load_session(
     device: torch.device,
     threads: int,
     reject: Callable[[ArtefactError], None] | None,
+    give_way: GiveWay | None = None,
 ) -> Session:
     """Make the model at ``path`` runnable, and let lanes load its layers.
 
     ``threads``: how many there are to run it. ``reject`` is told why an artefact cannot be used,
-    maybe later and in another thread; None: artefacts are not looked for. Raises
+    maybe later and in another thread; None: artefacts are not looked for. Lanes call ``give_way``
+    before each layer. Raises
     InvalidModelError and its kin where the model cannot be served.
     """
     started_ns = time.monotonic_ns()
@@ -114,7 +117,7 @@ def load_session(
     return Session(
         path,
         starting,
-        starting.start_lanes(threads),
+        starting.start_lanes(threads, give_way),
         load_ns,
         _summary(starting, program, load_ns),
         ThreadChoice(threads),

@@ -17,6 +17,7 @@ from brisk.runtime.loader import LoadCompletion, Loader, LoadOutcome
 from brisk.runtime.model_state import identity_of
 from brisk.runtime.pipeline_session import PipelineSession
 from brisk.runtime.pipeline_trial import Trials
+from brisk.runtime.precedence import Precedence
 from brisk.runtime.session_entry import Binding, SessionEntry
 from brisk.runtime.transport import Peer
 from brisk.scheduling.job import JobClass
@@ -36,7 +37,11 @@ class SessionUse:
 class SessionTable:
     """Sessions by the file they were loaded from, counted by their bindings."""
 
-    def __init__(self, loader: Loader, trials: Trials) -> None:
+    def __init__(
+        self, loader: Loader, trials: Trials, precedence: Precedence | None = None
+    ) -> None:
+        """``precedence`` is told whether a real-time model is ready."""
+        self._precedence = precedence or Precedence(0)
         self._loader = loader
         self._assemblies = Assemblies(trials, loader)
         self._entries: dict[str, SessionEntry] = {}
@@ -65,6 +70,7 @@ class SessionTable:
                 mark.begin(memory)
         entry.bindings.append(binding)
         self._bindings[peer.number, model.model] = binding
+        self._precedence.follow(self._serves_realtime())
         return binding
 
     def _serves_realtime(self) -> bool:
@@ -102,6 +108,7 @@ class SessionTable:
                 self._forget(binding)
             else:
                 binding.session = outcome.session
+        self._precedence.follow(self._serves_realtime())
         if isinstance(outcome.session, PipelineSession):
             self.complete(LoadCompletion(outcome.ticket))
         self._assemblies.advance()
@@ -186,6 +193,7 @@ class SessionTable:
         entry = self._entries[binding.key]
         entry.bindings.remove(binding)
         binding.session = None
+        self._precedence.follow(self._serves_realtime())
         self._drop_unless_needed(entry)
 
     def _drop_unless_needed(self, entry: SessionEntry) -> None:

@@ -13,6 +13,7 @@ from brisk.errors import InvalidConfigurationError
 from brisk.runtime.artefact_use import ArtefactUse
 from brisk.scheduling.policies import DEFAULT_POLICY, Limits, Policy, find_policy
 from brisk.scheduling.queue import DEFAULT_BOUND
+from brisk.wire.precedence import realtime_niceness
 
 MIB = 1024 * 1024
 CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -35,7 +36,8 @@ class Settings:
     ``background_bytes``: memory that the background worker may take.
     ``artefacts``: whether they are used, and made. ``sampled_share``: of the runs of models with
     learned caches, which are kept, ``sample_bytes`` of each model at most; ``adaptation_s``
-    between two times that caches learn of them, 0: never.
+    between two times that caches learn of them, 0: never. ``realtime_niceness``: of computing
+    threads while a real-time model is served, 0: as it is.
     """
 
     threads: int
@@ -49,13 +51,15 @@ class Settings:
     sampled_share: float = SAMPLED_SHARE
     sample_bytes: int = SAMPLES_MIB * MIB
     adaptation_s: float = ADAPTATION_S
+    realtime_niceness: int = 0
 
 
 def read_settings() -> Settings:
     """From ``$BRISK_THREADS``, ``$BRISK_IDLE_EXIT_S``, ``$BRISK_POLICY``, ``$BRISK_MAX_SLOWDOWN``,
     ``$BRISK_BESTEFFORT_SHARE``, ``$BRISK_OUTSTANDING_LAYERS``, ``$BRISK_MAX_WAITING``,
     ``$BRISK_BACKGROUND_MIB``, ``$BRISK_ARTEFACTS``, ``$BRISK_SAMPLED_SHARE``,
-    ``$BRISK_SAMPLES_MIB`` and ``$BRISK_ADAPTATION_S``, explained in docs/configuration.md.
+    ``$BRISK_SAMPLES_MIB``, ``$BRISK_ADAPTATION_S`` and
+    ``$BRISK_REALTIME_NICENESS``, explained in docs/configuration.md.
 
     Raises InvalidConfigurationError naming the variable that is wrong.
     """
@@ -74,6 +78,7 @@ def read_settings() -> Settings:
         sampled_share=_between("BRISK_SAMPLED_SHARE", SAMPLED_SHARE, 0.0, 1.0),
         sample_bytes=int(_positive("BRISK_SAMPLES_MIB", SAMPLES_MIB) * MIB),
         adaptation_s=_between("BRISK_ADAPTATION_S", ADAPTATION_S, 0.0, LARGEST),
+        realtime_niceness=realtime_niceness(),
     )
 
 

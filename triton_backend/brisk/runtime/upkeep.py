@@ -7,6 +7,7 @@ new frames get them all at once (PASK VI, NNV12 3.5).
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
@@ -24,6 +25,7 @@ from brisk.runtime.artefacts import ArtefactBuilder
 from brisk.runtime.cache_watch import CacheWatch
 from brisk.runtime.saying import say
 from brisk.runtime.session import Session
+from brisk.runtime.standing_back import standing_back
 from brisk.runtime.start_report import report_start
 
 LONGEST_WAIT_S = 1.0
@@ -38,6 +40,7 @@ class _Care:
     session: Session
     labels: tuple[str, str]
     loaded: Callable[[], None]
+    stands_back: bool
 
 
 class Upkeep:
@@ -55,24 +58,30 @@ class Upkeep:
         threading.Thread(target=self._run, name="brisk-upkeep", daemon=True).start()
 
     def look_after(
-        self, session: Session, labels: tuple[str, str], loaded: Callable[[], None]
+        self,
+        session: Session,
+        labels: tuple[str, str],
+        loaded: Callable[[], None],
+        stands_back: bool = False,
     ) -> None:
         """``loaded`` is called when the last layer is loaded, unless the session closes before.
 
-        ``labels``: model and version that its start is counted under.
+        ``labels``: model and version that its start is counted under. ``stands_back``: on what
+        processors others leave.
         """
-        self._tasks.put(_Care(session, labels, loaded))
+        self._tasks.put(_Care(session, labels, loaded, stands_back))
 
     def _run(self) -> None:
-        with torch.inference_mode():
-            while True:
-                care = self._tasks.get()
-                try:
-                    self._look_after(care)
-                except Exception as error:  # noqa: BLE001  # other sessions need this thread
-                    say(f"{care.session.path}: {type(error).__name__}: {error}")
-                del care  # a session that nobody needs any more must not live on here
+        while True:
+            care = self._tasks.get()
+            look_after = functools.partial(self._look_after, care)
+            try:
+                standing_back(look_after) if care.stands_back else look_after()
+            except Exception as error:  # noqa: BLE001  # other sessions need this thread
+                say(f"{care.session.path}: {type(error).__name__}: {error}")
+            del care, look_after  # a session that nobody needs any more must not live on here
 
+    @torch.inference_mode()
     def _look_after(self, care: _Care) -> None:
         session, starting = care.session, care.session.starting
         table = starting.table

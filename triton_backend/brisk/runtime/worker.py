@@ -26,6 +26,7 @@ from brisk.runtime.memory import shortage
 from brisk.runtime.observation import Observation
 from brisk.runtime.pacing import Pacing
 from brisk.runtime.pipeline_trial import Trials
+from brisk.runtime.precedence import Precedence
 from brisk.runtime.reception import Reception
 from brisk.runtime.requests import RequestTable
 from brisk.runtime.sampling import Sampler
@@ -98,7 +99,9 @@ class Worker:
         """The last one runs; those before it are parked, each for a more urgent one."""
         self._is_held = False
         """The run on top waits for the gate."""
-        sessions = SessionTable(self._loader, self._trials)
+        goes_first = role is Role.FOREGROUND and pacing.policy.stands_back
+        precedence = Precedence(settings.realtime_niceness if goes_first else 0)
+        sessions = SessionTable(self._loader, self._trials, precedence)
         observation = Observation(
             role,
             str(device.torch_device),
@@ -133,11 +136,13 @@ class Worker:
         self._requests.expire()
         self._retire_orphans()
         self._take_turn()
+        self._loader.courtesy.attend(self._runs)
         if self._runs and self._advance(self._runs[-1]):
             self._runs.pop()
             self._pacing.pauses()
             if self._runs:
                 self._resume(self._runs[-1])
+        self._loader.courtesy.attend(self._runs)
         self._loader.upkeep.is_serving = bool(self._runs)
 
     def _resume(self, run: Run) -> None:

@@ -1,0 +1,76 @@
+"""Computing threads go before other processes while a real-time model is served."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from brisk.errors import InvalidConfigurationError
+from brisk.runtime.precedence import Precedence
+from brisk.wire.precedence import realtime_niceness, renice
+
+
+def test_threads_of_the_interpreter_are_spared_and_a_change_is_made_once() -> None:
+    made: list[tuple[int, frozenset[int]]] = []
+
+    def change(niceness: int, spared: frozenset[int]) -> bool:
+        made.append((niceness, spared))
+        return True
+
+    ended = threading.Event()
+    other = threading.Thread(target=ended.wait)
+    other.start()
+    try:
+        precedence = Precedence(-7, change)
+        for serves in (False, True, True, False, False):
+            precedence.follow(serves)
+    finally:
+        ended.set()
+        other.join()
+    assert [niceness for niceness, _ in made] == [-7, os.getpriority(os.PRIO_PROCESS, 0)]
+    assert other.native_id in made[0][1]
+    assert threading.main_thread().native_id not in made[0][1]
+
+
+def test_where_it_is_refused_it_is_told_once_and_not_tried_again(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    tried: list[int] = []
+
+    def refuse(niceness: int, spared: frozenset[int]) -> bool:
+        tried.append(niceness)
+        return False
+
+    precedence = Precedence(-7, refuse)
+    for serves in (True, False, True):
+        precedence.follow(serves)
+    assert tried == [-7]
+    assert "niceness -7 is refused" in "".join(capfd.readouterr())
+
+
+def test_a_niceness_reaches_all_threads_but_those_excepted() -> None:
+    """In a child: going back down needs a privilege."""
+    child = os.fork()
+    if not child:
+        ended = threading.Event()
+        other = threading.Thread(target=ended.wait)
+        other.start()
+        spared = other.native_id or 0
+        before = os.getpriority(os.PRIO_PROCESS, 0)
+        done = renice(before + 3, {spared})
+        found = [os.getpriority(os.PRIO_PROCESS, each) for each in (os.getpid(), spared)]
+        os._exit(0 if done and found == [before + 3, before] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("text", ["-21", "1", "low"])
+def test_a_wrong_niceness_is_named(text: str) -> None:
+    with pytest.raises(InvalidConfigurationError, match=f"BRISK_REALTIME_NICENESS.*'{text}'"):
+        realtime_niceness({"BRISK_REALTIME_NICENESS": text})
+
+
+def test_a_niceness_is_read_and_has_a_default() -> None:
+    assert realtime_niceness({}) == -15
+    assert realtime_niceness({"BRISK_REALTIME_NICENESS": "0"}) == 0
