@@ -11,21 +11,20 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from brisk.compiled.library import absence, wait_until_settled
 from brisk.execution import Frame, LoadedProgram, load_program, run_serially
 from brisk.execution.joining import LONGEST_NS
 from brisk.graph import read_program
 from brisk.native.run import SmallRun
 from brisk.solutions.catalogue import reference_catalogue
+from instruction_sets import INSTRUCTION_SETS, compiled_library
 
 CPU = torch.device("cpu")
 RTOL, ATOL = 1e-4, 1e-5
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _executor() -> None:
-    if wait_until_settled() is None:
-        pytest.skip(f"no executor for small layers: {absence()}")
+@pytest.fixture(autouse=True, scope="module", params=INSTRUCTION_SETS)
+def _library(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield from compiled_library(request.param)
 
 
 @pytest.fixture(autouse=True)

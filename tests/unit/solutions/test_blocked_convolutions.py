@@ -9,7 +9,6 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from brisk.compiled.library import absence, wait_until_settled
 from brisk.errors import BriskError
 from brisk.execution import LoadedProgram, load_program, run_serially
 from brisk.execution.plan import make_plan
@@ -17,14 +16,14 @@ from brisk.graph import build_program
 from brisk.solutions import opaque
 from brisk.solutions.catalogue import default_catalogue
 from brisk.solutions.convolution_blocked import SOLUTIONS
+from instruction_sets import INSTRUCTION_SETS, compiled_library
 
 CPU, CATALOGUE = torch.device("cpu"), default_catalogue()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _library() -> None:
-    if wait_until_settled() is None:
-        pytest.skip(f"no compiled library: {absence()}")
+@pytest.fixture(autouse=True, scope="module", params=INSTRUCTION_SETS)
+def _library(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield from compiled_library(request.param)
 
 
 @pytest.fixture(autouse=True)

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from brisk.compiled.library import absence, wait_until_settled
 from brisk.errors import BriskError
 from brisk.execution import LoadedProgram, load_program, run_serially
 from brisk.graph import build_program
 from brisk.solutions import gemm_blocked
+from instruction_sets import INSTRUCTION_SETS, compiled_library
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _library() -> None:
-    if wait_until_settled() is None:
-        pytest.skip(f"no compiled library: {absence()}")
+@pytest.fixture(autouse=True, scope="module", params=INSTRUCTION_SETS)
+def _library(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield from compiled_library(request.param)
 
 
 def load(matrix: np.ndarray, nodes: Sequence[tuple[str, ...]], rank: int = 3) -> LoadedProgram:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
-from brisk.compiled.library import absence, wait_until_settled
 from brisk.solutions import attention_blocked, normalisation_rows
+from instruction_sets import INSTRUCTION_SETS, compiled_library
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _library() -> None:
-    if wait_until_settled() is None:
-        pytest.skip(f"no compiled library: {absence()}")
+@pytest.fixture(autouse=True, scope="module", params=INSTRUCTION_SETS)
+def _library(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield from compiled_library(request.param)
 
 
 @pytest.fixture(params=[1, 3], autouse=True)

@@ -42,7 +42,11 @@ class Frame:
             layers, joined = table, loaded.joined
         if joined is not None:
             first = self._values[loaded.inputs[0].index]
-            if isinstance(first, torch.Tensor) and first.shape[:1] <= (joined.most_images,):
+            if (
+                isinstance(first, torch.Tensor)
+                and first.dim() > 0
+                and len(first) <= joined.most_images
+            ):
                 layers = joined.layers
                 self._done = joined.done
         self._layers = layers

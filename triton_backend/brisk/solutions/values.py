@@ -45,24 +45,6 @@ _BIT_ARRAYS: dict[np.dtype, tuple[np.dtype, torch.dtype]] = {
 }
 
 
-_SHARED_DTYPES = frozenset(
-    {
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.int64,
-        torch.int32,
-        torch.uint8,
-        torch.bool,
-    }
-)
-"""dtypes whose CPU tensors and arrays are the same memory, with nothing to resolve."""
-
-_SHARED_ARRAYS = frozenset(
-    np.dtype(name) for name in ("float64", "float32", "float16", "int64", "int32", "uint8", "bool")
-)
-
-
 class _Writable:
     """Shows read-only memory as writable, for torch, which only takes such arrays.
 
@@ -90,8 +72,10 @@ def to_numpy(value: Any) -> Any:
     arrays, None and maps are returned as they are.
     """
     if isinstance(value, torch.Tensor):
-        if value.dtype in _SHARED_DTYPES and value.is_cpu and not value.requires_grad:
-            return value.resolve_neg().numpy()
+        try:
+            return value.numpy()
+        except (TypeError, RuntimeError):  # elsewhere, of another dtype, or lazily negated
+            pass
         tensor = value.detach().cpu()
         bits = _BIT_DTYPES.get(tensor.dtype)
         if bits is None:
@@ -109,11 +93,15 @@ def from_numpy(array: Any, device: torch.device) -> Value:
     Takes what ``to_numpy`` gives, numpy scalars too. Read-only arrays are shared, not copied:
     the result must not be written.
     """
-    if type(array) is np.ndarray and array.dtype in _SHARED_ARRAYS:
+    if type(array) is np.ndarray:
         flags = array.flags
         if flags.c_contiguous and flags.writeable:  # the common case, at a tenth of the time
-            plain = torch.from_numpy(array)
-            return plain if device.type == "cpu" else plain.to(device)
+            try:
+                plain = torch.from_numpy(array)
+            except (TypeError, ValueError):  # of a dtype that torch knows under no numpy name
+                pass
+            else:
+                return plain if device.type == "cpu" else plain.to(device)
     if isinstance(array, (list, tuple)):
         return [from_numpy(item, device) for item in array]
     array = settled(array)

@@ -25,7 +25,7 @@ class Team {
  public:
   static constexpr int64_t SPIN_NS = 50'000;    // between the steps of a network
   static constexpr int64_t LINGER_NS = 25'000;  // behind a layer, for the next one
-  static constexpr int64_t PAUSE_NS = 50'000;   // between runs that follow each other at once
+  static constexpr int64_t PAUSE_NS = 100'000;  // between runs that follow each other at once
   static constexpr int64_t LOST_NS = 150'000;   // not seen by a spinning helper: it was displaced
   static constexpr int64_t CROWDED_NS = 20'000'000;  // that a displaced helper's place counts as taken
   static constexpr int SPINS = 1000;  // of the caller, before it lets other processes run
@@ -60,7 +60,7 @@ class Team {
     const int64_t now = now_ns();
     if (now < crowded_until_.load(std::memory_order_relaxed)) return 1;
     is_steady_ = now - ended_ < PAUSE_NS;
-    begin(threads, SPIN_NS);
+    begin(threads, is_steady_ ? PAUSE_NS : SPIN_NS);
     return threads;
   }
 
