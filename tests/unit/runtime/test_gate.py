@@ -246,17 +246,10 @@ def test_what_one_process_writes_the_other_reads() -> None:
     assert not gate.layer_runs
 
 
-def test_where_sched_idle_is_refused_the_lowest_niceness_takes_its_place(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError("seccomp")
-
-    monkeypatch.setattr(os, "sched_setscheduler", refuse)
-
-    def niceness() -> int:
-        stand_back(LIMITS)
+@pytest.mark.parametrize(("share", "niceness"), [(0.0, 19), (0.1, 9)])
+def test_best_effort_work_runs_at_the_niceness_of_its_share(share: float, niceness: int) -> None:
+    def chosen() -> int:
+        stand_back(Limits(slowdown=1.05, share=share))
         return os.getpriority(os.PRIO_PROCESS, 0)
 
-    assert in_child(niceness) == 19
-    assert capfd.readouterr().err.count("SCHED_IDLE is refused (seccomp)") == 1
+    assert in_child(chosen) == niceness

@@ -70,7 +70,7 @@ def test_the_background_worker_comes_with_the_first_best_effort_request(
         np.testing.assert_array_equal(answer_in(connection, "besteffort"), -ROWS)
         worker = background(place)
         assert worker != foreground_worker_of(place)
-        assert os.sched_getscheduler(worker) == os.SCHED_IDLE
+        assert os.getpriority(os.PRIO_PROCESS, worker) == 19
         assert os.sched_getscheduler(foreground_worker_of(place)) == os.SCHED_OTHER
         score = int(Path(f"/proc/{worker}/oom_score_adj").read_text())
         assert score > int(Path(f"/proc/{supervisor_of(place)}/oom_score_adj").read_text())

@@ -1,8 +1,5 @@
-"""SCHED_IDLE, under which the background worker runs; a seccomp filter or an old sandbox may
-refuse it.
-
-A real-time ResNet-50 beside a best-effort one took 3.7 to 4.2 times as long as alone where both
-ran as equals, 0.96 to 0.98 times under SCHED_IDLE (mean, two cores).
+"""SCHED_IDLE, under which artefacts are built, learned caches trained, and models loaded beside
+real-time ones; a seccomp filter or an old sandbox may refuse it.
 """
 
 from __future__ import annotations
@@ -23,7 +20,8 @@ def look(deployment: Deployment) -> Iterator[Finding]:
         NAME,
         Verdict.ADVICE,
         "SCHED_IDLE is refused here",
-        "best-effort work competes with real-time requests: up to 4 times their time",
+        "loads beside real-time models, and what is made in the background, run at nice 19, as "
+        "best-effort requests do, which they slow down",
         "allow sched_setscheduler in the container's seccomp profile",
     )
 

@@ -1,6 +1,6 @@
 """Whether the server and the runtime are in one of the kernel's scheduling groups.
 
-SCHED_IDLE counts within a group only: the best-effort worker gives way at once to what is in its
+Niceness counts within a group only: the best-effort worker gives way at once to what is in its
 own group, and competes as an equal with what is in another one. Each control group with a weight
 of its own is one, and, outside of those, each session where autogroups are on.
 """

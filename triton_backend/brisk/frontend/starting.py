@@ -122,7 +122,7 @@ def _spawn(place: RuntimePlace) -> subprocess.Popen[bytes]:
     """The runtime leaves this stub's process group by itself (``brisk.runtime``).
 
     Not its session: with ``setsid`` it would get a scheduling group of its own, in which its
-    SCHED_IDLE work were idle only beside its own.
+    best-effort work gave way only to its own.
     """
     package_root = str(Path(__file__).resolve().parents[2])
     search_path = os.environ.get("PYTHONPATH", "")

@@ -52,7 +52,7 @@ def leave_process_group() -> None:
     """Outlive the stub, and the signals that are meant for its group or its terminal.
 
     In its session, though: the kernel makes a scheduling group of each new one (autogroups), and
-    SCHED_IDLE counts only within a group: with the server and its stubs in another one, the
+    niceness counts only within a group: with the server and its stubs in another one, the
     best-effort worker would compete with them as an equal.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -9,7 +9,6 @@ from brisk import telemetry
 from brisk.runtime.batch import RequestJob, Run
 from brisk.runtime.gate import Gate
 from brisk.runtime.pacing import Pacing
-from brisk.runtime.saying import say
 from brisk.runtime.standing_back import LOWEST_NICENESS
 from brisk.scheduling.policies import Limits, Policy, Snapshot
 from brisk.scheduling.share import ShareMeter
@@ -97,21 +96,15 @@ class Background(Pacing):
 
 
 def stand_back(limits: Limits) -> None:
-    """Run only on what processors others leave, and be the first to end when memory is short.
+    """Leave the processors to others: a seventieth of the time of a thread that competes with one
+    of ours, or the minimum share.
 
-    Threads started later inherit both. Where SCHED_IDLE is refused, as some containers do, the
-    lowest niceness takes its place: then the kernel lets a best-effort thread run for a
-    seventieth of the time of one that competes with it. A minimum share takes a niceness too,
-    the one whose weight gives that share.
+    Threads started later inherit it. It is a niceness and not SCHED_IDLE, because the kernel takes
+    a processor that runs SCHED_IDLE work for an idle one, also when it places further such work:
+    two threads of one run came to share a processor beside an idle one.
     """
-    try:
-        if limits.share > 0:
-            os.setpriority(os.PRIO_PROCESS, 0, niceness_for(limits.share))
-        else:
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    except OSError as error:
-        os.setpriority(os.PRIO_PROCESS, 0, LOWEST_NICENESS)
-        say(f"SCHED_IDLE is refused ({error}): best-effort work runs at nice {LOWEST_NICENESS}")
+    niceness = niceness_for(limits.share) if limits.share > 0 else LOWEST_NICENESS
+    os.setpriority(os.PRIO_PROCESS, 0, niceness)
 
 
 def niceness_for(share: float) -> int:

@@ -21,6 +21,7 @@ from brisk.runtime.gate import Gate
 from brisk.runtime.memory import limit_memory
 from brisk.runtime.pacing import Pacing
 from brisk.runtime.settings import Settings
+from brisk.runtime.slices import shorten_slices
 from brisk.runtime.transport import Arrival, Transport
 from brisk.runtime.worker import Worker
 from brisk.scheduling.policy import most_urgent_first
@@ -52,6 +53,7 @@ def run_worker(
         if settings.policy.stands_back:
             stand_back(settings.limits)
     else:
+        shorten_slices()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         threading.Thread(
             target=populate, args=(reserve(),), name="brisk-heap", daemon=True

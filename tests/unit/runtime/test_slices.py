@@ -1,0 +1,91 @@
+"""Short turns for the foreground worker."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk.runtime.slices import SLICE_NS, shorten_slices
+from brisk.wire.place import RuntimePlace
+from unit.runtime.runtime_process import (
+    background_worker_of,
+    describe,
+    infer,
+    opened,
+    processes_of,
+    submit,
+    supervisor_of,
+)
+
+_SCHED_GETATTR = 315
+_RUNTIME = slice(24, 32)
+KERNEL = tuple(int(part) for part in platform.release().split(".")[:2])
+ROWS = np.ones((2, 4), np.float32)
+
+needs_slices = pytest.mark.skipif(KERNEL < (6, 12), reason="kernels before 6.12 have no slices")
+
+
+def slice_ns(task: int) -> int:
+    data = ctypes.create_string_buffer(48)
+    assert ctypes.CDLL(None).syscall(_SCHED_GETATTR, task, data, 48, 0) == 0
+    return int.from_bytes(data.raw[_RUNTIME], "little")
+
+
+@needs_slices
+def test_a_thread_and_those_it_starts_take_short_turns_at_their_niceness() -> None:
+    found: list[tuple[int, int]] = []
+
+    def look() -> None:
+        own = threading.get_native_id()
+        found.append((slice_ns(own), os.getpriority(os.PRIO_PROCESS, own)))
+
+    def shorten() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 3)
+        assert shorten_slices()
+        look()
+        inner = threading.Thread(target=look)
+        inner.start()
+        inner.join()
+
+    thread = threading.Thread(target=shorten)
+    thread.start()
+    thread.join()
+    assert found == [(SLICE_NS, 3)] * 2
+    assert slice_ns(0) != SLICE_NS
+
+
+def test_a_thread_of_another_policy_stays_as_it_is() -> None:
+    found: list[bool] = []
+
+    def shorten() -> None:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        found.append(shorten_slices())
+        assert os.sched_getscheduler(0) == os.SCHED_IDLE
+
+    thread = threading.Thread(target=shorten)
+    thread.start()
+    thread.join()
+    assert found == [False]
+
+
+@needs_slices
+def test_all_threads_of_the_foreground_worker_take_short_turns_and_none_of_the_background_one(
+    place: RuntimePlace, quick: Path
+) -> None:
+    with opened(place, describe(quick)) as connection:
+        infer(connection, ROWS)
+        submit(connection, ROWS, "besteffort")[1].output()
+        background = background_worker_of(place)
+        assert background is not None
+        (foreground,) = {*processes_of(place)} - {supervisor_of(place), background}
+        for process, is_short in ((foreground, True), (background, False)):
+            tasks = [int(entry.name) for entry in Path(f"/proc/{process}/task").iterdir()]
+            for task in tasks:
+                if os.sched_getscheduler(task) == os.SCHED_OTHER:
+                    assert (slice_ns(task) == SLICE_NS) is is_short
