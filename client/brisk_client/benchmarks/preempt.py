@@ -31,6 +31,9 @@ QUICK_SIDES = (RT_ONLY, "shared", DEFAULT_POLICY, TRITON)
 PROBED = (DEFAULT_POLICY, preemption.WAITING)
 PAIRED = (DEFAULT_POLICY, "shared")
 
+INTERRUPTIONS = 200
+"""Of best-effort work by a real-time request, for each row of figures 12 and 13."""
+
 NOTES = (
     "latency counts from when a request was due; ratios are medians over rounds of a side's value "
     "over RT-only's in the same round; times are of all rounds together",
@@ -47,6 +50,7 @@ def run(
     real: Path | None = None,
     rounds: int = 3,
     seconds: float = 6.0,
+    interruptions: int = INTERRUPTIONS,
 ) -> Report:
     """Measure the parts wanted.
 
@@ -78,7 +82,7 @@ def run(
         if wanted:
             compare(report, wanted, sides, rounds=rounds, seconds=seconds, threads=threads)
     policies = [name for name in PROBED if name in sides]
-    count = 8 if quick else 20
+    count = 20 if quick else interruptions
     if "preemption" in parts:
         preemption.measure_networks(report, policies, count, threads)
     if "layers" in parts:
@@ -109,6 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--real", type=Path, metavar="FILE", help="DISB's REAL.json")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each run")
+    parser.add_argument("--interruptions", type=int, default=INTERRUPTIONS, help="of each row")
     chosen = parser.parse_args(arguments)
     report = run(
         chosen.quick,
@@ -118,5 +123,6 @@ def main(arguments: Sequence[str]) -> int:
         chosen.real,
         chosen.rounds,
         chosen.seconds,
+        chosen.interruptions,
     )
     return deliver(report, chosen, lambda folder: plot_figures(report, folder))

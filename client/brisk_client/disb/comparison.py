@@ -17,6 +17,7 @@ from brisk_client.disb.sampling import (
     sample,
     summarise_side,
 )
+from brisk_client.disb.settling import wait_until_settled
 from brisk_client.disb.sides import (
     DEFAULT_POLICY,
     RT_ONLY,
@@ -75,6 +76,8 @@ def compare(
             "alone, ms (paper's): "
             + ", ".join(f"{n} {s * 1e3:.1f} ({NETWORKS[n].paper_ms})" for n, s in alone_s.items())
         )
+        for competitor in running:
+            _settle(competitor, wanted)
         for name, workload in workloads.items():
             fitted, factor = fit(workload, alone_s, seconds)
             report.notes.append(
@@ -101,6 +104,19 @@ def _measure(
             text = f"{name}, round {number + 1}, {side.name}: {describe(found)}"
             console.print(text, soft_wrap=True)
     return samples
+
+
+def _settle(side: Side, wanted: Sequence[tuple[str, str]]) -> None:
+    """Until Brisk exchanges no kernels any more; the baseline has none to exchange."""
+    if side.name == TRITON:
+        return
+    with grpc.insecure_channel(side.server.grpc, options=UNLIMITED) as channel:
+        infer = channel.unary_unary(f"{SERVICE}ModelInfer")
+        for model, job_class in wanted:
+            task = Task(model, model, Continuous(), job_class=job_class)
+            request = make_request(task, model_metadata(channel, task), 0)
+            infer(request, timeout=60.0)
+            wait_until_settled(side.server.place, model, job_class)
 
 
 def _calibrate(side: Side) -> dict[str, float]:

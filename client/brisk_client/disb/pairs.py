@@ -31,9 +31,8 @@ def measure_pairs(
         variables = {POLICY_VARIABLE: policy, "BRISK_THREADS": str(threads)}
         with probed_runtime(models, variables) as probed:
             for model in probed.values():
-                for _ in range(SETTLING_RUNS):
-                    model.ask("realtime")
-                    model.ask("besteffort")
+                for job_class in ("realtime", "besteffort"):
+                    model.settle(job_class, SETTLING_RUNS)
             for urgent in networks:
                 for background in networks:
                     row = _row(probed[urgent], probed[background], seconds)

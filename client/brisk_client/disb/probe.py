@@ -32,6 +32,8 @@ ANSWER_TIMEOUT_S = 120.0
 
 IDLE_EXIT_S = "0.2"
 
+LEAST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.025
+
 
 @dataclass(frozen=True, slots=True)
 class Timed:
@@ -155,7 +157,8 @@ def probed_runtime(
     ):
         place = RuntimePlace(Path(folder) / "runtime", "cpu")
         on.callback(wait_until_gone, place)
-        on.enter_context(environment({**variables, "BRISK_IDLE_EXIT_S": IDLE_EXIT_S}))
+        own = {"BRISK_IDLE_EXIT_S": IDLE_EXIT_S, "BRISK_ARTEFACTS": "off"}
+        on.enter_context(environment({**variables, **own}))
         probed = {}
         for name, model in models.items():
             file = Path(folder) / f"{name}.onnx"
@@ -169,6 +172,34 @@ def probed_runtime(
             output = model.graph.output[0].name
             probed[name] = ProbedModel(place, name, connection, shape, output)
         yield probed
+
+
+@contextlib.contextmanager
+def kept_busy(background: ProbedModel) -> Iterator[None]:
+    """While entered, one best-effort run is in flight, the next as soon as it is answered."""
+    ended = threading.Event()
+
+    def ask() -> None:
+        while not ended.is_set():
+            background.ask("besteffort")
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def ask_after_pauses(urgent: ProbedModel, count: int, seed: int) -> list[Timed]:
+    """``count`` real-time requests, each LEAST_ to LONGEST_PAUSE_S after the last one."""
+    source = random.Random(seed)
+    found = []
+    for _ in range(count):
+        time.sleep(LEAST_PAUSE_S + source.random() * (LONGEST_PAUSE_S - LEAST_PAUSE_S))
+        found.append(urgent.ask("realtime"))
+    return found
 
 
 def preempt_at_random(

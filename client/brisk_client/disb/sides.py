@@ -21,6 +21,9 @@ from brisk_client.workload.description import Workload
 
 POLICY_VARIABLE = "BRISK_POLICY"
 
+WITHOUT_BUILDERS = {"BRISK_ARTEFACTS": "use"}
+"""Nothing is made for later starts while others are measured."""
+
 RT_ONLY = "RT-only"
 """The real-time clients alone, on the server of the default policy."""
 
@@ -69,7 +72,8 @@ def running_sides(
         options = ["--disable-auto-complete-config"]
         for policy in dict.fromkeys(DEFAULT_POLICY if n == RT_ONLY else n for n in names):
             if policy != TRITON:
-                variables = {"BRISK_THREADS": str(threads), POLICY_VARIABLE: policy}
+                variables = {**WITHOUT_BUILDERS, "BRISK_THREADS": str(threads)}
+                variables[POLICY_VARIABLE] = policy
                 server = benchmark_server(root / "brisk", variables, options)
                 servers[policy] = on.enter_context(server)
         if TRITON in names:
