@@ -38,6 +38,14 @@ def newest_version(operator: str, domain: str) -> int:
     return int(schema.since_version)
 
 
+@cache
+def takes_body(operator: str) -> bool:
+    """Whether nodes of an operator of the default set may hold graphs (If, Loop, Scan …)."""
+    schema = find_schema(operator, 10**6, "")
+    graphs = (OpSchema.AttrType.GRAPH, OpSchema.AttrType.GRAPHS)
+    return schema is None or any(each.type in graphs for each in schema.attributes.values())
+
+
 def domain_of(name: str) -> str:
     """The default operator set has two spellings."""
     return "" if name == "ai.onnx" else name

@@ -11,11 +11,11 @@ from brisk.graph.draft import (
     Draft,
     Index,
     captures_of,
-    has_body,
     reads_of,
     rename_reads,
     rename_result,
 )
+from brisk.graph.operators import takes_body
 from brisk.graph.program import Attribute, Epilogue, Layer, Node
 
 ABSENT = ""
@@ -247,9 +247,10 @@ def _enter(
 
 def plain(layer: Layer) -> Node | None:
     """The layer's node if it is a single standard one with nothing fused and no body."""
-    if len(layer.nodes) != 1 or layer.epilogue or layer.main.domain or has_body(layer.main):
+    main = layer.main
+    if len(layer.nodes) != 1 or layer.epilogue or main.domain or takes_body(main.operator):
         return None
-    return layer.main
+    return main
 
 
 def rewired(node: Node, *inputs: str, **attributes: Attribute) -> Node:

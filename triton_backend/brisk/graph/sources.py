@@ -23,6 +23,8 @@ from brisk.graph.value_types import (
     type_of_array,
 )
 
+_BODIES = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+
 
 @dataclass(slots=True)
 class Extraction:
@@ -46,7 +48,7 @@ class Extraction:
             opset_import=model.opset_import,
             functions=model.functions,
         )
-        skeleton.graph.CopyFrom(self.graph(model.graph))
+        self._cut(model.graph, skeleton.graph)
         return skeleton
 
     def table_of(self, skeleton: GraphProto) -> dict[str, np.ndarray]:
@@ -55,10 +57,11 @@ class Extraction:
     def claims_of(self, skeleton: GraphProto) -> dict[str, ValueType]:
         return self.claims[int(skeleton.doc_string)]
 
-    def graph(self, graph: GraphProto) -> GraphProto:
+    def _cut(self, graph: GraphProto, skeleton: GraphProto) -> None:
+        """Make the skeleton of ``graph``, in place: messages are copied once."""
         table: dict[str, np.ndarray] = {}
         raw = self.raw if not self.tables else {}
-        skeleton = GraphProto(name=graph.name, doc_string=str(len(self.tables)))
+        skeleton.name, skeleton.doc_string = graph.name, str(len(self.tables))
         self.tables.append(table)
         self.claims.append(
             {info.name: from_type_proto(info.type) for info in graph.value_info}
@@ -76,7 +79,7 @@ class Extraction:
             if node.op_type == "Constant" and not domain_of(node.domain):
                 name = node.output[0] if node.output else ""
                 self._keep(table, name, self._constant(node))
-            elif any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+            elif any(attribute.type in _BODIES for attribute in node.attribute):
                 skeleton.node.append(self._with_bodies(node))
             else:
                 skeleton.node.append(node)
@@ -87,7 +90,6 @@ class Extraction:
             elif name not in stated:
                 info = ValueInfoProto(name=name, type=to_type_proto(type_of_array(array)))
                 skeleton.value_info.append(info)
-        return skeleton
 
     def _keep(self, table: dict[str, np.ndarray], name: str, array: np.ndarray) -> None:
         if not name:
@@ -107,11 +109,12 @@ class Extraction:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 body = AttributeProto(name=attribute.name, type=AttributeProto.GRAPH)
-                body.g.CopyFrom(self.graph(attribute.g))
+                self._cut(attribute.g, body.g)
                 copy.attribute.append(body)
             elif attribute.graphs:
                 bodies = AttributeProto(name=attribute.name, type=AttributeProto.GRAPHS)
-                bodies.graphs.extend(self.graph(item) for item in attribute.graphs)
+                for item in attribute.graphs:
+                    self._cut(item, bodies.graphs.add())
                 copy.attribute.append(bodies)
             else:
                 copy.attribute.append(attribute)

@@ -48,7 +48,7 @@ def read_tensor(
     if raw is not None and tensor.data_type == TensorProto.STRING:
         raise InvalidModelError(f"{label} holds strings as raw data, which ONNX forbids")
     if raw is not None and tensor.data_type not in _PACKED:
-        expected = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        expected = prod(shape) * dtype.itemsize
         if len(raw) != expected:
             raise InvalidModelError(
                 f"{label} of shape {list(shape)} and type {dtype} needs {expected} bytes, "

@@ -50,9 +50,14 @@ def element_of_dtype(name: str) -> int:
     return _element_by_name()[name]
 
 
+@cache
+def name_of_dtype(dtype: np.dtype) -> str:
+    """Of numpy's ``name``, which is put together anew by each look."""
+    return "string" if dtype.kind in "OUS" else dtype.name
+
+
 def type_of_array(array: np.ndarray) -> ValueType:
-    name = "string" if array.dtype.kind in "OUS" else array.dtype.name
-    return ValueType(name, tuple(array.shape))
+    return ValueType(name_of_dtype(array.dtype), tuple(array.shape))
 
 
 def _dimension(dim: onnx.TensorShapeProto.Dimension) -> Dimension:

@@ -8,7 +8,6 @@ for. Source: ONNX's Changelog.md and Operators.md.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib import import_module
 
 from brisk.graph.canonical import contributed
@@ -35,17 +34,25 @@ def canonicalise(node: Node, draft: Draft) -> list[Node]:
         if standard is not None:
             return standard
     schema = check_node(node)
-    node = replace(node, version=int(schema.since_version), inputs=_stripped(node.inputs))
+    version, inputs = int(schema.since_version), _stripped(node.inputs)
     if node.domain:
-        return [node]
+        return [_at(node, version, inputs)]
     below, rule = RULES.get(node.operator, (0, None))
-    if rule is not None and node.version < below:
+    if rule is not None and version < below:
+        node = _at(node, version, inputs)
         rewritten = rule(node, draft)
         return [node] if rewritten is None else rewritten
     newest = newest_version(node.operator, node.domain)
-    if newest == 0 or node.version < _KEPT.get((node.domain, node.operator), 0):
-        return [node]
-    return [replace(node, version=newest)]
+    if newest == 0 or version < _KEPT.get((node.domain, node.operator), 0):
+        return [_at(node, version, inputs)]
+    return [_at(node, newest, inputs)]
+
+
+def _at(node: Node, version: int, inputs: tuple[str, ...]) -> Node:
+    """``replace`` of these two, which for a whole model took a tenth of its reading."""
+    return Node(
+        node.operator, inputs, node.outputs, node.attributes, node.domain, version, node.name
+    )
 
 
 def _stripped(inputs: tuple[str, ...]) -> tuple[str, ...]:

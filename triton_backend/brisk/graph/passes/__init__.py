@@ -52,11 +52,20 @@ _ROUNDS = 3
 
 def optimise(draft: Draft) -> None:
     """Rewrite ``draft`` in place; its inputs, outputs and their values stay the same."""
+    is_known = False
     for _ in range(_ROUNDS):
-        propagate(draft)
+        if not is_known:
+            propagate(draft)
         if not sum(apply(draft) for apply in _SIMPLIFY):
             break
         if not is_settled(draft):
             refine_types(draft)
+        else:
+            is_known = not _computes_shapes(draft)
     for apply in _FUSE:
         apply(draft)
+
+
+def _computes_shapes(draft: Draft) -> bool:
+    """Whether a layer makes elements that ``propagate`` would follow."""
+    return any(layer.main.operator in ("Shape", "Size") for layer in draft.layers)

@@ -117,4 +117,30 @@ def _directly(node: Node, inputs: list[np.ndarray]) -> np.ndarray | None:
         return inputs[0].astype(target) if widening and target.itemsize >= 4 else None
     if operator == "Transpose":
         return np.ascontiguousarray(inputs[0].transpose(integers(node, "perm")))
+    if operator == "Slice" and len(node.inputs) == len(inputs):
+        return _sliced(*inputs)
+    if operator == "Gather":
+        axis = integer(node, "axis", 0)
+        try:
+            return np.asarray(np.take(inputs[0], inputs[1], axis))
+        except IndexError:
+            return None
     return None
+
+
+def _sliced(
+    data: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    axes: np.ndarray | None = None,
+    steps: np.ndarray | None = None,
+) -> np.ndarray | None:
+    """Slice with positive steps, whose bounds mean the same to Python."""
+    steps = np.ones_like(starts) if steps is None else steps
+    axes = np.arange(starts.size) if axes is None else axes
+    if (steps < 1).any():
+        return None
+    places = [slice(None)] * data.ndim
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        places[int(axis)] = slice(int(start), int(end), int(step))
+    return np.ascontiguousarray(data[tuple(places)])

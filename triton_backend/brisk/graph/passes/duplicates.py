@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from brisk.graph.draft import Draft
 from brisk.graph.program import Node
 from brisk.graph.rewriting import Rewriter, plain
+from brisk.graph.value_types import name_of_dtype
 
 RANDOM = frozenset(
     {
@@ -24,8 +26,14 @@ _COMPARED_BYTES = 256
 def merge_duplicates(draft: Draft) -> int:
     graph = Rewriter(draft)
     seen: dict[Hashable, tuple[str, ...]] = {}
-    for layer in graph:
-        node = plain(layer)
+    nodes = [(layer, plain(layer)) for layer in graph]
+    families = [None if node is None else _family(graph, node) for _, node in nodes]
+    sizes = Counter(families)
+    for (layer, _), family in zip(nodes, families, strict=True):
+        if family is None or sizes[family] < 2:
+            continue
+        current = graph.maker(next(name for name in layer.outputs if name))
+        node = None if current is None else plain(current)
         key = None if node is None or node.operator in RANDOM else _key(graph, node)
         if key is None:
             continue
@@ -42,6 +50,18 @@ def merge_duplicates(draft: Draft) -> int:
     return graph.commit()
 
 
+def _family(graph: Rewriter, node: Node) -> Hashable:
+    """Equal for nodes that may turn out to be duplicates: most have weights of their own.
+
+    What other layers compute is no part of it, since merging those may make it equal.
+    """
+    weights = graph.draft.weights
+    own = [
+        name for name in node.inputs if name in weights and weights[name].nbytes > _COMPARED_BYTES
+    ]
+    return node.operator, *own
+
+
 def _key(graph: Rewriter, node: Node) -> Hashable | None:
     """Equal for nodes that mean the same; None for nodes with tensors as attributes."""
     if any(isinstance(value, np.ndarray) for value in node.attributes.values()):
@@ -56,4 +76,4 @@ def _identity(graph: Rewriter, name: str) -> Hashable:
     array = graph.constant(name)
     if array is None or array.nbytes > _COMPARED_BYTES or array.dtype.kind == "O":
         return name
-    return array.dtype.str, array.dtype.name, array.shape, array.tobytes()
+    return array.dtype.str, name_of_dtype(array.dtype), array.shape, array.tobytes()

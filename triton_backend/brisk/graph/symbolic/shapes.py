@@ -177,6 +177,26 @@ def _untouched(node: Node, draft: Draft, first: tuple[Dimension, ...]) -> Sizes:
     return tuple(None if axis in axes else size for axis, size in enumerate(first))
 
 
+def _slice(node: Node, draft: Draft, first: tuple[Dimension, ...]) -> Sizes:
+    """Sizes cut by numbers are numbers; where something else decides, as ``_untouched``."""
+    bounds = [known_elements(draft, name) for name in node.inputs[1:] if name]
+    if None in bounds or len(bounds) != len(node.inputs) - 1:
+        return _untouched(node, draft, first)
+    starts, ends, *more = [each for each in bounds if each is not None]
+    axes = more[0] if more else tuple(range(len(starts)))
+    steps = more[1] if len(more) > 1 else (1,) * len(starts)
+    sizes = list(first)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        place = int(axis) % len(first) if isinstance(axis, int) else 0
+        size = first[place]
+        numbers = (axis, start, end, step, size)
+        if not all(isinstance(number, int) for number in numbers) or int(step or 0) < 1:
+            return _untouched(node, draft, first)
+        low, high, _ = slice(start, end, step).indices(int(size or 0))
+        sizes[place] = len(range(low, high, int(step or 1)))
+    return tuple(sizes)
+
+
 def _resize(node: Node, draft: Draft, first: tuple[Dimension, ...]) -> Sizes:
     if node.attributes.get("axes") is not None:
         return None
@@ -207,7 +227,7 @@ _RULES: dict[str, Rule] = {
     "MatMul": _matmul,
     "Gemm": _gemm,
     "Gather": _gather,
-    "Slice": _untouched,
+    "Slice": _slice,
     "Pad": _untouched,
     "Resize": _resize,
     "Conv": convolution,
