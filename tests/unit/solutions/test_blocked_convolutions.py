@@ -14,7 +14,7 @@ from brisk.execution import LoadedProgram, load_program, run_serially
 from brisk.execution.plan import make_plan
 from brisk.graph import build_program
 from brisk.solutions import opaque
-from brisk.solutions.catalogue import default_catalogue
+from brisk.solutions.catalogue import default_catalogue, reference_catalogue
 from brisk.solutions.convolution_blocked import SOLUTIONS
 from instruction_sets import INSTRUCTION_SETS, compiled_library
 
@@ -183,15 +183,29 @@ def test_an_input_of_other_channels_or_too_small_is_refused(shape: tuple[int, ..
         run_serially(case.loaded, {"x": torch.zeros(shape)})
 
 
-def test_infinite_and_absent_numbers_stay_within_the_reach_of_their_tile() -> None:
-    case = Case((64, 64, 3, 3), ("n", 64, 24, 24), pads=[1, 1, 1, 1], activation="Identity")
-    x = torch.zeros(1, 64, 24, 24)
-    x[0, 0, 0, 0], x[0, 0, 23, 23] = float("inf"), float("nan")
-    (found,) = run_serially(case.loaded, {"x": x}).values()
-    assert isinstance(found, torch.Tensor)
-    assert not found[..., 0, 0].isfinite().any()
-    assert found[..., 23, 23].isnan().all()
-    assert found[..., 8:16, :].isfinite().all()
+@pytest.mark.parametrize(
+    ("name", "size"), [("winograd_convolution", 15), ("wide_winograd_convolution", 26)]
+)
+@pytest.mark.parametrize("has_second", [False, True])
+def test_infinite_and_absent_numbers_reach_what_the_definition_says(
+    name: str, size: int, has_second: bool
+) -> None:
+    shape = (2, 64, size, size)
+    second = (2, 72, size, size) if has_second else None
+    case = Case((72, 64, 3, 3), shape, second=second, pads=[1, 1, 1, 1])
+    assert case.solution == name
+    x, z = torch.randn(shape), torch.randn(2, 72, size, size)
+    x[0, 0, 0, 0], x[0, 9, 6, 5], x[1, 31, size - 1, size - 1] = np.inf, -np.inf, np.nan
+    x[0, 3, 9, 9] = 3e38  # finite, but not so in a tile's form
+    x[0, 4, 9, 9] = -3e38
+    x[1, 7, :8, :8] = np.nan
+    inputs = {"x": x, "z": z} if has_second else {"x": x}
+    (found,) = run_serially(case.loaded, inputs).values()
+    oracle = load_program(case.program, CPU, reference_catalogue())
+    (expected,) = run_serially(oracle, inputs).values()
+    assert isinstance(expected, torch.Tensor)
+    assert not expected.isfinite().all()
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
 def test_transformed_weights_are_plain_tensors() -> None:

@@ -51,6 +51,24 @@ inline void store_some(float* to, Vector value, int count) {
   std::memcpy(to, &value, sizeof(float) * count);
 }
 
+inline float greatest_of(Vector value) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps(value);
+#endif
+  float found = value[0];
+  for (int i = 1; i < WIDTH; ++i) found = value[i] > found ? value[i] : found;
+  return found;
+}
+
+inline float sum_of(Vector value) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps(value);
+#endif
+  float sum = value[0];
+  for (int i = 1; i < WIDTH; ++i) sum += value[i];
+  return sum;
+}
+
 // NaN passes through both: a comparison with it is false.
 inline Vector at_least(Vector value, float low) { return value < all(low) ? all(low) : value; }
 inline Vector at_most(Vector value, float high) { return value > all(high) ? all(high) : value; }

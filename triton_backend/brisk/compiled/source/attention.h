@@ -18,24 +18,6 @@ struct Attention {
   int64_t query[3], key[3], value[3], target[3], mask[4];
 };
 
-inline float greatest_of(Vector value) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_max_ps(value);
-#endif
-  float found = value[0];
-  for (int i = 1; i < WIDTH; ++i) found = value[i] > found ? value[i] : found;
-  return found;
-}
-
-inline float sum_of(Vector value) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_add_ps(value);
-#endif
-  float sum = value[0];
-  for (int i = 1; i < WIDTH; ++i) sum += value[i];
-  return sum;
-}
-
 // Of `count` floats as a vector, `rest` behind them.
 inline Vector load_or(const float* from, int count, float rest) {
   if (count >= WIDTH) return load(from);

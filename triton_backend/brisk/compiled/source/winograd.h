@@ -54,6 +54,15 @@ inline void transform_sums<4>(const Vector* m, int s, Vector* to) {
   to[3 * s] = difference + apart * 8.0f + m[5 * s];
 }
 
+// The three taps back from those places of the transformed ones that tell them: the first, the second
+// and third, and the last row of G.
+template <int U>
+inline void recover_taps(const Vector* t, int s, Vector* to) {
+  to[0] = U == 2 ? t[0] : t[0] * 4.0f;
+  to[s] = U == 2 ? t[s] - t[2 * s] : (t[2 * s] - t[s]) * 3.0f;
+  to[2 * s] = t[(U + 1) * s];
+}
+
 template <int U>
 class Winograd {
  public:
@@ -155,20 +164,84 @@ class Winograd {
       const Corner at = corner(first_ + tile);
       const int height = std::min(U, call_.out_height - at.row);
       const int width = std::min(U, call_.out_width - at.column);
+      Fate fate = Fate::UNKNOWN;
       for (int c = 0; c < layer_.outputs; c += WIDTH) {
-        Vector m[PLACES], t[U * SIDE];
+        Vector m[PLACES], t[U * SIDE], sums[U * U], check = {};
         const float* from = sums_ + tile * outputs + c;
         for (int i = 0; i < PLACES; ++i) m[i] = load(from + i * place_ * outputs);
         for (int x = 0; x < SIDE; ++x) transform_sums<U>(m + x, SIDE, t + x);
+        for (int y = 0; y < U; ++y) transform_sums<U>(t + y * SIDE, 1, sums + y * U);
+        for (int i = 0; i < U * U; ++i) check += sums[i] * 0.0f;
+        if (__builtin_expect(!(sum_of(check) == 0.0f), false)) {
+          if (fate == Fate::UNKNOWN) fate = fate_of(at);
+          if (fate == Fate::MIXED) sum_up_taps(at, c, sums);
+        }
         for (int y = 0; y < height; ++y) {
-          Vector line[U];
-          transform_sums<U>(t + y * SIDE, 1, line);
           const int64_t row = at.image * call_.out_height + at.row + y;
           const int64_t offset = (row * call_.out_width + at.column) * layer_.outputs + c;
-          finish_vectors(line, width, offset, c);
+          finish_vectors(sums + y * U, width, offset, c);
         }
       }
     }
+  }
+
+  // What numbers a tile of sums that are not all finite has. LOST: none; they are right as they are.
+  enum class Fate { UNKNOWN, LOST, MIXED };
+
+  Fate fate_of(const Corner& at) const {
+    bool is_lost[SIDE][SIDE] = {};
+    for (int y = 0; y < SIDE; ++y) {
+      for (int x = 0; x < SIDE; ++x) {
+        const float* input = input_at(at, y, x);
+        Vector sum = {};
+        for (int c = 0; input && c < layer_.channels; c += WIDTH) {
+          const Vector value = load(input + c);
+          sum += value == value ? Vector{} : value;
+        }
+        is_lost[y][x] = !(sum_of(sum) == 0.0f);
+      }
+    }
+    for (int y = 0; y < U; ++y) {
+      for (int x = 0; x < U; ++x) {
+        bool is_seen = false;
+        for (int tap = 0; tap < 9; ++tap) is_seen |= is_lost[y + tap / 3][x + tap % 3];
+        if (!is_seen) return Fate::MIXED;
+      }
+    }
+    return Fate::LOST;
+  }
+
+  // The sums of a tile tap by tap, as the definition has them: an infinity or NaN reaches only the
+  // outputs that read it. In a tile's form it reaches all, as a difference of infinities.
+  void sum_up_taps(const Corner& at, int channel, Vector* sums) const {
+    const int64_t panel_floats = blocks_ * WIDTH * PANEL;
+    const float* weights = layer_.weights + channel / PANEL * panel_floats + channel % PANEL;
+    for (int i = 0; i < U * U; ++i) sums[i] = Vector{};
+    for (int c = 0; c < layer_.channels; ++c) {
+      Vector t[PLACES], lines[3 * SIDE], taps[9];
+      for (int i = 0; i < PLACES; ++i) t[i] = load(weights + i * panels_ * panel_floats + c * PANEL);
+      for (int x = 0; x < SIDE; ++x) recover_taps<U>(t + x, SIDE, lines + x);
+      for (int y = 0; y < 3; ++y) recover_taps<U>(lines + y * SIDE, 1, taps + y * 3);
+      for (int y = 0; y < SIDE; ++y) {
+        for (int x = 0; x < SIDE; ++x) {
+          const float* input = input_at(at, y, x);
+          if (!input) continue;
+          for (int tap = 0; tap < 9; ++tap) {
+            const int row = y - tap / 3, column = x - tap % 3;
+            if (row < 0 || row >= U || column < 0 || column >= U) continue;
+            sums[row * U + column] += taps[tap] * input[c];
+          }
+        }
+      }
+    }
+  }
+
+  // The channels that a tile reads in its row y and column x; null beyond the image.
+  const float* input_at(const Corner& at, int y, int x) const {
+    const int row = at.row - layer_.before[0] + y, column = at.column - layer_.before[1] + x;
+    if (row < 0 || row >= call_.height || column < 0 || column >= call_.width) return nullptr;
+    const int64_t line = static_cast<int64_t>(at.image) * call_.height + row;
+    return call_.source + (line * call_.width + column) * layer_.channels;
   }
 
   void finish_vectors(const Vector* line, int width, int64_t offset, int channel) const {
