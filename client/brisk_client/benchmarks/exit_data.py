@@ -123,7 +123,7 @@ def _case(
     return Case(
         name,
         model,
-        samples.take(slice(kept, 3000 if quick else None)),
+        samples.take(slice(kept, 6000 if quick else None)),
         samples.take(slice(0, kept)),
         None,
         model.parent / f"caches{'-quick' if quick else ''}",

@@ -1,4 +1,4 @@
-"""Caches in reserve: early ones that only recurring traffic will use, once they are adapted."""
+"""Caches in reserve: only traffic unlike the data uses them, once they are adapted."""
 
 from __future__ import annotations
 
@@ -33,24 +33,23 @@ def problem(budget_bytes: int | None = None) -> CompositionProblem:
     )
 
 
-def test_the_most_promising_early_points_that_are_not_used_have_one_each() -> None:
+def test_points_far_from_those_in_use_have_one_each_the_better_variant() -> None:
     one = problem()
-    expected = dataclasses.replace(expect_counted(one, (4,)), latency_s=0.8)
-    assert in_reserve(one, expected) == [0, 2]  # the earliest points, the better variants
-    assert MOST_IN_RESERVE == 2
-    assert in_reserve(one, dataclasses.replace(expected, chosen=(0,))) == [2, 4]
+    expected = expect_counted(one, (0,))
+    assert in_reserve(one, expected) == [8, 4, 2]  # 0.5, then halfway, then either neighbour
+    assert MOST_IN_RESERVE == 3
+    assert in_reserve(one, expect_counted(one, (6,)))[0] == 0
 
 
-def test_a_point_too_late_to_gain_anything_has_none() -> None:
-    one = problem()
-    expected = dataclasses.replace(expect_counted(one, ()), latency_s=0.2)
-    assert in_reserve(one, expected) == [0]
+def test_a_point_late_in_the_model_has_none() -> None:
+    one = dataclasses.replace(problem(), total_s=0.5)
+    found = in_reserve(one, expect_counted(one, (0,)))
+    assert found == [2]  # at 0.2; 0.3 and its look-up end behind 60 %
 
 
 def test_the_memory_budget_counts_reserves_too() -> None:
     one = problem(budget_bytes=250)
-    expected = dataclasses.replace(expect_counted(one, (4,)), latency_s=0.8)
-    assert in_reserve(one, expected) == [0]
+    assert in_reserve(one, expect_counted(one, (0,))) == [8]
 
 
 def test_a_cache_in_reserve_answers_nothing_at_any_level() -> None:

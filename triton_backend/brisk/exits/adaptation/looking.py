@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from brisk.exits.adaptation.material import Material, last_layer
+from brisk.exits.adaptation.material import Material
 from brisk.exits.calibration import Looked, Scored, in_order
+from brisk.exits.learning.last_layer import last_layer
 from brisk.exits.lookup import LookUp
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
 
 from brisk.execution import LoadedProgram
 from brisk.exits.cascade import Cascade
 from brisk.exits.collecting import BATCH_ROWS, run_base
 from brisk.exits.gate import summary
+from brisk.exits.learning.last_layer import features_of
 from brisk.solutions.values import from_numpy
 
 
@@ -60,22 +60,6 @@ def joined(parts: Sequence[Material]) -> Material:
         tuple(torch.cat([part.summaries[index] for part in parts]) for index in exits),
         torch.cat([part.teacher for part in parts]),
     )
-
-
-def last_layer(predictor: nn.Module) -> nn.Linear:
-    """The layer from features to classes, which all variants end with."""
-    found = predictor[-1] if isinstance(predictor, nn.Sequential) else predictor
-    if not isinstance(found, nn.Linear):
-        raise TypeError(f"a predictor ends with {type(found).__name__}, expected Linear")
-    return found
-
-
-def features_of(predictor: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
-    """What goes into the last layer, float32 [rows, ...]."""
-    if not isinstance(predictor, nn.Sequential):
-        return hidden
-    result: torch.Tensor = predictor[:-1](hidden)
-    return result
 
 
 def gather(loaded: LoadedProgram, cascade: Cascade, inputs: Mapping[str, np.ndarray]) -> Material:

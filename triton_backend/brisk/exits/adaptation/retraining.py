@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from brisk.exits.adaptation.looking import look, together
-from brisk.exits.adaptation.material import Material, last_layer
+from brisk.exits.adaptation.material import Material
 from brisk.exits.adaptation.settings import AdaptationSettings
 from brisk.exits.calibration import Looked
-from brisk.exits.learning.last_layer import fit_last_layer
+from brisk.exits.learning.last_layer import fit_last_layer, last_layer
 from brisk.exits.learning.selection import NO_CLASS, fit_selection
 from brisk.exits.lookup import LookUp
 

@@ -35,9 +35,9 @@ from brisk.exits.points import ExitPoint
 COMPOSED_STRICTNESS = 0.6
 """Candidates are judged at thresholds that use up this share of the allowed disagreement."""
 
-MOST_IN_RESERVE = 2
-RESERVED_GAIN = 0.7
-"""A cache in reserve would have to end by this share of the expected latency."""
+MOST_IN_RESERVE = 3
+RESERVED_BY = 0.6
+"""Share of the model's time by which a cache in reserve has to end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,27 +153,32 @@ def choose(
 
 
 def in_reserve(problem: CompositionProblem, expected: Expectation) -> list[int]:
-    """The most promising early caches that pay for recurring traffic only, once they are adapted.
+    """Caches for traffic unlike the data, where adaptation has learned it; the best first.
 
-    One at a point where composition has chosen none, if answering everything there would be faster
-    than what is expected without it.
+    What answers nearly all of the data at one exit answers half of traffic that is harder, and the
+    other half would go through all of the model. So unused points get a cache, those farthest from
+    any that are used first: earlier ones for what recurs, later ones for what is harder.
     """
     assert problem.outcomes is not None, "exploration counts outcomes"
     agreement = problem.outcomes.right.mean(1)
-    used = {problem.candidates[index].point for index in expected.chosen}
-    spare = problem.memory_budget_bytes
+    used = [problem.candidates[index].point for index in expected.chosen]
     best: dict[int, tuple[float, int]] = {}
     for index, one in enumerate(problem.candidates):
         end_s = problem.reach_s[one.point] + one.burden_s + one.lookup_s
         value_s = end_s + (1 - float(agreement[index])) * problem.total_s
-        if one.point not in used and end_s < RESERVED_GAIN * expected.latency_s:
+        if one.point not in used and end_s <= RESERVED_BY * problem.total_s:
             best[one.point] = min(best.get(one.point, (value_s, index)), (value_s, index))
     kept: list[int] = []
-    used_bytes = expected.memory_bytes
-    for _, index in sorted(best.values()):
-        used_bytes += problem.candidates[index].memory_bytes
-        if len(kept) < MOST_IN_RESERVE and (spare is None or used_bytes <= spare):
+    used_bytes, most_bytes = expected.memory_bytes, problem.memory_budget_bytes
+    while best and len(kept) < MOST_IN_RESERVE:
+        taken_s = [problem.reach_s[point] for point in used] or [problem.total_s]
+        point = max(best, key=lambda point: min(abs(problem.reach_s[point] - s) for s in taken_s))
+        _, index = best.pop(point)
+        needed = used_bytes + problem.candidates[index].memory_bytes
+        if most_bytes is None or needed <= most_bytes:
             kept.append(index)
+            used.append(point)
+            used_bytes = needed
     return kept
 
 

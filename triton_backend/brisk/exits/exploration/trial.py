@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from brisk.exits.building import weights_of
 from brisk.exits.calibration import Looked
 from brisk.exits.container import DamagedFileError, read_container, write_container
 from brisk.exits.gate import DistanceGate, summary
+from brisk.exits.learning.last_layer import features_of, fit_last_layer, last_layer
 from brisk.exits.learning.predictor import train_predictor
 from brisk.exits.learning.selection import NO_CLASS, fit_selection, predict
 from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
@@ -45,18 +47,26 @@ class Trial:
         return self.folder / f"trial-{self.position}-{self.variant}.caches"
 
 
-def run_trial(trial: Trial) -> Path:
-    """Train and write; does nothing where an earlier run has done it with the same settings."""
-    marker = {
+def is_done(trial: Trial) -> bool:
+    """Whether an earlier run has trained it with the same settings."""
+    try:
+        return read_container(trial.file).header == _marker(trial)
+    except (OSError, DamagedFileError):
+        return False
+
+
+def _marker(trial: Trial) -> dict[str, object]:
+    return {
         "predictor": asdict(trial.predictor),
         "selector": asdict(trial.selector),
         "seed": trial.seed,
     }
-    try:
-        if read_container(trial.file).header == marker:
-            return trial.file
-    except (OSError, DamagedFileError):
-        pass
+
+
+def run_trial(trial: Trial) -> Path:
+    """Train and write; does nothing where an earlier run has done it with the same settings."""
+    if is_done(trial):
+        return trial.file
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -65,7 +75,7 @@ def run_trial(trial: Trial) -> Path:
             network = _train(trial)
     finally:
         torch.set_num_threads(threads)
-    write_container(trial.file, marker, weights_of(network))
+    write_container(trial.file, _marker(trial), weights_of(network))
     return trial.file
 
 
@@ -83,15 +93,7 @@ def _train(trial: Trial) -> LookUp:
     network = kind.build(tuple(hidden.shape[1:]), classes)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
-        train_predictor(
-            network,
-            fit_hidden,
-            distribution,
-            distribution.argmax(1),
-            tensor_of(hidden, exposed),
-            trial.predictor,
-            trial.seed,
-        )
+        _fit(network, fit_hidden, distribution, tensor_of(hidden, exposed), trial)
         rows = np.concatenate([select, learned])
         answers = torch.tensor(teacher[rows].argmax(1))
         answers[len(select) :] = NO_CLASS
@@ -110,6 +112,24 @@ def _train(trial: Trial) -> LookUp:
         unseen = tensor_of(hidden, kept)
         look_up.set_floor(predict(look_up.predictor, unseen), summary(unseen), kept_kinds)
     return look_up.eval().requires_grad_(False)
+
+
+def _fit(
+    network: nn.Module,
+    hidden: torch.Tensor,
+    teacher: torch.Tensor,
+    outliers: torch.Tensor,
+    trial: Trial,
+) -> None:
+    """What is in front of the last layer is computed once where it learns nothing."""
+    last = last_layer(network)
+    learning = sum(parameter.numel() for parameter in network.parameters())
+    if learning > sum(parameter.numel() for parameter in last.parameters()):
+        settings, labels = trial.predictor, teacher.argmax(1)
+        return train_predictor(network, hidden, teacher, labels, outliers, settings, trial.seed)
+    with torch.no_grad():
+        features, strange = features_of(network, hidden), features_of(network, outliers)
+    return fit_last_layer(last, features, teacher, strange, trial.predictor, trial.seed)
 
 
 def _thirds(outliers: np.ndarray, kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from brisk.exits.exploration.trial import Trial, run_trial
+from brisk.exits.exploration.trial import Trial, is_done, run_trial
 
 NICENESS = 10
 """Of the training processes: whatever else the machine does comes first."""
@@ -18,6 +18,10 @@ def run_trials(trials: Sequence[Trial], jobs: int, advance: Callable[[], None]) 
 
     The order of completion does not matter: each trial has its seed and its file.
     """
+    missing = [trial for trial in trials if not is_done(trial)]
+    for _ in range(len(trials) - len(missing)):
+        advance()
+    trials = missing
     if jobs <= 1 or len(trials) <= 1:
         for trial in trials:
             run_trial(trial)

@@ -15,6 +15,22 @@ from brisk.exits.learning.predictor import EXPOSED_SHARE, softened
 from brisk.exits.learning.settings import PredictorSettings
 
 
+def last_layer(predictor: nn.Module) -> nn.Linear:
+    """The layer from features to classes, which all variants end with."""
+    found = predictor[-1] if isinstance(predictor, nn.Sequential) else predictor
+    if not isinstance(found, nn.Linear):
+        raise TypeError(f"a predictor ends with {type(found).__name__}, expected Linear")
+    return found
+
+
+def features_of(predictor: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    """What goes into the last layer, float32 [rows, ...]."""
+    if not isinstance(predictor, nn.Sequential):
+        return hidden
+    result: torch.Tensor = predictor[:-1](hidden)
+    return result
+
+
 def distillation_gradient(
     logits: torch.Tensor,
     soft_teacher: torch.Tensor,
