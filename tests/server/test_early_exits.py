@@ -6,6 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from brisk.exits.cascade import Cascade
 from brisk.server.launch import TritonServer
 from brisk.server.locate import ServerInstallation
 from unit.exits.cascades import CLASSES, SIDE, hidden_at, images, network, served
+from unit.runtime.exits_model import Model, make_model
 
 pytestmark = pytest.mark.server
 
@@ -33,6 +35,10 @@ CONFIG = (
     f'output [ {{ name: "scores" data_type: TYPE_FP32 dims: [ {CLASSES} ] }}, '
     '{ name: "label" data_type: TYPE_INT64 dims: [ 1 ] reshape: { shape: [ ] } } ] '
 )
+
+
+MIXED: dict[int, Model] = {}
+"""The model of the entry "joined", once it is made."""
 
 
 def eager(digest: str) -> Cascade:
@@ -68,6 +74,13 @@ def server(
             data = bytearray(caches_file(file).read_bytes())
             data[-40] ^= 1
             caches_file(file).write_bytes(data)
+    (repository / "joined" / "1").mkdir(parents=True)
+    mixed = make_model(repository / "joined" / "1" / "model.onnx")
+    (repository / "joined" / "config.pbtxt").write_text(
+        CONFIG.replace("max_batch_size: 8", "max_batch_size: 32")
+        + "dynamic_batching { max_queue_delay_microseconds: 2000 }"
+    )
+    MIXED[0] = mixed
     told = {"BRISK_METRICS_INTERVAL_S": "0.5"}
     with running_server(
         installation, repository, backends, repository / "log", environment=told
@@ -126,6 +139,36 @@ def test_easy_inputs_are_answered_by_the_exit_unless_the_request_opts_out(
     assert not same(off, by_the_exit(inputs))
     assert same(ask(client, "eager", inputs, brisk_accuracy="0.98"), by_the_model(inputs))
     assert same(ask(client, "eager", inputs, brisk_accuracy="0.9"), by_the_exit(inputs))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8])
+def test_in_joined_batches_every_request_gets_its_own_rows(
+    server: TritonServer, client: http.InferenceServerClient, rows: int
+) -> None:
+    """Fifteen at once, by Triton's dynamic batching: hard rows, easy rows, and both."""
+    model = MIXED[0]
+    kinds = [
+        model.easy[:rows],
+        model.hard[:rows],
+        torch.cat([model.easy, model.hard])[-rows - 4 :],
+    ]
+    deadline_s = time.monotonic() + 30
+    whole = ask(client, "joined", kinds[0], brisk_early_exit=False)
+    while same(ask(client, "joined", kinds[0]), whole):
+        assert time.monotonic() < deadline_s, "the caches never answered"
+        time.sleep(0.05)
+    alone = [ask(client, "joined", kind) for kind in kinds]
+    assert same(alone[1], ask(client, "joined", kinds[1], brisk_early_exit=False))
+
+    def one(number: int) -> None:
+        kind = number % 3
+        with http.InferenceServerClient(server.endpoints.http) as own:
+            found = ask(own, "joined", kinds[kind])
+        assert same(found, alone[kind]), f"request {number}, of kind {kind}"
+
+    for _ in range(5):
+        with ThreadPoolExecutor(15) as pool:
+            list(pool.map(one, range(15)))
 
 
 @pytest.mark.parametrize(

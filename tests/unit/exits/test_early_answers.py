@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from brisk.execution import run_serially
+from brisk.execution import Frame, run_serially
 from brisk.exits.serving import ExitingFrame, LookUpLane
 from brisk.exits.serving.lane import Ticket, look_up
 from unit.exits.cascades import Served, hidden_at, images, served
@@ -120,6 +120,24 @@ def test_answered_rows_leave_at_once_and_the_rest_goes_on_without_them() -> None
             assert not frame.step()
     assert len(lane.taken[0].hidden) == 21 - len(early)
     assert lane.taken[0].rows == tuple(row for row in range(21) if row not in early)
+
+
+def test_what_is_left_of_a_large_batch_goes_on_in_joined_layers() -> None:
+    made = served(exits=(1, 3), take=4)
+    joined = made.cut.joined
+    assert joined is not None
+    inputs = {"image": images(joined.most_images + 1)}
+    frame = Frame(made.cut, inputs)
+    while frame.layers_done < joined.done[1]:
+        frame.step()
+    steps = frame.position
+    frame.keep_rows(made.places.rows[frame.layers_done], torch.tensor([5, 2]))
+    assert frame.layers_done == steps, "it is where it was, in fewer steps"
+    while not frame.step():
+        pass
+    assert frame.position == len(joined.layers) < len(made.cut.layers)
+    whole = run_serially(made.whole, inputs)["scores"]
+    torch.testing.assert_close(frame.results()["scores"], whole[[5, 2]], rtol=1e-3, atol=1e-4)
 
 
 def test_a_late_look_up_answers_no_row_twice() -> None:

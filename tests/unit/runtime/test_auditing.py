@@ -126,7 +126,7 @@ def test_an_exit_that_costs_more_than_it_spares_is_switched_off(hits: int, is_of
     caches.note(finished(100, hits, 50e-6))  # type: ignore[arg-type]
     assert caches.review() == ([0] if is_off else [])
     assert caches.switched_off == ({0} if is_off else set())
-    state = "off: costs more than it spares" if is_off else "on"
+    state = "off: cost" if is_off else "on"
     assert [exit_.state for exit_ in caches.exits()] == [state, "on"]
     assert caches.review() == [], "told once"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from collections.abc import Iterator
@@ -13,7 +14,10 @@ import torch
 
 from brisk.cli import caches
 from brisk.cli.observing import Observer
+from brisk.exits.artefact import caches_file, write_cascade
 from brisk.frontend.connection import Connection
+from brisk.runtime.served_caches import REVIEWED_ROWS
+from brisk.telemetry.metrics import SWITCHED_OFF_EXITS
 from brisk.wire.place import RuntimePlace
 from brisk.wire.role import Role
 from unit.runtime.exits_model import MILLION, Model, ask, make_model, taken
@@ -129,6 +133,52 @@ def test_status_and_caches_show_tell_what_exits_have_answered(
     found = re.search(r"of (\d+) rows that could have been answered early", told)
     assert found is not None
     assert int(found[1]) >= after.offered_rows, "those of the background worker are told, too"
+
+
+def test_an_exit_that_costs_more_than_it_spares_is_switched_off_and_told(
+    shared_place: RuntimePlace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A look-up takes more than a nanosecond, which is all that an answer spares here."""
+    made = make_model(tmp_path / "costly.onnx")
+    (exit_,) = made.cascade.exits
+    poor = dataclasses.replace(exit_, saved_s=1e-9, lookup_s=0.0)
+    write_cascade(caches_file(made.file), dataclasses.replace(made.cascade, exits=(poor,)))
+
+    def state() -> str:
+        with Observer(shared_place, Role.FOREGROUND) as observer:
+            models = [each for each in observer.status().models if each.path in str(made.file)]
+            return models[0].exits[0].state if models and models[0].exits else ""
+
+    described = describe(made.file, max_batch_size=64, batching=True)
+    with opened(shared_place, described) as connection:
+        wait_until(lambda: taken(ask(connection, made.easy[:1])) == made.name, "an early answer")
+        whole = ask(connection, made.easy, ppm=MILLION).output()
+        for _ in range(REVIEWED_ROWS // 16 + 1):
+            for answer in [ask(connection, made.easy), ask(connection, made.hard)]:
+                answer.output()
+        assert state() == "off: cost"
+        np.testing.assert_allclose(
+            ask(connection, made.easy).output(), whole, rtol=1e-2, atol=1e-3
+        )
+        with Observer(shared_place, Role.FOREGROUND) as observer:
+            assert any(
+                "is switched off: it has answered" in told.what
+                for told in observer.status().incidents
+            )
+            counted = [
+                sample.values
+                for sample in observer.statistics()
+                if sample.metric == SWITCHED_OFF_EXITS.name
+                and sample.labels == ("costly", "1", made.name, "cost")
+            ]
+        assert [tuple(values) for values in counted] == [(1,)]
+        monkeypatch.setenv("BRISK_RUNTIME_DIR", str(shared_place.base))
+        monkeypatch.setenv("COLUMNS", "120")
+        caches.show(made.file)
+        assert "off: cost" in capsys.readouterr().out
 
 
 def test_caches_show_says_where_no_runtime_answers(

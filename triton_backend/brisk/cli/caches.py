@@ -151,6 +151,7 @@ def show(
     from brisk.errors import InvalidModelError
     from brisk.exits.artefact import caches_file, digest_of, read_cascade
     from brisk.exits.container import DamagedFileError
+    from brisk.exits.versions import latest
 
     file = model_file(model, version)
     path = caches_file(file)
@@ -164,6 +165,14 @@ def show(
         raise InvalidModelError(f"'{path}' is ignored by the server: {error}") from error
     console = Console(soft_wrap=True, highlight=False)
     print_cascade(console, cascade)
+    adapted = latest(file)
+    if adapted != path:
+        try:
+            learned = read_cascade(adapted, digest_of(file))
+            console.print("adapted to the traffic, and served instead:", style="bold")
+            print_cascade(console, learned)
+        except (DamagedFileError, OSError) as error:
+            console.print(f"'{adapted}' is ignored by the server: {error}", markup=False)
     print_live_figures(console, file)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -22,7 +23,7 @@ class Frame:
     for what only the values show, from ``step``. A frame whose step has raised is finished.
     """
 
-    __slots__ = ("_done", "_layers", "_loaded", "_position", "_requested", "_values")
+    __slots__ = ("_done", "_joined", "_layers", "_loaded", "_position", "_requested", "_values")
 
     def __init__(
         self,
@@ -40,17 +41,13 @@ class Frame:
             layers, joined = table.current(), table.joined
         else:
             layers, joined = table, loaded.joined
-        if joined is not None:
-            first = self._values[loaded.inputs[0].index]
-            if (
-                isinstance(first, torch.Tensor)
-                and first.dim() > 0
-                and len(first) <= joined.most_images
-            ):
-                layers = joined.layers
-                self._done = joined.done
         self._layers = layers
         self._position = 0
+        self._joined = joined
+        if joined is not None:
+            first = self._values[loaded.inputs[0].index]
+            if isinstance(first, torch.Tensor) and first.dim() > 0:
+                self._join(len(first))
 
     @property
     def position(self) -> int:
@@ -110,6 +107,18 @@ class Frame:
             if not isinstance(value, torch.Tensor):
                 raise InternalError(f"slot {slot} holds no rows at layer {self.layers_done}")
             self._values[slot] = value[rows]
+        if self._done is None:
+            self._join(len(rows))
+
+    def _join(self, rows: int) -> None:
+        """Go on with joined layers, where there are some for so many rows that begin here."""
+        joined = self._joined
+        if joined is None or rows > joined.most_images:
+            return
+        place = bisect_left(joined.done, self._position)
+        if place < len(joined.layers) and joined.done[place] == self._position:
+            self._layers, self._done = joined.layers, joined.done
+            self._position = place
 
     def results(self) -> dict[str, Value]:
         """The requested outputs by name. Precondition: the job is finished."""

@@ -118,9 +118,9 @@ class ServedCaches:
             audited, agreed = (0, 0) if audit is None else (audit.audited, audit.agreed)
             state = "on"
             if index in self.audit.switched_off:
-                state = "off: promise refuted"
+                state = "off: promise"
             elif index in self.costly:
-                state = "off: costs more than it spares"
+                state = "off: cost"
             answered = self.tally.answered[index]
             found.append(ExitStatus(exit_.name, answered, audited, agreed, state))
         return tuple(found)
