@@ -209,7 +209,7 @@ def _from_model(
         source = ReusingSource(
             model, cache, Search.EXHAUSTIVE, catalogue, recorder, from_the_start=True
         )
-    elif scheme is Scheme.BRISK and not __import__("os").environ.get("NOPOP"):
+    elif scheme is Scheme.BRISK:
         source = ReusingSource(model, cache, Search.CATEGORY, catalogue, recorder, Rates())
     queues = dealt(len(plan.layers), lane_count(threads))
     steals = is_ours or scheme is Scheme.PASK_R

@@ -43,6 +43,7 @@ def write_tensor(tensor: torch.Tensor, writer: ContainerWriter) -> dict[str, Any
 def read_tensor(record: Mapping[str, Any], container: Container) -> torch.Tensor:
     """The tensor, over the container's memory; nothing is copied.
 
+    Precondition: the container was written by a process of these libraries on this machine.
     Raises ArtefactError where the record and its blobs do not fit together.
     """
     dtype = TORCH_DTYPES.get(record["dtype"])
@@ -51,7 +52,7 @@ def read_tensor(record: Mapping[str, Any], container: Container) -> torch.Tensor
         raise ArtefactError(f"{container.path}: a tensor of {record['dtype']} {shape}")
     content = container.view(record["blob"])
     if "metadata" in record:
-        if not opaque.is_supported():
+        if not opaque.is_mappable():
             raise ArtefactError(f"{container.path}: oneDNN's layouts cannot be mapped here")
         return opaque.opaque_tensor(content, container.view(record["metadata"]), dtype, shape)
     order = record["order"]

@@ -71,13 +71,13 @@ def compute_alone() -> None:
 
     ``torch.set_num_threads`` would also change the number that MKL uses everywhere else.
     """
-    library = _openmp()
+    library = openmp()
     if library is not None:
         library.omp_set_num_threads(1)
 
 
 @functools.cache
-def _openmp() -> ctypes.CDLL | None:
+def openmp() -> ctypes.CDLL | None:
     """The OpenMP runtime that torch uses; None where it has none of a known name."""
     found: Sequence[Path] = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
     for path in found:

@@ -1,9 +1,10 @@
 """Layers that are loaded by lanes while the first frames already run them.
 
-Every layer has one loader: whoever claims it, a lane or the executor that needs it. Lanes take
-the layers of their own queues in order, then those at the head of the longest other queue
-(NNV12 3.3, workload stealing). An executor that meets a layer nobody has begun loads it itself;
-one that meets a layer in work waits a moment, then loads the next free ones meanwhile.
+Every layer has one loader: whoever claims it, a lane or the executor that needs it. The exception
+is a layer whose lane does not come back: the executor loads it, too, and the first one counts.
+Lanes take the layers of their own queues in order, then those at the head of the longest other
+queue (NNV12 3.3, workload stealing). An executor that meets a layer nobody has begun loads it
+itself; one that meets a layer in work waits a moment, then loads the next free ones meanwhile.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from brisk.execution.timeline import EventKind, Recorder, clock_ns
 
 PATIENCE_S = 0.001
 """How long an executor waits for a layer in work before it helps with others."""
+
+RESCUE_S = 2.0
+"""How long an executor waits for one layer in work; then it loads that itself. Far above what any
+layer takes: a lane that takes longer hangs, or stands back on a machine without an idle moment."""
 
 EXECUTOR = "issue"
 
@@ -203,6 +208,8 @@ class LayerTable(Sequence[LoadedLayer]):
         except Exception as raised:  # noqa: BLE001  # whoever needs the layer must learn of it
             error = InternalError(f"layer {index}: {type(raised).__name__}: {raised}")
         with self._changed:
+            if self._layers[index] is not None or index in self._errors:
+                return  # it was rescued, or the other way round
             self.stolen += stolen
             self._remaining -= 1
             self._layers[index] = layer
@@ -214,11 +221,15 @@ class LayerTable(Sequence[LoadedLayer]):
 
     def _obtain(self, index: int) -> LoadedLayer:
         self.position = index
+        give_up_ns = clock_ns() + int(RESCUE_S * 1e9)
         while (layer := self._layers[index]) is None and index not in self._errors:
             if self._claim_this(index):
                 self._perform(index, EXECUTOR, stolen=True)
-            elif not self._wait_for(index) and (other := self._claim_any()) is not None:
-                self._perform(other, EXECUTOR, stolen=True)
+            elif not self._wait_for(index):
+                if (other := self._claim_any()) is not None:
+                    self._perform(other, EXECUTOR, stolen=True)
+                elif clock_ns() > give_up_ns:
+                    self._perform(index, EXECUTOR, stolen=True)
         if layer is None:
             raise self._errors[index]
         return layer

@@ -16,8 +16,11 @@ def import_everything() -> None:
 
     import brisk.runtime.worker_process  # noqa: F401
     from brisk.execution.artefact import fingerprint_of
-    from brisk.execution.lanes import usable_cores
+    from brisk.execution.lanes import openmp, usable_cores
+    from brisk.solutions.opaque import is_mappable
 
     fingerprint_of(torch.device("cpu"), usable_cores())
+    openmp()
+    is_mappable()
     nothing = NodeProto(op_type="Identity", input=["value"], output=["copy"])
     ReferenceEvaluator(GraphProto(name="nothing", node=[nothing]), opsets={"": 1})  # its 200 files

@@ -2,9 +2,11 @@
 
 torch has no Python constructor for such a tensor over given memory, but its library exports the
 one that compiled models use (``torch/csrc/inductor/aoti_torch/c/shim.h``); the serialised memory
-descriptor comes from ``mkldnn::_get_mkldnn_serialized_md``. Both are torch's own affair, so the
-way there and back is tried once in each process, and where it does not give the same bits in the
-same place, nothing is said to be supported and weights are kept as they were.
+descriptor comes from ``mkldnn::_get_mkldnn_serialized_md``. Both are torch's own affair, so a
+process that keeps such tensors tries the way there and back before, and where it does not give the
+same bits in the same place, nothing is said to be supported and weights are kept as they were. A
+process of the same torch on the same machine need not try again, which would be 10 to 14 ms of its
+first answer.
 """
 
 from __future__ import annotations
@@ -51,6 +53,15 @@ def is_supported() -> bool:
         return False
 
 
+@functools.cache
+def is_mappable() -> bool:
+    """Whether what ``is_supported`` found in another process of this torch can be relied upon."""
+    try:
+        return bool(_library() and torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr)
+    except (AttributeError, OSError):
+        return False
+
+
 def opaque_content(tensor: torch.Tensor) -> OpaqueContent:
     """The bytes of an opaque tensor. Precondition: ``is_supported``, and it stays alive."""
     size = int(torch.ops.mkldnn._nbytes(tensor))
@@ -63,7 +74,8 @@ def opaque_content(tensor: torch.Tensor) -> OpaqueContent:
 def opaque_tensor(
     content: np.ndarray, metadata: np.ndarray, dtype: torch.dtype, shape: Sequence[int]
 ) -> torch.Tensor:
-    """An opaque tensor over ``content``, in place. Precondition: ``is_supported``.
+    """An opaque tensor over ``content``, in place. Precondition: ``is_supported`` here, or
+    ``is_mappable`` here and ``is_supported`` where the content was made, by the same torch.
 
     The tensor keeps ``content`` alive. Raises ArtefactError where the descriptor asks for another
     size than ``content`` has, or the memory is not aligned.

@@ -10,7 +10,7 @@ import numpy as np
 from brisk_client.benchmarks.cold.registry import BASE
 from brisk_client.report import Check
 
-OTHER_WEIGHTS = frozenset({"torch eager"})
+OTHER_WEIGHTS = frozenset({"torch eager", "torch aotinductor"})
 """Engines that compute the same network with weights of their own."""
 
 RTOL, ATOL = 1e-3, 1e-4

@@ -51,7 +51,8 @@ NOTES = (
     "median of later ones",
     "speed-up: ONNX Runtime's first answer at its defaults over this one's, median over rounds",
     "all engines: the same number of threads; Brisk and 'onnxruntime huge pages' run with the "
-    "allocator settings that Brisk gives its runtime, the others as they come",
+    "allocator settings that Brisk gives its runtime and the 32 MB a worker takes at its start, "
+    "the others as they come",
     "utilisation: share of the first answer's time in which a layer ran",
 )
 
@@ -71,7 +72,7 @@ def run_parts(
     chosen = [model_of(name) for name in models] or [
         model for model in MODELS if not quick or model.name in QUICK_MODELS
     ]
-    names = [engine_of(name).name for name in engines] or default_engines()
+    names = [engine_of(name).name for name in engines] or default_engines(quick)
     report = Report(
         name="cold",
         machine={**describe_machine(), "threads": threads},

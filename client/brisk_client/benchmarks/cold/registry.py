@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from brisk_client.benchmarks.cold.engines.aotinductor import AotInductor
 from brisk_client.benchmarks.cold.engines.base import ColdEngine
 from brisk_client.benchmarks.cold.engines.brisk import BriskScheme, BriskSerial
 from brisk_client.benchmarks.cold.engines.onnxruntime import (
@@ -36,6 +37,7 @@ _ENGINES: tuple[ColdEngine, ...] = (
     OpenVino(),
     OpenVinoCached(),
     TorchEager(),
+    AotInductor(),
 )
 
 
@@ -51,6 +53,6 @@ def engine_of(name: str) -> ColdEngine:
     raise LookupError(f"there is no engine '{name}'; there are: {', '.join(engine_names())}")
 
 
-def default_engines() -> list[str]:
-    """Those of a plain run: all."""
-    return engine_names()
+def default_engines(quick: bool) -> list[str]:
+    """Those of a plain run: all, without those that take long to prepare if ``quick``."""
+    return [name for name in engine_names() if not (quick and name == AotInductor.name)]

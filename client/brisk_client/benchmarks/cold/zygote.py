@@ -150,6 +150,7 @@ def take_sample(task: Task) -> Sample:
     with np.load(task.inputs) as arrays:
         inputs = {name: arrays[name] for name in arrays.files}
     prepared = Path(task.prepared) if task.prepared else None
+    engine.begin()
     used_s, before_s = _processor_s(), time.perf_counter()
     start = engine.start(Path(task.model), prepared, inputs, task.threads)
     first_s = time.perf_counter() - before_s

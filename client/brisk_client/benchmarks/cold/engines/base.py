@@ -50,6 +50,12 @@ class ColdEngine(ABC):
         Runs before the clock starts, in a process that then forks: it must compute nothing.
         """
 
+    def begin(self) -> None:  # noqa: B027  # most do nothing then
+        """What a server of this engine does in a new process before any model comes.
+
+        Runs in the sample's process before the clock starts.
+        """
+
     def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path | None:
         """Make ahead of time, in ``folder``, what the engine keeps between starts.
 

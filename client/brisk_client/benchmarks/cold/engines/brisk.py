@@ -25,6 +25,12 @@ class BriskSerial(ColdEngine):
 
         import_everything()
 
+    def begin(self) -> None:
+        """Memory, as ``brisk.runtime.worker_process`` takes it at a worker's start."""
+        from brisk.execution.heap import populate, reserve
+
+        populate(reserve())
+
     def start(self, model: Path, prepared: Path | None, inputs: Arrays, threads: int) -> Start:
         import torch
 
@@ -53,6 +59,9 @@ class BriskScheme(ColdEngine):
 
     def import_libraries(self) -> None:
         BriskSerial().import_libraries()
+
+    def begin(self) -> None:
+        BriskSerial().begin()
 
     def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path:
         import torch

@@ -30,9 +30,14 @@ class OnnxRuntime(ColdEngine):
 
 
 class OnnxRuntimeHugePages(OnnxRuntime):
-    """The same in an environment with the allocator settings of Brisk's runtime."""
+    """The same with the allocator settings and the memory of a worker of Brisk's runtime."""
 
     name = "onnxruntime huge pages"
+
+    def begin(self) -> None:
+        from brisk.execution.heap import populate, reserve
+
+        populate(reserve())
 
 
 class OnnxRuntimeOptimised(OnnxRuntime):

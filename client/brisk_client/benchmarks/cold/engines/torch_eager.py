@@ -14,7 +14,6 @@ from brisk_client.benchmarks.cold.engines.base import (
 )
 
 NAME_FROM_THE_END = 4
-"""Of the model's folder in .../NAME-bBATCH/entry/1/model.onnx."""
 
 
 class TorchEager(ColdEngine):
@@ -33,7 +32,7 @@ class TorchEager(ColdEngine):
 
         from brisk_client.benchmarks.eager import NETWORKS
 
-        name = _name(model)
+        name = network_name(model)
         if name not in NETWORKS:
             raise EngineUnavailableError(f"'{name}' has no torch form")
         target = folder / "torch.pt"
@@ -49,7 +48,7 @@ class TorchEager(ColdEngine):
 
         torch.set_num_threads(threads)
         with torch.device("meta"):
-            network = NETWORKS[_name(model)]().eval()
+            network = NETWORKS[network_name(model)]().eval()
         weights = torch.load(str(prepared), mmap=True, weights_only=True)
         network.load_state_dict(weights, assign=True)
 
@@ -60,5 +59,6 @@ class TorchEager(ColdEngine):
         return Start(infer(), infer)
 
 
-def _name(model: Path) -> str:
+def network_name(model: Path) -> str:
+    """Of the model in .../NAME-bBATCH/entry/1/model.onnx."""
     return model.parts[-NAME_FROM_THE_END].partition("-")[0]

@@ -1,0 +1,59 @@
+"""AOTInductor: the network compiled ahead of time to a package, its weights frozen into it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from brisk_client.benchmarks.cold.engines.base import (
+    Arrays,
+    ColdEngine,
+    EngineUnavailableError,
+    Start,
+)
+from brisk_client.benchmarks.cold.engines.torch_eager import network_name
+
+
+class AotInductor(ColdEngine):
+    """As torch's eager engine: weights of its own, other answers. Compiling takes its time."""
+
+    name = "torch aotinductor"
+    prepares = True
+
+    def import_libraries(self) -> None:
+        import torch._inductor.package  # noqa: F401
+
+    def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path:
+        import torch
+        from torch._inductor import aoti_compile_and_package, config
+
+        from brisk_client.benchmarks.eager import NETWORKS
+
+        name = network_name(model)
+        if name not in NETWORKS:
+            raise EngineUnavailableError(f"'{name}' has no torch form")
+        target = folder / "torch.pt2"
+        if not target.exists():
+            torch.manual_seed(0)
+            examples = tuple(torch.from_numpy(array) for array in inputs.values())
+            with torch.inference_mode(), config.patch(freezing=True):
+                exported = torch.export.export(NETWORKS[name]().eval(), examples)
+                aoti_compile_and_package(exported, package_path=str(target))
+        return target
+
+    def start(self, model: Path, prepared: Path | None, inputs: Arrays, threads: int) -> Start:
+        import torch
+        from torch._inductor import aoti_load_package
+
+        torch.set_num_threads(threads)
+        network = aoti_load_package(str(prepared))
+        values = [torch.from_numpy(array) for array in inputs.values()]
+
+        def infer() -> list[np.ndarray]:
+            with torch.inference_mode():
+                results = network(*values)
+            many = results if isinstance(results, (list, tuple)) else [results]
+            return [value.numpy() for value in many]
+
+        return Start(infer(), infer)
