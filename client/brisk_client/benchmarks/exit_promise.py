@@ -54,11 +54,13 @@ def softmax_cascade(cascade: Cascade, unseen: Unseen) -> Cascade | None:
     )
     networks = [exit_.network for exit_ in exits]
     level = cascade.levels[0]
+    saved_s = [exit_.saved_s for exit_ in exits]
+    burden_s = [exit_.burden_s for exit_ in exits]
     found = calibrate(
         look_at(networks, unseen.tune),
         look_at(networks, unseen.calibrate),
         Promise(level.accuracy, cascade.confidence),
-        answered,
+        lambda count: count.saving_s(saved_s, burden_s),
     )
     if found is None:
         return None
