@@ -6,6 +6,7 @@ made with CIFAR-10. What it says of the parts is no truth; caches are judged by 
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,11 +40,10 @@ def _read_parts(file: Path) -> Iterator[np.ndarray]:
     """Of each frame: float32 [ROWS * COLUMNS, 3, SIDE, SIDE] as the network takes it."""
     import imageio_ffmpeg
 
-    size = (COLUMNS * SIDE, ROWS * SIDE)
-    frames = imageio_ffmpeg.read_frames(
-        str(file), pix_fmt="rgb24", output_params=["-vf", f"scale={size[0]}:{size[1]}:flags=area"]
-    )
-    next(frames)  # what is known of the video
+    scale = f"scale={COLUMNS * SIDE}:{ROWS * SIDE}:flags=area"
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", str(file), "-vf", scale]
+    command += ["-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    pixels = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+    frames = np.frombuffer(pixels, np.uint8).reshape(-1, ROWS, SIDE, COLUMNS, SIDE, 3)
     for frame in frames:
-        pixels = np.frombuffer(frame, np.uint8).reshape(ROWS, SIDE, COLUMNS, SIDE, 3)
-        yield np.ascontiguousarray(as_input(pixels.swapaxes(1, 2).reshape(-1, SIDE, SIDE, 3)))
+        yield np.ascontiguousarray(as_input(frame.swapaxes(1, 2).reshape(-1, SIDE, SIDE, 3)))

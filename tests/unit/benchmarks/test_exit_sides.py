@@ -1,0 +1,85 @@
+"""What `brisk bench exits` measures, on a network so small that it takes no time."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from brisk.exits.samples import Samples
+from brisk_client.benchmarks import exit_tails, exit_video
+from brisk_client.benchmarks.exit_runs import BARE, Bench, Version
+from brisk_client.benchmarks.exit_tails import TailCase, tail_rows
+from brisk_client.benchmarks.exit_video import video_intervals
+from unit.exits.cascades import images, network, served
+
+
+def test_sides_in_turns_are_judged_by_the_bare_model(tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    onnx.save(network(tail="plain"), file)
+    model = served(tail="plain")
+    samples = Samples({"image": images(24).numpy()})
+    bench = Bench(file)
+    try:
+        sides = bench.measure(
+            {
+                "caches": Version(model.cascade, True),
+                "always the last class": lambda inputs: [9] * len(inputs["image"]),
+            },
+            samples,
+            batch=2,
+            quick=False,
+        )
+    finally:
+        bench.close()
+    truth = np.concatenate([_classes(model, rows) for rows in images(24).split(2)])
+    assert {side.inputs for side in sides.values()} == {24}
+    assert sides[BARE].agreement == 1
+    assert sides["always the last class"].agreement == (truth == 9).mean()
+    caches = sides["caches"]
+    assert 0 < caches.early < 1
+    assert caches.early == pytest.approx(sum(caches.share(index) for index in range(2)))
+
+
+def _classes(model: object, rows: torch.Tensor) -> np.ndarray:
+    from brisk.execution import run_serially
+
+    found = run_serially(model.whole, {"image": rows})["scores"]  # type: ignore[attr-defined]
+    return found.argmax(1).numpy()  # type: ignore[union-attr]
+
+
+def test_every_request_of_the_tails_misses_every_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exit_tails, "RUNS", {1: 12, 3: 12})
+    rows = list(tail_rows((TailCase(4, "Pool(4096)"),)))
+    assert [(row["side"], row["batch"]) for row in rows] == [
+        (side, batch)
+        for batch in (1, 3)
+        for side in (BARE, "look-ups synchronous", "look-ups asynchronous")
+    ]
+    assert all(0 < row["median_ms"] <= row["p99_ms"] for row in rows)
+
+
+def test_a_video_is_read_in_parts_of_frames_and_measured_an_interval_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    monkeypatch.setattr(exit_video, "FRAMES", 10)
+    monkeypatch.setattr(exit_video, "MEASURED", 24)
+    file = tmp_path / "video.avi"
+    frames = np.repeat(np.arange(0, 240, 8, np.uint8), 192 * 256 * 3).reshape(30, 192, 256, 3)
+    frames[:, :64, :64] = 255  # the first part of each frame
+    form = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "256x192", "-r", "10", "-i", "-"]
+    command = [ffmpeg.get_ffmpeg_exe(), "-v", "error", *form, str(file)]
+    subprocess.run(command, input=frames.tobytes(), check=True)
+    intervals = list(video_intervals(file))
+    assert len(intervals) == 2
+    first = intervals[0].arriving.inputs["x"]
+    assert first.shape == (120, 3, 32, 32)
+    assert first[::12].mean() > 2  # white
+    assert first[5].mean() < first[5 + 12 * 9].mean()  # it grows brighter
+    assert intervals[0].measured.inputs["x"].shape == (24, 3, 32, 32)
+    assert intervals[0].measured.inputs["x"][5].mean() > first[5].mean()
