@@ -22,7 +22,10 @@ class AotInductor(ColdEngine):
     prepares = True
 
     def import_libraries(self) -> None:
-        import torch._inductor.package  # noqa: F401
+        import torch._inductor.codecache
+        import torch._inductor.cpp_builder
+        import torch._inductor.package
+        import torch.utils.cpp_extension  # noqa: F401
 
     def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path:
         import torch
