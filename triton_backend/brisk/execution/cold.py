@@ -15,7 +15,7 @@ from brisk.execution.frame import Frame
 from brisk.execution.lanes import Lanes, dealt, lane_count, usable_cores
 from brisk.execution.loading import LoadedProgram
 from brisk.execution.plan import make_plan
-from brisk.execution.reuse import Rates, ReusingSource, Search
+from brisk.execution.reuse import ReusingSource, Search, shared_reuse
 from brisk.execution.sources import LayerSource, ModelSource
 from brisk.execution.starting import StartingProgram, start_program
 from brisk.execution.table import EXECUTOR, LayerTable
@@ -158,6 +158,9 @@ def _start(
     artefact: Path | None,
 ) -> ColdStart:
     recorder, cache = Recorder(), CategoryCache(default_catalogue().residents())
+    if scheme is Scheme.BRISK:
+        cache, _ = shared_reuse()
+    before = cache.statistics()
     uses_artefact = scheme in _KEEPING and artefact is not None
     if uses_artefact:
         starting = start_program(path, device, threads, artefact, _refuse, recorder=recorder)
@@ -181,7 +184,12 @@ def _start(
     outputs = _run(starting, inputs, threads, is_recorded=True)
     timeline = recorder.timeline(clock_ns())
     return ColdStart(
-        starting, lanes, threads, outputs, timeline, _statistics(scheme, starting, cache)
+        starting,
+        lanes,
+        threads,
+        outputs,
+        timeline,
+        _statistics(scheme, starting, cache.statistics().since(before)),
     )
 
 
@@ -210,7 +218,8 @@ def _from_model(
             model, cache, Search.EXHAUSTIVE, catalogue, recorder, from_the_start=True
         )
     elif scheme is Scheme.BRISK:
-        source = ReusingSource(model, cache, Search.CATEGORY, catalogue, recorder, Rates())
+        _, rates = shared_reuse()
+        source = ReusingSource(model, cache, Search.CATEGORY, catalogue, recorder, rates)
     queues = dealt(len(plan.layers), lane_count(threads))
     steals = is_ours or scheme is Scheme.PASK_R
     table = LayerTable(len(plan.layers), source.load, queues, recorder, steals=steals)
@@ -243,7 +252,9 @@ def _run(
             started_ns = clock_ns()
             frame.step()
             if is_recorded:
-                add(EXECUTOR, EventKind.RUN, position, started_ns)
+                ended_ns = add(EXECUTOR, EventKind.RUN, position, started_ns)
+                if isinstance(starting.source, ReusingSource):
+                    starting.source.note_run(position, ended_ns - started_ns)
         return frame.results()
 
 
@@ -252,10 +263,12 @@ def _use(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
-def _statistics(scheme: Scheme, starting: StartingProgram, cache: CategoryCache) -> ColdStatistics:
+def _statistics(
+    scheme: Scheme, starting: StartingProgram, searched: CacheStatistics
+) -> ColdStatistics:
     source, kept = starting.source, starting.artefact
     reusing = source if isinstance(source, ReusingSource) else None
-    seen = cache.statistics() if reusing is not None else _NO_STATISTICS
+    seen = searched if reusing is not None else _NO_STATISTICS
     reused = 0 if reusing is None else reusing.reused
     count = len(starting.table)
     return ColdStatistics(

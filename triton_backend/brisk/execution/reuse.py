@@ -7,6 +7,7 @@ quick to make and weights are slow to lay out, so what a substitute saves is mos
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from brisk.execution.plan import LayerPlan
 from brisk.execution.sources import LayerSource, ModelSource
 from brisk.execution.timeline import EventKind, Recorder, clock_ns
 from brisk.solutions.base import Problem
-from brisk.solutions.catalogue import Catalogue
+from brisk.solutions.catalogue import Catalogue, default_catalogue
 from brisk.solutions.categories import CategoryCache, Instance
 
 
@@ -55,6 +56,12 @@ class Rates:
             return False
         desired_ns = weight_bytes * self.load_ns_per_byte + count * self.run_ns_per_multiplication
         return count * self.substitute_ns_per_multiplication < desired_ns
+
+
+@functools.cache
+def shared_reuse() -> tuple[CategoryCache, Rates]:
+    """Of all models that this process starts: what one has loaded or taught serves the others."""
+    return CategoryCache(default_catalogue().residents()), Rates()
 
 
 class ReusingSource(LayerSource):
@@ -96,6 +103,17 @@ class ReusingSource(LayerSource):
 
     def solution_names(self) -> list[str]:
         return self._source.solution_names()
+
+    def note_run(self, index: int, taken_ns: int) -> None:
+        """The executor has run a layer: what that says of its kind.
+
+        A resident solution is what substitutes are, also where it is the layer's own.
+        """
+        if self._rates is not None:
+            planned = self._source.planned(index)
+            spare = index in self._substituted or planned.solution.resident
+            name = "substitute_ns_per_multiplication" if spare else "run_ns_per_multiplication"
+            self._rates.learn(name, taken_ns, multiplications(planned.problem))
 
     def load(self, index: int, lane: str, stolen: bool) -> LoadedLayer:
         planned = self._source.planned(index)

@@ -43,6 +43,14 @@ class CacheStatistics:
     hits: int
     lookups: int
 
+    def since(self, before: CacheStatistics) -> CacheStatistics:
+        """What has come to them; ``before`` is an earlier state of the same cache."""
+        return CacheStatistics(
+            self.queries - before.queries,
+            self.hits - before.hits,
+            self.lookups - before.lookups,
+        )
+
 
 class CategoryCache:
     """Thread-safe. ``resident`` solutions are in it from the start, for any problem they take."""
