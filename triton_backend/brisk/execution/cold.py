@@ -234,27 +234,21 @@ def _run(
     starting: StartingProgram, inputs: Mapping[str, Value], threads: int, *, is_recorded: bool
 ) -> dict[str, Value]:
     """One inference, on as many cores as lanes leave."""
-    table, add = starting.table, starting.recorder.add
+    table, source = starting.table, starting.source
     with torch.inference_mode():
         frame = Frame(starting.loaded, inputs)
-        if table.is_whole:
-            _use(threads)
-            while not frame.is_finished:
-                position, started_ns = frame.position, clock_ns()
-                frame.step()
-                if is_recorded:
-                    add(EXECUTOR, EventKind.RUN, position, started_ns)
-            return frame.results()
+        is_whole = table.is_whole
         while not frame.is_finished:
             position = frame.position
-            table[position]  # wait, or load it here
-            _use(starting.threads_now(threads))
+            if not is_whole:
+                table[position]  # wait, or load it here
+            _use(threads if is_whole else starting.threads_now(threads))
             started_ns = clock_ns()
             frame.step()
             if is_recorded:
-                ended_ns = add(EXECUTOR, EventKind.RUN, position, started_ns)
-                if isinstance(starting.source, ReusingSource):
-                    starting.source.note_run(position, ended_ns - started_ns)
+                ended_ns = starting.recorder.add(EXECUTOR, EventKind.RUN, position, started_ns)
+                if isinstance(source, ReusingSource):
+                    source.note_run(position, ended_ns - started_ns)
         return frame.results()
 
 
