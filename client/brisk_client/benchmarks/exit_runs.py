@@ -21,7 +21,7 @@ from brisk.graph import read_program
 from brisk.solutions.base import Value
 
 WARM_UP = 10
-QUICK_BATCHES = 150
+QUICK_BATCHES = 400
 BARE = "bare"
 
 
