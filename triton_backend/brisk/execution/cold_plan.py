@@ -8,6 +8,9 @@ from brisk.execution.plan import LayerPlan, Plan
 from brisk.solutions.base import Pattern, Solution
 from brisk.solutions.catalogue import Catalogue
 
+_PRODUCTS = (Pattern.POINTWISE, Pattern.GEMM)
+"""Whose resident solutions compute with the matrix as the model has it."""
+
 
 def cold_solutions(planned: LayerPlan, catalogue: Catalogue) -> list[Solution]:
     """The solutions of a layer that load without compiling, best first; the warm one if none."""
@@ -22,13 +25,13 @@ def cold_solutions(planned: LayerPlan, catalogue: Catalogue) -> list[Solution]:
 def raw_layer(planned: LayerPlan, catalogue: Catalogue) -> LayerPlan:
     """The layer for a start from the model itself: weights as they are where that costs little.
 
-    So it is for pointwise convolutions: a product with the plain matrix takes some 5 to 40
-    percent longer than one whose weights are laid out for it, and that takes as long as one to
-    three runs. Others are laid out as it is quickest.
+    So it is for pointwise convolutions and linear layers: a product with the plain matrix takes
+    some 5 to 40 percent longer than one whose weights are laid out for it, and that takes as long
+    as one to three runs. Others are laid out as it is quickest.
     """
     fit = cold_solutions(planned, catalogue)
     for solution in fit:
-        if solution.resident and solution.pattern is Pattern.POINTWISE:
+        if solution.resident and solution.pattern in _PRODUCTS:
             return dataclasses.replace(planned, solution=solution)
     quick = [solution for solution in fit if not solution.transforms_long] or fit
     return dataclasses.replace(planned, solution=quick[0])
