@@ -94,7 +94,12 @@ class Bench:
     def measure(
         self, versions: Mapping[str, Version | Other], samples: Samples, batch: int, quick: bool
     ) -> dict[str, Side]:
-        """``bare`` and each version on the same inputs, the order changing with each input."""
+        """``bare`` and each version on the same inputs, in any order, another with each input.
+
+        A side that always came behind one which runs the same early layers would find its weights
+        in the processor's cache, one behind the bare model would not.
+        """
+        random = np.random.default_rng(0)
         starts = list(range(0, len(samples) - batch + 1, batch))
         if quick:
             starts = starts[:QUICK_BATCHES]
@@ -104,8 +109,8 @@ class Bench:
             for turn, start in enumerate([*starts[:WARM_UP], *starts]):
                 inputs = bind_rows(samples.take(slice(start, start + batch)), self._whole)
                 truth = self._classes(inputs)
-                for place in range(len(names)):
-                    name = names[(place + turn) % len(names)]
+                for place in random.permutation(len(names)).tolist():
+                    name = names[place]
                     one = self._run(versions.get(name), inputs, truth)
                     if turn >= WARM_UP:
                         sides[name].add(one)
