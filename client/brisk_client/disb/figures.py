@@ -54,7 +54,7 @@ def _bars(
     axes.set_xticks(range(len(groups)), groups, rotation=90 if len(groups) > 8 else 0)
     axes.set_ylabel(value.replace("_", " "))
     axes.set_title(f"Figure {title}")
-    axes.legend(fontsize="small")
+    figure.legend(fontsize="small", loc="outside right upper")
     return _save(figure, title, folder)
 
 
@@ -73,7 +73,7 @@ def _line(rows: Sequence[dict[str, Any]], folder: Path) -> Path | None:
     axes.set_xlabel("time of a best-effort layer, ms")
     axes.set_ylabel("preemption latency p50, us")
     axes.set_title("Figure 13, preemption latency and layers' length")
-    axes.legend(fontsize="small")
+    figure.legend(fontsize="small", loc="outside right upper")
     return _save(figure, "13, preemption", folder)
 
 

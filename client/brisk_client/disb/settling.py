@@ -12,14 +12,15 @@ from brisk.cli.observing import Observer
 from brisk.wire.place import RuntimePlace
 from brisk.wire.role import role_of
 
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 300.0
+"""The library may have to be compiled first, on processors that others leave."""
 _LOOK_S = 0.05
 
 
 def wait_until_settled(place: RuntimePlace, model: str, job_class: str) -> None:
     """Until the worker of ``job_class`` exchanges no kernel of ``model`` any more.
 
-    Precondition: it was asked for the model. TimeoutError where that takes two minutes.
+    Precondition: it was asked for the model. TimeoutError where that takes five minutes.
     """
     until_s = time.monotonic() + _TIMEOUT_S
     with Observer(place, role_of(job_class)) as observer:
