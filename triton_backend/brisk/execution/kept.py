@@ -24,6 +24,13 @@ def can_keep(tensor: torch.Tensor) -> bool:
     return opaque.is_supported() if opaque.is_opaque(tensor) else tensor.layout == torch.strided
 
 
+def tensor_bytes(tensor: torch.Tensor) -> int:
+    """What it takes in memory and on disk."""
+    if opaque.is_opaque(tensor):
+        return int(torch.ops.mkldnn._nbytes(tensor))
+    return tensor.numel() * tensor.element_size()
+
+
 def write_tensor(tensor: torch.Tensor, writer: ContainerWriter) -> dict[str, Any]:
     """``blob`` holds the elements with the dimensions in ``order``, outermost first.
 

@@ -17,6 +17,7 @@ from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.execution.artefact import find_artefact, open_artefact
 from brisk.execution.building import ColdLayer, default_layers, publish_artefact
 from brisk.execution.cold_plan import cold_plan
+from brisk.execution.disk_budget import within_budget
 from brisk.execution.lanes import lane_count
 from brisk.execution.plan import Plan, make_plan
 from brisk.execution.profiling import Measured, profile
@@ -106,9 +107,9 @@ def prepare(
         plan = make_plan(read_program(model), device, catalogue)
         budget = int(disk_factor * sum(array.nbytes for array in plan.program.weights.values()))
         lanes = lane_count(threads)
-        layers, planned = default_layers(cold_plan(plan, catalogue), plan, lanes), None
-        if is_measured:
-            layers, planned = _planned_layers(plan, catalogue, lanes, budget, breathe)
+        layers, planned = _planned_layers(
+            plan, catalogue, lanes, budget, breathe, is_measured=is_measured
+        )
         path = publish_artefact(model, plan, layers, threads, identity, target, breathe)
         if stamps(home, names) != before:
             path.unlink(missing_ok=True)
@@ -123,12 +124,14 @@ def _planned_layers(
     lanes: int,
     disk_bytes: int,
     breathe: Callable[[], None],
+    *,
+    is_measured: bool,
 ) -> tuple[list[ColdLayer], Schedule | None]:
     """The layers as measured costs choose them; by default rules where they cannot be measured."""
     layers = default_layers(cold_plan(plan, catalogue), plan, lanes)
-    measured = profile(plan, catalogue, LONGEST_PROFILE_S, breathe)
-    if not all(measured):
-        return layers, None
+    measured = profile(plan, catalogue, LONGEST_PROFILE_S, breathe) if is_measured else []
+    if not measured or not all(measured):
+        return within_budget(layers, catalogue, disk_bytes, breathe), None
     options = [_allowed(each, layer) for each, layer in zip(measured, layers, strict=True)]
     candidates = [_weighed(each) for each in options]
     alone = 1.0 + TAKEOVER * lanes

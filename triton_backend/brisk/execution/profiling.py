@@ -14,12 +14,11 @@ from brisk.artefacts.checksum import checksum
 from brisk.errors import BriskError
 from brisk.execution.artefact import LayerCosts
 from brisk.execution.cold_plan import cold_solutions
-from brisk.execution.kept import can_keep
+from brisk.execution.kept import can_keep, tensor_bytes
 from brisk.execution.loading import FramePlan, LoadedLayer, load_layer
 from brisk.execution.plan import LayerPlan, Plan
 from brisk.execution.selection import Candidate
 from brisk.graph.program import Variable
-from brisk.solutions import opaque
 from brisk.solutions.base import Solution, Value
 from brisk.solutions.catalogue import Catalogue
 from brisk.solutions.values import TORCH_DTYPES
@@ -151,17 +150,11 @@ def _ways(
     ways = [Measured(Candidate(solution.name, False, raw_ns, planned_ns, raw_bytes), costs)]
     weights = trial.weights
     if solution.transformed_operands(problem) and all(map(can_keep, weights.values())):
-        size = sum(_size(tensor) for tensor in weights.values())
+        size = sum(tensor_bytes(tensor) for tensor in weights.values())
         kept_ns = int(size * byte_ns) + trial.create_ns
         costs = LayerCosts(kept_ns, trial.runs_ns[0], run_ns)
         ways.append(Measured(Candidate(solution.name, True, kept_ns, planned_ns, size), costs))
     return ways
-
-
-def _size(tensor: torch.Tensor) -> int:
-    if opaque.is_opaque(tensor):
-        return int(torch.ops.mkldnn._nbytes(tensor))
-    return tensor.numel() * tensor.element_size()
 
 
 def _verification_ns_per_byte() -> float:
