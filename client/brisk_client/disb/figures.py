@@ -64,12 +64,16 @@ def _line(rows: Sequence[dict[str, Any]], folder: Path) -> Path | None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
-    for policy in dict.fromkeys(row["policy"] for row in rows):
+    policies = list(dict.fromkeys(row["policy"] for row in rows))
+    for policy in policies:
         own = [row for row in rows if row["policy"] == policy]
         times = [row["preemption_p50_us"] for row in own]
         axes.plot([row["layer_ms"] for row in own], times, marker="o", label=policy)
     axes.set_xscale("log")
-    axes.set_yscale("log")
+    if len(policies) > 1:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
     axes.set_xlabel("time of a best-effort layer, ms")
     axes.set_ylabel("preemption latency p50, us")
     axes.set_title("Figure 13, preemption latency and layers' length")
