@@ -1,9 +1,9 @@
 """`brisk bench pipeline`: planning of a query over several networks, planner against planner.
 
-A detector, two classifiers behind it, a join: GATI's traffic analysis in small, with networks
-that are trained for it. The detectors have learned caches, as in the paper (7.3), explored and
-calibrated as `brisk caches train` does. Each request is served by every planner in turn, in this
-process, by the code that serves pipelines.
+Traffic in small, after GATI's (section 7.3), with networks that are trained for it: a reader of a
+plate's number, which takes the most of the time and has learned caches as `brisk caches train`
+makes them; what kind each of four crops is, two classifiers behind it, a join. Each request is
+served by every planner in turn, in this process, by the code that serves pipelines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from brisk_client.benchmarks.sampling import summarise
 from brisk_client.report import Check, Report
 
 CROPS = 4
-"""Pictures in a request: a frame's detected objects."""
+"""Pictures in a request besides the plate: a frame's detected objects."""
 
 TIGHTNESS = (0.45, 0.6, 0.75, 0.9)
 """Objectives, as shares of what the slowest networks take together."""
@@ -40,10 +40,10 @@ BASE, OURS = "static, no early answers", "incremental"
 
 NOTES = (
     "static, no early answers: GATI's baseline; static: learned caches, plan kept; incremental: "
-    "learned caches, planned anew at every node; oracle: knows beforehand what the detector will "
+    "learned caches, planned anew at every node; oracle: knows beforehand what the reader will "
     "take, and plans all of the query exactly",
-    "accuracy: share of right labels, over all crops; latency: mean from start to answer, one "
-    "thread; missed: share of requests over the objective",
+    "accuracy: share of right labels, of plates and crops; latency: mean from start to answer, "
+    "one thread; missed: share of requests over the objective",
     "gains are over the static planner without early answers: its latency over this one's; "
     "accuracy in points",
 )
@@ -53,7 +53,7 @@ NOTES = (
 class _Tally:
     latencies_s: list[float] = field(default_factory=list)
     right: int = 0
-    crops: int = 0
+    labels: int = 0
     missed: int = 0
     taken: Counter[str] = field(default_factory=Counter)
 
@@ -69,19 +69,16 @@ def run(quick: bool = False) -> Report:
         [],
         [*NOTES, f"accuracies on validation scenes: {json.dumps(networks.accuracies)}"],
     )
-    frames = 80 if quick else 250
-    scenes = make_scenes(frames * CROPS, seed=3, held_out=True)
-    images = scenes.images.reshape(frames, CROPS, *scenes.images.shape[1:])
-    labels = scenes.labels.reshape(frames, CROPS)
+    frames, labels = _requests(networks, 80 if quick else len(networks.plates))
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="brisk-pipeline-"))
         stack.enter_context(torch.inference_mode())
         torch.set_num_threads(1)
-        bench = load_bench(networks, Path(folder), images)
+        bench = load_bench(networks, Path(folder), frames)
         shares = ", ".join(f"{size} {share:.0%}" for size, share in bench.spared.items())
         report.notes += [
-            f"caches of the detectors: {json.dumps(networks.caches)}",
-            f"all slowest: {bench.slowest_ns / 1e6:.2f} ms; detected early in all crops: {shares}",
+            f"caches of the large reader: {networks.caches}",
+            f"all slowest: {bench.slowest_ns / 1e6:.2f} ms; plates answered early: {shares}",
         ]
         policies = POLICIES[:2] if quick else POLICIES
         for policy in policies:
@@ -89,6 +86,19 @@ def run(quick: bool = False) -> Report:
                 _measure(bench, policy, tightness, labels, report)
     _check(report, networks)
     return report
+
+
+def _requests(
+    networks: TrainedNetworks, count: int
+) -> tuple[list[dict[str, np.ndarray]], np.ndarray]:
+    """A plate and four crops each; labels [count, 5]: the plate's first."""
+    scenes = make_scenes(count * CROPS, seed=3, held_out=True)
+    crops = scenes.images.reshape(count, CROPS, *scenes.images.shape[1:])
+    (plates,), numbers = networks.plates.inputs.values(), networks.plates.labels
+    assert numbers is not None
+    frames = [{"plate": plates[row : row + 1], "image": crops[row]} for row in range(count)]
+    labels = np.column_stack([numbers[:count], scenes.labels.reshape(count, CROPS)])
+    return frames, labels
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -120,7 +130,7 @@ def _measure(
                 "policy": policy,
                 "objective_ms": round(objective_ns / 1e6, 3),
                 "planner": planner,
-                "accuracy": round(tally.right / tally.crops, 4),
+                "accuracy": round(tally.right / tally.labels, 4),
                 "accuracy_gain_points": round(_points(tally, base), 2),
                 "mean_ms": round(mean_ms, 3),
                 "median_ms": round(summary.median * 1e3, 3),
@@ -135,13 +145,13 @@ def _measure(
 def _note(tally: _Tally, served: Served, labels: np.ndarray, objective_ns: int) -> None:
     tally.latencies_s.append(served.latency_ns / 1e9)
     tally.right += int((served.labels == labels).sum())
-    tally.crops += len(labels)
+    tally.labels += len(labels)
     tally.missed += served.latency_ns > objective_ns
     tally.taken.update(served.taken)
 
 
 def _points(tally: _Tally, base: _Tally) -> float:
-    return 100 * (tally.right / tally.crops - base.right / base.crops)
+    return 100 * (tally.right / tally.labels - base.right / base.labels)
 
 
 def _check(report: Report, networks: TrainedNetworks) -> None:
@@ -163,10 +173,10 @@ def _check(report: Report, networks: TrainedNetworks) -> None:
     text = "accuracy of incremental over static, both with early answers, mean of points"
     report.checks.append(Check(text, mean, "> 0", mean > 0))
     for task, found in networks.accuracies.items():
-        grows = found["small"] < found["medium"] <= found["large"]
+        grows = list(found.values()) == sorted(found.values())
         shown = " ".join(f"{size} {value:.3f}" for size, value in found.items())
         text = f"'{task}': larger is as accurate or more"
-        report.checks.append(Check(text, shown, "rising", grows))
+        report.checks.append(Check(text, shown, "not falling", grows))
 
 
 def _product(row: dict[str, Any]) -> float:

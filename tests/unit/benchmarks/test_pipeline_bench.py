@@ -11,8 +11,9 @@ import torch
 from onnx.reference import ReferenceEvaluator
 from torch import nn
 
+from brisk.exits.samples import Samples
+from brisk_client.benchmarks import pipeline, pipeline_planners
 from brisk_client.benchmarks import pipeline_networks as networks
-from brisk_client.benchmarks import pipeline_planners
 from brisk_client.benchmarks.pipeline_planners import PLANNERS, load_bench
 from brisk_client.benchmarks.pipeline_scenes import DIGITS, SHAPES, draw, make_scenes
 
@@ -54,20 +55,23 @@ def test_planners_with_the_same_variants_answer_the_same(
     monkeypatch.setattr(pipeline_planners, "WARM_UP", 2)
     images = make_scenes(8, seed=1, held_out=False).images
     accuracies: dict[str, dict[str, float]] = {}
-    for task, classes in networks.TASKS.items():
+    for task, classes in {networks.PLATE: 10, **networks.TASKS}.items():
         accuracies[task] = {}
-        for rank, size in enumerate(networks.VARIANTS):
+        for rank, size in enumerate(networks.EPOCHS.get(task, ("small", "large"))):
             layers = networks.CLASSIFIERS[size]
             trained = networks._train(layers, classes, images, np.zeros(8, np.int64), 1)
             onnx.save(networks._write(size, trained, classes), tmp_path / f"{task}_{size}.onnx")
             accuracies[task][size] = 0.5 + rank / 10
     onnx.save(networks._join(), tmp_path / "join.onnx")
-    told = networks.TrainedNetworks(tmp_path, accuracies, caches={})
+    plates = Samples({"image": images}, np.zeros(8, np.int64))
+    told = networks.TrainedNetworks(tmp_path, accuracies, plates, "none")
     with torch.inference_mode():
-        bench = load_bench(told, tmp_path, images.reshape(2, 4, 1, 32, 32))
+        frames, labels = pipeline._requests(told, 2)
+        bench = load_bench(told, tmp_path, frames)
         served = [bench.serve(planner, "equal", HOUR_NS, 0) for planner in PLANNERS]
-        assert served[0].taken == ("kind=large", "digit=large", "shape=large")
+        assert served[0].taken == ("plate=large", "kind=medium", "digit=large", "shape=large")
         for other in (each for each in served if each.taken == served[0].taken):
             np.testing.assert_array_equal(served[0].labels, other.labels)
+    assert labels.shape == (2, 1 + pipeline.CROPS)
     assert bench.slowest_ns > 0
-    assert bench.spared == dict.fromkeys(networks.VARIANTS, 0.0), "there are no caches"
+    assert bench.spared == {"small": 0.0, "large": 0.0}, "there are no caches"
