@@ -242,7 +242,10 @@ def test_a_learner_killed_while_it_publishes_is_replaced_and_the_next_one_is_ser
     assert stream.differing <= 0.07 * stream.rows, "5 % are promised, of those answered early"
     wait_for(
         loop.server,
-        lambda found: value(found, "brisk_early_answers_total", model="drifting", version="1") > 0,
+        lambda found: (
+            value(found, "brisk_cache_versions_total", model="drifting", change="promoted") >= 1
+            and value(found, "brisk_early_answers_total", model="drifting", version="1") > 0
+        ),
     )
 
 

@@ -90,6 +90,7 @@ def _count(run: CachedRun) -> None:
     if frame.error is not None and not served.tally.has_failed:
         served.tally.has_failed = True
         tell(f"model '{labels[0]}': a look-up of its caches failed: {frame.error!r:.200}")
+    _count_changes(session, labels)
     for index in served.review():
         name = frame.exit_name(index)
         telemetry.count(metrics.SWITCHED_OFF_EXITS, (*labels, name, "cost"))
@@ -110,6 +111,14 @@ def _judge(audit: Audit, classes: Sequence[int]) -> None:
             )
             audit.session.caches.refuted(audit.served)
     audit.session.caches.settle()
+    _count_changes(audit.session, audit.labels)
+
+
+def _count_changes(session: Session, labels: tuple[str, str]) -> None:
+    """Versions that have been promoted, rejected or taken back since the last time."""
+    for change in session.caches.news:
+        telemetry.count(metrics.CACHE_VERSIONS, (*labels, change.value))
+    session.caches.news.clear()
 
 
 def _early(answers: Sequence[Answer]) -> list[Answer]:

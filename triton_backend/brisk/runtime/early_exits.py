@@ -43,7 +43,9 @@ class SessionCaches:
         self._trial = Trial()
         self._arrived: deque[tuple[ServedCaches | None, bool]] = deque()
         self.changes: deque[Change] = deque()
-        """What main thread has decided since somebody last emptied it."""
+        """What the main thread has decided, for whoever keeps the files; it empties this."""
+        self.news: list[Change] = []
+        """The same, for whoever counts it: the main thread's own."""
 
     def bring(self, version: ServedCaches | None) -> None:
         """Any thread: serve ``version`` from the next request on, and forget all others."""
@@ -153,6 +155,7 @@ class SessionCaches:
 
     def _announce(self, change: Change, version: ServedCaches, reason: str) -> None:
         self.changes.append(change)
+        self.news.append(change)
         tell(f"learned caches, revision {version.cascade.revision}, are {change.value}: {reason}")
 
 

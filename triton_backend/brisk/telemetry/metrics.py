@@ -132,6 +132,13 @@ SWITCHED_OFF_EXITS = Metric(
     "spare",
     (*MODEL_LABELS, "exit", "reason"),
 )
+CACHE_VERSIONS = Metric(
+    "brisk_cache_versions_total",
+    Kind.COUNTER,
+    "Versions of learned caches that learning from the traffic has made, by what became of them: "
+    "promoted, rejected, rolled back, withdrawn",
+    (*MODEL_LABELS, "change"),
+)
 PREEMPTIONS = Metric(
     "brisk_preemptions_total",
     Kind.COUNTER,
@@ -208,6 +215,7 @@ METRICS: dict[str, Metric] = {
         EARLY_ANSWERS,
         AUDITED_ANSWERS,
         SWITCHED_OFF_EXITS,
+        CACHE_VERSIONS,
         PREEMPTIONS,
         PREEMPTION_SECONDS,
         SHED,
