@@ -31,8 +31,9 @@ from brisk_client.report import Check, Report
 CROPS = 4
 """Pictures in a request besides the plate: a frame's detected objects."""
 
-TIGHTNESS = (0.45, 0.6, 0.75, 0.9)
-"""Objectives, as shares of what the slowest networks take together."""
+TIGHTNESS = (0.6, 0.75, 0.9, 1.05)
+"""Objectives, as shares of what the slowest networks take together. Below 1 a proportional split
+gives no node its slowest network."""
 
 POLICIES = ("equal", "proportional", "exact")
 
@@ -80,8 +81,7 @@ def run(quick: bool = False) -> Report:
             f"caches of the large reader: {networks.caches}",
             f"all slowest: {bench.slowest_ns / 1e6:.2f} ms; plates answered early: {shares}",
         ]
-        policies = POLICIES[:2] if quick else POLICIES
-        for policy in policies:
+        for policy in POLICIES:
             for tightness in TIGHTNESS:
                 _measure(bench, policy, tightness, labels, report)
     _check(report, networks)
@@ -103,7 +103,7 @@ def _requests(
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
-    parser = benchmark_parser("pipeline", __doc__, "fewer requests and policies")
+    parser = benchmark_parser("pipeline", __doc__, "fewer requests")
     chosen = parser.parse_args(arguments)
     report = run(chosen.quick)
     return deliver(report, chosen, lambda folder: _plot(report, folder))

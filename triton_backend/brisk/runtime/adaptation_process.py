@@ -97,6 +97,8 @@ class Learner:
             self._was_refused = True
             return False
         self._was_refused = False
+        if candidate_file(self.model).exists():
+            return False  # somebody else has put one on trial meanwhile
         write_cascade(candidate_file(self.model), outcome.cascade, PRIVATE)
         before_ms, after_ms = (saved_s * 1e3 for saved_s in outcome.saved_s)
         say(
