@@ -15,9 +15,11 @@ import torch
 
 from brisk.execution import run_serially
 from brisk.exits.cascade import Cascade
+from brisk.exits.proving import FEWEST_AUDITED, FEWEST_ROWS
 from brisk.exits.serving import Answer, ExitingFrame
 from brisk.runtime import auditor as auditor_module
 from brisk.runtime.auditor import Auditor, Question
+from brisk.runtime.early_exits import Change, SessionCaches
 from brisk.runtime.served_caches import REVIEWED_ROWS, ServedCaches
 from unit.exits.cascades import served
 from unit.runtime.exits_model import Model, make_model
@@ -173,3 +175,34 @@ def test_the_pipe_takes_inputs_that_are_larger_than_it(
     assert images.nbytes > 1 << 20
     auditor.ask(dataclasses.replace(question(model), inputs={"image": images}), "large")
     assert len(answered(auditor)[1]) == len(images)
+
+
+def version(revision: int) -> ServedCaches:
+    made = served(exits=(1, 3), take=10)
+    return ServedCaches.of(dataclasses.replace(made.cascade, revision=revision), made.cut)
+
+
+def test_a_refuted_version_gives_way_to_the_one_before_wherever_that_is() -> None:
+    """In memory; or on disk, after a restart, where it is taken back; what was trained stays."""
+    caches = SessionCaches()
+    trained, adapted = version(0), version(3)
+    caches.bring(trained)
+    caches.bring_candidate(adapted)
+    assert caches.served is trained
+    for share in (0.0, 0.9):
+        saving = caches._trial.candidate if share else caches._trial.present
+        saving.add(FEWEST_ROWS, share)
+    for _ in range(FEWEST_AUDITED):
+        adapted.audit.note(0, agrees=True)
+    caches.settle()
+    assert caches.served is adapted
+    caches.refuted(adapted)
+    assert caches.served is trained
+    caches.bring(adapted)
+    assert caches.served is adapted
+    caches.refuted(adapted)
+    assert caches.served is adapted, "until the file before it is read; its broken exit is off"
+    caches.bring(trained)
+    assert caches.served is trained
+    caches.refuted(trained)
+    assert caches.news == [Change.PROMOTED, Change.ROLLED_BACK, Change.WITHDRAWN]
