@@ -138,6 +138,7 @@ def _draw(file: Path, title: str, unit: str, values: Values, stacked: bool) -> P
     width = 0.8 if stacked else 0.8 / len(values)
     size = (max(5.0, 1.2 + len(groups) * (0.8 if stacked else 0.35 * len(values))), 4.0)
     figure, axes = pyplot.subplots(figsize=size, layout="constrained")
+    axes.set_prop_cycle(color=pyplot.get_cmap("tab20").colors)  # ten would repeat among the peers
     base = [0.0] * len(groups)
     for index, (name, series) in enumerate(values.items()):
         heights = [series.get(group, 0.0) for group in groups]
