@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -83,7 +84,49 @@ def test_the_receiver_that_was_woken_in_vain_waits_for_the_next(
     assert [record for record, _ in desk.taken] == [Cancel(number) for number in range(200)]
 
 
-def test_attendingends_with_its_time(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_the_receiver_sleeps_on_while_another_thread_reads(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = ends
+    desk = Desk()
+    reader = reader_of(desk, ours)
+    woken = []
+
+    def receive() -> None:
+        with contextlib.suppress(EOFError):
+            while True:
+                reader.read()
+                woken.append(len(desk.taken))
+
+    receiver = threading.Thread(target=receive, daemon=True)
+    receiver.start()
+
+    def send(number: int, attends: threading.Event) -> None:
+        attends.wait(30)
+        send_record(theirs, Cancel(number))
+
+    for number in range(20):
+        attends = threading.Event()  # of this round: what asks sets it again and again
+        sender = threading.Thread(target=send, args=(number, attends))
+        sender.start()
+
+        def is_there(wanted: int = number, attends: threading.Event = attends) -> bool:
+            attends.set()
+            return len(desk.taken) > wanted
+
+        reader.attend(is_there, LONG_NS)
+        sender.join(30)
+    assert len(desk.taken) == 20
+    assert not woken
+    send_record(theirs, Cancel(20))
+    while len(desk.taken) < 21 or not woken:
+        time.sleep(1e-3)
+    theirs.close()
+    receiver.join(30)
+    assert not receiver.is_alive()
+
+
+def test_attending_ends_with_its_time(ends: tuple[socket.socket, socket.socket]) -> None:
     desk = Desk()
     reader_of(desk, ends[0]).attend(lambda: False, SHORT_NS)
     assert not desk.taken
