@@ -10,7 +10,13 @@ import numpy as np
 from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Level
 from brisk.exits.composition import Candidate, CompositionProblem, Outcomes, expect_counted
-from brisk.exits.exploration.choosing import MOST_IN_RESERVE, in_reserve, with_reserve
+from brisk.exits.exploration.choosing import (
+    MOST_IN_RESERVE,
+    Chosen,
+    in_reserve,
+    with_reserve,
+    without_reserve,
+)
 
 INPUTS = 10
 
@@ -61,6 +67,18 @@ def test_a_cache_in_reserve_answers_nothing_at_any_level() -> None:
         *(ExitCount(0, 0), ExitCount(20, 20)),
     )
     assert longer.count.wrong_anywhere == 1
+
+
+def test_what_answers_nothing_at_any_level_can_be_left_out_again() -> None:
+    level = Level(0.97, (0.5, 0.6), CascadeCount(100, (ExitCount(60, 60), ExitCount(20, 20)), 1))
+    stricter = Level(
+        0.99, (0.9, math.inf), CascadeCount(100, (ExitCount(30, 30), ExitCount(0, 0)), 0)
+    )
+    levels = (level, stricter)
+    longer = tuple(with_reserve(one, (3, 8), (1, 3, 5, 8)) for one in levels)
+    chosen = Chosen(problem(), True, (1, 3, 5, 8), expect_counted(problem(), (3, 8)), longer)
+    shorter = without_reserve(chosen)
+    assert (shorter.tried, shorter.levels) == ((3, 8), levels)
 
 
 def test_what_is_saved_counts_look_ups_that_miss() -> None:

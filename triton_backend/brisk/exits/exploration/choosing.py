@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from brisk.exits.calibration import (
     in_order,
     threshold_for,
 )
-from brisk.exits.cascade import Level
+from brisk.exits.cascade import Exit, Level
 from brisk.exits.composition import (
     Candidate,
     CompositionProblem,
@@ -30,6 +31,7 @@ from brisk.exits.composition import (
 )
 from brisk.exits.exploration.profile import BaseProfile, LaneCost
 from brisk.exits.exploration.settings import STRICTER_LEVELS, ExplorationSettings
+from brisk.exits.lookup import LookUp
 from brisk.exits.points import ExitPoint
 
 COMPOSED_STRICTNESS = 0.6
@@ -182,6 +184,29 @@ def in_reserve(problem: CompositionProblem, expected: Expectation) -> list[int]:
     return kept
 
 
+def without_reserve(chosen: Chosen) -> Chosen:
+    """The same caches and thresholds, but for those that answer nothing at any level."""
+    kept = [
+        place
+        for place in range(len(chosen.tried))
+        if any(math.isfinite(level.thresholds[place]) for level in chosen.levels)
+    ]
+    levels = tuple(
+        Level(
+            level.accuracy,
+            tuple(level.thresholds[place] for place in kept),
+            CascadeCount(
+                level.count.inputs,
+                tuple(level.count.exits[place] for place in kept),
+                level.count.wrong_anywhere,
+            ),
+        )
+        for level in chosen.levels
+    )
+    tried = tuple(chosen.tried[place] for place in kept)
+    return dataclasses.replace(chosen, tried=tried, levels=levels)
+
+
 def with_reserve(level: Level, chosen: Sequence[int], kept: Sequence[int]) -> Level:
     thresholds = dict(zip(chosen, level.thresholds, strict=True))
     counts = dict(zip(chosen, level.count.exits, strict=True))
@@ -230,3 +255,25 @@ def _calibrated(
         if found is not None:
             levels.append(Level(accuracy, found.thresholds, found.count))
     return tuple(levels)
+
+
+def exit_of(
+    chosen: Chosen,
+    index: int,
+    points: Sequence[ExitPoint],
+    tried: Sequence[Tried],
+    networks: Sequence[LookUp],
+) -> Exit:
+    """The cache ``index`` of those tried, as it is served; ``networks`` are theirs."""
+    one, candidate = tried[index], chosen.problem.candidates[index]
+    end_s = chosen.problem.reach_s[one.point] + candidate.lookup_s
+    return Exit(
+        point=points[one.point],
+        variant=one.variant,
+        shape=tuple(one.example.shape[1:]),
+        network=networks[index],
+        lookup_s=one.lookup_s,
+        memory_bytes=one.memory_bytes,
+        saved_s=max(0.0, chosen.problem.total_s - end_s),
+        burden_s=candidate.burden_s,
+    )

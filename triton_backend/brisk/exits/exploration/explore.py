@@ -16,11 +16,17 @@ from brisk.execution import LoadedProgram, load_program
 from brisk.execution.joining import executor_absence
 from brisk.exits.artefact import digest_of
 from brisk.exits.building import empty_look_up
-from brisk.exits.cascade import Cascade, Exit, Expected
+from brisk.exits.cascade import Cascade, Expected
 from brisk.exits.collecting import Collected, bind_rows, collect
 from brisk.exits.composition import CompositionProblem
 from brisk.exits.exploration.checks import check_classes, check_rows
-from brisk.exits.exploration.choosing import Chosen, Tried, choose, composition_problem
+from brisk.exits.exploration.choosing import (
+    Chosen,
+    choose,
+    composition_problem,
+    exit_of,
+    without_reserve,
+)
 from brisk.exits.exploration.evaluation import Evaluation
 from brisk.exits.exploration.profile import (
     BaseProfile,
@@ -34,7 +40,6 @@ from brisk.exits.exploration.trial import Trial
 from brisk.exits.exploration.verify import Verification, verify
 from brisk.exits.exploration.workers import run_trials
 from brisk.exits.learning.settings import PredictorSettings
-from brisk.exits.lookup import LookUp
 from brisk.exits.outliers import make_outliers
 from brisk.exits.points import ExitPoint, exit_points, spread
 from brisk.exits.samples import Division, Samples, divide
@@ -122,26 +127,26 @@ def explore(
     }
     found = choose(problems, tried, settings) if tried else worthwhile.absence
     cascade, verification = None, None
-    if isinstance(found, Chosen):
-        exits = [
-            _exit(points, tried[index], networks[index], found.problem, index)
-            for index in found.tried
-        ]
+    options = [found, without_reserve(found)] if isinstance(found, Chosen) else []
+    rows = division.tune[:VERIFIED_ROWS]
+    inputs = [bind_rows(samples.take(slice(row, row + 1)), loaded) for row in rows]
+    progress.stage("verifying", 1)
+    for option in options:  # stopping for what lies in reserve may cost more than caches gain
+        found = option
         cascade = Cascade(
             model_digest=digest_of(model_file),
             scores=scores,
-            exits=tuple(exits),
-            levels=found.levels,
+            exits=tuple(exit_of(option, index, points, tried, networks) for index in option.tried),
+            levels=option.levels,
             confidence=settings.confidence,
-            expected=Expected(profile.total_s, found.expectation.latency_s),
-            synchronous=found.synchronous,
+            expected=Expected(profile.total_s, option.expectation.latency_s),
+            synchronous=option.synchronous,
         )
-        progress.stage("verifying", 1)
-        rows = division.tune[:VERIFIED_ROWS]
-        inputs = [bind_rows(samples.take(slice(row, row + 1)), loaded) for row in rows]
         served = load_program(program, torch.device("cpu"), cuts=cascade.cuts)
         verification = verify(whole, served, cascade, inputs)
-        progress.advance()
+        if verification.cascade_s < verification.base_s:
+            break
+    progress.advance()
     reason = found if isinstance(found, str) else ""
     if verification is not None and verification.cascade_s >= verification.base_s:
         cascade = None
@@ -158,27 +163,6 @@ def explore(
         skipped,
         verification,
         _label_agreement(samples, collected),
-    )
-
-
-def _exit(
-    points: Sequence[ExitPoint],
-    tried: Tried,
-    network: LookUp,
-    problem: CompositionProblem,
-    index: int,
-) -> Exit:
-    candidate = problem.candidates[index]
-    end_s = problem.reach_s[tried.point] + candidate.lookup_s
-    return Exit(
-        point=points[tried.point],
-        variant=tried.variant,
-        shape=tuple(tried.example.shape[1:]),
-        network=network,
-        lookup_s=tried.lookup_s,
-        memory_bytes=tried.memory_bytes,
-        saved_s=max(0.0, problem.total_s - end_s),
-        burden_s=candidate.burden_s,
     )
 
 
