@@ -115,3 +115,29 @@ def write(version: Path, description: Mapping[str, Any]) -> Path:
     path = version / "pipeline.json"
     path.write_text(json.dumps(description))
     return path
+
+
+def slow_variant(path: Path) -> None:
+    """y = 7x after some 100 ms of products."""
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["scale"], keepdims=0),
+        helper.make_node("Mul", ["big", "scale"], ["p0"]),
+    ]
+    last = "p0"
+    for step in range(1, 12):
+        nodes.append(helper.make_node("MatMul", [last, "big"], [f"p{step}"]))
+        last = f"p{step}"
+    nodes += [
+        helper.make_node("ReduceSum", [last], ["sum"], keepdims=0),
+        helper.make_node("ReduceSum", ["x"], ["of_x"], keepdims=0),
+        helper.make_node("Mul", ["sum", "of_x"], ["mixed"]),
+        helper.make_node("Mul", ["mixed", "zero"], ["nothing"]),
+        helper.make_node("Mul", ["x", "seven"], ["more"]),
+        helper.make_node("Add", ["more", "nothing"], ["y"]),
+    ]
+    weights = {
+        "big": np.eye(1000, dtype=np.float32),
+        "zero": np.array(0, np.float32),
+        "seven": np.array(7, np.float32),
+    }
+    network(path, nodes, {"x": ["n", 4]}, {"y": ["n", 4]}, weights)

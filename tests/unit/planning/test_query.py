@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hypothesis import given, strategies
 
@@ -13,6 +14,7 @@ from brisk.planning import (
     Policy,
     Query,
     Replanning,
+    Variant,
     split_equally,
     split_in_proportion,
 )
@@ -62,6 +64,58 @@ def test_a_query_past_its_time_ends_as_fast_as_it_can() -> None:
     choice = query.begin("face", 300 * MS)
     assert choice.variant.name == "36 ms"
     assert choice.budget_ns < 0
+
+
+def test_a_variant_that_usually_answers_early_is_planned_so_where_a_whole_run_is_in_time() -> None:
+    """100 ms are left: 54 for the detector's whole run leave the 36 of the fastest face."""
+    early = Variant("54 ms", 0.941, 54 * MS, usual_ns=10 * MS)
+    dag = Dag((replace(TRAFFIC.nodes[0], variants=(TRAFFIC.nodes[0].variants[0], early)),
+               TRAFFIC.nodes[1]))  # fmt: skip
+    for left_ms, replanning, expected in (
+        (100, Replanning.INCREMENTAL, "54 ms"),
+        (89, Replanning.INCREMENTAL, "27 ms"),
+        (100, Replanning.STATIC, "27 ms"),
+    ):
+        query = Query(dag, left_ms * MS, 0, split_equally, replanning)
+        assert query.begin("detect", 0).variant.name == expected
+    query = Query(dag, 100 * MS, 0, split_equally)
+    query.begin("detect", 0)
+    query.finish("detect", 54 * MS)
+    assert query.begin("face", 54 * MS).variant.name == "36 ms", "it was not early this time"
+
+
+@given(dags(), strategies.integers(0, 300), strategies.data())
+def test_hopes_that_fail_break_no_objective_that_whole_runs_kept(
+    dag: Dag, objective_ms: int, data: strategies.DataObject
+) -> None:
+    """Whatever variants usually take: if the fastest fit in time, all nodes do, early or not."""
+    hoping = Dag(
+        tuple(
+            replace(
+                each,
+                variants=tuple(
+                    replace(v, usual_ns=data.draw(strategies.integers(0, v.full_ns)))
+                    for v in each.variants
+                ),
+            )
+            for each in dag.nodes
+        )
+    )
+    policy = data.draw(strategies.sampled_from(list(POLICIES.values())))
+    fastest = [min(v.full_ns for v in each.variants) for each in dag.nodes]
+    query = Query(hoping, objective_ms * MS, 0, policy)
+    now_ns = 0
+    for each in dag.nodes:
+        now_ns += (
+            hoping.node(each.name).variant(query.begin(each.name, now_ns).variant.name).full_ns
+        )
+        query.finish(each.name, now_ns)
+    planned = [
+        c.variant.full_ns <= c.budget_ns
+        for c in Query(dag, objective_ms * MS, 0, policy).plan.values()
+    ]
+    if sum(fastest) <= objective_ms * MS and all(planned):
+        assert now_ns <= objective_ms * MS
 
 
 @given(chains(), strategies.integers(1, 400), strategies.data())

@@ -27,7 +27,14 @@ from brisk.wire.mark import MARK_BYTES
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import PROTOCOL_VERSION, Hello, LoadModel, Region
 from brisk.wire.role import Role
-from unit.pipelines.pipeline_entries import confident, describe_fork, network, scaler, write
+from unit.pipelines.pipeline_entries import (
+    confident,
+    describe_fork,
+    network,
+    scaler,
+    slow_variant,
+    write,
+)
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     attach,
@@ -119,32 +126,6 @@ def test_little_time_makes_every_node_take_its_fastest_variant(
     description["objective_ms"] = 0.001
     with served(shared_place, write(version, description)) as connection:
         np.testing.assert_allclose(infer(connection, x), x, err_msg="late, but answered")
-
-
-def slow_variant(path: Path) -> None:
-    """y = 7x after some 100 ms of products."""
-    nodes = [
-        helper.make_node("ReduceMax", ["x"], ["scale"], keepdims=0),
-        helper.make_node("Mul", ["big", "scale"], ["p0"]),
-    ]
-    last = "p0"
-    for step in range(1, 12):
-        nodes.append(helper.make_node("MatMul", [last, "big"], [f"p{step}"]))
-        last = f"p{step}"
-    nodes += [
-        helper.make_node("ReduceSum", [last], ["sum"], keepdims=0),
-        helper.make_node("ReduceSum", ["x"], ["of_x"], keepdims=0),
-        helper.make_node("Mul", ["sum", "of_x"], ["mixed"]),
-        helper.make_node("Mul", ["mixed", "zero"], ["nothing"]),
-        helper.make_node("Mul", ["x", "seven"], ["more"]),
-        helper.make_node("Add", ["more", "nothing"], ["y"]),
-    ]
-    weights = {
-        "big": np.eye(1000, dtype=np.float32),
-        "zero": np.array(0, np.float32),
-        "seven": np.array(7, np.float32),
-    }
-    network(path, nodes, {"x": ["n", 4]}, {"y": ["n", 4]}, weights)
 
 
 def test_a_pipeline_shares_its_networks_with_ordinary_entries(

@@ -15,9 +15,9 @@ from brisk.frontend.connection import Connection
 from brisk.telemetry.metrics import AUDITED_ANSWERS, EARLY_ANSWERS, PIPELINE_NODES, Metric
 from brisk.wire.place import RuntimePlace
 from brisk.wire.role import Role
-from unit.pipelines.pipeline_entries import write
+from unit.pipelines.pipeline_entries import confident, scaler, slow_variant, write
 from unit.runtime.exits_model import MILLION, Model, ask, make_model
-from unit.runtime.runtime_process import describe, opened
+from unit.runtime.runtime_process import describe, infer, opened
 
 PATIENCE_S = 120.0
 
@@ -85,6 +85,56 @@ def test_a_node_that_is_answered_early_is_counted_as_such(
     ask(connection, torch.cat([model.easy, model.hard])).output()
     assert told(shared_place, PIPELINE_NODES, *labels, "early") == early + 1
     assert told(shared_place, PIPELINE_NODES, *labels, "full") == full + 1
+
+
+def test_a_variant_behind_frequent_early_answers_is_planned_as_a_fast_one(
+    shared_place: RuntimePlace, tmp_path: Path
+) -> None:
+    """Its whole run takes more than the node's half of the objective, and less than all of it.
+
+    Without early answers it is only tried now and then, never several times in a row.
+    """
+    version = tmp_path / "hopeful" / "1"
+    confident(version / "early.onnx", factor=100)
+    scaler(version / "quick.onnx", 1.0)
+    slow_variant(version / "thorough.onnx")
+    sure, unsure = np.full((1, 4), 1.5, np.float32), np.full((1, 4), 0.5, np.float32)
+
+    def described(objective_ms: float) -> Path:
+        variants = {
+            name: {"file": f"{name}.onnx", "accuracy": 1 if name == "thorough" else 0.9}
+            for name in ("quick", "thorough")
+        }
+        early = {"file": "early.onnx", "confidence": "p", "at_least": 1.0}
+        nodes = {
+            "first": {"inputs": {"x": "request.x"}, "variants": variants, "early_answer": early},
+            "second": {
+                "inputs": {"x": "first.y"},
+                "variants": {"only": {"file": "quick.onnx", "accuracy": 1}},
+            },
+        }
+        return write(
+            version,
+            {"objective_ms": objective_ms, "policy": "equal", "nodes": nodes}
+            | {"outputs": {"y": "second.y"}},
+        )
+
+    path = described(60_000)
+    with opened(shared_place, describe(path, name="hopeful")) as connection:
+        taken_ms = []
+        for _ in range(5):
+            begun_s = time.perf_counter()
+            np.testing.assert_allclose(infer(connection, unsure), 7 * unsure)
+            taken_ms.append((time.perf_counter() - begun_s) * 1e3)
+    path = described(1.6 * sorted(taken_ms)[2])
+    with opened(shared_place, describe(path, name="hopeful")) as connection:
+        deadline_s, in_a_row = time.monotonic() + PATIENCE_S, 0
+        while in_a_row < 4:
+            assert time.monotonic() < deadline_s, "early answers are not planned with"
+            for _ in range(12):
+                np.testing.assert_allclose(infer(connection, sure), 100 * sure)
+            is_thorough = bool(np.allclose(infer(connection, unsure), 7 * unsure))
+            in_a_row = in_a_row + 1 if is_thorough else 0
 
 
 def test_early_answers_within_a_pipeline_are_audited(

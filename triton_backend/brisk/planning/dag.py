@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from brisk.errors import InvalidModelError
@@ -13,12 +13,19 @@ from brisk.errors import InvalidModelError
 class Variant:
     """One network for a node's task. ``accuracy``: share of right answers, 0 to 1.
 
-    ``full_ns``: what it takes without an early answer.
+    ``full_ns``: what it takes without an early answer. ``usual_ns``: within which most of its
+    runs answer, early ones included; None where that is the same.
     """
 
     name: str
     accuracy: float
     full_ns: int
+    usual_ns: int | None = None
+
+    @property
+    def may_be_early(self) -> bool:
+        """Whether most of its runs take less than a whole one."""
+        return self.usual_ns is not None and self.usual_ns < self.full_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,9 @@ class Node:
     def slowest_ns(self) -> int:
         """The maximum execution time among its variants: C_i of GATI's equation 4."""
         return max(variant.full_ns for variant in self.variants)
+
+    def variant(self, name: str) -> Variant:
+        return next(variant for variant in self.variants if variant.name == name)
 
 
 class Execution(Enum):
@@ -79,6 +89,23 @@ class Dag:
             )
         )
 
+    def as_usual(self) -> Dag:
+        """The same query, its variants taking what they usually do."""
+        if not any(variant.may_be_early for node in self.nodes for variant in node.variants):
+            return self
+        return Dag(
+            tuple(
+                replace(node, variants=tuple(_as_usual(each) for each in node.variants))
+                for node in self.nodes
+            )
+        )
+
+    def is_in_time(self, name: str, variant: Variant, left_ns: int, execution: Execution) -> bool:
+        """Whether a whole run of ``variant`` leaves time for the fastest ones of all others."""
+        weights = {node.name: min(each.full_ns for each in node.variants) for node in self.nodes}
+        weights[name] = variant.full_ns
+        return self.heaviest_paths(weights, execution)[name] <= left_ns
+
     def heaviest_paths(self, weights: Mapping[str, int], execution: Execution) -> dict[str, int]:
         """For each node the greatest sum of weights of a path through it, the node's included.
 
@@ -97,3 +124,9 @@ class Dag:
             for name in node.after:
                 downstream[name] = max(downstream[name], behind)
         return {name: upstream[name] + downstream[name] for name in upstream}
+
+
+def _as_usual(variant: Variant) -> Variant:
+    if variant.usual_ns is None or not variant.may_be_early:
+        return variant
+    return replace(variant, full_ns=variant.usual_ns, usual_ns=None)

@@ -24,6 +24,11 @@ class Query:
     policy's own shares. For both splits that equals splitting the time that is left over the
     nodes that are left, which is what is done here; it holds for other policies too, and where
     time was lost instead of saved.
+
+    Beyond GATI, an incremental plan reckons with what variants usually take, early answers
+    included, as long as a whole run of the one that begins leaves the others time enough for
+    their fastest: what an early answer spares is then known before, not only behind it. A static
+    plan, which cannot be mended, reckons with whole runs.
     """
 
     def __init__(
@@ -51,12 +56,23 @@ class Query:
     def begin(self, name: str, now_ns: int) -> Choice:
         """The choice for a node that runs now. Precondition: the nodes before it have run."""
         if self._replanning is Replanning.INCREMENTAL:
-            left_ns = self.due_ns - now_ns
-            self._plan = {**self._plan, **self._policy(self._left, left_ns, self._execution)}
+            self._plan = {**self._plan, **self._plan_anew(name, self.due_ns - now_ns)}
         choice = self._plan[name]
         self._begun[name] = (choice, now_ns)
         self._left = self._left.without({name})
         return choice
+
+    def _plan_anew(self, name: str, left_ns: int) -> Mapping[str, Choice]:
+        """For all that is left, with node ``name`` about to begin."""
+        usual = self._left.as_usual()
+        if usual is not self._left:
+            plan = self._policy(usual, left_ns, self._execution)
+            chosen = self._left.node(name).variant(plan[name].variant.name)
+            if not chosen.may_be_early or self._left.is_in_time(
+                name, chosen, left_ns, self._execution
+            ):
+                return {**plan, name: Choice(chosen, plan[name].budget_ns)}
+        return self._policy(self._left, left_ns, self._execution)
 
     def finish(self, name: str, now_ns: int) -> int:
         """The node's saved latency: its budget less what it took; negative where it took more."""

@@ -31,8 +31,8 @@ class PipelineFrame:
 
     __slots__ = (
         *("_agreement", "_clock_ns", "_done", "_inputs", "_is_early", "_labels", "_nodes"),
-        *("_on_finish", "_outputs", "_place", "_query", "_reads", "_run", "_signature", "_values"),
-        *("_variant", "cached", "taken"),
+        *("_on_finish", "_outputs", "_place", "_query", "_reads", "_run", "_signature"),
+        *("_spent_ns", "_values", "_variant", "cached", "taken"),
     )
 
     def __init__(
@@ -68,6 +68,7 @@ class PipelineFrame:
         self._run: NetworkRun | None = None
         self._is_early = False
         self._variant = ""
+        self._spent_ns = 0
         self._inputs: dict[str, Value] = {}
         self.taken: dict[str, tuple[str, bool]] = {}
         """By node: the variant chosen, and whether it, or the early answer, answered early."""
@@ -122,6 +123,7 @@ class PipelineFrame:
             tensor: self._take(source) for tensor, source in description.inputs.items()
         }
         self._is_early = node.early is not None
+        self._spent_ns = 0
         self._start(node, node.early or node.variants[self._variant])
 
     def _take(self, source: Source) -> Value:
@@ -141,6 +143,7 @@ class PipelineFrame:
     def _finish(self, node: NodeNetworks, run: NetworkRun) -> None:
         results = run.frame.results()
         self._done += run.frame.position
+        self._spent_ns += run.spent_ns
         self._run = None
         name = node.description.name
         if isinstance(run.frame, ExitingFrame):
@@ -158,9 +161,12 @@ class PipelineFrame:
             self.taken[name] = (self._variant, True)
         else:
             self.taken[name] = (self._variant, run.is_all_early)
-            for other, network in node.variants.items():
-                if other != self._variant:
-                    network.profile.pass_by(self._signature.shapes)
+        for other, network in node.variants.items():
+            if other != self._variant:
+                network.pass_by(self._signature)
+        if node.early is not None or isinstance(run.frame, ExitingFrame):
+            signature, usual = self._signature, node.variants[self._variant].usual
+            usual.learn(signature.shapes, signature.size, self._spent_ns)
         self._inputs = {}
         self._query.finish(name, self._clock_ns())
         for tensor, value in results.items():

@@ -38,11 +38,16 @@ def shapes_of(values: Mapping[str, Value]) -> Shapes:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A node's network with what it took; ``words`` name it in errors."""
+    """A node's network with what it took; ``words`` name it in errors.
+
+    ``profile``: of its whole runs. ``usual``: where early answers may come, of all runs in which
+    it was the node's variant, attempts at an early answer included.
+    """
 
     words: str
     session: Session
     profile: LatencyProfile = field(default_factory=LatencyProfile)
+    usual: LatencyProfile = field(default_factory=LatencyProfile)
 
     def expect_ns(self, signature: Signature) -> int:
         """Precondition: it has been tried."""
@@ -50,6 +55,15 @@ class Network:
         if expected_ns is None:
             raise InternalError(f"{self.words}: it was never tried")
         return expected_ns
+
+    def expect_usually_ns(self, signature: Signature) -> int | None:
+        """None where it has answered nothing yet, and where nothing answers early."""
+        return self.usual.expect_ns(signature.shapes, signature.size)
+
+    def pass_by(self, signature: Signature) -> None:
+        """Another variant of its node has run on such an input."""
+        self.profile.pass_by(signature.shapes)
+        self.usual.pass_by(signature.shapes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +97,7 @@ class NetworkRun:
         self._clock_ns = clock_ns
         self._shapes = shapes_of(inputs)
         self._threads = network.session.threads.choose(self._shapes)
-        self._spent_ns = 0
+        self.spent_ns = 0
         try:
             self._frame = network.session.start(inputs, outputs, agreement)
         except BriskError as error:
@@ -124,11 +138,11 @@ class NetworkRun:
             raise _named(self._network, error) from error
         if is_over and self._network.session.loaded.device.type == "cuda":
             torch.cuda.current_stream().synchronize()
-        self._spent_ns += self._clock_ns() - begun_ns
+        self.spent_ns += self._clock_ns() - begun_ns
         if is_over and not self.has_early_answers:
             signature = self._signature
-            self._network.profile.learn(signature.shapes, signature.size, self._spent_ns)
-            self._network.session.threads.learn(self._shapes, self._threads, self._spent_ns)
+            self._network.profile.learn(signature.shapes, signature.size, self.spent_ns)
+            self._network.session.threads.learn(self._shapes, self._threads, self.spent_ns)
         return is_over
 
 

@@ -138,13 +138,17 @@ class PipelineSession:
 
     def dag(self, signature: Signature, requested: Sequence[str] | None = None) -> Dag:
         """What the requested outputs need, with what each variant is expected to take now."""
+        networks = self.nodes
         return Dag(
             tuple(
                 Node(
                     node.name,
                     tuple(
                         Variant(
-                            each.name, each.accuracy, self._expect_ns(node, each.name, signature)
+                            each.name,
+                            each.accuracy,
+                            self._expect_ns(node, each.name, signature),
+                            networks[node.name].variants[each.name].expect_usually_ns(signature),
                         )
                         for each in node.variants
                     ),
