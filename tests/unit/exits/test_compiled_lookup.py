@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -72,6 +73,24 @@ def test_a_compiled_look_up_gives_what_its_definition_gives(
     if rows > 1:
         assert 0 < int(expected[2].sum()) < rows
         assert 0 < int((expected[1] > 0).sum()) < int(expected[2].sum())
+
+
+def test_calls_of_two_threads_wait_for_each_other() -> None:
+    """The lane may still look up for one request when the next one does so in its own thread."""
+    network = random_look_up("Conv(3,1)", (48, 12, 12), 10)
+    many = torch.randn(40, 48, 12, 12)
+    settle(network, many)
+    look_up = ready_look_up(network, (48, 12, 12))
+    look_up(many)
+
+    def ask(rows: int) -> list[torch.Tensor]:
+        return [look_up(many[:rows])[0] for _ in range(300)]
+
+    with ThreadPoolExecutor(3) as threads:
+        for rows, found in [(rows, threads.submit(ask, rows)) for rows in (1, 7, 40)]:
+            expected = network(many[:rows])[0]
+            for logits in found.result():
+                torch.testing.assert_close(logits, expected, rtol=2e-4, atol=2e-4)
 
 
 def test_hidden_outputs_may_lie_in_any_order() -> None:

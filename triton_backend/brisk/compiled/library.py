@@ -20,7 +20,7 @@ class Library:
     """The library's functions. Any thread may call them; computing, they exclude each other.
 
     ``run`` holds the interpreter's lock, ``run_unlocked`` gives it up meanwhile, for programs with
-    look-ups beside them. No two runs of one network may overlap. The other calls give it up, too;
+    look-ups beside them. Runs of one network wait for each other. The other calls give it up, too;
     they return 1 where there is no memory.
 
     ``name``: another one for other sources, compilers and processors.

@@ -58,7 +58,8 @@ def look_up_bytes(network: LookUp, shape: Shape) -> int:
 class CompiledLookUp:
     """Float32 [rows, *shape] to what ``network`` gives, to rounding; NaN scores 0.
 
-    Calls must not overlap in time. Raises RefusedError where the network has no steps.
+    Any thread may call it; calls that overlap in time wait for each other. Raises RefusedError
+    where the network has no steps.
     """
 
     def __init__(self, network: LookUp, shape: Shape) -> None:

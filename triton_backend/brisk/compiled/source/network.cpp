@@ -1,7 +1,7 @@
 // A network of small layers as one call: steps over tensors that lie in one piece of memory.
 //
 // Feature maps lie channels-last, with a border of zeros where a convolution reads beyond their
-// edge. One caller at a time for each network.
+// edge. Callers of one network wait for each other.
 #include <mutex>
 #include <system_error>
 
@@ -41,11 +41,8 @@ class Network {
   }
 
   void run(int images, int threads, void* const* inputs, void* const* outputs) {
-    if (images < 1) return;
-    images_ = images;
-    inputs_ = inputs;
-    outputs_ = outputs;
-    const std::lock_guard<std::mutex> held(turn());
+    const std::lock_guard<std::mutex> alone(busy_), held(turn());
+    if (!take(images, inputs, outputs)) return;
     threads = team().begin_run(threads);
     for (Prepared& prepared : prepared_) run_step(prepared, threads);
     team().end_run(threads);
@@ -53,13 +50,19 @@ class Network {
 
   // In the calling thread alone, beside whatever else computes.
   void run_alone(int images, void* const* inputs, void* const* outputs) {
-    images_ = images;
-    inputs_ = inputs;
-    outputs_ = outputs;
+    const std::lock_guard<std::mutex> alone(busy_);
+    if (!take(images, inputs, outputs)) return;
     for (Prepared& prepared : prepared_) run_step(prepared, 1);
   }
 
  private:
+  bool take(int images, void* const* inputs, void* const* outputs) {
+    images_ = images;
+    inputs_ = inputs;
+    outputs_ = outputs;
+    return images > 0;
+  }
+
   float* memory(const Tensor& tensor) const {
     float* base = scratch_.get();
     if (tensor.place == INPUT) base = static_cast<float*>(inputs_[tensor.index]);
@@ -142,6 +145,7 @@ class Network {
 
   std::vector<Prepared> prepared_;
   Memory scratch_;
+  std::mutex busy_;  // held while it runs: scratch memory and what follows are one caller's
   int images_ = 0;
   void* const* inputs_ = nullptr;
   void* const* outputs_ = nullptr;
@@ -198,7 +202,7 @@ void brisk_network_run(void* network, int images, int threads, void* const* inpu
 int brisk_verdict_bytes() { return sizeof(brisk::Verdict); }
 
 // A look-up of `rows` hidden outputs: `network` makes their logits, `verdict` decides about them.
-// Excludes no other computation; no two calls of one network may overlap.
+// Excludes no other computation but calls of the same network.
 void brisk_look_up(void* network, const brisk::Verdict* verdict, int rows, const float* hidden,
                    float* logits, float* scores, uint8_t* near) {
   void* inputs[] = {const_cast<float*>(hidden)};
