@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import resource
@@ -27,6 +28,7 @@ def descriptors() -> set[str]:
 
 @pytest.fixture
 def transport() -> Iterator[Transport]:
+    gc.collect()  # what tests before this one have left must not be closed in its middle
     before = descriptors()
     listener = new_socket()
     listener.bind(f"\0brisk-test-{os.getpid()}-{time.monotonic_ns()}")
