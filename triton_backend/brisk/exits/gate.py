@@ -28,7 +28,7 @@ SHRINKAGE = 0.1
 CENTRE_ROWS = 5.0
 """A class's centre is drawn towards that of all data as if by so many rows."""
 
-KEPT = 0.99
+KEPT = 0.98
 """Share of held-out samples of the training distribution that pass."""
 
 

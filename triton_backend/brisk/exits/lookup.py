@@ -21,6 +21,10 @@ FARTHEST = 4.0
 REFUSED = 0.98
 """Share of each kind of outliers that an exit's floor keeps out."""
 
+DOUBTED = 0.04
+"""Share of ordinary rows, of the lowest scores, that a floor keeps out: strange rows of kinds
+that no outlier is like have such scores."""
+
 FLOOR = -12.0
 """Log-probabilities below it are all the same to the selector."""
 
@@ -84,21 +88,28 @@ class LookUp(nn.Module):
         return score * (near & (score >= self.floor)), near
 
     @torch.no_grad()
-    def set_floor(self, logits: torch.Tensor, features: torch.Tensor, kinds: torch.Tensor) -> None:
+    def set_floor(self, logits: torch.Tensor, features: torch.Tensor) -> None:
+        """Leave ``DOUBTED`` of ordinary rows, which the gate lets pass, to the model."""
+        self.floor.zero_()
+        scores, _ = self.decide(logits, features)
+        passing = scores[scores > 0]
+        if len(passing):
+            self.floor.copy_(passing.quantile(DOUBTED))
+
+    @torch.no_grad()
+    def raise_floor(
+        self, logits: torch.Tensor, features: torch.Tensor, kinds: torch.Tensor
+    ) -> None:
         """Let at most ``1 - REFUSED`` of each kind of outliers reach it.
 
         ``logits`` and ``features`` of outliers that trained nothing; ``kinds`` int64 [rows].
         """
-        self.floor.zero_()
         scores, _ = self.decide(logits, features)
-        self.floor.copy_(
-            torch.stack(
-                [
-                    scores[kinds == kind].quantile(REFUSED, interpolation="higher")
-                    for kind in set(kinds.tolist())
-                ]
-            ).max()
-        )
+        found = [
+            scores[kinds == kind].quantile(REFUSED, interpolation="higher")
+            for kind in set(kinds.tolist())
+        ]
+        self.floor.copy_(torch.stack([self.floor, *found]).max())
 
 
 class SoftmaxLookUp(LookUp):

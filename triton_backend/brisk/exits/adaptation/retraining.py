@@ -106,5 +106,5 @@ def _selected(
     if len(strange.kept):
         with torch.no_grad():
             logits = last(strange.kept.features[index])
-        changed.set_floor(logits, strange.kept.summaries[index], strange.kinds)
+        changed.raise_floor(logits, strange.kept.summaries[index], strange.kinds)
     return changed.eval().requires_grad_(False)

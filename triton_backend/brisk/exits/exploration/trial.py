@@ -110,7 +110,7 @@ def _train(trial: Trial) -> LookUp:
     if len(kept):
         kept_kinds = torch.from_numpy(kinds[np.searchsorted(outliers, kept)])
         unseen = tensor_of(hidden, kept)
-        look_up.set_floor(predict(look_up.predictor, unseen), summary(unseen), kept_kinds)
+        look_up.raise_floor(predict(look_up.predictor, unseen), summary(unseen), kept_kinds)
     return look_up.eval().requires_grad_(False)
 
 
