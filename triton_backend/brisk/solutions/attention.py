@@ -22,6 +22,16 @@ from brisk.solutions.rules import FLOATS
 _attention = torch.nn.functional.scaled_dot_product_attention
 
 
+def scale_of(problem: Problem) -> float:
+    """What scores are multiplied by: the attribute, else 1 over the root of a head's width.
+
+    Precondition: FusedAttention's ``check`` has passed.
+    """
+    size = problem.operands[0].type.shape[3]  # type: ignore[union-attr,index]  # checked
+    default = 1.0 / math.sqrt(size) if isinstance(size, int) and size else 1.0
+    return number(problem.attributes, "scale", default)
+
+
 class FusedAttention(Solution):
     """Scores are never written to memory whole."""
 
@@ -49,9 +59,7 @@ class FusedAttention(Solution):
     def load(
         self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
     ) -> Kernel:
-        size = problem.operands[0].type.shape[3]  # type: ignore[union-attr,index]  # checked
-        default = 1.0 / math.sqrt(size) if isinstance(size, int) and size else 1.0
-        scale = number(problem.attributes, "scale", default)
+        scale = scale_of(problem)
         certain = have_equal_leading(problem)
 
         def compute(

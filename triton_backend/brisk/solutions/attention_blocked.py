@@ -8,7 +8,6 @@ operator with one thread, 0.55 with two (128 queries and keys, 12 heads of 32).
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Hashable, Mapping, Sequence
 
 import torch
@@ -18,7 +17,6 @@ from brisk.solutions.attention import FusedAttention, have_equal_leading, with_e
 from brisk.solutions.base import Kernel, LoadContext, Pattern, Problem, Solution, Verdict, refused
 from brisk.solutions.binding import bound_kernel, constant_operands
 from brisk.solutions.compiled_layer import CompiledCall, library_refusal
-from brisk.solutions.epilogue import number
 
 _attention = torch.nn.functional.scaled_dot_product_attention
 
@@ -43,10 +41,7 @@ class BlockedAttention(Solution):
     def load(
         self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
     ) -> Kernel:
-        size = problem.operands[0].type.shape[3]  # type: ignore[union-attr,index]  # checked
-        default = 1.0 / math.sqrt(size) if isinstance(size, int) and size else 1.0
-        scale = number(problem.attributes, "scale", default)
-        call = _Call(scale, is_certain=have_equal_leading(problem))
+        call = _Call(scale_of(problem), is_certain=have_equal_leading(problem))
         return bound_kernel(problem, call, constant_operands(problem, len(problem.operands)))
 
 

@@ -1,0 +1,104 @@
+"""A client's stream of requests to a model whose caches learn, and looks at what it did."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from running import runtime_directory
+from tritonclient import grpc
+
+from brisk.cli.observing import Observer
+from brisk.execution import run_serially
+from brisk.server.launch import TritonServer
+from brisk.wire.place import RuntimePlace
+from brisk.wire.records import ModelStatus
+from brisk.wire.role import Role
+from unit.exits.adapted import Adapted
+
+PATIENCE_S = 240.0
+"""What learns runs on what other processes leave."""
+
+
+@dataclass(slots=True)
+class Stream:
+    """What a client has sent so far, and what came back: rows, and those not as the model's."""
+
+    rows: int = 0
+    differing: int = 0
+    errors: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """A server whose caches learn every few seconds, and its entries."""
+
+    server: TritonServer
+    adapted: Adapted
+    repository: Path
+    log: Path
+
+    def file(self, model: str) -> Path:
+        return self.repository / model / "1" / "model.onnx"
+
+    def status(self, model: str) -> ModelStatus:
+        with Observer(
+            RuntimePlace(runtime_directory(self.server), "cpu"), Role.FOREGROUND
+        ) as told:
+            (found,) = (each for each in told.status().models if each.name == model)
+            return found
+
+    def classes(self, images: np.ndarray) -> np.ndarray:
+        """By the whole model, in this process."""
+        answers = run_serially(self.adapted.loaded, {"image": torch.from_numpy(images)})["logits"]
+        return np.asarray(answers).argmax(1)
+
+    @contextlib.contextmanager
+    def streaming(self, model: str, images: np.ndarray) -> Iterator[Stream]:
+        """Requests of one to eight rows, one after the other, for as long as the block runs."""
+        stream, over = Stream(), threading.Event()
+        classes = self.classes(images)
+
+        def run() -> None:
+            random = np.random.default_rng(0)
+            with grpc.InferenceServerClient(self.server.endpoints.grpc) as client:
+                while not over.is_set():
+                    chosen = random.choice(len(images), random.integers(1, 9), replace=False)
+                    try:
+                        found = ask(client, model, images[chosen])
+                    except Exception as error:  # noqa: BLE001  # told by the test
+                        stream.errors.append(str(error))
+                        return
+                    stream.rows += len(chosen)
+                    stream.differing += int((found.argmax(1) != classes[chosen]).sum())
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield stream
+        finally:
+            over.set()
+            thread.join()
+        assert not stream.errors
+
+
+def ask(client: grpc.InferenceServerClient, model: str, images: np.ndarray) -> np.ndarray:
+    given = grpc.InferInput("image", list(images.shape), "FP32")
+    given.set_data_from_numpy(images)
+    answer = client.infer(model, [given])
+    logits: np.ndarray = answer.as_numpy("logits")
+    assert answer.as_numpy("digit")[:, 0].tolist() == logits.argmax(1).tolist()
+    return logits
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"{what} has not come about"
+        time.sleep(0.1)
