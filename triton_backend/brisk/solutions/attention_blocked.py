@@ -13,7 +13,12 @@ from collections.abc import Hashable, Mapping, Sequence
 import torch
 
 from brisk.compiled.layer import AttentionEntry
-from brisk.solutions.attention import FusedAttention, have_equal_leading, with_equal_leading
+from brisk.solutions.attention import (
+    FusedAttention,
+    have_equal_leading,
+    scale_of,
+    with_equal_leading,
+)
 from brisk.solutions.base import Kernel, LoadContext, Pattern, Problem, Solution, Verdict, refused
 from brisk.solutions.binding import bound_kernel, constant_operands
 from brisk.solutions.compiled_layer import CompiledCall, library_refusal
