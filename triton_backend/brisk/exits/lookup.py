@@ -21,7 +21,7 @@ FARTHEST = 4.0
 REFUSED = 0.98
 """Share of each kind of outliers that an exit's floor keeps out."""
 
-DOUBTED = 0.04
+DOUBTED = 0.05
 """Share of ordinary rows, of the lowest scores, that a floor keeps out: strange rows of kinds
 that no outlier is like have such scores."""
 
@@ -88,28 +88,29 @@ class LookUp(nn.Module):
         return score * (near & (score >= self.floor)), near
 
     @torch.no_grad()
-    def set_floor(self, logits: torch.Tensor, features: torch.Tensor) -> None:
-        """Leave ``DOUBTED`` of ordinary rows, which the gate lets pass, to the model."""
-        self.floor.zero_()
+    def doubted(self, logits: torch.Tensor, features: torch.Tensor) -> float:
+        """The score that ``DOUBTED`` of the ordinary rows which the gate lets pass stay under."""
         scores, _ = self.decide(logits, features)
         passing = scores[scores > 0]
-        if len(passing):
-            self.floor.copy_(passing.quantile(DOUBTED))
+        return float(passing.quantile(DOUBTED)) if len(passing) else 0.0
 
     @torch.no_grad()
-    def raise_floor(
-        self, logits: torch.Tensor, features: torch.Tensor, kinds: torch.Tensor
+    def set_floor(
+        self, logits: torch.Tensor, features: torch.Tensor, kinds: torch.Tensor, doubted: float
     ) -> None:
         """Let at most ``1 - REFUSED`` of each kind of outliers reach it.
 
+        Where some reach any score, ``doubted`` at least: strange rows of other kinds do, too.
         ``logits`` and ``features`` of outliers that trained nothing; ``kinds`` int64 [rows].
         """
+        self.floor.zero_()
         scores, _ = self.decide(logits, features)
         found = [
             scores[kinds == kind].quantile(REFUSED, interpolation="higher")
             for kind in set(kinds.tolist())
         ]
-        self.floor.copy_(torch.stack([self.floor, *found]).max())
+        reached = float(torch.stack(found).max())
+        self.floor.fill_(max(reached, doubted) if reached > 0 else 0.0)
 
 
 class SoftmaxLookUp(LookUp):

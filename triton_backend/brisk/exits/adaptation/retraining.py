@@ -102,9 +102,9 @@ def _selected(
     classes = torch.full((len(logits),), NO_CLASS)
     classes[: len(select)] = select.teacher.argmax(1)
     seen = torch.cat([select.summaries[index], strange.learned.summaries[index]])
-    fit_selection(changed, logits, seen, classes, settings.selector, settings.seed)
+    doubted = fit_selection(changed, logits, seen, classes, settings.selector, settings.seed)
     if len(strange.kept):
         with torch.no_grad():
             logits = last(strange.kept.features[index])
-        changed.raise_floor(logits, strange.kept.summaries[index], strange.kinds)
+        changed.set_floor(logits, strange.kept.summaries[index], strange.kinds, doubted)
     return changed.eval().requires_grad_(False)

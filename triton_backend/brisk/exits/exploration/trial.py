@@ -106,11 +106,14 @@ def _train(trial: Trial) -> LookUp:
         look_up.gate.fit(summary(fit_hidden[gate_rows]), distribution[gate_rows].argmax(1))
         unseen = tensor_of(hidden, rows)
         logits = predict(look_up.predictor, unseen)
-        fit_selection(look_up, logits, summary(unseen), answers, trial.selector, trial.seed)
+        doubted = fit_selection(
+            look_up, logits, summary(unseen), answers, trial.selector, trial.seed
+        )
     if len(kept):
         kept_kinds = torch.from_numpy(kinds[np.searchsorted(outliers, kept)])
         unseen = tensor_of(hidden, kept)
-        look_up.raise_floor(predict(look_up.predictor, unseen), summary(unseen), kept_kinds)
+        logits = predict(look_up.predictor, unseen)
+        look_up.set_floor(logits, summary(unseen), kept_kinds, doubted)
     return look_up.eval().requires_grad_(False)
 
 

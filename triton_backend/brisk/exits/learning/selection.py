@@ -22,8 +22,10 @@ def fit_selection(
     classes: torch.Tensor,
     settings: SelectorSettings,
     seed: int,
-) -> None:
-    """Set a fitted gate's limit, the selector and its floor, on rows that the predictor never saw.
+) -> float:
+    """Set the limit of a fitted gate and train the selector, on rows that the predictor never saw.
+
+    Gives what ``LookUp.doubted`` says of the ordinary rows.
 
     ``logits`` [rows, classes] as predicted, ``features`` [rows, ...] the gate's, ``classes`` int64
     [rows] the base model's, or NO_CLASS for outliers.
@@ -35,7 +37,7 @@ def fit_selection(
         distances = look_up.gate(features, predicted)
     agrees = (predicted == classes).float()
     train_selector(look_up.selector, logits, distances, agrees, settings, seed)
-    look_up.set_floor(logits[real], features[real])
+    return look_up.doubted(logits[real], features[real])
 
 
 def predict(predictor: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
