@@ -22,6 +22,10 @@ from brisk.exits.lookup import LookUp, Selector
 from brisk.exits.outliers import CLEAR
 from brisk.exits.variants import variant
 
+METHOD = 2
+"""Counts what a trial's settings do not tell: 2, floors that know ordinary rows. What an earlier
+method has left in a folder is trained again."""
+
 EVALUATED_ROWS = 256
 
 GATE_ROWS = 4096
@@ -57,6 +61,7 @@ def is_done(trial: Trial) -> bool:
 
 def _marker(trial: Trial) -> dict[str, object]:
     return {
+        "method": METHOD,
         "predictor": asdict(trial.predictor),
         "selector": asdict(trial.selector),
         "seed": trial.seed,
