@@ -11,7 +11,12 @@ import torch
 from brisk.compiled.library import absence, wait_until_settled
 from brisk.exits import compiled_lookup
 from brisk.exits.building import empty_look_up
-from brisk.exits.compiled_lookup import CompiledLookUp, look_up_bytes, ready_look_up
+from brisk.exits.compiled_lookup import (
+    CompiledLookUp,
+    LookedUp,
+    look_up_bytes,
+    ready_look_up,
+)
 from brisk.exits.gate import summary
 from brisk.exits.lookup import LookUp, SoftmaxLookUp
 from brisk.exits.variants import weights_bytes
@@ -48,6 +53,11 @@ def random_look_up(variant: str, shape: tuple[int, ...], classes: int) -> LookUp
     return network
 
 
+def as_tensors(looked: LookedUp) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As the definition gives them: logits, scores, nearness."""
+    return looked.logits, torch.tensor(list(looked.scores)), torch.tensor(list(looked.near))
+
+
 def settle(network: LookUp, hidden: torch.Tensor) -> None:
     """Half of the rows are near, and most of these above the floor."""
     logits = network.predictor(hidden)
@@ -66,7 +76,8 @@ def test_a_compiled_look_up_gives_what_its_definition_gives(
     network = random_look_up(variant, shape, classes)
     many = torch.randn(40, *shape)
     settle(network, many)
-    found, expected = ready_look_up(network, shape)(many[:rows]), network(many[:rows])
+    found = as_tensors(ready_look_up(network, shape)(many[:rows]))
+    expected = network(many[:rows])
     assert isinstance(ready_look_up(network, shape), CompiledLookUp)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=2e-4, atol=2e-4)
@@ -84,7 +95,7 @@ def test_calls_of_two_threads_wait_for_each_other() -> None:
     look_up(many)
 
     def ask(rows: int) -> list[torch.Tensor]:
-        return [look_up(many[:rows])[0] for _ in range(300)]
+        return [look_up(many[:rows]).logits for _ in range(300)]
 
     with ThreadPoolExecutor(3) as threads:
         for rows, found in [(rows, threads.submit(ask, rows)) for rows in (1, 7, 40)]:
@@ -98,9 +109,8 @@ def test_hidden_outputs_may_lie_in_any_order() -> None:
     hidden = torch.randn(4, 24, 9, 7)
     settle(network, hidden)
     ready = ready_look_up(network, (24, 9, 7))
-    for one, other in zip(
-        ready(hidden), ready(hidden.contiguous(memory_format=torch.channels_last)), strict=True
-    ):
+    last = hidden.contiguous(memory_format=torch.channels_last)
+    for one, other in zip(as_tensors(ready(hidden)), as_tensors(ready(last)), strict=True):
         assert torch.equal(one, other)
 
 
@@ -110,7 +120,7 @@ def test_what_is_no_number_is_never_answered() -> None:
     settle(network, hidden)
     hidden[7] = math.nan
     hidden[9] = math.inf
-    _, scores, near = ready_look_up(network, (8, 4, 4))(hidden)
+    _, scores, near = as_tensors(ready_look_up(network, (8, 4, 4))(hidden))
     assert scores[[7, 9]].tolist() == [0.0, 0.0]
     assert not near[[7, 9]].any()
 
@@ -119,7 +129,7 @@ def test_thresholds_on_the_softmax_are_compiled_too() -> None:
     inner = random_look_up("Conv(3,1)", (16, 8, 8), 10)
     network = SoftmaxLookUp(inner.predictor, inner.selector, inner.gate)
     hidden = torch.randn(5, 16, 8, 8)
-    found, expected = ready_look_up(network, (16, 8, 8))(hidden), network(hidden)
+    found, expected = as_tensors(ready_look_up(network, (16, 8, 8))(hidden)), network(hidden)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
@@ -128,21 +138,23 @@ def test_rows_of_another_shape_and_more_of_them_are_left_to_torch() -> None:
     network = random_look_up("Pool(4096)", (8, 4, 4), 10)
     ready = ready_look_up(network, (8, 4, 4))
     many = torch.randn(compiled_lookup.MOST_ROWS + 1, 8, 4, 4)
-    assert torch.equal(ready(many)[0], network(many)[0])
+    assert torch.equal(ready(many).logits, network(many)[0])
     with pytest.raises(RuntimeError):
         ready(torch.randn(2, 8, 5, 5))
 
 
-def test_large_predictors_and_foreign_networks_stay_as_they_are() -> None:
+def test_large_predictors_are_left_to_torch() -> None:
     large = empty_look_up("FC(1024)", (64, 8, 8), 10)
-    assert ready_look_up(large, (64, 8, 8)) is large
+    hidden = torch.randn(2, 64, 8, 8)
+    ready = ready_look_up(large, (64, 8, 8))
+    assert not isinstance(ready, CompiledLookUp)
+    for ours, theirs in zip(as_tensors(ready(hidden)), large(hidden), strict=True):
+        assert torch.equal(ours, theirs)
     assert look_up_bytes(large, (64, 8, 8)) == weights_bytes(large)
-    foreign = torch.nn.Identity()
-    assert ready_look_up(foreign, (3,)) is foreign
 
 
 def test_without_the_executor_look_ups_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_lookup, "library", lambda: None)
     network = random_look_up("Pool(4096)", (8, 4, 4), 10)
     hidden = torch.randn(2, 8, 4, 4)
-    assert torch.equal(ready_look_up(network, (8, 4, 4))(hidden)[0], network(hidden)[0])
+    assert torch.equal(ready_look_up(network, (8, 4, 4))(hidden).logits, network(hidden)[0])

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from brisk.execution import Frame, run_serially
+from brisk.exits.compiled_lookup import LookedUp
 from brisk.exits.serving import ExitingFrame, LookUpLane
 from brisk.exits.serving.lane import Ticket, look_up
 from unit.exits.cascades import Served, hidden_at, images, served
@@ -159,13 +160,12 @@ def test_a_late_look_up_answers_no_row_twice() -> None:
 def test_a_row_that_an_exit_finds_strange_is_answered_by_no_later_one() -> None:
     model, inputs = served(take=2), images(21)
 
-    class Suspicious(torch.nn.Module):
-        def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            far = torch.arange(len(hidden)) % 2 == 0
-            return torch.zeros(len(hidden), 10), torch.full((len(hidden),), -1e9), ~far
+    def suspicious(hidden: torch.Tensor) -> LookedUp:
+        far = [row % 2 == 0 for row in range(len(hidden))]
+        return LookedUp([-1e9] * len(far), [not one for one in far], 10, torch.zeros(len(far), 10))
 
     first = model.cascade.exits[0]
-    object.__setattr__(first, "look_up", Suspicious())
+    object.__setattr__(first, "look_up", suspicious)
     frame = start(model, inputs, None)
     finish(frame)
     taken = {row: answer.exit_index for answer in frame.answers for row in answer.rows}

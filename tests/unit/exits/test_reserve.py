@@ -12,11 +12,10 @@ from brisk.exits.cascade import Level
 from brisk.exits.composition import Candidate, CompositionProblem, Outcomes, expect_counted
 from brisk.exits.exploration.choosing import (
     MOST_IN_RESERVE,
-    Chosen,
     in_reserve,
     with_reserve,
-    without_reserve,
 )
+from unit.exits.cascades import served
 
 INPUTS = 10
 
@@ -69,16 +68,15 @@ def test_a_cache_in_reserve_answers_nothing_at_any_level() -> None:
     assert longer.count.wrong_anywhere == 1
 
 
-def test_what_answers_nothing_at_any_level_can_be_left_out_again() -> None:
-    level = Level(0.97, (0.5, 0.6), CascadeCount(100, (ExitCount(60, 60), ExitCount(20, 20)), 1))
-    stricter = Level(
-        0.99, (0.9, math.inf), CascadeCount(100, (ExitCount(30, 30), ExitCount(0, 0)), 0)
-    )
-    levels = (level, stricter)
-    longer = tuple(with_reserve(one, (3, 8), (1, 3, 5, 8)) for one in levels)
-    chosen = Chosen(problem(), True, (1, 3, 5, 8), expect_counted(problem(), (3, 8)), longer)
-    shorter = without_reserve(chosen)
-    assert (shorter.tried, shorter.levels) == ((3, 8), levels)
+def test_a_program_does_not_stop_for_a_cache_that_answers_nothing_at_any_level() -> None:
+    cascade = served(exits=(0, 1)).cascade
+    first, last = (exit_.point.position for exit_ in cascade.exits)
+    level = cascade.levels[0]
+    off = dataclasses.replace(level, thresholds=(math.inf, math.inf))
+    late = dataclasses.replace(level, thresholds=(math.inf, 0.5))
+    assert dataclasses.replace(cascade, levels=(off,)).cuts == ()
+    assert dataclasses.replace(cascade, levels=(late, off)).cuts == (last,)
+    assert dataclasses.replace(cascade, levels=(off, level)).cuts == (first, last)
 
 
 def test_what_is_saved_counts_look_ups_that_miss() -> None:

@@ -109,7 +109,7 @@ def costing(exits: Cascade, saved_s: float, lookup_s: float) -> ServedCaches:
 
 def finished(rows: int, hits: int, spent_s: float) -> SimpleNamespace:
     """A run in which the first exit has looked up all rows and answered some."""
-    answers = [Answer(tuple(range(hits)), {}, 0, torch.zeros(hits))] if hits else []
+    answers = [Answer(tuple(range(hits)), {}, 0, torch.zeros(hits, 2))] if hits else []
     return SimpleNamespace(
         rows=rows,
         looked=Counter({0: rows}),

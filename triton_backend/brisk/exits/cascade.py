@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass, field
 
-import torch
-
 from brisk.exits.calibration import CascadeCount
-from brisk.exits.compiled_lookup import LookedUp, ready_look_up
+from brisk.exits.compiled_lookup import ReadyLookUp, ready_look_up
 from brisk.exits.lookup import LookUp
 from brisk.exits.points import ExitPoint
 from brisk.exits.scores import Scores
@@ -34,7 +32,7 @@ class Exit:
     memory_bytes: int
     saved_s: float = 0.0
     burden_s: float = 0.0
-    look_up: Callable[[torch.Tensor], LookedUp] = field(init=False)
+    look_up: ReadyLookUp = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "look_up", ready_look_up(self.network, self.shape))
@@ -85,8 +83,12 @@ class Cascade:
 
     @property
     def cuts(self) -> tuple[int, ...]:
-        """Boundaries at which the program has to stop."""
-        return tuple(exit_.point.position for exit_ in self.exits)
+        """Boundaries at which the program has to stop: none for what lies in reserve."""
+        return tuple(
+            exit_.point.position
+            for index, exit_ in enumerate(self.exits)
+            if any(math.isfinite(level.thresholds[index]) for level in self.levels)
+        )
 
     def level(self, accuracy: float | None) -> Level | None:
         """The least strict one that keeps ``accuracy``; for None the first one."""

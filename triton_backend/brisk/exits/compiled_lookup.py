@@ -8,10 +8,14 @@ is no compiler, until the executor has been compiled, and for networks that have
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from ctypes import c_bool, c_float
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -31,21 +35,47 @@ MOST_ROWS = 64
 MOST_WEIGHTS = 2_000_000
 """Of a predictor that is compiled, which copies them; torch is as fast with more."""
 
-LookedUp = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Logits [rows, classes], scores [rows], nearness bool [rows]."""
-
 _RELU = Activation("relu")
 
 
-def ready_look_up(network: nn.Module, shape: Shape) -> Callable[[torch.Tensor], LookedUp]:
+@dataclass(frozen=True, slots=True, eq=False)
+class LookedUp:
+    """What a look-up says of each row: its score, and whether it is near the training data.
+
+    Plain numbers: a call of torch between two layers, when its code is in no cache, takes as long
+    as a look-up. So the logits, of which a miss needs nothing, become a tensor when asked for.
+    """
+
+    scores: Sequence[float]
+    near: Sequence[bool]
+    classes: int
+    found: torch.Tensor | ctypes.Array[c_float]
+
+    @property
+    def logits(self) -> torch.Tensor:
+        """Float32 [rows, classes]."""
+        if isinstance(self.found, torch.Tensor):
+            return self.found
+        return torch.frombuffer(self.found, dtype=torch.float32).view(-1, self.classes)
+
+
+ReadyLookUp = Callable[[torch.Tensor], LookedUp]
+"""Of hidden outputs, float32 [rows, ...]."""
+
+
+def ready_look_up(network: LookUp, shape: Shape) -> ReadyLookUp:
     """The fastest way to ask ``network``, whose weights must not change any more."""
-    if type(network) not in (LookUp, SoftmaxLookUp):
-        return network
-    assert isinstance(network, LookUp)
-    try:
-        return CompiledLookUp(network, shape)
-    except RefusedError:
-        return network
+    if type(network) in (LookUp, SoftmaxLookUp):
+        with contextlib.suppress(RefusedError):
+            return CompiledLookUp(network, shape)
+    return functools.partial(asked_by_torch, network)
+
+
+def asked_by_torch(network: LookUp, hidden: torch.Tensor) -> LookedUp:
+    """The definition itself, layer by layer."""
+    with torch.inference_mode():
+        logits, scores, near = network(hidden)
+        return LookedUp(scores.tolist(), near.tolist(), logits.shape[1], logits)
 
 
 def look_up_bytes(network: LookUp, shape: Shape) -> int:
@@ -86,17 +116,13 @@ class CompiledLookUp:
         rows = hidden.shape[0]
         executor = self._library or self._prepare()
         if executor is None or not 0 < rows <= MOST_ROWS or hidden.shape[1:] != self._shape:
-            result: LookedUp = self._network(hidden)
-            return result
-        hidden = hidden.contiguous(memory_format=self._order)
-        logits = torch.empty(rows, self._classes)
-        scores = torch.empty(rows)
-        near = torch.empty(rows, dtype=torch.bool)
-        executor.look_up(
-            *(self._steps, self._address, rows, hidden.data_ptr()),
-            *(logits.data_ptr(), scores.data_ptr(), near.data_ptr()),
-        )
-        return logits, scores, near
+            return asked_by_torch(self._network, hidden)
+        if not hidden.is_contiguous(memory_format=self._order):
+            hidden = hidden.contiguous(memory_format=self._order)
+        logits = (c_float * (rows * self._classes))()
+        scores, near = (c_float * rows)(), (c_bool * rows)()
+        executor.look_up(self._steps, self._address, rows, hidden.data_ptr(), logits, scores, near)
+        return LookedUp(scores[:], near[:], self._classes, logits)
 
     def _prepare(self) -> Library | None:
         """The executor, with the steps made, once it is there."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -182,29 +181,6 @@ def in_reserve(problem: CompositionProblem, expected: Expectation) -> list[int]:
             used.append(point)
             used_bytes = needed
     return kept
-
-
-def without_reserve(chosen: Chosen) -> Chosen:
-    """The same caches and thresholds, but for those that answer nothing at any level."""
-    kept = [
-        place
-        for place in range(len(chosen.tried))
-        if any(math.isfinite(level.thresholds[place]) for level in chosen.levels)
-    ]
-    levels = tuple(
-        Level(
-            level.accuracy,
-            tuple(level.thresholds[place] for place in kept),
-            CascadeCount(
-                level.count.inputs,
-                tuple(level.count.exits[place] for place in kept),
-                level.count.wrong_anywhere,
-            ),
-        )
-        for level in chosen.levels
-    )
-    tried = tuple(chosen.tried[place] for place in kept)
-    return dataclasses.replace(chosen, tried=tried, levels=levels)
 
 
 def with_reserve(level: Level, chosen: Sequence[int], kept: Sequence[int]) -> Level:

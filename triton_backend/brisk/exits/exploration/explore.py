@@ -25,7 +25,6 @@ from brisk.exits.exploration.choosing import (
     choose,
     composition_problem,
     exit_of,
-    without_reserve,
 )
 from brisk.exits.exploration.evaluation import Evaluation
 from brisk.exits.exploration.profile import (
@@ -127,25 +126,21 @@ def explore(
     }
     found = choose(problems, tried, settings) if tried else worthwhile.absence
     cascade, verification = None, None
-    options = [found, without_reserve(found)] if isinstance(found, Chosen) else []
-    rows = division.tune[:VERIFIED_ROWS]
-    inputs = [bind_rows(samples.take(slice(row, row + 1)), loaded) for row in rows]
     progress.stage("verifying", 1)
-    for option in options:  # stopping for what lies in reserve may cost more than caches gain
-        found = option
+    if isinstance(found, Chosen):
         cascade = Cascade(
             model_digest=digest_of(model_file),
             scores=scores,
-            exits=tuple(exit_of(option, index, points, tried, networks) for index in option.tried),
-            levels=option.levels,
+            exits=tuple(exit_of(found, index, points, tried, networks) for index in found.tried),
+            levels=found.levels,
             confidence=settings.confidence,
-            expected=Expected(profile.total_s, option.expectation.latency_s),
-            synchronous=option.synchronous,
+            expected=Expected(profile.total_s, found.expectation.latency_s),
+            synchronous=found.synchronous,
         )
         served = load_program(program, torch.device("cpu"), cuts=cascade.cuts)
+        rows = division.tune[:VERIFIED_ROWS]
+        inputs = [bind_rows(samples.take(slice(row, row + 1)), loaded) for row in rows]
         verification = verify(whole, served, cascade, inputs)
-        if verification.cascade_s < verification.base_s:
-            break
     progress.advance()
     reason = found if isinstance(found, str) else ""
     if verification is not None and verification.cascade_s >= verification.base_s:

@@ -17,21 +17,26 @@ from brisk.exits.serving.lane import LookUpLane, Outcome, Ticket, look_up
 from brisk.exits.serving.places import Places
 from brisk.solutions.base import Value
 
-_NO_CLASSES = torch.empty(0, dtype=torch.int64)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
     """The requested outputs by name for the rows numbered ``rows``, in that order.
 
-    ``exit_index``: the exit that answered, with ``classes`` int64 [rows]; None and no classes for
-    the base model itself.
+    ``exit_index``: the exit that answered, with ``logits`` [rows, classes]; None and no logits
+    for the base model itself.
     """
 
     rows: tuple[int, ...]
     values: Mapping[str, Value]
     exit_index: int | None
-    classes: torch.Tensor
+    logits: torch.Tensor | None
+
+    @property
+    def classes(self) -> torch.Tensor:
+        """That the exit found, int64 [rows]; none of the base model itself."""
+        if self.logits is None:
+            return torch.empty(0, dtype=torch.int64)
+        return self.logits.argmax(1)
 
 
 class ExitingFrame:
@@ -223,9 +228,7 @@ class ExitingFrame:
         scores = self._cascade.scores
         answer = as_form(logits, scores.form)
         values = finish_answer(self._loaded, scores.tail, self._places.scores_slot, answer)
-        self._answers.append(
-            Answer(rows, self._wanted(values), ticket.exit_index, logits.argmax(1))
-        )
+        self._answers.append(Answer(rows, self._wanted(values), ticket.exit_index, logits))
         self._leaving.update(rows)
 
     def _answer_rest(self) -> None:
@@ -236,7 +239,7 @@ class ExitingFrame:
         if len(own) < len(self._rows):
             values = {name: _tensor(value)[own] for name, value in values.items()}
         if rows:
-            self._answers.append(Answer(rows, values, None, _NO_CLASSES))
+            self._answers.append(Answer(rows, values, None, None))
         self._rows = ()
 
     def _wanted(self, values: Mapping[str, Value]) -> Mapping[str, Value]:

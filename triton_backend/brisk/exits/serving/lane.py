@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
-from brisk.exits.compiled_lookup import LookedUp
+from brisk.exits.compiled_lookup import ReadyLookUp
 
 
 @dataclass(slots=True, eq=False)
@@ -20,7 +19,7 @@ class Ticket:
     """
 
     exit_index: int
-    look_up: Callable[[torch.Tensor], LookedUp]
+    look_up: ReadyLookUp
     threshold: float
     hidden: torch.Tensor
     rows: tuple[int, ...]
@@ -44,15 +43,15 @@ class Outcome:
 def look_up(ticket: Ticket) -> Outcome:
     """Perform a look-up in this thread."""
     try:
-        with torch.inference_mode():
-            logits, score, near = ticket.look_up(ticket.hidden)
-            hits = tuple(
-                place for place, value in enumerate(score.tolist()) if value >= ticket.threshold
-            )
-            if len(hits) < len(ticket.rows):
-                logits = logits[list(hits)]
-            far = () if near.all() else tuple((~near).nonzero().flatten().tolist())
-            return Outcome(hits, logits, far)
+        looked = ticket.look_up(ticket.hidden)
+        hits = tuple(
+            place for place, score in enumerate(looked.scores) if score >= ticket.threshold
+        )
+        far = tuple(place for place, is_near in enumerate(looked.near) if not is_near)
+        if not hits:
+            return Outcome((), None, far)
+        logits = looked.logits
+        return Outcome(hits, logits if len(hits) == len(logits) else logits[list(hits)], far)
     except Exception as error:  # noqa: BLE001  # a cache must never take its model down
         return Outcome((), None, (), error)
 
