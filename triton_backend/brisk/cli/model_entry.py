@@ -9,8 +9,9 @@ from brisk.cli.pipeline_entry import pipeline_variables
 from brisk.errors import InvalidModelError
 from brisk.graph import read_program
 from brisk.graph.program import Container, Dimension, Variable
-from brisk.pipelines import PIPELINE_FILE, is_pipeline
+from brisk.pipelines import is_pipeline
 from brisk.wire.datatypes import BY_ELEMENT_NAME
+from brisk.wire.entry_files import MODEL_FILE, PIPELINE_FILE
 
 _INDENT = "  "
 
@@ -22,7 +23,7 @@ def version_files(model_directory: Path) -> dict[int, Path]:
     """
     files = {
         int(path.parent.name): path
-        for name in (PIPELINE_FILE, "model.onnx")
+        for name in (PIPELINE_FILE, MODEL_FILE)
         for path in model_directory.glob(f"*/{name}")
         if path.parent.name.isdigit()
     }

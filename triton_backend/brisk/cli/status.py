@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,7 +35,7 @@ def status(
             for observer in observe_all(runtime_place(device))
         ]
         if as_json:
-            print(json.dumps([asdict(look(observer)) for observer in observers], indent=1))
+            print(json.dumps([_plain(look(observer)) for observer in observers], indent=1))
             return
         _show(observers, 0.0 if once else interval)
 
@@ -45,6 +44,13 @@ def look(observer: Observer) -> Snapshot:
     """The state of one worker."""
     at_s = time.monotonic()
     return Snapshot(observer.status(), tuple(observer.statistics()), at_s)
+
+
+def _plain(value: Any) -> Any:
+    """Records as what JSON has: names and values of their fields."""
+    if hasattr(value, "_asdict"):
+        return {name: _plain(field) for name, field in value._asdict().items()}
+    return [_plain(element) for element in value] if isinstance(value, tuple) else value
 
 
 def _show(observers: list[Observer], interval_s: float) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from brisk.telemetry import METRICS, Kind
 from brisk.wire.records import ModelStatus, SampleRecord, Status
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
 SHOWN_INCIDENTS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """What a worker told at ``at_s``, CLOCK_MONOTONIC."""
 
     status: Status

@@ -13,16 +13,15 @@ import triton_python_backend_utils as pb_utils
 
 from brisk.errors import BriskError
 from brisk.frontend.accounting import RequestAccount
-from brisk.frontend.completion import complete
 from brisk.frontend.connection import Connection
 from brisk.frontend.entry import Entry, find_model, read_entry
+from brisk.frontend.log import log
 from brisk.frontend.parameters import (
     REALTIME,
     request_agreement,
     request_class,
     request_deadline_ns,
 )
-from brisk.frontend.pipeline_signature import model_signature
 from brisk.frontend.promptness import EYES_OPEN_NS, WAIT_S, Promptness
 from brisk.frontend.publisher import Publisher, publishing_interval_s
 from brisk.frontend.reply import TritonReply
@@ -112,7 +111,7 @@ class ModelInstance:
         except BriskError as error:
             reply.fail(error)
         except Exception as error:  # noqa: BLE001  # nothing may escape once a sender is taken
-            pb_utils.Logger.log_error(f"{self._label}: {type(error).__name__}: {error}")
+            self._log("error", f"{type(error).__name__}: {error}")
             reply.fail(BriskError(f"{type(error).__name__}: {error}"))
         return reply, 0
 
@@ -140,11 +139,7 @@ class ModelInstance:
         )
 
     def _log(self, level: str, text: str) -> None:
-        write = {
-            "error": pb_utils.Logger.log_error,
-            "warning": pb_utils.Logger.log_warn,
-        }.get(level, pb_utils.Logger.log_info)
-        write(f"{self._label}: {text}")
+        log(level, f"{self._label}: {text}")
 
     def _tell(self, entry: Entry, load_ns: int | None) -> None:
         how = f"ready after {load_ns / 1e6:.0f} ms" if load_ns else "shares a loaded session"
@@ -171,6 +166,10 @@ def _trace_context(request: Any) -> str:
 
 def auto_complete(model_config: Any) -> Any:
     """Fill in what the entry leaves out; raises ``pb_utils.TritonModelException``."""
+    # Here, since every load of an entry would pay for what only an incomplete one needs.
+    from brisk.frontend.completion import complete
+    from brisk.frontend.pipeline_signature import model_signature
+
     end_with_parent()
     config = model_config.as_dict()
     try:

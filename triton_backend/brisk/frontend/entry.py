@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.frontend.model_load import ModelDescription
 from brisk.frontend.parameters import Parameters, parse_parameters
-from brisk.pipelines import PIPELINE_FILE
-
-DEFAULT_MODEL_FILE = "model.onnx"
+from brisk.wire.entry_files import MODEL_FILE, PIPELINE_FILE
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One version of a model entry on one device.
 
     ``outputs``: the configured output names, in order. ``bfloat16_inputs``: the inputs that numpy
@@ -78,10 +74,10 @@ def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path
     """
     named = config.get("default_model_filename", "")
     is_named = bool(named) and not named.endswith(".py")
-    path = directory / str(version) / (named if is_named else DEFAULT_MODEL_FILE)
+    path = directory / str(version) / (named if is_named else MODEL_FILE)
     pipeline = path.parent / PIPELINE_FILE
     if path.is_dir():
-        path = path / DEFAULT_MODEL_FILE
+        path = path / MODEL_FILE
     if not is_named and pipeline.is_file():
         if path.is_file():
             raise InvalidModelError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from brisk.errors import BriskError, InternalError
 from brisk.wire import mark
@@ -17,8 +17,7 @@ MODEL_NUMBER = 0
 """A connection serves one model; several share a runtime, not a connection."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelDescription:
+class ModelDescription(NamedTuple):
     """What ``LoadModel`` says, without the connection's own fields."""
 
     name: str

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidRequestError
 
@@ -15,8 +13,7 @@ JOB_CLASSES = (REALTIME, "normal", "besteffort")
 DEFAULT_MAX_QUEUE_SIZE = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(NamedTuple):
     """What Brisk reads of an entry's parameters.
 
     ``foreign``: names of others, listed once in the log. ``ignored_onnxruntime``: those of the
@@ -117,6 +114,8 @@ def parse_parameters(parameters: Mapping[str, Any]) -> Parameters:
 
 
 def _unknown(name: str) -> str:
+    import difflib
+
     nearest = difflib.get_close_matches(name.lower(), _KNOWN, n=1, cutoff=0.0)
     return f"unknown parameter '{name}', did you mean '{nearest[0]}'?"
 

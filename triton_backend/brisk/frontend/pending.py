@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from brisk.errors import BriskError
 from brisk.wire import mark
@@ -28,21 +28,22 @@ class Reply(ABC):
     def fail(self, error: BriskError) -> None: ...
 
 
-@dataclass(slots=True, eq=False)
 class Pending:
     """``region`` holds the mark and all inputs; it is freed with the answer.
 
     ``strikes``: how often the worker died while this request ran.
     """
 
-    record: Infer
-    region: Region
-    reply: Reply
-    strikes: int = field(default=0)
+    __slots__ = ("record", "region", "reply", "strikes")
+
+    def __init__(self, record: Infer, region: Region, reply: Reply) -> None:
+        self.record = record
+        self.region = region
+        self.reply = reply
+        self.strikes = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StagedRequest:
+class StagedRequest(NamedTuple):
     """A request whose inputs lie in shared memory, ready to be submitted."""
 
     region: Region
@@ -117,4 +118,4 @@ class PendingTable:
         """The records for a new worker, marks reset."""
         for pending in self._pending.values():
             mark.reset(self._arena.memory(pending.record.mark))
-            yield replace(pending.record, is_replay=True)
+            yield pending.record._replace(is_replay=True)

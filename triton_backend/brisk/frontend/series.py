@@ -9,8 +9,7 @@ the server. So no series is ever shared: each carries its stub's process number.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton_python_backend_utils as pb_utils
 
@@ -22,8 +21,7 @@ WORKER_LABEL = "worker"
 _Labels = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
+class _Family(NamedTuple):
     """Triton's family, and its series by their labels. A series lives as long as its family."""
 
     native: Any

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import struct
-import subprocess
-import sys
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from brisk import __version__
 from brisk.errors import (
@@ -18,11 +15,13 @@ from brisk.errors import (
     UnavailableError,
     named_error,
 )
-from brisk.frontend.allocator import allocator_settings
 from brisk.wire.channel import Receiver, check_peer, send_record
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import PROTOCOL_VERSION, Hello, Refused, Welcome
 from brisk.wire.role import Role
+
+if TYPE_CHECKING:  # a load that finds its runtime does without
+    import subprocess
 
 CONNECT_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 120.0
@@ -102,6 +101,8 @@ def _start_if_absent(
                 f"the runtime of {place.device} ended with status {status} while it started; "
                 "its own words are in the server's log"
             )
+    from brisk.frontend.spawning import spawn
+
     place.prepare()
     try:
         lock = place.try_lock()
@@ -113,46 +114,6 @@ def _start_if_absent(
         return None
     os.close(lock)  # nobody is there; of several frontends that start one now, one gets the lock
     reap_started()
-    process = _spawn(place)
+    process = spawn(place)
     _started.append(process)
     return process
-
-
-def _spawn(place: RuntimePlace) -> subprocess.Popen[bytes]:
-    """The runtime leaves this stub's process group by itself (``brisk.runtime``).
-
-    Not its session: with ``setsid`` it would get a scheduling group of its own, in which its
-    best-effort work gave way only to its own.
-    """
-    package_root = str(Path(__file__).resolve().parents[2])
-    search_path = os.environ.get("PYTHONPATH", "")
-    environment = {
-        **os.environ,
-        **allocator_settings(os.environ),
-        "PYTHONPATH": package_root + (os.pathsep + search_path if search_path else ""),
-        "BRISK_RUNTIME_DIR": str(place.base),
-    }
-    interpreter = runtime_interpreter()
-    try:
-        return subprocess.Popen(
-            [interpreter, "-m", "brisk.runtime", "--device", place.device],
-            stdin=subprocess.DEVNULL,
-            stdout=sys.__stderr__,
-            env=environment,
-            cwd="/",
-        )
-    except OSError as error:
-        raise InvalidConfigurationError(
-            f"the runtime's Python '{interpreter}' cannot be run ({error}); "
-            "set BRISK_PYTHON to one that has torch"
-        ) from error
-
-
-def runtime_interpreter() -> str:
-    """``$BRISK_PYTHON``, else the Python this process runs on, else ``python3``."""
-    if chosen := os.environ.get("BRISK_PYTHON"):
-        return chosen
-    own = Path(sys.prefix) / "bin" / "python3"
-    if own.exists():
-        return str(own)
-    return shutil.which("python3") or "python3"

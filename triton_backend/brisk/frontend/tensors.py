@@ -7,8 +7,7 @@ to Triton as it lies in the worker's arena, and Triton copies it into its respon
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -23,8 +22,7 @@ _NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class InputData:
+class InputData(NamedTuple):
     """``content``: a row-major array, or serialised strings."""
 
     name: str

@@ -4,7 +4,6 @@ Standard library only: Triton's stub reads it as well as the runtime.
 """
 
 from brisk.pipelines.description import (
-    PIPELINE_FILE,
     EarlyAnswer,
     NodeDescription,
     PipelineDescription,
@@ -15,7 +14,6 @@ from brisk.pipelines.parsing import is_pipeline, read_pipeline
 from brisk.pipelines.signature import NetworkSignature, TensorType, check_networks
 
 __all__ = [
-    "PIPELINE_FILE",
     "EarlyAnswer",
     "NetworkSignature",
     "NodeDescription",

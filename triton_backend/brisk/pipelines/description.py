@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PIPELINE_FILE = "pipeline.json"
-"""In the version directory, where another entry has ``model.onnx``."""
-
 REQUEST = "request"
 """Stands where a node's name does, for the inputs of the pipeline itself."""
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import brisk
 from brisk.errors import InvalidConfigurationError
+from brisk.server.bytecode import compile_files
 from brisk.server.locate import ServerInstallation
 
 DEFAULT_NAMES = ("brisk", "onnxruntime")
@@ -79,6 +80,7 @@ def assemble(
     python.mkdir(parents=True, exist_ok=True)
     for file in installation.python_backend:
         _copy(file, python / file.name)
+    compile_files(*python.glob("*.py"))
     source = backend_source()
     for name in names:
         _place(source, directory / name, copy=False)
@@ -130,11 +132,13 @@ def _place(source: BackendSource, target: Path, *, copy: bool) -> None:
     if not copy:
         _link(source.model, target / "model.py")
         _link(source.package, target / "brisk")
+        compile_files(target / "model.py", source.package)
         return
     _remove(target / "brisk")
     _remove(target / "model.py")
     shutil.copytree(source.package, target / "brisk", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy2(source.model, target / "model.py")
+    compile_files(target / "model.py", target / "brisk")
 
 
 def _remove(path: Path) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from brisk.telemetry.metrics import BOUNDS_NS, Kind, Metric
 from brisk.telemetry.statistics import Sample
@@ -13,8 +13,7 @@ DEFAULT_INTERVAL_S = 5.0
 """Between two publications, where ``$BRISK_METRICS_INTERVAL_S`` says nothing else."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedSeries:
+class PublishedSeries(NamedTuple):
     """``is_gauge``: ``value`` is what holds now; else it is to be added."""
 
     name: str

@@ -6,7 +6,6 @@ run ``tools/make-metrics-pages``. Durations are kept in ns and published in seco
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from brisk.errors import InternalError
@@ -34,14 +33,16 @@ REQUEST_LABELS = ("model", "version", "class")
 MODEL_LABELS = ("model", "version")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Metric:
     """``name`` without Prometheus' suffixes of histograms. Compared by identity: there is one."""
 
-    name: str
-    kind: Kind
-    help: str
-    labels: tuple[str, ...] = ()
+    __slots__ = ("help", "kind", "labels", "name")
+
+    def __init__(self, name: str, kind: Kind, help: str, labels: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.kind = kind
+        self.help = help
+        self.labels = labels
 
     def check(self, labels: tuple[str, ...]) -> None:
         """InternalError where ``labels`` are not one value for each label name."""

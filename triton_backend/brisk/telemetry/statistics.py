@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from brisk.telemetry.metrics import BOUNDS_NS, Kind, Metric
 
@@ -14,8 +14,7 @@ _SERIES_SIZE = dict.fromkeys(Kind, 1) | {Kind.HISTOGRAM: len(BOUNDS_NS) + 2}
 Series = tuple[Metric, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """The values of one series: one, or a histogram's classes and sum. Durations are in ns."""
 
     metric: Metric

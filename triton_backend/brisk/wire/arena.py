@@ -12,7 +12,7 @@ import fcntl
 import mmap
 import os
 import threading
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from brisk.errors import ProtocolError, UnavailableError
 from brisk.wire.records import Region
@@ -31,16 +31,18 @@ def _aligned(size: int) -> int:
     return max(ALIGNMENT, (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT)
 
 
-@dataclass(slots=True)
 class _Slab:
     """One memfd with its free stretches, sorted by offset, never touching each other."""
 
-    number: int
-    descriptor: int
-    size: int
-    mapping: mmap.mmap
-    memory: memoryview
-    free: list[tuple[int, int]] = field(default_factory=list)
+    __slots__ = ("descriptor", "free", "memory", "number", "size")
+
+    def __init__(self, number: int, descriptor: int, size: int) -> None:
+        """Maps ``descriptor``; OSError where that cannot be."""
+        self.number = number
+        self.descriptor = descriptor
+        self.size = size
+        self.memory = memoryview(mmap.mmap(descriptor, size))
+        self.free = [(0, size)]
 
     @property
     def is_empty(self) -> bool:
@@ -68,8 +70,7 @@ class _Slab:
             self.free.insert(position, (offset, size))
 
 
-@dataclass(frozen=True, slots=True)
-class SlabChange:
+class SlabChange(NamedTuple):
     """A slab made or given up (``descriptor`` None).
 
     ``descriptor`` is a copy to send along, and the taker's to close: the slab may be given up
@@ -195,11 +196,10 @@ class Arena:
         try:
             os.ftruncate(descriptor, size)
             fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
-            mapping = mmap.mmap(descriptor, size)
+            slab = _Slab(self._next, descriptor, size)
         except OSError as error:
             os.close(descriptor)
             raise UnavailableError(f"no {size} bytes of shared memory: {error}") from error
-        slab = _Slab(self._next, descriptor, size, mapping, memoryview(mapping), [(0, size)])
         self._next += 1
         self._slabs[slab.number] = slab
         for changes in self._changes.values():

@@ -4,7 +4,8 @@ JSON because the standard library parses it in C, it can hold no code, and a cap
 socket can be read. A record of one input and one output takes about 300 bytes.
 
 Every request is encoded and decoded twice on its way, so both sides are straight-line code,
-written once at import from the records' annotations (``wire.coders``).
+written once from the records' annotations (``wire.coders``). Not at import: a stub needs few of
+them for a load.
 """
 
 from __future__ import annotations
@@ -12,19 +13,38 @@ from __future__ import annotations
 import json
 
 from brisk.errors import ProtocolError
-from brisk.wire.coders import make_coders
+from brisk.wire.coders import Coders, Decoder, Encoder
 from brisk.wire.records import RECORD_TYPES, Record
 
 MAX_RECORD_BYTES = 192 * 1024
 """Longest record in bytes; fits the default send buffer of a Unix socket."""
 
-_ENCODERS, _DECODERS = make_coders(RECORD_TYPES)
-_KINDS = {record: (f"[{kind},", _ENCODERS[kind]) for kind, record in enumerate(RECORD_TYPES)}
+_CODERS = Coders()
+
+
+class _Heads(dict[type, tuple[str, Encoder]]):
+    """By record type: the text before its fields, and their encoder."""
+
+    def __missing__(self, record: type) -> tuple[str, Encoder]:
+        head = (f"[{RECORD_TYPES.index(record)},", _CODERS.encoder(record))
+        self[record] = head
+        return head
+
+
+class _Decoders(dict[int, Decoder]):
+    """By the record's kind, one that there is."""
+
+    def __missing__(self, kind: int) -> Decoder:
+        decoder = self[kind] = _CODERS.decoder(RECORD_TYPES[kind])
+        return decoder
+
+
+_HEADS, _DECODERS = _Heads(), _Decoders()
 
 
 def encode_record(record: Record) -> bytes:
     """The record's bytes; ProtocolError where they exceed MAX_RECORD_BYTES."""
-    head, encode = _KINDS[type(record)]
+    head, encode = _HEADS[type(record)]
     data = (head + encode(record) + "]").encode("ascii")
     if len(data) > MAX_RECORD_BYTES:
         raise ProtocolError(
@@ -42,7 +62,7 @@ def decode_record(data: bytes | memoryview) -> Record:
     if type(document) is not list or len(document) != 2:
         raise ProtocolError("not a record: expected [kind, fields]")
     kind, body = document
-    if type(kind) is not int or not 0 <= kind < len(_DECODERS):
+    if type(kind) is not int or not 0 <= kind < len(RECORD_TYPES):
         raise ProtocolError(f"unknown record kind {kind!r:.80}")
     record: Record = _DECODERS[kind](body)
     return record

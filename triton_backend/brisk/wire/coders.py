@@ -1,4 +1,4 @@
-"""Writes a coder of each record type from its annotations, as ``dataclasses`` does its methods.
+"""Writes a coder of a record type from its annotations, when it is first used.
 
 What a decoder of ``Region`` looks like::
 
@@ -19,10 +19,9 @@ and an encoder::
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable
 from json.encoder import encode_basestring_ascii
-from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, Union, get_args, get_origin
 
 from brisk.errors import ProtocolError
 
@@ -32,27 +31,51 @@ Encoder = Callable[[Any], str]
 Decoder = Callable[[Any], Any]
 
 
-def make_coders(records: Sequence[type]) -> tuple[list[Encoder], list[Decoder]]:
-    """Encoders and decoders of dataclasses whose fields are integers, strings, booleans, such
-    dataclasses, tuples of one of these, or an optional plain one.
+class Coders:
+    """Coders of named tuples, each written when it is first asked for. Their fields are integers,
+    strings, booleans, such named tuples, tuples of one of these, or an optional plain one.
 
     An encoder gives JSON text in ASCII. A decoder takes what ``json`` made of it, and raises
-    ProtocolError for anything else than exactly the fields. TypeError for other annotations.
+    ProtocolError for anything else than exactly the fields. TypeError for other annotations. Any
+    thread may ask: of two that do at once, each gets a coder that does the same.
     """
-    names: dict[str, Any] = {
-        "ProtocolError": ProtocolError,
-        "LEAST": -MAX_INTEGER,
-        "GREATEST": MAX_INTEGER,
-        "quote": encode_basestring_ascii,
-        "refuse": _refuse,
-        "refuse_integer": _refuse_integer,
-    }
-    for record in records:
-        _define(record, names)
-    return (
-        [names[f"encode_{record.__name__}"] for record in records],
-        [names[f"decode_{record.__name__}"] for record in records],
-    )
+
+    def __init__(self) -> None:
+        self._names: dict[str, Any] = {
+            "ProtocolError": ProtocolError,
+            "LEAST": -MAX_INTEGER,
+            "GREATEST": MAX_INTEGER,
+            "quote": encode_basestring_ascii,
+            "refuse": _refuse,
+            "refuse_integer": _refuse_integer,
+        }
+
+    def encoder(self, record: type) -> Encoder:
+        return self._find("encode", record, _encoder_source)
+
+    def decoder(self, record: type) -> Decoder:
+        return self._find("decode", record, _decoder_source)
+
+    def _find(
+        self, verb: str, record: type, source: Callable[[str, dict[str, Any]], str]
+    ) -> Callable[[Any], Any]:
+        """The coder, after those of the records that it calls."""
+        name = f"{verb}_{record.__name__}"
+        if name not in self._names:
+            annotations = dict(record.__annotations__)
+            for annotation in annotations.values():
+                for inner in (annotation, *get_args(annotation)):
+                    if _is_record(inner):
+                        self._find(verb, inner, source)
+            self._names[record.__name__] = record
+            # Only names and annotations of our own record classes are in this source.
+            exec(source(record.__name__, annotations), self._names)
+        coder: Callable[[Any], Any] = self._names[name]
+        return coder
+
+
+def _is_record(annotation: Any) -> bool:
+    return isinstance(annotation, type) and hasattr(annotation, "_fields")
 
 
 def _refuse(expected: str, value: Any) -> NoReturn:
@@ -63,38 +86,27 @@ def _refuse_integer(value: Any) -> NoReturn:
     _refuse("a 64-bit integer", value)
 
 
-def _define(record: type, names: dict[str, Any]) -> None:
-    """Add both coders of ``record`` to ``names``, and first those of the records in it."""
-    name = record.__name__
-    if name in names:
-        return
-    names[name] = record
-    hints = get_type_hints(record)
-    annotations = {field.name: hints[field.name] for field in fields(record)}
-    for annotation in annotations.values():
-        for inner in (annotation, *get_args(annotation)):
-            if is_dataclass(inner) and isinstance(inner, type):
-                _define(inner, names)
+def _decoder_source(name: str, annotations: dict[str, Any]) -> str:
     variables = [f"v{position}" for position in range(len(annotations))]
     expected = f"expected the {len(variables)} fields of {name}"
-    decoder = [
+    lines = [
         f"def decode_{name}(value):",
         f"    if type(value) is not list or len(value) != {len(variables)}:",
         f"        raise ProtocolError({expected!r})",
     ]
     if variables:
-        decoder.append(f"    {', '.join(variables)}, = value")
+        lines.append(f"    {', '.join(variables)}, = value")
     for variable, annotation in zip(variables, annotations.values(), strict=True):
-        decoder += [f"    {line}" for line in _checks(variable, annotation)]
-    decoder.append(f"    return {name}({', '.join(variables)})")
+        lines += [f"    {line}" for line in _checks(variable, annotation)]
+    lines.append(f"    return {name}({', '.join(variables)})")
+    return "\n".join(lines)
+
+
+def _encoder_source(name: str, annotations: dict[str, Any]) -> str:
     pairs = [_written(f"value.{field}", annotation) for field, annotation in annotations.items()]
     text = ",".join(pattern for pattern, _ in pairs)
-    encoder = [
-        f"def encode_{name}(value):",
-        f'    return "[{text}]" % ({"".join(f"{expression}, " for _, expression in pairs)})',
-    ]
-    # Only names and annotations of our own record classes are in this source.
-    exec("\n".join([*decoder, *encoder]), names)
+    values = "".join(f"{expression}, " for _, expression in pairs)
+    return f'def encode_{name}(value):\n    return "[{text}]" % ({values})'
 
 
 def _checks(variable: str, annotation: Any) -> list[str]:
@@ -106,10 +118,10 @@ def _checks(variable: str, annotation: Any) -> list[str]:
     if annotation in (str, bool):
         kind = annotation.__name__
         return [f"if type({variable}) is not {kind}: refuse({kind!r}, {variable})"]
-    if is_dataclass(annotation) and isinstance(annotation, type):
+    if _is_record(annotation):
         return [f"{variable} = decode_{annotation.__name__}({variable})"]
     lines = [f"if type({variable}) is not list: refuse('a list', {variable})"]
-    if origin is tuple and is_dataclass(arguments[0]) and isinstance(arguments[0], type):
+    if origin is tuple and _is_record(arguments[0]):
         element = f"decode_{arguments[0].__name__}(element)"
         return [*lines, f"{variable} = tuple([{element} for element in {variable}])"]
     if origin is tuple:
@@ -129,7 +141,7 @@ def _written(expression: str, annotation: Any) -> tuple[str, str]:
         return "%s", f"quote({expression})"
     if annotation is bool:
         return "%s", f"'true' if {expression} else 'false'"
-    if is_dataclass(annotation) and isinstance(annotation, type):
+    if _is_record(annotation):
         return "%s", f"encode_{annotation.__name__}({expression})"
     if origin is tuple:
         pattern, element = _written("element", arguments[0])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
-class Datatype:
+class Datatype(NamedTuple):
     """``name`` as on the wire; ``element_name`` as in a program (``float32`` …).
 
     ``numpy``: element type in shared memory; BF16 travels as uint16 bit patterns because numpy

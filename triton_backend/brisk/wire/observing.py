@@ -1,12 +1,9 @@
 """The records that tell what a worker has counted, does and did; nothing follows from them."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class AskStatistics:
+class AskStatistics(NamedTuple):
     """Asks what the worker has counted; answered by one or more StatisticsTold.
 
     ``takes_news``: only what no frontend of the same server was told before, and it counts as
@@ -17,13 +14,11 @@ class AskStatistics:
     takes_news: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetStatistics:
+class ForgetStatistics(NamedTuple):
     """What the sender was told of is shown nowhere any more: tell everything to the next one."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRecord:
+class SampleRecord(NamedTuple):
     """One series of a metric, as ``telemetry.Sample`` has it; durations in ns."""
 
     metric: str
@@ -31,8 +26,7 @@ class SampleRecord:
     values: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StatisticsTold:
+class StatisticsTold(NamedTuple):
     """``worker``: its role. ``is_chosen``: the receiver is the one of its server that is told.
 
     ``is_last``: the answer is complete.
@@ -44,15 +38,13 @@ class StatisticsTold:
     is_last: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AskStatus:
+class AskStatus(NamedTuple):
     """Asks what the worker does just now, and for its last ``incidents``; answered by a Status."""
 
     incidents: int
 
 
-@dataclass(frozen=True, slots=True)
-class ExitStatus:
+class ExitStatus(NamedTuple):
     """A learned cache: rows it has answered, how many were audited, how many of those agree.
 
     ``state``: ``on``, or why it is off.
@@ -65,8 +57,7 @@ class ExitStatus:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class ModelStatus:
+class ModelStatus(NamedTuple):
     """A session: the name it was first asked for by, and how many instances use it.
 
     ``waiting``: requests in the queue; ``answered``: those answered well, of its present users.
@@ -91,8 +82,7 @@ class ModelStatus:
     is_settled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RunStatus:
+class RunStatus(NamedTuple):
     """A run of one or more joined requests. ``layers_done``: of the model's program."""
 
     model: str
@@ -103,16 +93,14 @@ class RunStatus:
     layers_done: int
 
 
-@dataclass(frozen=True, slots=True)
-class Incident:
+class Incident(NamedTuple):
     """Something that went wrong: ``ago_ns`` before the Status, ``what`` in words."""
 
     ago_ns: int
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(NamedTuple):
     """``models`` and ``incidents`` may be cut to what a record holds; ``model_count`` is not."""
 
     pid: int
@@ -127,21 +115,18 @@ class Status:
     incidents: tuple[Incident, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BeginTrace:
+class BeginTrace(NamedTuple):
     """Asks the worker to record spans from now on; those recorded so far are forgotten.
 
     Until an AskTrace the worker keeps at most ``telemetry.spans.MAX_SPANS`` of them.
     """
 
 
-@dataclass(frozen=True, slots=True)
-class AskTrace:
+class AskTrace(NamedTuple):
     """Ends the recording; answered by one or more TraceTold."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpanRecord:
+class SpanRecord(NamedTuple):
     """As ``telemetry.spans.Span``; texts are cut to what a record holds."""
 
     lane: str
@@ -152,8 +137,7 @@ class SpanRecord:
     details: str
 
 
-@dataclass(frozen=True, slots=True)
-class TraceTold:
+class TraceTold(NamedTuple):
     """``left_out``: how many spans found no room. ``is_last``: the answer is complete."""
 
     pid: int

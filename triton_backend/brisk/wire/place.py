@@ -13,8 +13,8 @@ import re
 import socket
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from brisk.errors import InvalidConfigurationError
 from brisk.wire.channel import new_socket
@@ -48,8 +48,7 @@ def _make_own(directory: Path) -> int:
     return status.st_mode
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimePlace:
+class RuntimePlace(NamedTuple):
     """The directory of one device's runtime."""
 
     base: Path
@@ -72,15 +71,15 @@ class RuntimePlace:
         try:
             for _ in range(_MAKING_ATTEMPTS - 1):
                 with contextlib.suppress(FileNotFoundError, FileExistsError):
-                    return self._make()
-            self._make()
+                    return self._make_directories()
+            self._make_directories()
         except OSError as error:
             raise InvalidConfigurationError(
                 f"runtime directory {self.directory} cannot be used ({error}); "
                 "set BRISK_RUNTIME_DIR to a writable one"
             ) from error
 
-    def _make(self) -> None:
+    def _make_directories(self) -> None:
         """The base may be a directory of general use, whose mode is not ours to change."""
         _make_own(self.base)
         if _make_own(self.directory) & 0o077:

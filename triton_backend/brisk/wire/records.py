@@ -7,10 +7,7 @@ A connection starts with ``Hello`` and ``Welcome``. Afterwards the frontend send
 everything it held.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from brisk.wire.observing import (
     AskStatistics,
@@ -69,8 +66,7 @@ __all__ = [
 PROTOCOL_VERSION = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(NamedTuple):
     """First record of a frontend. ``parent`` is the process number of its server."""
 
     protocol: int
@@ -79,8 +75,7 @@ class Hello:
     parent: int
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome:
+class Welcome(NamedTuple):
     """The worker's answer to a Hello of its own protocol version."""
 
     protocol: int
@@ -88,16 +83,14 @@ class Welcome:
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """The worker's answer to a Hello it cannot serve; the connection closes after it."""
 
     code: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(NamedTuple):
     """A stretch of a slab, in bytes."""
 
     slab: int
@@ -105,8 +98,7 @@ class Region:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class TensorRecord:
+class TensorRecord(NamedTuple):
     """A tensor in shared memory.
 
     ``datatype`` is Triton's name (``FP32``, ``BF16``, ``BYTES`` …); elements lie in row-major
@@ -119,23 +111,20 @@ class TensorRecord:
     region: Region
 
 
-@dataclass(frozen=True, slots=True)
-class AttachSlab:
+class AttachSlab(NamedTuple):
     """Announces a sealed memfd, sent beside this record; its owner alone allocates in it."""
 
     slab: int
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class DetachSlab:
+class DetachSlab(NamedTuple):
     """The owner has given the slab up; no record will name it again."""
 
     slab: int
 
 
-@dataclass(frozen=True, slots=True)
-class LoadModel:
+class LoadModel(NamedTuple):
     """Asks for a session of one model version; ``model`` names it in later records.
 
     ``mark`` is a region of the frontend's in which the worker notes that it has begun
@@ -154,23 +143,20 @@ class LoadModel:
     job_class: str
 
 
-@dataclass(frozen=True, slots=True)
-class ModelLoaded:
+class ModelLoaded(NamedTuple):
     """The session is ready. ``load_ns`` is what the load took; 0 if it was loaded already."""
 
     model: int
     load_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class LoadFailed:
+class LoadFailed(NamedTuple):
     model: int
     code: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Infer:
+class Infer(NamedTuple):
     """One request.
 
     ``deadline_ns``: CLOCK_MONOTONIC time after which the answer is of no use; None: no limit.
@@ -193,20 +179,17 @@ class Infer:
     agreement_ppm: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Announce:
+class Announce(NamedTuple):
     """A request is about to come: its frontend is copying its inputs. Nothing follows from it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(NamedTuple):
     """The client has gone; the worker answers with a Failure as soon as it can."""
 
     request: int
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """The answer. Its regions stay the frontend's to read until it sends Release.
 
     ``started_ns``: when it was taken up for its first layer, a time of the monotonic clock,
@@ -222,22 +205,19 @@ class Result:
     exits: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     request: int
     code: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(NamedTuple):
     """The frontend has copied the Result of ``request``; its regions are free again."""
 
     request: int
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(NamedTuple):
     """A line for Triton's log. ``level``: ``info``, ``warning`` or ``error``."""
 
     level: str

@@ -1,0 +1,63 @@
+"""What every load pays for: the start of a stub, before its model is asked for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import brisk
+
+PACKAGE = Path(brisk.__file__).parent.parent
+
+NOT_WANTED = (
+    "dataclasses",
+    "difflib",
+    "shutil",
+    "subprocess",
+    "brisk.pipelines",
+    "brisk.frontend.onnx_signature",
+    "brisk.frontend.spawning",
+)
+"""Each takes 1 to 10 ms, and a usual load has no use for it."""
+
+STUB = """
+import inspect, sys, types
+
+class Logger:
+    @staticmethod
+    def log_info(text):
+        # As Triton's own does, in C++: its caller is the innermost frame of Python.
+        print(text, inspect.getframeinfo(sys._getframe(1)).filename)
+
+    log_warn = log_error = log_info
+
+sys.modules["triton_python_backend_utils"] = types.SimpleNamespace(
+    Logger=Logger, TRITONSERVER_RESPONSE_COMPLETE_FINAL=1
+)
+before = set(sys.modules)
+import brisk.frontend.backend
+print(*sorted(set(sys.modules) - before))
+
+def refuse(*_):
+    raise AssertionError("a module's file was asked for")
+
+inspect.getabsfile = refuse
+brisk.frontend.backend.log("info", "ready")
+"""
+
+
+def test_a_stub_imports_little_and_its_first_line_of_log_is_cheap() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", STUB],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+    imported, said = ended.stdout.splitlines()
+    assert "brisk.frontend.connection" in imported.split()
+    assert not set(imported.split()) & set(NOT_WANTED)
+    assert said.split() == ["ready", str(PACKAGE / "brisk" / "frontend" / "log.py")]
