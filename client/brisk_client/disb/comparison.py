@@ -10,7 +10,9 @@ import grpc
 from rich.console import Console
 
 from brisk_client.disb.networks import NETWORKS
+from brisk_client.disb.repositories import entry_name
 from brisk_client.disb.sampling import (
+    REALTIME,
     Sample,
     describe,
     median_ratio,
@@ -68,10 +70,11 @@ def compare(
     Raises WorkloadFailedError, ServerFailedError.
     """
     wanted = sorted(
-        {(t.model, t.job_class or "realtime") for w in workloads.values() for t in w.tasks}
+        {(t.model, t.job_class or REALTIME) for w in workloads.values() for t in w.tasks}
     )
     with running_sides(sides, wanted, threads) as running:
-        alone_s = _calibrate(next(each for each in running if each.name == RT_ONLY))
+        urgent = [network for network, job_class in wanted if job_class == REALTIME]
+        alone_s = _calibrate(next(each for each in running if each.name == RT_ONLY), urgent)
         report.notes.append(
             "alone, ms (paper's): "
             + ", ".join(f"{n} {s * 1e3:.1f} ({NETWORKS[n].paper_ms})" for n, s in alone_s.items())
@@ -112,23 +115,24 @@ def _settle(side: Side, wanted: Sequence[tuple[str, str]]) -> None:
         return
     with grpc.insecure_channel(side.server.grpc, options=UNLIMITED) as channel:
         infer = channel.unary_unary(f"{SERVICE}ModelInfer")
-        for model, job_class in wanted:
-            task = Task(model, model, Continuous(), job_class=job_class)
+        for network, job_class in wanted:
+            entry = entry_name(network, job_class)
+            task = Task(entry, entry, Continuous(), job_class=job_class)
             request = make_request(task, model_metadata(channel, task), 0)
             infer(request, timeout=60.0)
-            wait_until_settled(side.server.place, model, job_class)
+            wait_until_settled(side.server.place, entry, job_class)
 
 
-def _calibrate(side: Side) -> dict[str, float]:
-    """Latency of each network alone, one real-time request after the other.
+def _calibrate(side: Side, networks: Sequence[str]) -> dict[str, float]:
+    """Latency of each of ``networks`` alone, one real-time request after the other.
 
     The first quartile: what disturbs a machine from outside should not look like its capacity.
     """
     found = {}
     with grpc.insecure_channel(side.server.grpc, options=UNLIMITED) as channel:
         infer = channel.unary_unary(f"{SERVICE}ModelInfer")
-        for name in NETWORKS:
-            task = Task(name, name, Continuous(), job_class="realtime")
+        for name in networks:
+            task = Task(name, entry_name(name, REALTIME), Continuous(), job_class=REALTIME)
             request = make_request(task, model_metadata(channel, task), 0)
             times_s = []
             for _ in range(WARM_UPS + _CALIBRATION):

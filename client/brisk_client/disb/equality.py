@@ -14,7 +14,7 @@ import numpy as np
 from brisk_client.benchmarks.served_server import BenchmarkServer, benchmark_server
 from brisk_client.disb.networks import NETWORKS, build_bert, build_densenet
 from brisk_client.disb.probe import ProbedModel, finish, probed_runtime
-from brisk_client.disb.repositories import write_brisk, write_models
+from brisk_client.disb.repositories import SUFFIXES, entry_name, write_brisk, write_models
 from brisk_client.disb.settling import wait_until_settled
 from brisk_client.disb.sides import DEFAULT_POLICY, POLICY_VARIABLE
 from brisk_client.inference import InferenceClient, Transport
@@ -58,7 +58,8 @@ def check_served(report: Report, requests: int, threads: int) -> None:
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="brisk-equality-") as folder:
         files = write_models(Path(folder) / "models")
-        write_brisk(Path(folder) / "repository", files)
+        wanted = [(name, job_class) for name in NETWORKS for job_class in SUFFIXES]
+        write_brisk(Path(folder) / "repository", files, wanted)
         variables = {POLICY_VARIABLE: DEFAULT_POLICY, "BRISK_THREADS": str(threads)}
         options = ["--disable-auto-complete-config"]
         with benchmark_server(Path(folder) / "repository", variables, options) as server:
@@ -71,29 +72,27 @@ def _differing(server: BenchmarkServer, name: str, requests: int) -> int:
     url = server.grpc
     shape = [d.dim_value for d in NETWORKS[name].build().graph.input[0].type.tensor_type.shape.dim]
     inputs = {"x": np.random.default_rng(1).standard_normal(shape).astype(np.float32)}
-    background, urgent = {"brisk_class": "besteffort"}, {"brisk_class": "realtime"}
     ended = threading.Event()
 
     def interrupt() -> None:
         with InferenceClient(url, Transport.GRPC) as client:
             while not ended.is_set():
                 begun_s = time.monotonic()
-                client.infer(name, inputs, parameters=urgent)
+                client.infer(entry_name(name, "realtime"), inputs)
                 ended.wait(time.monotonic() - begun_s)  # without pauses, nothing else would run
 
     with InferenceClient(url, Transport.GRPC) as client:
-        for job_class in ("besteffort", "realtime"):
-            client.infer(name, inputs, parameters={"brisk_class": job_class})
-            wait_until_settled(server.place, name, job_class)
+        background = entry_name(name, "besteffort")
+        for job_class in SUFFIXES:
+            client.infer(entry_name(name, job_class), inputs)
+            wait_until_settled(server.place, entry_name(name, job_class), job_class)
         for _ in range(SETTLING_RUNS):
-            expected = client.infer(name, inputs, parameters=background)["y"]
-            client.infer(name, inputs, parameters=urgent)
+            expected = client.infer(background, inputs)["y"]
+            client.infer(entry_name(name, "realtime"), inputs)
         thread = threading.Thread(target=interrupt)
         thread.start()
         try:
-            answers = [
-                client.infer(name, inputs, parameters=background)["y"] for _ in range(requests)
-            ]
+            answers = [client.infer(background, inputs)["y"] for _ in range(requests)]
         finally:
             ended.set()
             thread.join()

@@ -28,13 +28,19 @@ def write_models(folder: Path) -> dict[str, Path]:
     return files
 
 
-def write_brisk(repository: Path, files: dict[str, Path]) -> None:
-    """One entry for each network; requests carry their class."""
-    for name, file in files.items():
-        folder = repository / name / "1"
+def write_brisk(
+    repository: Path, files: dict[str, Path], wanted: Iterable[tuple[str, str]]
+) -> None:
+    """Entries of Brisk's for ``wanted`` (network, class), whose class is the entry's default."""
+    for name, job_class in wanted:
+        folder = repository / entry_name(name, job_class) / "1"
         folder.mkdir(parents=True)
-        (folder / "model.onnx").symlink_to(file.resolve())
-        (folder.parent / "config.pbtxt").write_text('backend: "brisk"\n' + _tensors(file))
+        (folder / "model.onnx").symlink_to(files[name].resolve())
+        text = (
+            'backend: "brisk"\n'
+            f'parameters {{ key: "brisk_class" value {{ string_value: "{job_class}" }} }}\n'
+        )
+        (folder.parent / "config.pbtxt").write_text(text + _tensors(files[name]))
 
 
 def write_triton(
@@ -47,7 +53,7 @@ def write_triton(
     executions run at once over all entries.
     """
     for name, job_class in wanted:
-        folder = repository / baseline_name(name, job_class) / "1"
+        folder = repository / entry_name(name, job_class) / "1"
         folder.mkdir(parents=True)
         source = ONNXRUNTIME_MODEL.format(file=str(files[name].resolve()), threads=threads)
         (folder / "model.py").write_text(source.lstrip())
@@ -60,7 +66,7 @@ def write_triton(
         (folder.parent / "config.pbtxt").write_text(text + _tensors(files[name]))
 
 
-def baseline_name(network: str, job_class: str) -> str:
+def entry_name(network: str, job_class: str) -> str:
     return f"{network}_{SUFFIXES[job_class]}"
 
 

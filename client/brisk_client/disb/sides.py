@@ -11,7 +11,7 @@ from pathlib import Path
 from brisk_client.benchmarks.served_server import BenchmarkServer, benchmark_server
 from brisk_client.disb.repositories import (
     TRITON_OPTIONS,
-    baseline_name,
+    entry_name,
     write_brisk,
     write_models,
     write_triton,
@@ -43,16 +43,14 @@ class Side:
     server: BenchmarkServer
 
     def fit(self, workload: Workload) -> Workload:
-        """The workload as this side is asked it."""
+        """The workload as this side is asked it: an entry for each network and class."""
         if self.name == RT_ONLY:
-            return realtime_only(workload)
-        if self.name == TRITON:
-            tasks = tuple(
-                replace(t, model=baseline_name(t.model, t.job_class or "realtime"))
-                for t in workload.tasks
-            )
-            return replace(workload, tasks=tasks)
-        return workload
+            workload = realtime_only(workload)
+        tasks = tuple(
+            replace(t, model=entry_name(t.model, t.job_class or "realtime"))
+            for t in workload.tasks
+        )
+        return replace(workload, tasks=tasks)
 
 
 @contextlib.contextmanager
@@ -61,13 +59,13 @@ def running_sides(
 ) -> Iterator[list[Side]]:
     """A server for each policy among ``names`` (RT_ONLY shares the default policy's) and TRITON.
 
-    ``wanted``: networks and classes that the baseline has to serve. Servers that nobody asks
+    ``wanted``: networks and classes that they have to serve. Servers that nobody asks
     sleep. Raises ServerFailedError where one does not start.
     """
     with tempfile.TemporaryDirectory(prefix="brisk-disb-") as folder, contextlib.ExitStack() as on:
         root = Path(folder)
         files = write_models(root / "models")
-        write_brisk(root / "brisk", files)
+        write_brisk(root / "brisk", files, wanted)
         servers: dict[str, BenchmarkServer] = {}
         options = ["--disable-auto-complete-config"]
         for policy in dict.fromkeys(DEFAULT_POLICY if n == RT_ONLY else n for n in names):

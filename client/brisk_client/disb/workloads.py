@@ -92,14 +92,15 @@ def fit(
 ) -> tuple[Workload, float]:
     """The workload as this machine should see it, and the factor by which it was slowed down.
 
-    ``alone_s``: measured latency of each network alone. The factor makes the open-loop tasks
-    need as much of this machine as they need of the paper's with table 1's times. Phases are
+    ``alone_s``: measured latency of each real-time network alone. The factor makes the open-loop
+    tasks need as much of this machine as they need of the paper's with table 1's times. Phases are
     fixed, so that every side of a comparison meets the same arrivals.
     """
     paper_s = {name: network.paper_ms / 1e3 for name, network in NETWORKS.items()}
     factor = demand(workload, alone_s) / demand(workload, paper_s)
     fitted = slow_down(workload, factor, duration_s)
-    return coordinate(fitted, {t.name: alone_s[t.model] for t in fitted.tasks}), factor
+    each_s = {task.name: alone_s[task.model] for task in fitted.tasks if task.model in alone_s}
+    return coordinate(fitted, each_s), factor
 
 
 def realtime_only(workload: Workload) -> Workload:
