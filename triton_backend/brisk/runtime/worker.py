@@ -52,6 +52,7 @@ _QUANTA_NS = {
 microseconds, and what can interrupt the job comes that much sooner."""
 
 PARENT_CHECK_INTERVAL_NS = 1_000_000_000
+LONGEST_UNCHECKED_NS = 10_000_000_000  # where there is no moment without a run
 ORPHAN_GRACE_NS = 3_000_000_000
 """How long a stub may live on after its server before the worker ends it."""
 
@@ -134,7 +135,6 @@ class Worker:
             self._reception.settle(outcome)
         self._try_pipelines()
         self._requests.expire()
-        self._retire_orphans()
         self._take_turn()
         self._loader.courtesy.attend(self._runs)
         if self._runs and self._advance(self._runs[-1]):
@@ -144,6 +144,7 @@ class Worker:
                 self._resume(self._runs[-1])
         self._loader.courtesy.attend(self._runs)
         self._loader.upkeep.is_serving = bool(self._runs)
+        self._retire_orphans()
 
     def _resume(self, run: Run) -> None:
         run.resume()
@@ -280,9 +281,10 @@ class Worker:
             self._transport.drop(job.payload.peer, str(error))
 
     def _retire_orphans(self) -> None:
-        """End the stubs whose server has died and which have not ended themselves."""
+        """End the stubs that survive their server; between runs, as it reads a file for each."""
         now_ns = self._clock_ns()
-        if now_ns - self._parents_checked_ns < PARENT_CHECK_INTERVAL_NS:
+        passed_ns = now_ns - self._parents_checked_ns
+        if passed_ns < (LONGEST_UNCHECKED_NS if self._runs else PARENT_CHECK_INTERVAL_NS):
             return
         self._parents_checked_ns = now_ns
         for peer in self._transport.peers():
