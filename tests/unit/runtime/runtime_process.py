@@ -115,11 +115,11 @@ def quick_model(path: Path) -> Path:
     return _save(path, [helper.make_node("Neg", ["x"], ["y"])], ["n", 4])
 
 
-def slow_model(path: Path) -> Path:
-    """400 products of 500x500 matrices, none of which can be left out: about a second."""
+def slow_model(path: Path, steps: int = 400) -> Path:
+    """Products of 500x500 matrices, none of which can be left out: about a second for 400."""
     nodes = []
     previous = "x"
-    for step in range(400):
+    for step in range(steps):
         nodes.append(helper.make_node("MatMul", ["x", previous], [f"p{step}"]))
         nodes.append(helper.make_node("Softmax", [f"p{step}"], [f"s{step}"]))
         previous = f"s{step}"

@@ -217,6 +217,27 @@ def test_a_running_pipeline_is_cancelled_interrupted_and_late_between_layers(
         assert isinstance(late.wait().error, UnavailableError)
 
 
+def test_a_real_time_pipeline_does_not_wait_for_the_normal_run_of_its_network(
+    shared_place: RuntimePlace, version: Path
+) -> None:
+    """The run that it parks is of the very session that its node needs."""
+    (version.parent.parent / "slow" / "1").mkdir(parents=True)
+    file = slow_model(version.parent.parent / "slow" / "1" / "model.onnx", steps=100)
+    description = one_node("")
+    variant = {"entry": "slow", "version": 1, "accuracy": 1}
+    description["nodes"]["single"]["variants"]["only"] = variant
+    description["objective_ms"] = 60_000
+    path = write(version, description)
+    with opened(shared_place, describe(file)) as plain, served(shared_place, path) as pipeline:
+        expected = submit(plain, SLOW_INPUT)[1].output()
+        normal = [submit(plain, SLOW_INPUT)[1] for _ in range(4)]
+        urgent = submit(pipeline, SLOW_INPUT, "realtime")[1]
+        np.testing.assert_array_equal(urgent.output(), expected)
+        assert not normal[-1].has_come
+        for answer in normal:
+            np.testing.assert_array_equal(answer.output(), expected)
+
+
 def slow_model_in(version: Path) -> None:
     version.mkdir(parents=True)
     slow_model(version / "slow.onnx")

@@ -26,14 +26,18 @@ ROWS = np.ones((2, 4), np.float32)
 
 
 def test_both_workers_are_in_the_starters_session_and_in_a_process_group_of_their_own(
-    place: RuntimePlace, quick: Path
+    place: RuntimePlace, quick: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And as nice as the starter was at first, whatever it has become for its own model."""
+    at_first = os.getpriority(os.PRIO_PROCESS, 0) + 3
+    monkeypatch.setattr("brisk.frontend.starting._NICENESS", at_first)
     with opened(place, describe(quick)) as connection:
         submit(connection, ROWS, "besteffort")[1].output()
         supervisor = supervisor_of(place)
         for process in processes_of(place):
             assert os.getsid(process) == os.getsid(0)
             assert os.getpgid(process) == supervisor
+        assert os.getpriority(os.PRIO_PROCESS, supervisor) == at_first
 
 
 @pytest.mark.skipif(

@@ -13,7 +13,7 @@ from brisk.frontend.allocator import allocator_settings
 from brisk.wire.place import RuntimePlace
 
 
-def spawn(place: RuntimePlace) -> subprocess.Popen[bytes]:
+def spawn(place: RuntimePlace, niceness: int) -> subprocess.Popen[bytes]:
     """The runtime leaves this stub's process group by itself (``brisk.runtime``).
 
     Not its session: with ``setsid`` it would get a scheduling group of its own, in which its
@@ -28,9 +28,10 @@ def spawn(place: RuntimePlace) -> subprocess.Popen[bytes]:
         "BRISK_RUNTIME_DIR": str(place.base),
     }
     interpreter = runtime_interpreter()
+    command = [interpreter, "-m", "brisk.runtime", "--device", place.device]
     try:
         return subprocess.Popen(
-            [interpreter, "-m", "brisk.runtime", "--device", place.device],
+            [*command, "--niceness", str(niceness)],
             stdin=subprocess.DEVNULL,
             stdout=sys.__stderr__,
             env=environment,

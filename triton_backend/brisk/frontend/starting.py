@@ -33,6 +33,10 @@ dead. A background worker may have to wait longer than that for a processor."""
 
 _RETRY_PAUSE_S = 0.02
 
+_NICENESS = os.getpriority(os.PRIO_PROCESS, 0)
+"""Of this process when it began, and so the server's: a stub of a real-time model changes its own,
+and what it starts is for all models."""
+
 _started: list[subprocess.Popen[bytes]] = []
 """Runtimes this process started; polled so that none stays behind as a zombie."""
 
@@ -114,6 +118,6 @@ def _start_if_absent(
         return None
     os.close(lock)  # nobody is there; of several frontends that start one now, one gets the lock
     reap_started()
-    process = spawn(place)
+    process = spawn(place, _NICENESS)
     _started.append(process)
     return process

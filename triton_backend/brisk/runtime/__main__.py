@@ -25,8 +25,13 @@ def main() -> int:
     """Exit status: 0 ended idle or another runtime holds the place, 1 cannot run."""
     parser = argparse.ArgumentParser(prog="python -m brisk.runtime", description=__doc__)
     parser.add_argument("--device", default="cpu", help="cpu or cuda:<number> (default: cpu)")
-    device = parser.parse_args().device
+    parser.add_argument("--niceness", type=int, help="its own; default: as its starter's")
+    chosen = parser.parse_args()
+    device = chosen.device
     leave_process_group()
+    if chosen.niceness is not None:
+        with contextlib.suppress(PermissionError):  # only going below needs one
+            os.setpriority(os.PRIO_PROCESS, 0, chosen.niceness)
     try:
         settings = read_settings()
         place = runtime_place(device)
