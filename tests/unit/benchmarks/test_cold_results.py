@@ -8,13 +8,7 @@ import pytest
 
 from brisk_client.benchmarks.cold.measure import EngineSamples
 from brisk_client.benchmarks.cold.registry import engine_names, engine_of
-from brisk_client.benchmarks.cold.results import (
-    geometric_mean,
-    in_process_checks,
-    reuse_rows,
-    rows,
-    speedup,
-)
+from brisk_client.benchmarks.cold.results import reuse_rows, rows, speedup
 from brisk_client.benchmarks.cold.zygote import Sample
 
 
@@ -32,10 +26,6 @@ def test_a_speed_up_is_the_median_of_quotients_within_rounds() -> None:
     assert speedup(measured, "brisk", "onnxruntime") == pytest.approx(3.0)
 
 
-def test_the_mean_over_models_is_geometric() -> None:
-    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
-
-
 def test_rows_hold_milliseconds_and_the_base_has_speed_up_one() -> None:
     measured = {"onnxruntime": _samples("onnxruntime", [0.4, 0.6])}
     (row,) = rows("process", "m", 1, measured)
@@ -51,22 +41,17 @@ def test_reading_from_the_disk_is_shown_as_a_ratio() -> None:
     assert row["first_over_read"] == pytest.approx(3.0)
 
 
-def test_a_first_answer_near_a_warm_one_passes_and_a_late_one_fails() -> None:
-    def outcome(first_s: float) -> dict[str, bool]:
-        found = in_process_checks({"m": {"brisk": _samples("brisk", [first_s])}})
-        return {check.name: check.ok for check in found}
-
-    assert all(outcome(0.12).values())
-    late = outcome(0.2)
-    assert not late.pop("m: brisk, first inference over warm")
-    assert all(late.values())
+def test_inferences_are_compared_with_warm_ones_of_their_own_sample() -> None:
+    (row,) = rows("process", "m", 1, {"brisk": _samples("brisk", [0.12, 0.2, 0.13])})
+    assert row["first_over_warm"] == pytest.approx(1.3)
+    assert (row["second_over_warm"], row["third_over_warm"]) == (1.05, 1.0)
 
 
-def test_the_mean_is_expected_only_where_there_are_several_models() -> None:
-    one = {"brisk": _samples("brisk", [0.1]), "onnxruntime": _samples("onnxruntime", [0.5])}
-    assert not any("geometric" in check.name for check in in_process_checks({"m": one}))
-    both = in_process_checks({"m": one, "n": one})
-    assert [check.value for check in both if "geometric" in check.name] == [pytest.approx(5.0)]
+def test_without_warm_inferences_only_those_that_were_timed_are_told() -> None:
+    samples = EngineSamples("brisk", [], [Sample(2.0, 2.0, [1.0], [], {})], [])
+    (row,) = rows("process", "m", 64, {"brisk": samples})
+    assert row["second_ms"] == pytest.approx(1000.0)
+    assert not {"third_ms", "warm_ms", "first_over_warm"} & row.keys()
 
 
 def test_hit_rate_and_look_ups_are_per_query() -> None:

@@ -36,7 +36,8 @@ _NO_STATISTICS = CacheStatistics(0, 0, 0)
 class Scheme(str, Enum):
     """``baseline``: parse all, load all, run. ``nnv12``: artefact and pipeline, no reuse.
     ``nnv12_k``: its kernel selection alone, from the model; ``nnv12_kc``: selection and kept
-    weights, from the artefact, all loaded and then run.
+    weights, from the artefact, all loaded and then run. ``nnv12_fixed``: all of it, but lanes keep
+    to the plan and steal nothing.
 
     ``pask_i``: the model's layers interleaved. ``pask_r``: reuse alone, every loaded solution
     searched. ``pask``: both, by category. ``brisk``: artefact, pipeline, stealing, reuse where it
@@ -46,6 +47,7 @@ class Scheme(str, Enum):
     BASELINE = "baseline"
     NNV12_K = "nnv12_k"
     NNV12_KC = "nnv12_kc"
+    NNV12_FIXED = "nnv12_fixed"
     NNV12 = "nnv12"
     PASK_I = "pask_i"
     PASK_R = "pask_r"
@@ -54,7 +56,7 @@ class Scheme(str, Enum):
     IDEAL = "ideal"
 
 
-_KEEPING = (Scheme.BRISK, Scheme.NNV12, Scheme.NNV12_KC)
+_KEEPING = (Scheme.BRISK, Scheme.NNV12, Scheme.NNV12_FIXED, Scheme.NNV12_KC)
 """Start from an artefact where they are given one."""
 
 _SELECTING = (*_KEEPING, Scheme.NNV12_K)
@@ -163,7 +165,10 @@ def _start(
     before = cache.statistics()
     uses_artefact = scheme in _KEEPING and artefact is not None
     if uses_artefact:
-        starting = start_program(path, device, threads, artefact, _refuse, recorder=recorder)
+        steals = scheme is not Scheme.NNV12_FIXED
+        starting = start_program(
+            path, device, threads, artefact, _refuse, recorder=recorder, steals=steals
+        )
     else:
         starting = _from_model(path, scheme, device, threads, cache, recorder)
     lanes = None
@@ -221,7 +226,7 @@ def _from_model(
         _, rates = shared_reuse()
         source = ReusingSource(model, cache, Search.CATEGORY, catalogue, recorder, rates)
     queues = dealt(len(plan.layers), lane_count(threads))
-    steals = is_ours or scheme is Scheme.PASK_R
+    steals = (is_ours or scheme is Scheme.PASK_R) and scheme is not Scheme.NNV12_FIXED
     table = LayerTable(len(plan.layers), source.load, queues, recorder, steals=steals)
     if isinstance(source, ReusingSource):
         source.position = lambda: table.position

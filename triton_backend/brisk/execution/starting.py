@@ -59,12 +59,15 @@ def start_program(
     reject: Callable[[ArtefactError], None],
     catalogue: Catalogue | None = None,
     recorder: Recorder | None = None,
+    *,
+    steals: bool = True,
 ) -> StartingProgram:
     """Make the model runnable; no layer is loaded yet.
 
     From ``artefact`` where it is of this model and machine; ``reject`` is told why it is not, now
-    or when a layer turns out to be damaged later, and the model file is used instead. Raises
-    InvalidModelError and its kin where the model cannot be served.
+    or when a layer turns out to be damaged later, and the model file is used instead. ``steals``
+    False: lanes keep to their plan. Raises InvalidModelError and its kin where the model cannot
+    be served.
     """
     catalogue = catalogue or default_catalogue()
     recorder = recorder or Recorder()
@@ -88,7 +91,7 @@ def start_program(
         source = ModelSource(plan, catalogue, recorder)
         queues = dealt(len(plan.layers), lanes)
     count = len(source.frame.program.layers)
-    table = LayerTable(count, source.load, queues, recorder)
+    table = LayerTable(count, source.load, queues, recorder, steals=steals)
     loaded = source.frame.assemble(device, table)
     recorder.add("parse", EventKind.PARSE, None, started_ns)
     return StartingProgram(loaded, table, source, opened, recorder)

@@ -51,8 +51,8 @@ class LayerTable(Sequence[LoadedLayer]):
         steals: bool = True,
     ) -> None:
         """``queues``: the layers of each lane in order, none twice; what is in no queue is the
-        executor's, or of whoever has nothing else to do. ``steals`` False: the executor only
-        waits, and takes what no lane will.
+        executor's, or of whoever has nothing else to do. ``steals`` False: lanes keep to their
+        queues; the executor only waits, and takes what no lane will.
         """
         self._steals = steals
         self._load = load
@@ -165,13 +165,14 @@ class LayerTable(Sequence[LoadedLayer]):
             if self._closed:
                 return None
             own = self._queues[lane]
-            for queue in (own, *sorted(self._queues, key=len, reverse=True)):
+            others = sorted(self._queues, key=len, reverse=True) if self._steals else ()
+            for queue in (own, *others):
                 while queue:
                     index = queue.popleft()
                     if not self._claimed[index]:
                         self._claimed[index] = 1
                         return index, queue is not own
-            index = self._claimed.find(0)
+            index = self._claimed.find(0) if self._steals else -1
             if index >= 0:
                 self._claimed[index] = 1
                 return index, True

@@ -7,6 +7,7 @@ cache dropped, beside another load on the machine, and through a real Triton.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,24 +25,54 @@ def run(
     parts: Sequence[str] = PARTS,
     threads: int = 0,
     batches: Sequence[int] = (1,),
+    rounds: int = 0,
     folder: Path | None = None,
     plots: Path | None = None,
+    file: Path | None = None,
+    resumes: bool = False,
 ) -> Report:
-    """Measure. Empty ``models`` and ``engines`` mean all; ``threads`` 0 all usable cores.
+    """Measure. Empty ``models`` and ``engines`` mean all, ``threads`` 0 all usable cores,
+    ``rounds`` 0 as many as usual.
 
-    ``folder`` keeps built models and what engines prepare; ``plots`` takes figures and a trace.
-    Raises LookupError for a name that there is not.
+    ``folder`` keeps built models and what engines prepare; ``plots`` takes figures and a trace;
+    ``file`` the report, after every part of every model and batch. ``resumes``: parts that the
+    file holds are not measured again, and checks and plots are of all its rows. Raises
+    LookupError for a name that there is not, ValueError for a file that cannot be resumed.
     """
-    from brisk_client.benchmarks.cold.benchmark import run_parts
+    from brisk_client.benchmarks.cold.benchmark import Choice, run_parts
 
-    return run_parts(quick, models, engines, parts, threads, batches, folder, plots)
+    choice = Choice(quick, models, engines, parts, threads, batches, rounds, folder, plots)
+    return run_parts(choice, file, resumes=resumes)
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
+    from brisk_client.benchmarks.cold.showing import show_parts
+
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    try:
+        report = run(
+            chosen.quick,
+            chosen.model,
+            _listed(chosen.schemes),
+            _listed(chosen.parts),
+            chosen.threads,
+            chosen.batch or (1,),
+            chosen.rounds,
+            chosen.folder,
+            chosen.plot,
+            chosen.json,
+            chosen.resume,
+        )
+    except (LookupError, ValueError) as error:
+        parser.error(str(error.args[0]))
+    return deliver(report, chosen, None, show_parts)
+
+
+def _parser() -> argparse.ArgumentParser:
     from brisk_client.benchmarks.cold.models import model_names
     from brisk_client.benchmarks.cold.registry import engine_names
-    from brisk_client.benchmarks.cold.showing import show_parts
 
     parser = benchmark_parser("cold", __doc__, "fewer samples and models")
     parser.add_argument(
@@ -57,19 +88,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--batch", action="append", type=int, default=[], metavar="N", help="batch sizes (1)"
     )
+    parser.add_argument("--rounds", type=int, default=0, metavar="N", help="of all engines")
     parser.add_argument("--folder", type=Path, default=None, help="for models and artefacts")
-    chosen = parser.parse_args(arguments)
-    try:
-        report = run(
-            chosen.quick,
-            chosen.model,
-            [name for name in chosen.schemes.split(",") if name],
-            [name for name in chosen.parts.split(",") if name],
-            chosen.threads,
-            chosen.batch or (1,),
-            chosen.folder,
-            chosen.plot,
-        )
-    except LookupError as error:
-        parser.error(str(error.args[0]))
-    return deliver(report, chosen, None, show_parts)
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the rows in --json FILE, measure what lacks"
+    )
+    return parser
+
+
+def _listed(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]

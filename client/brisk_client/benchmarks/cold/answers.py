@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from brisk_client.benchmarks.cold.registry import BASE
-from brisk_client.report import Check
 
 OTHER_WEIGHTS = frozenset({"torch eager", "torch aotinductor"})
 """Engines that compute the same network with weights of their own."""
@@ -16,21 +15,16 @@ OTHER_WEIGHTS = frozenset({"torch eager", "torch aotinductor"})
 RTOL, ATOL = 1e-3, 1e-4
 
 
-def answer_check(model: str, folder: Path, engines: Sequence[str]) -> Check | None:
-    """Compares ``folder``/ENGINE.npz; None where there is nothing to compare with."""
+def agreements(folder: Path, engines: Sequence[str]) -> dict[str, bool]:
+    """Of ``folder``/ENGINE.npz with ONNX Runtime's, by engine; empty without the latter's."""
     if not (folder / f"{BASE}.npz").exists():
-        return None
+        return {}
     expected = _load(folder / f"{BASE}.npz")
-    wrong = [
-        engine
+    return {
+        engine: _agree(_load(folder / f"{engine}.npz"), expected)
         for engine in engines
-        if engine not in OTHER_WEIGHTS
-        and (folder / f"{engine}.npz").exists()
-        and not _agree(_load(folder / f"{engine}.npz"), expected)
-    ]
-    name = f"{model}: first answers agree with {BASE}'s"
-    found = f"not those of {', '.join(wrong)}" if wrong else "all"
-    return Check(name, found, f"all, rtol {RTOL}, atol {ATOL} of the largest", not wrong)
+        if engine not in OTHER_WEIGHTS and (folder / f"{engine}.npz").exists()
+    }
 
 
 def _load(file: Path) -> list[np.ndarray]:

@@ -5,24 +5,42 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from types import TracebackType
 
 _PERIOD_S = 0.01
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Of the machine: ``cores`` of it (0: all usable) are busy for ``share`` of the time."""
+
+    share: float
+    cores: int = 0
+
+    @property
+    def name(self) -> str:
+        if not self.share:
+            return "nothing"
+        where = f"{self.cores} core" if self.cores else "each core"
+        return f"{self.share:.0%} of {where}"
+
+
 class Burden:
-    """Keeps every usable core busy for ``share`` (0 to 1) of each 10 ms; a context manager.
+    """Keeps cores busy for the load's share of each 10 ms; a context manager.
 
     One process a core, pinned to it, so that the kernel cannot move the work away.
     """
 
-    def __init__(self, share: float) -> None:
-        self._share = share
+    def __init__(self, load: Load) -> None:
+        self._share = load.share
+        self._cores = load.cores
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Burden:
         if self._share > 0:
-            for core in sorted(os.sched_getaffinity(0)):
+            cores = sorted(os.sched_getaffinity(0))
+            for core in cores[-self._cores :]:  # the last ones; all for 0
                 command = [sys.executable, "-S", __file__, str(core), str(self._share)]
                 self._processes.append(subprocess.Popen(command, stdout=subprocess.PIPE))
             for process in self._processes:

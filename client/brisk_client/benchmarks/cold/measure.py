@@ -16,10 +16,12 @@ from brisk_client.benchmarks.cold.zygote import Sample, Task, Zygote, prepare_ap
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Rounds of all engines, and seconds of warm inferences behind each cold start."""
+    """Rounds of all engines; behind each cold start so many inferences timed one by one, then
+    seconds of warm ones."""
 
     rounds: int
     warm_s: float
+    following: int = 3
 
 
 @dataclass(slots=True)
@@ -35,11 +37,14 @@ class EngineSamples:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What an engine made ahead of time for a model; ``artefact`` is "" where it makes nothing."""
+    """What an engine made ahead of time for a model; ``artefact`` is "" where it makes nothing.
+
+    ``took_s``: None where it was there already.
+    """
 
     artefact: str
     files: list[Path]
-    took_s: float
+    took_s: float | None
 
 
 def prepare_all(
@@ -51,7 +56,8 @@ def prepare_all(
     """
     found = {}
     for name in engines:
-        artefact, took_s = "", 0.0
+        artefact: str = ""
+        took_s: float | None = None
         try:
             if engine_of(name).prepares:
                 artefact, took_s = prepare_apart(name, files, threads)
@@ -102,6 +108,7 @@ def measure(
                     prepared=prepared[name].artefact,
                     inputs=str(files.inputs),
                     threads=threads,
+                    following=effort.following,
                     warm_s=effort.warm_s,
                     outputs=str(outputs / f"{name}.npz") if outputs and turn == 0 else "",
                 )

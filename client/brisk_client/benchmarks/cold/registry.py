@@ -25,6 +25,7 @@ _ENGINES: tuple[ColdEngine, ...] = (
     BriskScheme("baseline", has_artefact=False),
     BriskScheme("nnv12_k", has_artefact=False),
     BriskScheme("nnv12_kc", has_artefact=True),
+    BriskScheme("nnv12_fixed", has_artefact=True),
     BriskScheme("nnv12", has_artefact=True),
     BriskScheme("pask_i", has_artefact=False),
     BriskScheme("pask_r", has_artefact=False),
@@ -53,6 +54,18 @@ def engine_of(name: str) -> ColdEngine:
     raise LookupError(f"there is no engine '{name}'; there are: {', '.join(engine_names())}")
 
 
+BESIDE_LOAD = (PREPARED, "brisk nnv12_fixed", UNPREPARED, "brisk baseline", BASE)
+"""NNV12's Fig. 11: with work stealing and without, and those that have no plan."""
+
+FROM_DISK = (PREPARED, UNPREPARED, BASE, "onnxruntime optimised", "openvino cached")
+"""Those whose time from the disk is compared with reading the same bytes."""
+
+LARGER_BATCHES = (PREPARED, UNPREPARED, "brisk baseline", "brisk nnv12", "brisk pask", BASE)
+"""Those of PASK's table II, and what they are compared with."""
+
+
 def default_engines(quick: bool) -> list[str]:
-    """Those of a plain run: all, without those that take long to prepare if ``quick``."""
-    return [name for name in engine_names() if not (quick and name == AotInductor.name)]
+    """Those of a plain run: all, without those that take long to prepare if ``quick``, and
+    without the one that only stands beside others under load."""
+    left_out = {"brisk nnv12_fixed", *([AotInductor.name] if quick else [])}
+    return [name for name in engine_names() if name not in left_out]

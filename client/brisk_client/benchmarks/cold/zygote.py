@@ -24,21 +24,20 @@ from typing import Any
 import numpy as np
 
 from brisk.frontend.allocator import allocator_settings
-from brisk_client.benchmarks.cold.engines.base import EngineUnavailableError
+from brisk_client.benchmarks.cold.engines.base import EngineUnavailableError, Start
 from brisk_client.benchmarks.cold.models import ModelFiles
 
 SAMPLE_TIMEOUT_S = 300.0
 PREPARE_TIMEOUT_S = 900.0
-FOLLOWING = 3
-"""Inferences timed one by one after the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One sample: which engine starts which model. ``warm_s``: time to spend on warm inferences.
+    """One sample: which engine starts which model.
 
-    ``settle``: let the engine finish its background work before those. ``outputs``: where to put
-    the first answer (.npz), "" for nowhere.
+    ``following``: inferences timed one by one after the first. ``warm_s``: time to spend on warm
+    ones, once the engine has finished its background work; 0: none. ``outputs``: where to put the
+    first answer (.npz), "" for nowhere.
     """
 
     engine: str
@@ -46,8 +45,8 @@ class Task:
     prepared: str
     inputs: str
     threads: int
+    following: int
     warm_s: float
-    settle: bool = True
     outputs: str = ""
 
 
@@ -118,10 +117,10 @@ class Zygote:
                 return answer
 
 
-def prepare_apart(engine: str, files: ModelFiles, threads: int) -> tuple[str, float]:
+def prepare_apart(engine: str, files: ModelFiles, threads: int) -> tuple[str, float | None]:
     """Have the engine prepare the model in a process of its own; the artefact, seconds taken.
 
-    Raises EngineUnavailableError where it cannot.
+    None where the artefact was there already. Raises EngineUnavailableError where it cannot.
     """
     command = [sys.executable, "-m", __name__, engine, "prepare"]
     command += [str(files.model), str(files.folder), str(files.inputs), str(threads)]
@@ -157,17 +156,21 @@ def take_sample(task: Task) -> Sample:
     used_s = _processor_s() - used_s
     if start.first_s is not None:
         first_s = start.first_s
-    following_s = [_time(start.infer) for _ in range(FOLLOWING)]
-    if task.settle:
-        start.settle()
-    warm_s: list[float] = []
-    until_s = time.perf_counter() + task.warm_s
-    while time.perf_counter() < until_s or len(warm_s) < 3:
-        warm_s.append(_time(start.infer))
+    following_s = [_time(start.infer) for _ in range(task.following)]
+    warm_s = _warm_inferences(start, task.warm_s) if task.warm_s else []
     if task.outputs:
         named = {f"{index:04}": value for index, value in enumerate(start.outputs)}
         np.savez(task.outputs, **named)
     return Sample(first_s, used_s, following_s, warm_s, start.details())
+
+
+def _warm_inferences(start: Start, duration_s: float) -> list[float]:
+    start.settle()
+    taken_s: list[float] = []
+    until_s = time.perf_counter() + duration_s
+    while time.perf_counter() < until_s or len(taken_s) < 3:
+        taken_s.append(_time(start.infer))
+    return taken_s
 
 
 def _time(infer: Any) -> float:
@@ -195,17 +198,18 @@ def _prepare(name: str, model: str, folder: str, inputs_file: str, threads: str)
 
     with np.load(inputs_file) as arrays:
         inputs = {key: arrays[key] for key in arrays.files}
-    before_s = time.perf_counter()
     try:
         engine = engine_of(name)
         engine.import_libraries()
-        before_s = time.perf_counter()
+        before_s, clock_s = time.perf_counter(), time.time()
         artefact = engine.prepare(Path(model), Path(folder), inputs, int(threads))
+        took_s = time.perf_counter() - before_s
+        is_new = artefact is not None and artefact.stat().st_mtime >= clock_s - 1
     except Exception as error:  # noqa: BLE001  # any failure is an answer, too
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
         return
-    took_s = time.perf_counter() - before_s
-    print(json.dumps({"artefact": str(artefact or ""), "took_s": took_s}), flush=True)
+    answer = {"artefact": str(artefact or ""), "took_s": took_s if is_new else None}
+    print(json.dumps(answer), flush=True)
 
 
 def _serve(name: str) -> None:

@@ -1,0 +1,197 @@
+"""What is expected of cold starts, as checks on a report's rows, whichever run they are of."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from brisk_client.benchmarks.cold.registry import BASE, PREPARED, UNPREPARED
+from brisk_client.report import Check
+
+Rows = Sequence[Mapping[str, Any]]
+
+WARMTH = {"first": 1.25, "second": 1.1, "third": 1.1}
+"""An inference after the load over warm ones, at most; a tenth is the machine's noise."""
+
+SPEEDUPS = {PREPARED: 4.0, UNPREPARED: 2.0}
+"""ONNX Runtime's time at its defaults over ours, at least."""
+
+SPEEDUP_MODEL, PREPARE_S = "resnet50", 10.0
+
+PAPERS = {"brisk nnv12": 3.04, "brisk pask": 5.62}
+"""Speed-ups over Baseline in PASK's Fig. 6, geometric means over its models."""
+
+STEPS = (
+    ("brisk nnv12_k", "brisk baseline", "kernel selection (K)"),
+    ("brisk nnv12_kc", "brisk nnv12_k", "kept weights (K+C over K)"),
+    ("brisk nnv12", "brisk nnv12_kc", "pipeline (K+C+P over K+C)"),
+    ("brisk pask_i", "brisk baseline", "interleaving (PaSK-I)"),
+    ("brisk pask_r", "brisk baseline", "reuse alone (PaSK-R)"),
+    ("brisk pask", "brisk pask_i", "reuse over interleaving alone (PaSK over PaSK-I)"),
+    ("brisk pask", "brisk pask_r", "categories over searching all (PaSK over PaSK-R)"),
+    ("brisk", "brisk pask", "Brisk over PaSK"),
+)
+"""What each part of the papers' designs adds: a scheme, the one without it, its name."""
+
+WARM_ENGINE = "brisk serial"
+"""The simple path, whose warm inference nothing of the cold start's machinery may slow down."""
+
+SERVED = {"torch": 8.0, "onnxruntime": 3.0}
+"""A Python-backend model's time through Triton over Brisk's, at least."""
+
+
+def all_checks(rows: Rows) -> list[Check]:
+    """Every expectation that the rows suffice for."""
+    hot = [row for row in rows if row["part"] == "process" and row["batch"] == 1]
+    return [
+        *_agreement(rows),
+        *_warmth(hot),
+        *_speedups(hot),
+        *_contributions(hot),
+        *_warm_unchanged(hot),
+        *_preparation(hot),
+        *_disk(rows),
+        *_load(rows),
+        *_served(rows),
+    ]
+
+
+def at_most(name: str, found: float, limit: float) -> Check:
+    return Check(name, round(found, 3), f"<= {limit}", found <= limit)
+
+
+def at_least(name: str, found: float, limit: float) -> Check:
+    return Check(name, round(found, 3), f">= {limit}", found >= limit)
+
+
+def ratios(hot: Rows, engine: str, base: str, key: str = "first_ms") -> dict[str, float]:
+    """By model: ``base``'s time over ``engine``'s, where both were measured."""
+    ours, theirs = _by_model(hot, engine), _by_model(hot, base)
+    return {
+        model: theirs[model][key] / row[key]
+        for model, row in ours.items()
+        if model in theirs and row.get(key) and theirs[model].get(key)
+    }
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """Precondition: at least one value, all positive."""
+    return statistics.geometric_mean(values)
+
+
+def _by_model(rows: Rows, engine: str) -> dict[str, Mapping[str, Any]]:
+    return {str(row["model"]): row for row in rows if row["engine"] == engine}
+
+
+def _agreement(rows: Rows) -> list[Check]:
+    """Each engine's first answer is ONNX Runtime's, where it computes with the same weights."""
+    found: dict[tuple[str, int], list[str]] = {}
+    for row in rows:
+        if row.get("agrees") is not None:
+            wrong = found.setdefault((row["model"], row["batch"]), [])
+            wrong += [] if row["agrees"] else [row["engine"]]
+    return [
+        Check(
+            f"{model}, batch {batch}: first answers agree with {BASE}'s",
+            f"not those of {', '.join(wrong)}" if wrong else "all",
+            "all",
+            not wrong,
+        )
+        for (model, batch), wrong in found.items()
+    ]
+
+
+def _warmth(hot: Rows) -> list[Check]:
+    return [
+        at_most(f"{row['model']}: {PREPARED}, {name} inference over warm", row[key], limit)
+        for row in hot
+        for name, limit in WARMTH.items()
+        if row["engine"] == PREPARED and (key := f"{name}_over_warm") in row
+    ]
+
+
+def _speedups(hot: Rows) -> list[Check]:
+    checks = []
+    for engine, limit in SPEEDUPS.items():
+        rows = _by_model(hot, engine)
+        found = {model: row["speedup"] for model, row in rows.items() if "speedup" in row}
+        if SPEEDUP_MODEL in found:
+            text = f"{SPEEDUP_MODEL}: {engine}, speed-up over {BASE}"
+            checks.append(at_least(text, found[SPEEDUP_MODEL], limit))
+        if len(found) > 1:
+            text = f"{len(found)} models: {engine}, geometric mean of speed-ups over {BASE}"
+            checks.append(at_least(text, geometric_mean(found.values()), limit))
+    for engine, paper in PAPERS.items():
+        over = ratios(hot, engine, "brisk baseline")
+        if len(over) > 1:
+            text = f"{len(over)} models: {engine} over brisk baseline (PASK, Fig. 6)"
+            checks.append(at_least(text, geometric_mean(over.values()), paper))
+    return checks
+
+
+def _contributions(hot: Rows) -> list[Check]:
+    checks = []
+    for engine, without, name in STEPS:
+        gains = ratios(hot, engine, without)
+        if gains:
+            mean = geometric_mean(gains.values())
+            checks.append(at_least(f"{len(gains)} models: {name} is a gain", mean, 1.0))
+    return checks
+
+
+def _warm_unchanged(hot: Rows) -> list[Check]:
+    found = ratios(hot, WARM_ENGINE, PREPARED, "warm_ms")
+    return [
+        at_most(f"{model}: warm inference over {WARM_ENGINE}'s", ratio, WARMTH["third"])
+        for model, ratio in found.items()
+    ]
+
+
+def _preparation(hot: Rows) -> list[Check]:
+    row = _by_model(hot, PREPARED).get(SPEEDUP_MODEL)
+    if row is None or row.get("prepare_s") is None:
+        return []
+    return [at_most(f"{SPEEDUP_MODEL}: seconds to prepare", row["prepare_s"], PREPARE_S)]
+
+
+def _disk(rows: Rows) -> list[Check]:
+    """The disk bounds a start: what else it does is hidden behind the reading, or follows it."""
+    return [
+        at_most(
+            f"{row['model']}: {PREPARED} from the disk over reading and then a hot start",
+            row["first_ms"] / (row["read_ms"] + row["hot_ms"]),
+            1.0,
+        )
+        for row in rows
+        if row["part"] == "disk" and row["engine"] == PREPARED and "hot_ms" in row
+    ]
+
+
+def _load(rows: Rows) -> list[Check]:
+    """Other load slows a prepared start by no more than it slows ONNX Runtime's (NNV12, 4.2)."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows:
+        if row["part"] == "load" and row.get("over_idle") is not None:
+            found.setdefault((row["model"], row["load"]), {})[row["engine"]] = row["over_idle"]
+    return [
+        at_most(
+            f"{model}: {PREPARED} beside {load}, its slow-down over {BASE}'s",
+            slowdowns[PREPARED] / slowdowns[BASE],
+            WARMTH["third"],
+        )
+        for (model, load), slowdowns in found.items()
+        if slowdowns.keys() >= {PREPARED, BASE}
+    ]
+
+
+def _served(rows: Rows) -> list[Check]:
+    return [
+        at_least(
+            f"{row['model']} through Triton: Python backend with {row['engine']} over {PREPARED}",
+            row["over_brisk"],
+            SERVED[row["engine"]],
+        )
+        for row in rows
+        if row["part"] == "served" and row["engine"] in SERVED and "over_brisk" in row
+    ]

@@ -1,0 +1,107 @@
+"""What `brisk bench cold` expects, on rows written down; pieces of a report put together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brisk_client.benchmarks.cold.batches import batch_rows
+from brisk_client.benchmarks.cold.expectations import all_checks
+from brisk_client.benchmarks.cold.ledger import Ledger
+from brisk_client.report import Report, write_json
+
+
+def _row(model: str, engine: str, first_ms: float, **more: Any) -> dict[str, Any]:
+    row = {"part": "process", "model": model, "batch": 1, "engine": engine, "first_ms": first_ms}
+    return {**row, **more}
+
+
+def _outcome(rows: list[dict[str, Any]]) -> dict[str, tuple[float, bool]]:
+    return {check.name: (check.value, check.ok) for check in all_checks(rows)}
+
+
+def _report(rows: list[dict[str, Any]], processor: str = "p") -> Report:
+    machine = {"processor": processor, "cores": 2, "threads": 2, "load_average": 0.1}
+    return Report("cold", machine, {"torch": "1"}, rows, [])
+
+
+@pytest.mark.parametrize(("engine", "limit"), [("brisk", 4.0), ("brisk unprepared", 2.0)], ids=str)
+def test_speed_ups_are_expected_of_resnet_and_of_the_geometric_mean(
+    engine: str, limit: float
+) -> None:
+    one = _row("resnet50", engine, 1.0, speedup=limit)
+    assert _outcome([one]) == {f"resnet50: {engine}, speed-up over onnxruntime": (limit, True)}
+    name = f"2 models: {engine}, geometric mean of speed-ups over onnxruntime"
+    assert _outcome([one, _row("vit", engine, 1.0, speedup=limit / 4)])[name] == (limit / 2, False)
+
+
+def test_each_late_inference_fails_its_own_check() -> None:
+    row = _row("m", "brisk", 1.0, first_over_warm=1.2, second_over_warm=1.2, third_over_warm=1.0)
+    assert [ok for _, ok in _outcome([row]).values()] == [True, False, True]
+
+
+def test_a_part_that_costs_more_than_it_saves_fails() -> None:
+    rows = [_row("m", "brisk baseline", 4.0), _row("m", "brisk nnv12_k", 2.0),
+            _row("m", "brisk nnv12_kc", 2.5)]  # fmt: skip
+    assert list(_outcome(rows).values()) == [(2.0, True), (0.8, False)]
+
+
+def test_a_disk_bound_start_takes_no_longer_than_reading_and_a_hot_start() -> None:
+    name = "m: brisk from the disk over reading and then a hot start"
+    for first_ms, ok in ((140.0, True), (160.0, False)):
+        row = {**_row("m", "brisk", first_ms), "part": "disk", "read_ms": 100.0, "hot_ms": 50.0}
+        assert _outcome([row])[name] == (pytest.approx(first_ms / 150, abs=1e-3), ok)
+
+
+def test_other_load_may_slow_a_start_as_much_as_it_slows_the_peer() -> None:
+    def rows(ours: float) -> list[dict[str, Any]]:
+        more = {"part": "load", "load": "50% of each core"}
+        return [{**_row("m", "brisk", 1.0), **more, "over_idle": ours},
+                {**_row("m", "onnxruntime", 1.0), **more, "over_idle": 2.0}]  # fmt: skip
+
+    name = "m: brisk beside 50% of each core, its slow-down over onnxruntime's"
+    assert _outcome(rows(2.1))[name] == (1.05, True)
+    assert _outcome(rows(3.0))[name] == (1.5, False)
+
+
+def test_served_models_and_wrong_answers_are_checked() -> None:
+    torch = {**_row("m", "torch", 9.0), "part": "served", "over_brisk": 7.0}
+    wrong = _row("m", "brisk pask", 1.0, agrees=False)
+    found = [check.ok for check in all_checks([torch, wrong])]
+    assert found == [False, False]
+
+
+def test_batches_are_geometric_means_over_models_and_warm_is_the_second_answer() -> None:
+    rows = [
+        {**_row(model, engine, first_ms), "batch": batch, "second_ms": 2.0}
+        for batch in (1, 4)
+        for model, baseline in (("m", 8.0), ("n", 2.0))
+        for engine, first_ms in (("brisk baseline", baseline), ("brisk", 4.0))
+    ]
+    found = {(row["batch"], row["engine"]): row["over_baseline"] for row in batch_rows(rows)}
+    assert found == {(1, "brisk"): 1.0, (1, "warm"): 2.0, (4, "brisk"): 1.0, (4, "warm"): 2.0}
+    assert batch_rows(rows[:4]) == []
+
+
+def test_pieces_that_a_file_holds_are_not_measured_again(tmp_path: Path) -> None:
+    file = tmp_path / "cold.json"
+    first = _report([])
+    ledger = Ledger(first, file, resumes=True)
+    ledger.measure("process", "m", 1, lambda: first.rows.append(_row("m", "brisk", 1.0)))
+    second = _report([])
+    ledger = Ledger(second, file, resumes=True)
+    ledger.measure("process", "m", 1, lambda: pytest.fail("measured twice"))
+    ledger.measure("disk", "m", 1, lambda: second.rows.append({"part": "disk"}))
+    assert [row["part"] for row in json.loads(file.read_text())["rows"]] == ["process", "disk"]
+
+
+def test_pieces_of_another_machine_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "cold.json"
+    write_json(_report([_row("m", "brisk", 1.0)]), file)
+    with pytest.raises(ValueError, match=r"another machine: .'processor': 'p'"):
+        Ledger(_report([], processor="q"), file, resumes=True)
+    with pytest.raises(ValueError, match="--resume needs --json"):
+        Ledger(_report([]), None, resumes=True)
