@@ -38,6 +38,7 @@ def test_every_moment_is_given_to_one_phase() -> None:
         {
             "run": 0.2,
             "lookup": 0.0,
+            "substitute": 0.0,
             "create": 0.1,
             "transform": 0.1,
             "read": 0.15,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 
 from brisk.cli.application import application
 from brisk.errors import InvalidModelError
-from unit.execution.starting_models import small_network
+from unit.execution.starting_models import small_network, stage_costs
 
 
 def test_a_prepared_model_is_explained_with_its_plan(
@@ -27,6 +28,19 @@ def test_a_prepared_model_is_explained_with_its_plan(
     assert f"from {artefact}" in after.stdout
     assert "load-0" in after.stdout
     assert "from program to answer" in after.stdout
+
+
+@pytest.mark.parametrize(("substitute_ns", "word"), [(2, "is substituted"), (1e9, "waits")])
+def test_a_model_without_artefact_is_explained_with_what_reuse_would_do(
+    substitute_ns: float, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    small_network(tmp_path / "entry")
+    told = CliRunner().invoke(application, ["explain", str(tmp_path / "entry")]).stdout
+    assert "no substitutes: `brisk prepare` has measured none" in told
+    stage_costs(load_ns_per_byte=1e6, substitute_ns=substitute_ns)
+    told = CliRunner().invoke(application, ["explain", str(tmp_path / "entry")]).stdout
+    assert re.search(rf"load +[\d.]+ run +[\d.]+; general_convolution +[\d.]+: {word}", told)
 
 
 def test_preparing_what_is_no_model_names_it(tmp_path: Path) -> None:

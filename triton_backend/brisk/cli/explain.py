@@ -63,7 +63,7 @@ def explain(
             _print_candidates(console, layer)
     _print_summary(console, plan)
     _print_joined(console, sum(reason is None for reason in alone))
-    print_start(console, file)
+    print_start(console, file, plan)
 
 
 def model_file(model: Path, version: int | None) -> Path:

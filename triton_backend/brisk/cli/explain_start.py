@@ -1,4 +1,5 @@
-"""How a model would start: its artefact's plan with the costs behind it, and a timeline."""
+"""How a model would start: its artefact's plan with the costs behind it, and a timeline; without
+one, what a layer that is waited for would do."""
 
 from __future__ import annotations
 
@@ -9,13 +10,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from brisk.execution.artefact import Artefact
+    from brisk.execution.plan import Plan
 
 WIDTH = 60
 """Of the drawn timeline, in characters."""
 
 
-def print_start(console: Console, model: Path) -> None:
-    """The artefact's plan, or in one line why there is none that can be used."""
+def print_start(console: Console, model: Path, plan: Plan) -> None:
+    """The artefact's plan, or why there is none that can be used, and what reuse would do."""
     import torch
 
     from brisk.errors import ArtefactError
@@ -27,14 +29,46 @@ def print_start(console: Console, model: Path) -> None:
     path = find_artefact(model, device, threads)
     if path is None:
         console.print("  from the model: there is no artefact for this machine", markup=False)
+        _print_reuse(console, plan)
         return
     try:
         artefact = open_artefact(path, model, device, threads)
     except ArtefactError as error:
         console.print(f"  from the model: {error}", markup=False)
+        _print_reuse(console, plan)
         return
     console.print(f"  from {path}", markup=False)
     _print_plan(console, artefact)
+
+
+def _print_reuse(console: Console, plan: Plan) -> None:
+    """For each layer that could stand on a substitute, what this machine's costs say of it."""
+    from brisk.execution.cold_plan import raw_layer
+    from brisk.execution.machine_costs import read_costs
+    from brisk.solutions.catalogue import default_catalogue
+
+    catalogue, costs = default_catalogue(), read_costs(plan.device)
+    told = 0
+    for index, layer in enumerate(plan.layers):
+        problem, own = layer.problem, raw_layer(layer, catalogue, costs).solution
+        cost = None if own.resident else costs.of(own, problem)
+        for other in catalogue.residents():
+            spare = costs.of(other, problem)
+            knows = (problem.domain, problem.operator) in other.operators()
+            if cost is None or spare is None or not knows or not other.check(problem).ok:
+                continue
+            which = "is substituted" if costs.favours(other, own, problem) else "waits"
+            console.print(
+                f"  {index:>4} {own.name:<24} load {cost.load / 1e6:6.2f}"
+                f" run {cost.run / 1e6:6.2f}; {other.name:<20} {spare.total / 1e6:6.2f}: {which}",
+                markup=False,
+            )
+            told += 1
+    if not told:
+        console.print(
+            "  no substitutes: `brisk prepare` has measured none for its layers on this machine",
+            markup=False,
+        )
 
 
 def _print_plan(console: Console, artefact: Artefact) -> None:

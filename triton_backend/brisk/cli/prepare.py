@@ -41,7 +41,6 @@ def prepare(
 
     files = list(version_files(model).values()) if model.is_dir() else [model]
     cores = threads or usable_cores()
-    torch.set_num_threads(1)
     for file in files:
         try:
             made = prepare_model(file, torch.device("cpu"), cores, disk_factor=disk)

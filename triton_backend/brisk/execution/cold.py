@@ -15,7 +15,7 @@ from brisk.execution.frame import Frame
 from brisk.execution.lanes import Lanes, dealt, lane_count, usable_cores
 from brisk.execution.loading import LoadedProgram
 from brisk.execution.plan import make_plan
-from brisk.execution.reuse import ReusingSource, Search, shared_reuse
+from brisk.execution.reuse import ReusingSource, Search, shared_cache
 from brisk.execution.sources import LayerSource, ModelSource
 from brisk.execution.starting import StartingProgram, start_program
 from brisk.execution.table import EXECUTOR, LayerTable
@@ -71,9 +71,9 @@ class ColdStatistics:
     """Of the first answer. ``milestone``: PASK III-A's; None: never reached.
 
     ``queries``, ``hits`` and ``lookups`` are GetSubSolution's. ``reused``: layers that ran on a
-    substitute. ``loaded``: layers whose own solution was loaded. ``stolen``: layers loaded by
-    another than the lane meant for it. ``cached_layers``: with weights from the artefact as the
-    kernel takes them.
+    substitute; ``waited``: that had one which by its costs was no gain. ``loaded``: layers whose
+    own solution was loaded. ``stolen``: layers loaded by another than the lane meant for it.
+    ``cached_layers``: with weights from the artefact as the kernel takes them.
     """
 
     scheme: str
@@ -83,6 +83,7 @@ class ColdStatistics:
     hits: int
     lookups: int
     reused: int
+    waited: int
     loaded: int
     stolen: int
     from_artefact: bool
@@ -161,13 +162,19 @@ def _start(
 ) -> ColdStart:
     recorder, cache = Recorder(), CategoryCache(default_catalogue().residents())
     if scheme is Scheme.BRISK:
-        cache, _ = shared_reuse()
+        cache = shared_cache()
     before = cache.statistics()
     uses_artefact = scheme in _KEEPING and artefact is not None
-    if uses_artefact:
+    if uses_artefact or scheme is Scheme.BRISK:
         steals = scheme is not Scheme.NNV12_FIXED
         starting = start_program(
-            path, device, threads, artefact, _refuse, recorder=recorder, steals=steals
+            path,
+            device,
+            threads,
+            artefact if uses_artefact else None,
+            _refuse,
+            recorder=recorder,
+            steals=steals,
         )
     else:
         starting = _from_model(path, scheme, device, threads, cache, recorder)
@@ -222,14 +229,11 @@ def _from_model(
         source = ReusingSource(
             model, cache, Search.EXHAUSTIVE, catalogue, recorder, from_the_start=True
         )
-    elif scheme is Scheme.BRISK:
-        _, rates = shared_reuse()
-        source = ReusingSource(model, cache, Search.CATEGORY, catalogue, recorder, rates)
     queues = dealt(len(plan.layers), lane_count(threads))
     steals = (is_ours or scheme is Scheme.PASK_R) and scheme is not Scheme.NNV12_FIXED
     table = LayerTable(len(plan.layers), source.load, queues, recorder, steals=steals)
     if isinstance(source, ReusingSource):
-        source.position = lambda: table.position
+        source.attend(table)
     loaded: LoadedProgram = source.frame.assemble(device, table)
     recorder.add("parse", EventKind.PARSE, None, started_ns)
     return StartingProgram(loaded, table, source, None, recorder)
@@ -239,7 +243,7 @@ def _run(
     starting: StartingProgram, inputs: Mapping[str, Value], threads: int, *, is_recorded: bool
 ) -> dict[str, Value]:
     """One inference, on as many cores as lanes leave."""
-    table, source = starting.table, starting.source
+    table = starting.table
     with torch.inference_mode():
         frame = Frame(starting.loaded, inputs)
         is_whole = table.is_whole
@@ -251,9 +255,7 @@ def _run(
             started_ns = clock_ns()
             frame.step()
             if is_recorded:
-                ended_ns = starting.recorder.add(EXECUTOR, EventKind.RUN, position, started_ns)
-                if isinstance(source, ReusingSource):
-                    source.note_run(position, ended_ns - started_ns)
+                starting.recorder.add(EXECUTOR, EventKind.RUN, position, started_ns)
         return frame.results()
 
 
@@ -278,6 +280,7 @@ def _statistics(
         hits=seen.hits,
         lookups=seen.lookups,
         reused=reused,
+        waited=0 if reusing is None else reusing.waited,
         loaded=count - reused,
         stolen=starting.table.stolen,
         from_artefact=kept is not None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from brisk.execution.machine_costs import NOTHING_KNOWN, MachineCosts
 from brisk.execution.plan import LayerPlan, Plan
 from brisk.solutions.base import Pattern, Solution
 from brisk.solutions.catalogue import Catalogue
@@ -22,19 +23,22 @@ def cold_solutions(planned: LayerPlan, catalogue: Catalogue) -> list[Solution]:
     return fit or [planned.solution]
 
 
-def raw_layer(planned: LayerPlan, catalogue: Catalogue) -> LayerPlan:
+def raw_layer(
+    planned: LayerPlan, catalogue: Catalogue, costs: MachineCosts = NOTHING_KNOWN
+) -> LayerPlan:
     """The layer for a start from the model itself: weights as they are where that costs little.
 
     So it is for pointwise convolutions and linear layers: a product with the plain matrix takes
     some 5 to 40 percent longer than one whose weights are laid out for it, and that takes as long
-    as one to three runs. Others are laid out as it is quickest.
+    as one to three runs; where this machine's ``costs`` say otherwise, they count. Others are laid
+    out as it is quickest.
     """
     fit = cold_solutions(planned, catalogue)
-    for solution in fit:
-        if solution.resident and solution.pattern in _PRODUCTS:
-            return dataclasses.replace(planned, solution=solution)
-    quick = [solution for solution in fit if not solution.transforms_long] or fit
-    return dataclasses.replace(planned, solution=quick[0])
+    quick = next((solution for solution in fit if not solution.transforms_long), fit[0])
+    plain = next((each for each in fit if each.resident and each.pattern in _PRODUCTS), quick)
+    if costs.favours(quick, plain, planned.problem):
+        plain = quick
+    return dataclasses.replace(planned, solution=plain)
 
 
 def cold_layer(planned: LayerPlan, catalogue: Catalogue) -> LayerPlan:

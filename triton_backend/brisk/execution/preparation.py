@@ -19,6 +19,7 @@ from brisk.execution.building import ColdLayer, default_layers, publish_artefact
 from brisk.execution.cold_plan import cold_plan
 from brisk.execution.disk_budget import within_budget
 from brisk.execution.lanes import lane_count
+from brisk.execution.machine_costs import read_costs, write_costs
 from brisk.execution.plan import Plan, make_plan
 from brisk.execution.profiling import Measured, profile
 from brisk.execution.selection import Candidate, Schedule, schedule, select
@@ -130,6 +131,8 @@ def _planned_layers(
     """The layers as measured costs choose them; by default rules where they cannot be measured."""
     layers = default_layers(cold_plan(plan, catalogue), plan, lanes)
     measured = profile(plan, catalogue, LONGEST_PROFILE_S, breathe) if is_measured else []
+    if measured:
+        _pool(plan, measured)
     if not measured or not all(measured):
         return within_budget(layers, catalogue, disk_bytes, breathe), None
     options = [_allowed(each, layer) for each, layer in zip(measured, layers, strict=True)]
@@ -147,6 +150,17 @@ def _planned_layers(
         for index, (layer, one) in enumerate(zip(layers, found, strict=True))
     ]
     return planned, made
+
+
+def _pool(plan: Plan, measured: Sequence[Sequence[Measured]]) -> None:
+    """Let starts of other models on this machine know what was measured, raw weights only."""
+    found = [
+        (way.candidate.solution, planned.problem, way.costs.load, way.costs.first_run)
+        for planned, ways in zip(plan.layers, measured, strict=True)
+        for way in ways
+        if not way.candidate.is_cached
+    ]
+    write_costs(read_costs(plan.device).pooled(found), plan.device)
 
 
 def _weighed(measured: Sequence[Measured]) -> list[Candidate]:

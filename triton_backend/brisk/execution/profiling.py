@@ -53,6 +53,17 @@ def profile(
     Inputs are made up: random numbers, ones for integers, so a program whose flow depends on
     its values may be measured on another path than it takes.
     """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _profile(plan, catalogue, longest_s, breathe)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _profile(
+    plan: Plan, catalogue: Catalogue, longest_s: float, breathe: Callable[[], None]
+) -> list[list[Measured]]:
     until_s = time.monotonic() + longest_s
     frame = FramePlan.of(plan.program)
     byte_ns = _verification_ns_per_byte()

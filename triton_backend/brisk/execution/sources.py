@@ -14,6 +14,7 @@ from brisk.execution.artefact import Artefact
 from brisk.execution.cold_plan import raw_layer
 from brisk.execution.joining import JoinedLayers, join_small_layers, refusals
 from brisk.execution.loading import FramePlan, LoadedLayer, load_layer
+from brisk.execution.machine_costs import NOTHING_KNOWN, MachineCosts
 from brisk.execution.plan import LayerPlan, Plan, make_plan
 from brisk.execution.timeline import EventKind, Recorder, clock_ns
 from brisk.graph import read_program
@@ -60,7 +61,8 @@ class ModelSource(LayerSource):
     """Weights are transformed as layers are loaded.
 
     ``frame``: of the program that the layers become part of, where that is another reading of
-    the same model. ``is_cold`` False: with the warm solutions from the start.
+    the same model. ``costs``: of this machine, where they are known. ``is_cold`` False: with the
+    warm solutions from the start.
     """
 
     def __init__(
@@ -70,12 +72,13 @@ class ModelSource(LayerSource):
         recorder: Recorder,
         frame: FramePlan | None = None,
         *,
+        costs: MachineCosts = NOTHING_KNOWN,
         is_cold: bool = True,
     ) -> None:
         self.frame = frame or FramePlan.of(plan.program)
         self._warm = plan.layers
         self._cold = [
-            raw_layer(planned, catalogue) if is_cold else planned for planned in plan.layers
+            raw_layer(planned, catalogue, costs) if is_cold else planned for planned in plan.layers
         ]
         self._catalogue = catalogue
         self._recorder = recorder

@@ -12,7 +12,9 @@ from brisk.errors import ArtefactError
 from brisk.execution.artefact import Artefact, open_artefact
 from brisk.execution.lanes import Lanes, dealt, executor_threads, lane_count
 from brisk.execution.loading import LoadedProgram
+from brisk.execution.machine_costs import read_costs
 from brisk.execution.plan import make_plan
+from brisk.execution.reuse import ReusingSource, Search, shared_cache
 from brisk.execution.sources import ArtefactSource, LayerSource, ModelSource
 from brisk.execution.table import GiveWay, LayerTable
 from brisk.execution.timeline import EventKind, Recorder, clock_ns
@@ -88,10 +90,20 @@ def start_program(
                 queues[layer.lane % lanes].append(index)
     else:
         plan = make_plan(read_program(model), device, catalogue)
-        source = ModelSource(plan, catalogue, recorder)
+        costs = read_costs(device)
+        source = ReusingSource(
+            ModelSource(plan, catalogue, recorder, costs=costs),
+            shared_cache(),
+            Search.CATEGORY,
+            catalogue,
+            recorder,
+            costs,
+        )
         queues = dealt(len(plan.layers), lanes)
     count = len(source.frame.program.layers)
     table = LayerTable(count, source.load, queues, recorder, steals=steals)
+    if isinstance(source, ReusingSource):
+        source.attend(table)
     loaded = source.frame.assemble(device, table)
     recorder.add("parse", EventKind.PARSE, None, started_ns)
     return StartingProgram(loaded, table, source, opened, recorder)

@@ -71,7 +71,9 @@ class LayerTable(Sequence[LoadedLayer]):
         """Whether layers will be switched no more; set by whoever switches them."""
         self._workers = 0
         self.position = -1
-        """The layer that the executor has last asked for."""
+        """The layer that the executor has last waited for."""
+        self.is_awaited = False
+        """Whether the executor waits for that layer now, or loads it itself."""
         self.stolen = 0
         """Layers loaded by another than the lane they were meant for."""
 
@@ -221,7 +223,13 @@ class LayerTable(Sequence[LoadedLayer]):
             self._changed.notify_all()
 
     def _obtain(self, index: int) -> LoadedLayer:
-        self.position = index
+        self.position, self.is_awaited = index, True
+        try:
+            return self._await(index)
+        finally:
+            self.is_awaited = False
+
+    def _await(self, index: int) -> LoadedLayer:
         give_up_ns = clock_ns() + int(RESCUE_S * 1e9)
         while (layer := self._layers[index]) is None and index not in self._errors:
             if self._claim_this(index):

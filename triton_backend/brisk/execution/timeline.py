@@ -12,13 +12,16 @@ clock_ns = time.perf_counter_ns
 
 
 class EventKind(str, Enum):
-    """The stages of a layer: NNV12's read and transformation, PASK's look-up, issue."""
+    """The stages of a layer: NNV12's read and transformation, PASK's look-up and issue.
+
+    ``SUBSTITUTE``: making the kernel of a solution that stands in for the layer's own."""
 
     PARSE = "parse"
     READ = "read"
     TRANSFORM = "transform"
     CREATE = "create"
     LOOKUP = "lookup"
+    SUBSTITUTE = "substitute"
     RUN = "run"
     WAIT = "wait"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from brisk.execution.reuse import ReusingSource
 from brisk.execution.starting import StartingProgram
 from brisk.execution.timeline import EventKind
 from brisk.runtime.session import Session
@@ -23,7 +24,14 @@ def report_start(session: Session, labels: tuple[str, str]) -> None:
     for kind in EventKind:
         if kind is not EventKind.RUN and (total_ns := timeline.total_ns(kind)):
             count(metrics.START_SECONDS, (*labels, origin, kind.value), total_ns)
-    made = [event for event in timeline.events if event.kind is EventKind.CREATE]
+    if isinstance(starting.source, ReusingSource):
+        count(metrics.SUBSTITUTIONS, (*labels, "substituted"), starting.source.reused)
+        count(metrics.SUBSTITUTIONS, (*labels, "waited"), starting.source.waited)
+    made = [
+        event
+        for event in timeline.events
+        if event.kind in (EventKind.CREATE, EventKind.SUBSTITUTE)
+    ]
     for where, stolen in (("lane", False), ("stolen", True)):
         number = sum(event.stolen is stolen for event in made)
         count(metrics.LOADED_LAYERS, (*labels, origin, where), number)

@@ -52,8 +52,15 @@ class CacheStatistics:
         )
 
 
+MOST_INSTANCES = 1024
+"""Of a pattern: as many primitives as oneDNN keeps for a process by itself."""
+
+
 class CategoryCache:
-    """Thread-safe. ``resident`` solutions are in it from the start, for any problem they take."""
+    """Thread-safe. ``resident`` solutions are in it from the start, for any problem they take.
+
+    A pattern's list holds MOST_INSTANCES others; the one used longest ago is forgotten first.
+    """
 
     def __init__(self, resident: Iterable[Solution] = ()) -> None:
         self._lock = threading.Lock()
@@ -120,3 +127,6 @@ class CategoryCache:
         known = self._lists.setdefault(instance.solution.pattern, OrderedDict())
         known[instance] = None
         known.move_to_end(instance)
+        if len(known) > MOST_INSTANCES:
+            oldest = next(each for each in known if not each.solution.resident)
+            del known[oldest]

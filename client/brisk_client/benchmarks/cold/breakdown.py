@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-PRECEDENCE = ("run", "lookup", "create", "transform", "read", "parse")
+PRECEDENCE = ("run", "lookup", "substitute", "create", "transform", "read", "parse")
 """Kinds of events, the one that a moment is given to first."""
 
 OTHER = "other"
