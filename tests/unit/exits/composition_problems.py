@@ -43,12 +43,13 @@ def random_problem(
         candidates=tuple(candidates),
         accuracy=float(random.uniform(0.9, 0.99)),
         memory_budget_bytes=int(random.integers(20, 250)),
+        most_burden_s=float(random.uniform(0.05, 0.6)) if seed % 3 else None,
         outcomes=Outcomes(np.array(hits), np.array(right)) if counted else None,
     )
 
 
 def all_chains(problem: CompositionProblem) -> Iterator[tuple[int, ...]]:
-    """Every choice of at most one candidate a point that keeps to eq. 8 and eq. 9."""
+    """Every choice of at most one candidate a point that fits."""
     points = len(problem.reach_s)
     at_point: list[list[int | None]] = [[None] for _ in range(points)]
     for index, candidate in enumerate(problem.candidates):

@@ -48,6 +48,7 @@ def random_look_up(variant: str, shape: tuple[int, ...], classes: int) -> LookUp
         if tensor.dim():
             tensor.copy_(torch.randn(tensor.shape) / math.sqrt(tensor.shape[-1]))
     network.gate.scale.abs_()
+    network.gate.round()
     network.gate.outside.fill_(0.5)
     network.gate.limit.fill_(1.0)
     return network

@@ -48,6 +48,13 @@ def train(
     memory_budget: Annotated[
         str | None, typer.Option(help="Of all caches together: bytes, or 500k, 64M, 1G.")
     ] = None,
+    miss_cost: Annotated[
+        float,
+        typer.Option(
+            help="Share of the model's time by which an input that all caches miss may be late, "
+            "where caches can keep to it; 1: the mean alone counts."
+        ),
+    ] = 0.02,
     fit_data: Annotated[
         Path | None,
         typer.Option(help="More inputs to fit the caches on; they need not be like the served."),
@@ -100,6 +107,7 @@ def train(
 
     settings = _settings(
         (accuracy, confidence),
+        miss_cost,
         memory_budget,
         variants,
         points,
@@ -178,6 +186,7 @@ def show(
 
 def _settings(
     promise: tuple[float, float],
+    miss_cost: float,
     memory_budget: str | None,
     variants: str | None,
     points: int,
@@ -198,6 +207,8 @@ def _settings(
     for name, value in (("accuracy", accuracy), ("confidence", confidence)):
         if not 0.5 <= value < 1:
             raise InvalidConfigurationError(f"--{name} must be from 0.5 to below 1, not {value}")
+    if not 0 < miss_cost <= 1:
+        raise InvalidConfigurationError(f"--miss-cost must be above 0, at most 1, not {miss_cost}")
     for name, number in (("points", points), ("threads", threads), ("jobs", jobs)):
         if number is not None and number < 1:
             raise InvalidConfigurationError(f"--{name} must be at least 1, not {number}")
@@ -211,6 +222,7 @@ def _settings(
     return ExplorationSettings(
         accuracy=accuracy,
         confidence=confidence,
+        miss_cost=None if miss_cost == 1 else miss_cost,
         memory_budget_bytes=None if memory_budget is None else _bytes(memory_budget),
         points=points,
         variants=tuple(one.name for one in chosen),

@@ -77,6 +77,18 @@ def print_exploration(console: Console, found: Exploration, settings: Exploratio
             f"measured on samples, in turns: {theirs * 1e3:.2f} ms without caches, "
             f"{ours * 1e3:.2f} ms with ({theirs / ours:.2f} times as fast)"
         )
+        late_s = (
+            sum(
+                exit_.burden_s
+                for exit_, threshold in zip(
+                    found.cascade.exits, found.cascade.levels[0].thresholds, strict=True
+                )
+                if math.isfinite(threshold)
+            )
+            if found.cascade is not None
+            else 0.0
+        )
+        console.print(f"an input that every cache misses takes {late_s / theirs:.1%} longer")
 
 
 def print_cascade(console: Console, cascade: Cascade) -> None:

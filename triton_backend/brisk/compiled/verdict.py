@@ -18,7 +18,7 @@ class VerdictEntry(ctypes.Structure):
         *(("features", c_int32), ("rank", c_int32), ("classes", c_int32), ("greatest", c_int32)),
         *(("units", c_int32), ("padding", c_int32), ("outside", c_float), ("limit", c_float)),
         *(("floor", c_float), ("last_bias", c_float), ("least_logarithm", c_float)),
-        *(("farthest", c_float), ("mean", c_void_p), ("scale", c_void_p), ("basis", c_void_p)),
+        *(("farthest", c_float), ("mean", c_void_p), ("scale", c_void_p), ("unit", c_void_p)),
         *(("whitening", c_void_p), ("centres", c_void_p), ("hidden", c_void_p)),
-        *(("hidden_bias", c_void_p), ("last", c_void_p)),
+        *(("hidden_bias", c_void_p), ("last", c_void_p), ("basis", c_void_p)),
     )

@@ -73,6 +73,7 @@ def write_cascade(path: Path, cascade: Cascade, mode: int = 0o644) -> None:
                 "memory_bytes": exit_.memory_bytes,
                 "saved_s": exit_.saved_s,
                 "burden_s": exit_.burden_s,
+                "noticed_at": exit_.noticed_at,
             }
         )
     scores = cascade.scores
@@ -169,6 +170,7 @@ def _read_exit(
         memory_bytes=int(entry["memory_bytes"]),
         saved_s=float(entry["saved_s"]),
         burden_s=float(entry.get("burden_s", 0.0)),
+        noticed_at=None if entry.get("noticed_at") is None else int(entry["noticed_at"]),
     )
 
 

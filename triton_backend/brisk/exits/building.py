@@ -29,6 +29,7 @@ def load_weights(network: LookUp, tensors: Mapping[str, np.ndarray]) -> None:
         network.load_state_dict(state)
     except RuntimeError as error:
         raise DamagedFileError(f"its tensors are not those of the variant: {error}") from error
+    network.gate.round()
 
 
 def weights_of(network: LookUp) -> dict[str, np.ndarray]:

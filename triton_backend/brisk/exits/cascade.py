@@ -22,6 +22,8 @@ class Exit:
     ``lookup_s`` and ``memory_bytes`` as measured when it was trained; ``saved_s``: what an answer
     there saves of the model's time, on average; ``burden_s``: what a look-up costs it. One whose
     thresholds are all infinite is in reserve: adaptation may come to use it.
+    ``noticed_at``: layers done when the lane has mostly found something; None: no place to stop
+    for that.
     """
 
     point: ExitPoint
@@ -32,6 +34,7 @@ class Exit:
     memory_bytes: int
     saved_s: float = 0.0
     burden_s: float = 0.0
+    noticed_at: int | None = None
     look_up: ReadyLookUp = field(init=False)
 
     def __post_init__(self) -> None:
@@ -84,11 +87,13 @@ class Cascade:
     @property
     def cuts(self) -> tuple[int, ...]:
         """Boundaries at which the program has to stop: none for what lies in reserve."""
-        return tuple(
-            exit_.point.position
-            for index, exit_ in enumerate(self.exits)
-            if any(math.isfinite(level.thresholds[index]) for level in self.levels)
-        )
+        found = set()
+        for index, exit_ in enumerate(self.exits):
+            if any(math.isfinite(level.thresholds[index]) for level in self.levels):
+                found.add(exit_.point.position)
+                if exit_.noticed_at is not None and not self.synchronous:
+                    found.add(exit_.noticed_at)
+        return tuple(sorted(found))
 
     def level(self, accuracy: float | None) -> Level | None:
         """The least strict one that keeps ``accuracy``; for None the first one."""

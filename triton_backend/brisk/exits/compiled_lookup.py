@@ -24,7 +24,7 @@ from torch import nn
 from brisk.compiled.library import Library, library
 from brisk.compiled.table import Kind
 from brisk.compiled.verdict import MOST_GREATEST, MOST_RANK, RANK_STEP, VerdictEntry
-from brisk.exits.gate import DistanceGate
+from brisk.exits.gate import DistanceGate, as_bytes
 from brisk.exits.lookup import FARTHEST, FLOOR, LookUp, Selector, SoftmaxLookUp
 from brisk.exits.variants import Shape, weights_bytes
 from brisk.exits.variants.base import AsImage
@@ -252,10 +252,12 @@ def _fill_gate(verdict: VerdictEntry, gate: DistanceGate, shape: Shape) -> dict[
     verdict.features, verdict.rank = features, padded
     verdict.outside, verdict.limit = float(gate.outside), float(gate.limit)
     more = padded - rank
+    steps, unit = as_bytes(gate.basis.detach())
     return {
         "mean": np.ascontiguousarray(_array(gate.mean)[order]),
         "scale": np.ascontiguousarray(_array(gate.scale)[order]),
-        "basis": np.pad(_array(gate.basis)[order], ((0, 0), (0, more))),
+        "unit": np.ascontiguousarray(_array(unit)[order]),
+        "basis": np.pad(steps.numpy()[order], ((0, 0), (0, more))),
         "whitening": np.pad(_array(gate.whitening), ((0, more), (0, more))),
         "centres": np.pad(_array(gate.centres), ((0, 0), (0, more))),
     }

@@ -8,15 +8,16 @@
 
 namespace brisk {
 
-// `features` of a hidden output, `rank` of them kept, a multiple of 16; `basis` (features x rank),
-// `whitening` (rank x rank), `centres` (classes x rank). `features` 0: neither gate nor selector,
-// the greatest probability is the score. Features count quarters first, then channels; those of a
+// `features` of a hidden output, `rank` of them kept, a multiple of 16; `basis` (features x rank) in
+// units of `unit` (features), `whitening` (rank x rank), `centres` (classes x rank). `features` 0:
+// neither gate nor selector, the greatest probability is the score. Features count quarters first, then channels; those of a
 // hidden output that `is_flat` are its own floats.
 // `hidden` (units x (greatest + 1)), `hidden_bias` and `last` (units).
 struct Verdict {
   int32_t height, width, channels, is_flat, features, rank, classes, greatest, units, padding;
   float outside, limit, floor, last_bias, least_logarithm, farthest;
-  const float *mean, *scale, *basis, *whitening, *centres, *hidden, *hidden_bias, *last;
+  const float *mean, *scale, *unit, *whitening, *centres, *hidden, *hidden_bias, *last;
+  const int8_t* basis;
 };
 
 constexpr int MOST_GREATEST = 16, MOST_RANK = 64;
@@ -74,6 +75,33 @@ inline void multiply(const float* from, const float* matrix, int rows, int colum
   for (int v = 0; v < columns / WIDTH; ++v) store(to + v * WIDTH, sums[v]);
 }
 
+typedef int8_t Bytes __attribute__((vector_size(WIDTH), aligned(1), may_alias));
+
+inline Vector load_bytes(const int8_t* from) {
+#if defined(__AVX512F__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+#else
+  return __builtin_convertvector(*reinterpret_cast<const Bytes*>(from), Vector);
+#endif
+}
+
+// The same of a matrix of bytes whose rows are in units of `unit`. It comes from memory, where the
+// model's own weights have been since: a fourth of the floats' bytes is most of a fourth of the time.
+inline void multiply(const float* from, const float* unit, const int8_t* matrix, int rows,
+                     int columns, float* to) {
+  constexpr int AHEAD = 32;  // rows
+  Vector sums[MOST_RANK / WIDTH] = {};
+  for (int row = 0; row < rows; ++row, matrix += columns) {
+    __builtin_prefetch(matrix + AHEAD * columns);
+    const Vector value = all(from[row] * unit[row]);
+    for (int v = 0; v < columns / WIDTH; ++v) {
+      sums[v] += value * load_bytes(matrix + v * WIDTH);
+    }
+  }
+  for (int v = 0; v < columns / WIDTH; ++v) store(to + v * WIDTH, sums[v]);
+}
+
 inline float squared_length(const float* from, int count) {
   float sum = 0.0f;
   for (int i = 0; i < count; ++i) sum += from[i] * from[i];
@@ -94,7 +122,7 @@ inline float distance_of(const Verdict& verdict, const float* features, int pred
   }
   float length = 0.0f, inside[MOST_RANK], whitened[MOST_RANK];
   for (int i = 0; i < WIDTH; ++i) length += squares[i];
-  multiply(standard.data(), verdict.basis, verdict.features, verdict.rank, inside);
+  multiply(standard.data(), verdict.unit, verdict.basis, verdict.features, verdict.rank, inside);
   const float rest = length - squared_length(inside, verdict.rank);
   multiply(inside, verdict.whitening, verdict.rank, verdict.rank, whitened);
   const float* centre = verdict.centres + predicted * verdict.rank;

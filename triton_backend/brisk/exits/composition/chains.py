@@ -34,8 +34,8 @@ def best_chain(
 ) -> tuple[int, ...]:
     """The chain of ``eligible`` candidates with the least sum of pair costs; may be empty.
 
-    Holds memory (eq. 8) and one look-up at a time (eq. 9); with ``rates`` also the cumulative
-    accuracy (eq. 7). Raises InternalError where the solver gives up.
+    Holds memory (eq. 8), one look-up at a time (eq. 9) and the burden of a miss; with ``rates``
+    also the cumulative accuracy (eq. 7). Raises InternalError where the solver gives up.
     """
     pairs = list(_pairs(problem, eligible))
     start = end = len(problem.candidates)
@@ -46,6 +46,11 @@ def best_chain(
         scale = max(problem.memory_budget_bytes, 1)
         row = np.array([memory], dtype=np.float64) / scale
         constraints.append(LinearConstraint(row, -np.inf, problem.memory_budget_bytes / scale))
+    if problem.most_burden_s is not None:
+        burden = [0.0 if v == end else problem.candidates[v].burden_s for _, v in pairs]
+        row = np.array([burden]) / (problem.most_burden_s or 1.0)
+        most = 1.0 if problem.most_burden_s else 0.0
+        constraints.append(LinearConstraint(row, -np.inf, most))
     if rates is not None:
         wrong = [0.0 if v == end else float(rates.wrong[u, v]) for u, v in pairs]
         constraints.append(LinearConstraint(np.array([wrong]), -np.inf, 1 - problem.accuracy))

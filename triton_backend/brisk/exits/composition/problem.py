@@ -46,6 +46,7 @@ class CompositionProblem:
     """``reach_s[i]``: from the start until the value at point i is there; ``total_s``: the end.
 
     ``accuracy``: the least cumulative agreement (eq. 7). ``memory_budget_bytes``: None for none.
+    ``most_burden_s``: by which a chain may delay an input that all of it misses; None for any.
     ``outcomes``: where given, effective hit rates are counted in them; without, every input that
     hits at a point is taken to hit at later points of higher hit rate too.
     """
@@ -55,6 +56,7 @@ class CompositionProblem:
     candidates: tuple[Candidate, ...]
     accuracy: float
     memory_budget_bytes: int | None = None
+    most_burden_s: float | None = None
     outcomes: Outcomes | None = None
 
     def may_follow(self, first: int | None, second: int | None) -> bool:
@@ -75,10 +77,17 @@ class CompositionProblem:
             until_s = self.reach_s[after.point]
         return before.lookup_s <= until_s - self.reach_s[before.point]
 
+    def burden_s(self, chosen: Sequence[int]) -> float:
+        """What an input that all of ``chosen`` miss takes longer than without them."""
+        return sum(self.candidates[index].burden_s for index in chosen)
+
     def fits(self, chosen: Sequence[int]) -> bool:
-        """Whether ``chosen``, in the order of their points, keeps to eq. 8 and eq. 9."""
+        """Whether ``chosen``, in the order of their points, keeps to eq. 8, eq. 9 and the burden
+        that a miss may be."""
         ends: list[int | None] = [None, *chosen, None]
         if not all(map(self.may_follow, ends[:-1], ends[1:])):
+            return False
+        if self.most_burden_s is not None and self.burden_s(chosen) > self.most_burden_s:
             return False
         used_bytes = sum(self.candidates[index].memory_bytes for index in chosen)
         return self.memory_budget_bytes is None or used_bytes <= self.memory_budget_bytes

@@ -6,55 +6,28 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-
 from brisk.exits.bounds import fewest_to_prove
 from brisk.exits.calibration import (
     CascadeCount,
     ExitCount,
-    Looked,
     Promise,
     calibrate,
     in_order,
-    threshold_for,
 )
 from brisk.exits.cascade import Exit, Level
 from brisk.exits.composition import (
-    Candidate,
     CompositionProblem,
     Expectation,
-    Outcomes,
-    compose_by_expected_latency,
     expect_counted,
 )
-from brisk.exits.exploration.profile import BaseProfile, LaneCost
+from brisk.exits.exploration.composing import Tried, composed
 from brisk.exits.exploration.settings import STRICTER_LEVELS, ExplorationSettings
 from brisk.exits.lookup import LookUp
 from brisk.exits.points import ExitPoint
 
-COMPOSED_STRICTNESS = 0.6
-"""Candidates are judged at thresholds that use up this share of the allowed disagreement."""
-
 MOST_IN_RESERVE = 3
 RESERVED_BY = 0.6
 """Share of the model's time by which a cache in reserve has to end."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tried:
-    """A trained variant: its costs, and its scores on the rows to tune and to calibrate with.
-
-    ``lookup_s``: in the thread that runs the model. ``example``: one hidden output, [1, ...].
-    """
-
-    point: int
-    variant: str
-    lookup_s: float
-    memory_bytes: int
-    example: torch.Tensor
-    tune: Looked
-    held_out: Looked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,53 +44,6 @@ class Chosen:
     levels: tuple[Level, ...]
 
 
-def composition_problem(
-    tried: Sequence[Tried],
-    points: Sequence[ExitPoint],
-    cost: LaneCost,
-    profile: BaseProfile,
-    settings: ExplorationSettings,
-    synchronous: bool,
-) -> CompositionProblem:
-    """What is known of the variants as the composition wants it, for one way of looking up.
-
-    In the lane a look-up takes its hand-over too, and burdens the model a little. In the model's
-    own thread all of it is a burden, for hits and misses alike, and look-ups never overlap. Either
-    way the model has to stop at the exit, which costs a part of what joined layers gain.
-    """
-    wanted = 1 - COMPOSED_STRICTNESS * (1 - settings.accuracy)
-    stop_s = max(0.0, profile.cut_s - profile.total_s) / len(points)
-    hits, right, candidates = [], [], []
-    for one in tried:
-        scores, ok = one.tune.scores, one.tune.right
-        hit = scores >= threshold_for(scores, ok, wanted)
-        hits.append(hit)
-        right.append(ok)
-        candidates.append(
-            Candidate(
-                point=one.point,
-                variant=one.variant,
-                hit_rate=float(hit.mean()),
-                accuracy=float(ok[hit].mean()) if hit.any() else 1.0,
-                lookup_s=0.0 if synchronous else one.lookup_s + cost.handover_s,
-                memory_bytes=one.memory_bytes,
-                burden_s=stop_s + (one.lookup_s if synchronous else cost.burden_s),
-            )
-        )
-    reach_s = [
-        max(0.0, profile.reach_s[point.position] - stop_s * (index + 1))
-        for index, point in enumerate(points)
-    ]
-    return CompositionProblem(
-        reach_s=tuple(reach_s),
-        total_s=profile.total_s,
-        candidates=tuple(candidates),
-        accuracy=settings.accuracy,
-        memory_budget_bytes=settings.memory_budget_bytes,
-        outcomes=Outcomes(np.array(hits), np.array(right)) if tried else None,
-    )
-
-
 def choose(
     problems: Mapping[bool, CompositionProblem],
     tried: Sequence[Tried],
@@ -127,12 +53,8 @@ def choose(
 
     Precondition: something was tried.
     """
-    composed = {
-        synchronous: expect_counted(problem, compose_by_expected_latency(problem).chosen)
-        for synchronous, problem in problems.items()
-    }
-    synchronous = min(composed, key=lambda mode: composed[mode].latency_s)
-    problem, expectation = problems[synchronous], composed[synchronous]
+    synchronous, expectation = composed(problems, settings)
+    problem = problems[synchronous]
     if not expectation.chosen:
         return (
             f"composition chose none: no cache would make the model's "
@@ -233,18 +155,32 @@ def _calibrated(
     return tuple(levels)
 
 
+def noticed_at(position: int, wait_s: float, reach_s: Mapping[int, float]) -> int | None:
+    """The first boundary that is reached ``wait_s`` after ``position``; None: the end is."""
+    ready_s = reach_s[position] + wait_s
+    behind = (other for other, at_s in sorted(reach_s.items()) if other > position)
+    return next((other for other in behind if reach_s[other] >= ready_s), None)
+
+
 def exit_of(
     chosen: Chosen,
     index: int,
     points: Sequence[ExitPoint],
     tried: Sequence[Tried],
     networks: Sequence[LookUp],
+    reach_s: Mapping[int, float],
 ) -> Exit:
-    """The cache ``index`` of those tried, as it is served; ``networks`` are theirs."""
+    """The cache ``index`` of those tried, as it is served; ``networks`` are theirs.
+
+    ``reach_s``: of every boundary at which the model may stop.
+    """
     one, candidate = tried[index], chosen.problem.candidates[index]
     end_s = chosen.problem.reach_s[one.point] + candidate.lookup_s
+    point, noticed = points[one.point], None
+    if not chosen.synchronous:
+        noticed = noticed_at(point.position, candidate.lookup_s, reach_s)
     return Exit(
-        point=points[one.point],
+        point=point,
         variant=one.variant,
         shape=tuple(one.example.shape[1:]),
         network=networks[index],
@@ -252,4 +188,5 @@ def exit_of(
         memory_bytes=one.memory_bytes,
         saved_s=max(0.0, chosen.problem.total_s - end_s),
         burden_s=candidate.burden_s,
+        noticed_at=noticed,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,25 +14,30 @@ from brisk.exits.calibration import Looked
 from brisk.exits.collecting import Collected
 from brisk.exits.compiled_lookup import look_up_bytes
 from brisk.exits.container import read_container
-from brisk.exits.exploration.choosing import Tried
-from brisk.exits.exploration.profile import look_up_seconds
+from brisk.exits.exploration.composing import Tried
+from brisk.exits.exploration.profile import look_up_seconds, run_of
 from brisk.exits.exploration.settings import Progress
 from brisk.exits.exploration.trial import Trial, evaluate, tensor_of
 from brisk.exits.lookup import LookUp
 from brisk.exits.points import ExitPoint
 from brisk.exits.samples import Division
 from brisk.exits.scores import Scores
+from brisk.solutions.base import Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """Trained variants measured on this machine and on the rows that did not train them."""
+    """Trained variants measured on this machine and on the rows that did not train them.
+
+    ``example``: inputs of one row for ``loaded``, which runs between two look-ups.
+    """
 
     loaded: LoadedProgram
     points: tuple[ExitPoint, ...]
     scores: Scores
     collected: Collected
     division: Division
+    example: Mapping[str, Value]
 
     def try_all(
         self, trials: Sequence[Trial], progress: Progress
@@ -40,6 +45,7 @@ class Evaluation:
         """The trials with their networks, in the same order."""
         tried: list[Tried] = []
         networks: list[LookUp] = []
+        before = run_of(self.loaded, self.example)
         by_position = {point.position: index for index, point in enumerate(self.points)}
         for trial in trials:
             index = by_position[trial.position]
@@ -51,7 +57,7 @@ class Evaluation:
                 Tried(
                     point=index,
                     variant=trial.variant,
-                    lookup_s=look_up_seconds(network, one),
+                    lookup_s=look_up_seconds(network, one, before),
                     memory_bytes=look_up_bytes(network, tuple(one.shape[1:])) + one.nbytes,
                     example=one,
                     tune=self._scored(network, hidden, self.division.tune),

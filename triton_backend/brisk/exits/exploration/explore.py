@@ -23,9 +23,9 @@ from brisk.exits.exploration.checks import check_classes, check_rows
 from brisk.exits.exploration.choosing import (
     Chosen,
     choose,
-    composition_problem,
     exit_of,
 )
+from brisk.exits.exploration.composing import composition_problem
 from brisk.exits.exploration.evaluation import Evaluation
 from brisk.exits.exploration.profile import (
     BaseProfile,
@@ -117,9 +117,15 @@ def explore(
     run_trials(trials, settings.jobs, progress.advance)
 
     progress.stage("measuring", len(trials))
-    explorer = Evaluation(loaded, points, scores, collected, division)
+    explorer = Evaluation(loaded, points, scores, collected, division, first)
     tried, networks = explorer.try_all(trials, progress)
-    cost = lane_cost(loaded, first, networks[0], tried[0].example) if tried else LaneCost(0.0, 0.0)
+    stopping = load_program(
+        program, torch.device("cpu"), cuts=[p.position for p in exit_points(program, scores.layer)]
+    )
+    everywhere_s = profile_base(whole, stopping, first).reach_s
+    cost = (
+        lane_cost(stopping, first, networks[0], tried[0].example) if tried else LaneCost(0.0, 0.0)
+    )
     problems = {
         synchronous: composition_problem(tried, points, cost, profile, settings, synchronous)
         for synchronous in settings.look_ups.modes
@@ -131,7 +137,10 @@ def explore(
         cascade = Cascade(
             model_digest=digest_of(model_file),
             scores=scores,
-            exits=tuple(exit_of(found, index, points, tried, networks) for index in found.tried),
+            exits=tuple(
+                exit_of(found, index, points, tried, networks, everywhere_s)
+                for index in found.tried
+            ),
             levels=found.levels,
             confidence=settings.confidence,
             expected=Expected(profile.total_s, found.expectation.latency_s),

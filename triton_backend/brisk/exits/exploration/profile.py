@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,9 @@ from brisk.solutions.base import Value
 
 WARM_UP, RUNS = 5, 25
 LOOK_UPS = 25
+TURNS = 100
+"""In which the burden of a look-up is measured: a few hundredths of the model's time."""
+
 MOST_SECONDS = 2.0
 """A measurement ends by then, however few runs it has."""
 
@@ -65,13 +69,22 @@ def profile_base(
     return BaseProfile(reach_s, statistics.median(totals), sum_s)
 
 
-def look_up_seconds(network: LookUp, hidden: torch.Tensor) -> float:
-    """Median time of a look-up of one row in this thread, decision included."""
+def look_up_seconds(
+    network: LookUp, hidden: torch.Tensor, before: Callable[[], None] | None = None
+) -> float:
+    """Median time of a look-up of one row in this thread, decision included.
+
+    ``before`` each: the model, whose weights push a look-up's out of the processor's cache, where
+    one after the other would find them. That is twice the time and more.
+    """
     ready = ready_look_up(network, tuple(hidden.shape[1:]))
-    ticket = Ticket(0, ready, 0.5, hidden[:1], (0,))
+    hidden = as_made(hidden)
     times: list[float] = []
     begun_s = time.perf_counter()
     for run in range(3 + LOOK_UPS):
+        if before is not None:
+            before()
+        ticket = Ticket(0, ready, 0.5, hidden.clone(), (0,))  # just made, as when it is served
         started_s = time.perf_counter()
         look_up(ticket)
         if run >= 3 or not times:
@@ -81,50 +94,81 @@ def look_up_seconds(network: LookUp, hidden: torch.Tensor) -> float:
     return statistics.median(times)
 
 
+def as_made(hidden: torch.Tensor) -> torch.Tensor:
+    """The first row as layers make it: feature maps channels-last."""
+    form = torch.channels_last if hidden.dim() == 4 else torch.contiguous_format
+    return hidden[:1].contiguous(memory_format=form)
+
+
+def run_of(loaded: LoadedProgram, inputs: Mapping[str, Value]) -> Callable[[], None]:
+    """A run of the model, for what is measured behind one."""
+
+    def run() -> None:
+        with torch.inference_mode():
+            frame = Frame(loaded, inputs)
+            while not frame.step():
+                pass
+
+    return run
+
+
 @dataclass(frozen=True, slots=True)
 class LaneCost:
-    """``handover_s``: what a look-up in the lane takes longer than in the same thread.
-
-    ``burden_s``: what one that misses adds to the base model's time.
+    """``handover_s``: what a look-up in the lane takes longer than in the same thread, until the
+    frame notices. What one that misses adds to the base model's time: ``burden_s`` in the lane,
+    and, in the model's own thread, ``wake_s`` besides the look-up itself.
     """
 
     handover_s: float
     burden_s: float
+    wake_s: float = 0.0
 
 
 def lane_cost(
     loaded: LoadedProgram, inputs: Mapping[str, Value], network: LookUp, hidden: torch.Tensor
 ) -> LaneCost:
-    """Measured by running the model with and without a look-up in its first half, in turns."""
+    """Measured by running the model without a look-up, with one in the lane in its first half,
+    and with one in this thread there, in turns. ``loaded`` stops at every boundary that an exit
+    may have, so that what the lane has found is noticed soon.
+    """
     lane = LookUpLane()
-    alone_s = look_up_seconds(network, hidden)
+    hidden = as_made(hidden)
+    alone_s = look_up_seconds(network, hidden, run_of(loaded, inputs))
     ready = ready_look_up(network, tuple(hidden.shape[1:]))
     quarter = len(loaded.layers) // 4
-    plain: list[float] = []
-    burdened: list[float] = []
+    taken: dict[bool | None, list[float]] = {None: [], False: [], True: []}
     seen: list[float] = []
     begun_s = time.perf_counter()
     with torch.inference_mode():
-        for run in range(2 * (WARM_UP + RUNS)):
-            ticket = Ticket(0, ready, 2.0, hidden[:1], (0,))
-            offered_s = noticed_s = None
-            frame = Frame(loaded, inputs)
-            started_s = time.perf_counter()
-            finished = False
-            while not finished:
-                finished = frame.step()
-                if run % 2 and offered_s is None and frame.layers_done >= quarter:
-                    offered_s = time.perf_counter()
-                    lane.offer(ticket)
-                if offered_s and noticed_s is None and ticket.outcome is not None:
-                    noticed_s = time.perf_counter()
-            ended_s = time.perf_counter()
-            if run >= 2 * WARM_UP or run < 2:
-                (burdened if run % 2 else plain).append(ended_s - started_s)
-                if offered_s:
-                    seen.append((noticed_s or ended_s) - offered_s)
-            if run > 8 and run % 2 and ended_s - begun_s > MOST_SECONDS:
+        for turn in range(WARM_UP + TURNS):
+            for synchronous in random.sample(list(taken), len(taken)):
+                ticket = Ticket(0, ready, 2.0, hidden, (0,))
+                offered_s = noticed_s = None
+                frame = Frame(loaded, inputs)
+                started_s = time.perf_counter()
+                finished = False
+                while not finished:
+                    finished = frame.step()
+                    if offered_s is None and frame.layers_done >= quarter:
+                        ticket.hidden = hidden.clone()
+                        offered_s = time.perf_counter()
+                        if synchronous is False:
+                            lane.offer(ticket)
+                        elif synchronous:
+                            ticket.outcome = look_up(ticket)
+                    if noticed_s is None and ticket.outcome is not None:
+                        noticed_s = time.perf_counter()
+                ended_s = time.perf_counter()
+                if turn >= WARM_UP or turn == 0:
+                    taken[synchronous].append(ended_s - started_s)
+                    if synchronous is False and offered_s is not None:
+                        seen.append((noticed_s or ended_s) - offered_s)
+            if turn > 4 and ended_s - begun_s > MOST_SECONDS:
                 break
     lane.close()
-    burden_s = statistics.median(burdened) - statistics.median(plain)
-    return LaneCost(max(0.0, statistics.median(seen) - alone_s), max(0.0, burden_s))
+    plain, beside, within = (statistics.median(taken[way]) for way in (None, False, True))
+    return LaneCost(
+        max(0.0, statistics.median(seen) - alone_s),
+        max(0.0, beside - plain),
+        max(0.0, within - plain - alone_s),
+    )

@@ -32,6 +32,8 @@ class LookUps(str, Enum):
 class ExplorationSettings:
     """``accuracy`` is promised with ``confidence``. ``points``: at most so many exit points.
 
+    ``miss_cost``: share of the model's time by which an input that every cache misses may be late,
+    where caches can keep to it; None: the mean alone counts.
     ``memory_budget_bytes``: of all caches together; None for none. ``jobs``: variants trained at
     once, one thread each. ``threads``: of the base model while it is measured.
     """
@@ -39,6 +41,7 @@ class ExplorationSettings:
     accuracy: float = 0.97
     confidence: float = 0.95
     memory_budget_bytes: int | None = None
+    miss_cost: float | None = 0.02
     points: int = 8
     variants: tuple[str, ...] = tuple(variant.name for variant in CATALOGUE)
     jobs: int = 1
