@@ -37,6 +37,8 @@ INTERRUPTIONS = 200
 NOTES = (
     "latency counts from when a request was due; ratios are medians over rounds of a side's value "
     "over RT-only's in the same round; times are of all rounds together",
+    "an entry for each network and class; deadline: real-time requests are due when the next one "
+    "is, and those that cannot be are refused (failed)",
     "triton: Python backend with ONNX Runtime, two instances an entry, rate limiter with one "
     "execution a core, real-time entries of priority 1 and best-effort ones of 100",
 )

@@ -17,8 +17,7 @@ SETTLING_RUNS = 10
 
 NOTE = (
     "pairs: both networks asked without pause, without Triton; slowdown: mean real-time latency "
-    "over that alone just before; best effort: its answers a second times the ratio of latencies "
-    "alone (REEF's normalisation), in real-time answers a second alone"
+    "over that alone just before; best_effort_share: best-effort answers a second over those alone"
 )
 
 

@@ -16,7 +16,7 @@ from brisk_client.disb.repositories import (
     write_models,
     write_triton,
 )
-from brisk_client.disb.workloads import realtime_only
+from brisk_client.disb.workloads import due_before_the_next, realtime_only
 from brisk_client.workload.description import Workload
 
 POLICY_VARIABLE = "BRISK_POLICY"
@@ -32,7 +32,10 @@ TRITON = "triton"
 
 DEFAULT_POLICY = "padded"
 
-POLICIES = ("sequential", "shared", "preemptive", "padded", "deadline")
+DEADLINE = "deadline"
+"""The policy whose real-time requests have one: without, it is ``preemptive``."""
+
+POLICIES = ("sequential", "shared", "preemptive", "padded", DEADLINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class Side:
         """The workload as this side is asked it: an entry for each network and class."""
         if self.name == RT_ONLY:
             workload = realtime_only(workload)
+        if self.name == DEADLINE:
+            workload = due_before_the_next(workload)
         tasks = tuple(
             replace(t, model=entry_name(t.model, t.job_class or "realtime"))
             for t in workload.tasks

@@ -108,6 +108,17 @@ def realtime_only(workload: Workload) -> Workload:
     return replace(workload, tasks=tasks)
 
 
+def due_before_the_next(workload: Workload) -> Workload:
+    """Real-time requests that come at a frequency have to be answered within its period."""
+    tasks = tuple(
+        replace(task, deadline_s=1 / task.load.frequency_hz)
+        if task.job_class == "realtime" and isinstance(task.load, (Periodic, Poisson))
+        else task
+        for task in workload.tasks
+    )
+    return replace(workload, tasks=tasks)
+
+
 def _frequency_hz(load: Load, duration_s: float) -> float:
     if isinstance(load, (Periodic, Poisson)):
         return load.frequency_hz

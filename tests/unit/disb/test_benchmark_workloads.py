@@ -10,6 +10,7 @@ from brisk_client.disb.networks import NETWORKS
 from brisk_client.disb.workloads import (
     WORKLOADS,
     demand,
+    due_before_the_next,
     fit,
     read_real,
     realtime_only,
@@ -74,6 +75,12 @@ def test_real_time_clients_alone_are_those_of_the_workload() -> None:
     tasks = realtime_only(WORKLOADS["E"]).tasks
     assert all(isinstance(task.load, Poisson) for task in tasks)
     assert len(tasks) == 5
+
+
+def test_the_deadline_of_a_frame_is_the_next_one() -> None:
+    tasks = due_before_the_next(WORKLOADS["E"]).tasks
+    deadlines_s = {(task.job_class, task.deadline_s) for task in tasks}
+    assert deadlines_s == {("realtime", 0.05), ("besteffort", None)}
 
 
 def test_a_trace_of_other_models_is_refused(tmp_path: Path) -> None:

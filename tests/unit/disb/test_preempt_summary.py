@@ -133,7 +133,14 @@ def test_a_chain_of_longer_layers_has_wider_and_fewer_ones() -> None:
 
 
 def test_figures_are_drawn_for_the_rows_that_are_there(tmp_path: Path) -> None:
-    row = {"figure": "13", "policy": "padded", "layer_ms": 1.0, "preemption_p50_us": 90.0}
-    files = plot_figures(_report([row, {**row, "layer_ms": 300.0}]), tmp_path)
-    assert [file.name for file in files] == ["preempt-figure-13-preemption.png"]
-    assert files[0].stat().st_size > 1000
+    found = {"policy": "padded", "preemption_p50_us": 90.0, "preemption_p99_us": 200.0}
+    layers = [{"figure": "13", "layer_ms": length, **found} for length in (1.0, 300.0)]
+    pair = {"figure": "16", "policy": "shared", "realtime": "vgg", "best_effort": "vgg"}
+    pairs = [{**pair, "slowdown": 1.5, "best_effort_share": 0.4}]
+    workloads = [
+        _row("C", side, mean_ms=9.0, p99_ms=30.0, per_s=40.0) for side in ("triton", "new")
+    ]
+    files = plot_figures(_report([*layers, *pairs, *workloads]), tmp_path)
+    names = ["preempt-11-workloads.png", "preempt-13-layers.png", "preempt-16-pairs.png"]
+    assert [file.name for file in files] == names
+    assert all(file.stat().st_size > 10_000 for file in files)
