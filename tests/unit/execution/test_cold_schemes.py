@@ -14,7 +14,10 @@ from brisk.errors import InvalidConfigurationError
 from brisk.execution.cold import Scheme, start
 from brisk.execution.plan import make_plan
 from brisk.execution.preparation import prepare
-from brisk.execution.timeline import EventKind
+from brisk.execution.reuse import ReusingSource, Search
+from brisk.execution.sources import ModelSource
+from brisk.execution.table import LayerTable
+from brisk.execution.timeline import EventKind, Recorder
 from brisk.graph import read_program
 from brisk.solutions.base import Pattern
 from brisk.solutions.catalogue import default_catalogue
@@ -117,6 +120,30 @@ def test_reuse_without_interleaving_takes_substitutes_from_every_category(
     assert seen.queries >= seen.hits >= seen.reused
     assert seen.lookups > seen.queries
     started.close()
+
+
+def test_from_the_first_layer_that_is_waited_for_pask_takes_substitutes(tmp_path: Path) -> None:
+    catalogue, recorder = default_catalogue(), Recorder()
+    plan = make_plan(read_program(small_network(tmp_path / "entry").path), CPU, catalogue)
+    model = ModelSource(plan, catalogue, recorder, is_cold=False)
+    cache = CategoryCache(catalogue.residents())
+    source = ReusingSource(model, cache, Search.CATEGORY, catalogue, recorder)
+    table = LayerTable(len(plan.layers), source.load, [[]], recorder)
+    source.attend(table)
+    substituted = "torch_product"
+    assert source.load(0, "load-0", False).solution.name != substituted
+    assert source.milestone is None
+    table[0]  # what the very first layer takes is waited for by everybody
+    assert source.load(0, "load-0", False).solution.name != substituted
+    assert table.caught_up is None
+    table[1]
+    assert table.caught_up == 1
+    others = [
+        source.load(index, "load-0", False).solution.name for index in range(2, len(plan.layers))
+    ]
+    assert source.milestone == 0
+    assert substituted in others
+    assert cache.statistics().queries > 0
 
 
 def test_a_query_looks_only_into_the_pattern_and_first_at_what_was_used_last(

@@ -41,10 +41,11 @@ def shared_cache() -> CategoryCache:
 class ReusingSource(LayerSource):
     """Algorithm 1 around a model's own layers.
 
-    As in the paper without ``costs``: up to the milestone, the first layer that the executor has
-    to wait for, desired solutions are loaded; from then on a layer takes a substitute where one
-    is loaded. With ``costs``: where the executor waits, and they say that from nothing to its
-    answer the substitute takes less than the desired solution. ``attend`` before the first load.
+    As in the paper without ``costs``: up to the milestone, the last layer that has run when the
+    executor first has to wait, desired solutions are loaded; from then on a layer takes a
+    substitute where one is loaded. With ``costs``: where the executor waits, and they say that
+    from nothing to its answer the substitute takes less than the desired solution. ``attend``
+    comes before the first load.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class ReusingSource(LayerSource):
     ) -> None:
         self.frame = source.frame
         self.milestone: int | None = -1 if from_the_start else None
-        self._position: Callable[[], int] = lambda: -1
+        self._caught_up: Callable[[], int | None] = lambda: None
         self._is_awaited: Callable[[], bool] = lambda: False
         self._source = source
         self._cache = cache
@@ -73,8 +74,8 @@ class ReusingSource(LayerSource):
         self._lock = threading.Lock()
 
     def attend(self, table: LayerTable) -> None:
-        """Learn from the table that asks for layers where its executor is."""
-        self._position = lambda: table.position
+        """Learn from the table that asks for layers when its executor waits."""
+        self._caught_up = lambda: table.caught_up
         self._is_awaited = lambda: table.is_awaited
 
     @property
@@ -118,9 +119,10 @@ class ReusingSource(LayerSource):
         if self._costs is not None:
             known = desired.solution.name in self._costs.totals
             return known and not desired.solution.resident and self._is_awaited()
-        if self.milestone is None and index and self._position() >= index:
-            self.milestone = index - 1
-        return self.milestone is not None and desired not in self._cache
+        if self.milestone is None and (waited_for := self._caught_up()) is not None:
+            self.milestone = waited_for - 1
+        is_behind = self.milestone is not None and index > self.milestone
+        return is_behind and desired not in self._cache
 
     def _substitute(self, planned: LayerPlan, index: int, lane: str) -> LoadedLayer | None:
         started_ns = clock_ns()

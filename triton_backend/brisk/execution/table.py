@@ -70,10 +70,10 @@ class LayerTable(Sequence[LoadedLayer]):
         self.is_warmed_up = False
         """Whether layers will be switched no more; set by whoever switches them."""
         self._workers = 0
-        self.position = -1
-        """The layer that the executor has last waited for."""
+        self.caught_up: int | None = None
+        """The first layer but the very first that the executor came to before it was loaded."""
         self.is_awaited = False
-        """Whether the executor waits for that layer now, or loads it itself."""
+        """Whether the executor waits for a layer now, or loads it itself."""
         self.stolen = 0
         """Layers loaded by another than the lane they were meant for."""
 
@@ -223,7 +223,9 @@ class LayerTable(Sequence[LoadedLayer]):
             self._changed.notify_all()
 
     def _obtain(self, index: int) -> LoadedLayer:
-        self.position, self.is_awaited = index, True
+        if self.caught_up is None and index:
+            self.caught_up = index
+        self.is_awaited = True
         try:
             return self._await(index)
         finally:

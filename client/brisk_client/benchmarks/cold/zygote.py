@@ -124,13 +124,17 @@ def prepare_apart(engine: str, files: ModelFiles, threads: int) -> tuple[str, fl
     """
     command = [sys.executable, "-m", __name__, engine, "prepare"]
     command += [str(files.model), str(files.folder), str(files.inputs), str(threads)]
-    ended = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=PREPARE_TIMEOUT_S,
-        env=_environment(engine, threads),
-    )
+    try:
+        ended = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=PREPARE_TIMEOUT_S,
+            env=_environment(engine, threads),
+        )
+    except subprocess.TimeoutExpired as error:
+        text = f"{engine} cannot prepare: not done after {PREPARE_TIMEOUT_S:g} s"
+        raise EngineUnavailableError(text) from error
     for line in ended.stdout.splitlines():
         if line.startswith("{"):
             answer = json.loads(line)
