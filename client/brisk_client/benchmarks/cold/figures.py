@@ -7,64 +7,153 @@ from pathlib import Path
 from typing import Any
 
 from brisk_client.benchmarks.cold.breakdown import PHASES
+from brisk_client.benchmarks.cold.drawing import Figure, Values, draw, draw_panels
+from brisk_client.benchmarks.cold.expectations import geometric_mean
+from brisk_client.benchmarks.cold.models import MODELS
+from brisk_client.benchmarks.cold.registry import BASE, PREPARED, UNPREPARED
 from brisk_client.report import Report
 
 Rows = Sequence[Mapping[str, Any]]
-Values = Mapping[str, Mapping[str, float]]
-"""Heights of bars by series, then by group."""
 
-SCHEMES = (
-    "brisk baseline",
-    "brisk nnv12",
-    "brisk pask_i",
-    "brisk pask_r",
-    "brisk pask",
-    "brisk",
-    "brisk ideal",
-)
-BASELINE, PASK = "brisk baseline", "brisk pask"
+BASELINE, NNV12, PASK, IDEAL = "brisk baseline", "brisk nnv12", "brisk pask", "brisk ideal"
+PASK_I, PASK_R = "brisk pask_i", "brisk pask_r"
+MEAN = "geometric\nmean"
+
+_PHASE_NAMES = {
+    "run": "running layers",
+    "lookup": "looking for substitutes",
+    "substitute": "making substitutes",
+    "create": "making kernels",
+    "transform": "laying out weights",
+    "read": "reading and verifying",
+    "parse": "parsing",
+    "other": "other",
+}
 
 
 def draw_all(report: Report, folder: Path) -> list[Path]:
     """Write every figure that the rows suffice for."""
     folder.mkdir(parents=True, exist_ok=True)
+    order = [model.name for model in MODELS]
     hot = [row for row in report.rows if row["part"] == "process" and row["batch"] == 1]
-    figures: list[tuple[str, str, str, Values, bool]] = [
-        ("pask-6a", "Speed-up over Baseline", "times", _over(hot, BASELINE), False),
-        ("pask-6b", "Utilisation of the first answer", "share", _of(hot, "utilisation"), False),
-        ("pask-7-pask", "Where PaSK's first answer goes", "share", _phases(report, PASK), True),
-        (
-            "pask-7-brisk",
-            "Where Brisk's first answer goes",
-            "share",
-            _phases(report, "brisk"),
-            True,
-        ),
-        ("pask-8", "Speed normalised to PaSK's", "share", _over(hot, PASK), False),
-        ("pask-9a", "Hit rate", "share", _of(_part(report, "reuse"), "hit_rate"), False),
-        (
-            "pask-9b",
-            "Look-ups a query",
-            "number",
-            _of(_part(report, "reuse"), "lookups_per_query"),
-            False,
-        ),
-        ("nnv12-11", "First answer beside other load", "ms", _loads(report), False),
-        ("nnv12-13", "What each technique saves", "ms", _ablation(hot), False),
-        ("nnv12-14", "Brisk's first inferences", "ms", _inferences(hot, "brisk"), False),
-        ("engines", "First answer", "ms", _of(hot, "first_ms"), False),
-        ("disk", "First answer over reading the bytes", "times", _disk(report), False),
-        ("served", "Through Triton", "ms", _of(_part(report, "served"), "first_ms"), False),
-    ]
+    hot.sort(key=lambda row: order.index(row["model"]) if row["model"] in order else len(order))
+    first = Figure("engines", "First answer, page cache hot, batch 1", "ms", _of(hot, "first_ms"))
+    found = [draw_panels(first, folder)] if hot else []
+    figures = [*_of_pask(report, hot), *_of_nnv12(report, hot), *_of_places(report)]
+    return found + [draw(each, folder) for each in figures if any(each.values.values())]
+
+
+def _of_pask(report: Report, hot: Rows) -> list[Figure]:
+    reuse = _part(report, "reuse")
+    fig6 = (NNV12, PASK, UNPREPARED, PREPARED, IDEAL)
     return [
-        _draw(folder / f"cold-{name}.png", title, unit, values, stacked)
-        for name, title, unit, values, stacked in figures
-        if any(values.values())
+        Figure(
+            "pask-6a",
+            "First answer, speed-up over Baseline (PASK, Fig. 6a)",
+            "times",
+            _with_mean(_over(hot, BASELINE, fig6)),
+            line=1.0,
+        ),
+        Figure(
+            "pask-6b",
+            "Share of the first answer's time in which layers ran (PASK, Fig. 6b)",
+            "share",
+            _of(_only(hot, (BASELINE, *fig6)), "utilisation"),
+        ),
+        *(
+            Figure(
+                f"pask-7-{name}",
+                f"Where {title} first answer goes (PASK, Fig. 7)",
+                "share of its time",
+                _phases(report, engine),
+                is_stacked=True,
+            )
+            for name, title, engine in (
+                ("pask", "PaSK's", PASK),
+                ("brisk", "Brisk's prepared", PREPARED),
+            )
+        ),
+        Figure(
+            "pask-8",
+            "First answer, speed normalised to PaSK's (PASK, Fig. 8)",
+            "times",
+            _with_mean(_over(hot, PASK, (PASK_I, PASK_R, PASK))),
+            line=1.0,
+        ),
+        Figure(
+            "pask-9a",
+            "Queries that found a substitute (PASK, Fig. 9a)",
+            "share of queries",
+            _of(_only(reuse, (PASK, PASK_R, UNPREPARED)), "hit_rate"),
+        ),
+        Figure(
+            "pask-9b",
+            "Solutions checked per query (PASK, Fig. 9b)",
+            "look-ups",
+            _of(_only(reuse, (PASK, PASK_R, UNPREPARED)), "lookups_per_query"),
+        ),
+        Figure(
+            "pask-table-2",
+            "First answer, speed-up over Baseline by batch size (PASK, Table II)",
+            "times, geometric mean over models",
+            _of(_part(report, "batches"), "over_baseline", lambda row: f"batch {row['batch']}"),
+            line=1.0,
+        ),
+    ]
+
+
+def _of_nnv12(report: Report, hot: Rows) -> list[Figure]:
+    return [
+        Figure(
+            "nnv12-11",
+            "First answer while other processes keep processors busy (NNV12, Fig. 11)",
+            "ms",
+            _of(
+                _part(report, "load"),
+                "first_ms",
+                lambda row: f"{row['model']}\n{row['load']}",
+            ),
+        ),
+        Figure(
+            "nnv12-13",
+            "First answer: kernel selection (K), kept weights (C), pipeline (P) (NNV12, Fig. 13)",
+            "ms",
+            _ablation(hot),
+        ),
+        Figure(
+            "nnv12-14",
+            "The first inferences of a process (NNV12, Fig. 14)",
+            "ms",
+            _inferences(hot, {PREPARED: "Brisk", BASE: "ORT"}),
+        ),
+    ]
+
+
+def _of_places(report: Report) -> list[Figure]:
+    return [
+        Figure(
+            "disk",
+            "First answer from the disk over reading the same bytes",
+            "times",
+            _of(_part(report, "disk"), "first_over_read"),
+            line=1.0,
+        ),
+        Figure(
+            "served",
+            "Through Triton: repository load call to first answer",
+            "ms",
+            _of(_part(report, "served"), "first_ms"),
+        ),
     ]
 
 
 def _part(report: Report, part: str) -> Rows:
     return [row for row in report.rows if row["part"] == part]
+
+
+def _only(rows: Rows, engines: Sequence[str]) -> Rows:
+    """Rows of these engines, in their order."""
+    return [row for engine in engines for row in rows if row["engine"] == engine]
 
 
 def _of(rows: Rows, key: str, group: Callable[[Mapping[str, Any]], str] | None = None) -> Values:
@@ -77,31 +166,32 @@ def _of(rows: Rows, key: str, group: Callable[[Mapping[str, Any]], str] | None =
     return found
 
 
-def _over(rows: Rows, base: str) -> Values:
+def _over(rows: Rows, base: str, schemes: Sequence[str]) -> Values:
     """``base``'s first answer over each scheme's."""
     first = _of(rows, "first_ms")
-    if base not in first:
-        return {}
     return {
         scheme: {
             model: first[base][model] / took_ms
             for model, took_ms in first[scheme].items()
-            if model in first[base]
+            if model in first.get(base, {})
         }
-        for scheme in SCHEMES
+        for scheme in schemes
         if scheme in first
+    }
+
+
+def _with_mean(values: Values) -> Values:
+    """With a group more: the mean over the others, where there are several."""
+    return {
+        name: {**series, **({MEAN: geometric_mean(series.values())} if len(series) > 1 else {})}
+        for name, series in values.items()
     }
 
 
 def _phases(report: Report, engine: str) -> Values:
     rows = [row for row in _part(report, "breakdown") if row["engine"] == engine]
-    return {phase: {str(row["model"]): row[phase] for row in rows} for phase in PHASES}
-
-
-def _loads(report: Report) -> Values:
-    return _of(
-        _part(report, "load"), "first_ms", lambda row: f"{row['model']}, {row['load']:.0%} busy"
-    )
+    return {_PHASE_NAMES[phase]: {str(row["model"]): row.get(phase, 0.0) for row in rows}
+            for phase in PHASES}  # fmt: skip
 
 
 def _ablation(hot: Rows) -> Values:
@@ -110,47 +200,17 @@ def _ablation(hot: Rows) -> Values:
         "none": BASELINE,
         "K": "brisk nnv12_k",
         "K+C": "brisk nnv12_kc",
-        "K+C+P": "brisk nnv12",
-        "warm": "brisk ideal",
+        "K+C+P": NNV12,
+        "warm": IDEAL,
     }
     return {label: first[engine] for label, engine in named.items() if engine in first}
 
 
-def _inferences(hot: Rows, engine: str) -> Values:
-    rows = [row for row in hot if row["engine"] == engine]
+def _inferences(hot: Rows, engines: Mapping[str, str]) -> Values:
+    rows = [row for row in hot if row["engine"] in engines]
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    rows.sort(key=lambda row: (models.index(row["model"]), str(row["engine"])))
     return {
-        name: {str(row["model"]): row[f"{name}_ms"] for row in rows}
+        name: {f"{row['model']}\n{engines[row['engine']]}": row[f"{name}_ms"] for row in rows}
         for name in ("first", "second", "third", "warm")
     }
-
-
-def _disk(report: Report) -> Values:
-    return _of(_part(report, "disk"), "first_over_read")
-
-
-def _draw(file: Path, title: str, unit: str, values: Values, stacked: bool) -> Path:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    groups = list(dict.fromkeys(group for series in values.values() for group in series))
-    width = 0.8 if stacked else 0.8 / len(values)
-    size = (max(5.0, 1.2 + len(groups) * (0.8 if stacked else 0.35 * len(values))), 4.0)
-    figure, axes = pyplot.subplots(figsize=size, layout="constrained")
-    axes.set_prop_cycle(color=pyplot.get_cmap("tab20").colors)  # ten would repeat among the peers
-    base = [0.0] * len(groups)
-    for index, (name, series) in enumerate(values.items()):
-        heights = [series.get(group, 0.0) for group in groups]
-        shift = 0.0 if stacked else (index - (len(values) - 1) / 2) * width
-        places = [place + shift for place in range(len(groups))]
-        axes.bar(places, heights, width, bottom=base if stacked else None, label=name)
-        if stacked:
-            base = [lower + height for lower, height in zip(base, heights, strict=True)]
-    axes.set_xticks(range(len(groups)), groups, rotation=20 if len(groups) > 4 else 0)
-    axes.set_ylabel(unit)
-    axes.set_title(title)
-    axes.legend(fontsize=7)
-    figure.savefig(file, dpi=120)
-    pyplot.close(figure)
-    return file
