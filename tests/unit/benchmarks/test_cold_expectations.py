@@ -10,7 +10,7 @@ import pytest
 
 from brisk_client.benchmarks.cold.batches import batch_rows
 from brisk_client.benchmarks.cold.expectations import all_checks
-from brisk_client.benchmarks.cold.ledger import Ledger
+from brisk_client.benchmarks.cold.ledger import Ledger, UnusableReportError
 from brisk_client.report import Report, write_json
 
 
@@ -101,7 +101,7 @@ def test_pieces_that_a_file_holds_are_not_measured_again(tmp_path: Path) -> None
 def test_pieces_of_another_machine_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "cold.json"
     write_json(_report([_row("m", "brisk", 1.0)]), file)
-    with pytest.raises(ValueError, match=r"another machine: .'processor': 'p'"):
+    with pytest.raises(UnusableReportError, match=r"another machine: .'processor': 'p'"):
         Ledger(_report([], processor="q"), file, resumes=True)
-    with pytest.raises(ValueError, match="--resume needs --json"):
+    with pytest.raises(UnusableReportError, match="--resume needs --json"):
         Ledger(_report([]), None, resumes=True)

@@ -69,3 +69,19 @@ def test_files_that_were_dropped_can_be_read_and_timed(tmp_path: Path) -> None:
     assert page_cache.disk_seconds([file]) > 0
     page_cache.warm([file])
     assert file.read_bytes() == b"x" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("--model", "alexnet", "there are: resnet50"),
+        ("--schemes", "tensorrt", "there are: brisk"),
+        ("--parts", "network", "there are: process, disk, load, served"),
+    ],
+)
+def test_a_command_line_of_unknown_names_is_refused(
+    option: str, value: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cold.main([option, value])
+    assert text in capsys.readouterr().err

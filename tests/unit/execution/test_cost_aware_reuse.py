@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk.execution import run_serially
+from brisk.execution import reuse, run_serially
 from brisk.execution.cold import Scheme, start
 from brisk.execution.cold_plan import raw_layer
 from brisk.execution.machine_costs import (
@@ -18,7 +18,7 @@ from brisk.execution.machine_costs import (
 )
 from brisk.execution.plan import LayerPlan, make_plan
 from brisk.execution.preparation import prepare
-from brisk.execution.reuse import ReusingSource, shared_cache
+from brisk.execution.reuse import WORTH_NS, ReusingSource, shared_cache
 from brisk.execution.starting import StartingProgram, start_program
 from brisk.execution.timeline import EventKind
 from brisk.execution.warming import warm_up
@@ -68,9 +68,18 @@ def test_layers_run_on_substitutes_where_loading_costs_most_and_are_warm_afterwa
 
 def test_layers_wait_where_substitutes_run_longer_than_loading_takes(tmp_path: Path) -> None:
     example = small_network(tmp_path / "entry")
-    stage_costs(load_ns_per_byte=1, substitute_ns=1e6)
+    stage_costs(load_ns_per_byte=1e6, substitute_ns=1e9)
     _, source = started(example)
     assert (source.reused, source.waited) == (0, 4)  # the linear one is laid out at once, too
+
+
+def test_layers_that_load_quickly_are_not_even_looked_up(tmp_path: Path) -> None:
+    example = small_network(tmp_path / "entry")
+    stage_costs(load_ns_per_byte=WORTH_NS / 18_000, substitute_ns=1)
+    starting, source = started(example)
+    assert (source.reused, source.waited) == (1, 0)  # only that with 18 KB of weights
+    events = starting.recorder.timeline(0).events
+    assert sum(event.kind is EventKind.LOOKUP for event in events) == 1
 
 
 def test_without_measured_costs_no_layer_is_substituted(tmp_path: Path) -> None:
@@ -102,7 +111,10 @@ def test_a_substitute_that_cannot_be_loaded_is_none(
     assert source.reused == 0
 
 
-def test_what_one_models_preparation_measured_decides_for_another(tmp_path: Path) -> None:
+def test_what_one_models_preparation_measured_decides_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reuse, "WORTH_NS", 0)
     prepared = small_network(tmp_path / "prepared")
     assert read_costs(CPU).totals == {}
     prepare(prepared.path, CPU, 2)

@@ -35,9 +35,9 @@ def run(
     ``rounds`` 0 as many as usual.
 
     ``folder`` keeps built models and what engines prepare; ``plots`` takes figures and a trace;
-    ``file`` the report, after every part of every model and batch. ``resumes``: parts that the
-    file holds are not measured again, and checks and plots are of all its rows. Raises
-    LookupError for a name that there is not, ValueError for a file that cannot be resumed.
+    ``file`` the report, after every part of every model and batch. ``resumes``: parts that it
+    holds are not measured again, and checks and plots are of all its rows. Raises LookupError
+    for a name that there is not, UnusableReportError for a file that cannot be resumed.
     """
     from brisk_client.benchmarks.cold.benchmark import Choice, run_parts
 
@@ -47,11 +47,13 @@ def run(
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
+    from brisk_client.benchmarks.cold.ledger import UnusableReportError
     from brisk_client.benchmarks.cold.showing import show_parts
 
     parser = _parser()
     chosen = parser.parse_args(arguments)
     try:
+        _check_names(chosen)
         report = run(
             chosen.quick,
             chosen.model,
@@ -65,9 +67,30 @@ def main(arguments: Sequence[str]) -> int:
             chosen.json,
             chosen.resume,
         )
-    except (LookupError, ValueError) as error:
-        parser.error(str(error.args[0]))
+    except (UnknownNameError, UnusableReportError) as error:
+        parser.error(str(error))
     return deliver(report, chosen, None, show_parts)
+
+
+class UnknownNameError(Exception):
+    """The command line names what there is not; the message says what there is."""
+
+
+def _check_names(chosen: argparse.Namespace) -> None:
+    """Raises UnknownNameError."""
+    from brisk_client.benchmarks.cold.models import model_of
+    from brisk_client.benchmarks.cold.registry import engine_of
+
+    try:
+        for name in chosen.model:
+            model_of(name)
+        for name in _listed(chosen.schemes):
+            engine_of(name)
+    except LookupError as error:
+        raise UnknownNameError(error.args[0]) from error
+    for name in _listed(chosen.parts):
+        if name not in PARTS:
+            raise UnknownNameError(f"there is no part '{name}'; there are: {', '.join(PARTS)}")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,12 +13,16 @@ STABLE = ("processor", "cores", "threads")
 """Of a machine's description: what may not differ between the pieces of one report."""
 
 
+class UnusableReportError(Exception):
+    """There is no report to resume, or it is not of this machine and these engines."""
+
+
 class Ledger:
     """The rows of a report, by pieces: a part of the benchmark, a model and a batch size.
 
     ``file``: where the report is written after every piece; None: nowhere. ``resumes``: rows that
-    the file holds already count as measured. Raises ValueError where they are of another machine
-    or of other versions of the engines, or where there is no file to resume.
+    the file holds already count as measured. Raises UnusableReportError where they are of another
+    machine or of other versions of the engines, or where no file was named.
     """
 
     def __init__(self, report: Report, file: Path | None, *, resumes: bool) -> None:
@@ -26,7 +30,7 @@ class Ledger:
         self._file = file
         self._done: set[tuple[str, str, int]] = set()
         if resumes and file is None:
-            raise ValueError("--resume needs --json FILE, whose rows it keeps")
+            raise UnusableReportError("--resume needs --json FILE, whose rows it keeps")
         if resumes and file is not None and file.exists():
             kept = json.loads(file.read_text())
             self._check_same(kept, file)
@@ -67,4 +71,4 @@ class Ledger:
     ) -> None:
         other = {name: theirs.get(name) for name in names if theirs.get(name) != ours.get(name)}
         if other:
-            raise ValueError(f"{file} was measured with another {what}: {other}")
+            raise UnusableReportError(f"{file} was measured with another {what}: {other}")

@@ -79,7 +79,7 @@ def measure(
     dropped: bool = False,
     outputs: Path | None = None,
 ) -> dict[str, EngineSamples]:
-    """``effort.rounds`` samples of each engine, A B C A B C.
+    """``effort.rounds`` samples of each engine, A B C, B C A, C A B: who was before whom counts.
 
     ``dropped``: the files leave the page cache before each sample, else they are in it. An engine
     that fails is left out, with a note. First answers go to ``outputs``/ENGINE.npz.
@@ -95,8 +95,8 @@ def measure(
                 continue
             found[name] = EngineSamples(name, ready.files, [], [])
         for turn in range(effort.rounds):
-            for name, zygote in list(zygotes.items()):
-                ours = found[name]
+            for name in _rotated(list(zygotes), turn, effort.rounds):
+                zygote, ours = zygotes[name], found[name]
                 if dropped:
                     ours.disk_s.append(page_cache.disk_seconds(ours.files))
                     page_cache.drop(ours.files)
@@ -118,3 +118,9 @@ def measure(
                     note(f"{files.name}: {error}")
                     del zygotes[name], found[name]
     return found
+
+
+def _rotated(names: list[str], turn: int, rounds: int) -> list[str]:
+    """The order of a round: each begins elsewhere, spread evenly."""
+    first = turn * len(names) // rounds
+    return names[first:] + names[:first]
