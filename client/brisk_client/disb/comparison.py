@@ -10,7 +10,7 @@ import grpc
 from rich.console import Console
 
 from brisk_client.disb.networks import NETWORKS
-from brisk_client.disb.repositories import entry_name
+from brisk_client.disb.repositories import SUFFIXES, entry_name
 from brisk_client.disb.sampling import (
     REALTIME,
     Sample,
@@ -120,7 +120,8 @@ def _settle(side: Side, wanted: Sequence[tuple[str, str]]) -> None:
             task = Task(entry, entry, Continuous(), job_class=job_class)
             request = make_request(task, model_metadata(channel, task), 0)
             infer(request, timeout=60.0)
-            wait_until_settled(side.server.place, entry, job_class)
+            alias = next(entry_name(network, each) for each in SUFFIXES if each != job_class)
+            wait_until_settled(side.server.place, entry, job_class, alias)
 
 
 def _calibrate(side: Side, networks: Sequence[str]) -> dict[str, float]:
