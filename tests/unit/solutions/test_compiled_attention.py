@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
-from brisk.solutions import attention_blocked, normalisation_rows
+from brisk.solutions import attention_blocked, normalisation_rows, self_attention_blocked
+from brisk.solutions.compiled_layer import CompiledLayer, Fused, padded_bias, panels
 from instruction_sets import INSTRUCTION_SETS, compiled_library
 
 
@@ -114,3 +116,41 @@ def test_rows_of_several_dimensions_are_normalised_and_wrong_ones_refused() -> N
     assert call(source[:0], scale).shape == (0, 6, 5)
     with pytest.raises(ValueError, match="does not end in"):
         call(source[:, :5], scale)
+
+
+def self_attention(heads: int, inputs: int, size: int) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """The kernel's call, its matrix and its bias."""
+    torch.manual_seed(3)
+    outputs = 3 * heads * size
+    matrix, bias = torch.randn(inputs, outputs) / inputs**0.5, torch.randn(outputs)
+    made = {"panels": panels(matrix), "bias": padded_bias(bias, outputs)}
+    layer = CompiledLayer(made, inputs, outputs, Fused())
+    return self_attention_blocked._Call(layer, inputs, heads, 0.3), matrix, bias
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (12, 128, 384, 32), (3, 37, 50, 11)], ids=str)
+@pytest.mark.parametrize("mask", [None, "keys", "queries", "all", "one"])
+def test_self_attention_is_as_exact_as_float32_can_be(
+    sizes: tuple[int, ...], mask: str | None
+) -> None:
+    heads, length, inputs, size = sizes
+    call, matrix, bias = self_attention(heads, inputs, size)
+    for batch in (2, 1):  # a call of other shapes follows
+        source = torch.randn(batch, length, inputs)
+        shape = {"keys": (batch, 1, 1, length), "queries": (length, 1)}
+        shape["all"] = (batch, heads, length, length)
+        added = None if mask is None else torch.randn(shape.get(mask, (1,)))
+        made = (source.double() @ matrix.double() + bias).view(batch, length, 3, heads, size)
+        parts = made.permute(2, 0, 3, 1, 4).unbind(0)
+        wanted = expected(*parts, added).transpose(1, 2).reshape(batch, length, heads * size)
+        others = [None] * 6 if added is None else [None] * 6 + [added]
+        torch.testing.assert_close(call(source, *others), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_self_attention_of_nothing_is_empty_and_wrong_inputs_are_refused() -> None:
+    call, _, _ = self_attention(2, 6, 4)
+    assert call(torch.zeros(2, 0, 6)).shape == (2, 0, 8)
+    with pytest.raises(ValueError, match="matrices of 6 rows cannot take"):
+        call(torch.zeros(2, 3, 5))
+    with pytest.raises(ValueError, match="does not fit 3 keys"):
+        call(torch.zeros(2, 3, 6), *[None] * 6, torch.zeros(2, 1, 1, 4))

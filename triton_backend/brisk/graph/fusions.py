@@ -8,6 +8,11 @@
     length, size]``, ``mask`` broadcasts to ``[batch, heads, queries, keys]``. Attributes:
     ``scale`` (float) and ``zero_masked_rows`` (int): 1 where rows of weights that are NaN
     (all keys masked by minus infinity) count as zero.
+``SelfAttention(x, weight, bias, weight, bias, weight, bias, mask="")``
+    ``x [batch, length, k]`` times the constant weights ``[k, heads · size]`` of query, key and
+    value, plus their biases (or ``""``), rows divided into heads; ``Attention`` of these, heads
+    side by side again: ``[batch, length, heads · size]``. Attributes: ``heads`` (int), and those
+    of ``Attention``.
 ``DynamicQuantizedLinear(x, weight, weight_scale, weight_zero_point="", bias="")``
     ``x`` is quantised to uint8 as DynamicQuantizeLinear does, multiplied by the constant int8
     or uint8 ``weight [k, n]`` and scaled back to float; ``weight_scale`` and
@@ -24,6 +29,7 @@ from brisk.graph.program import Attribute, Node
 DOMAIN = "brisk"
 LINEAR = "Linear"
 ATTENTION = "Attention"
+SELF_ATTENTION = "SelfAttention"
 DYNAMIC_QUANTIZED_LINEAR = "DynamicQuantizedLinear"
 
 

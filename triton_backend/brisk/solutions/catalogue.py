@@ -21,6 +21,8 @@ FAMILIES: tuple[str, ...] = (
     "gemm_blocked",
     "gemm",
     "gemm_torch",
+    "self_attention_blocked",
+    "self_attention",
     "attention_blocked",
     "attention",
     "quantised",

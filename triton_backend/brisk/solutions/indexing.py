@@ -74,6 +74,17 @@ def _load_gather(problem: Problem) -> Kernel:
         picked = x.index_select(at, places.reshape(-1))
         return picked.reshape(x.shape[:at] + places.shape + x.shape[at + 1 :])
 
+    data = problem.operands[0]
+    is_table = data is not None and data.constant is not None and data.constant.ndim == 2
+    if axis == 0 and is_table and problem.device.type == "cpu":
+
+        def look_up(table: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+            try:
+                return torch.embedding(table, places)
+            except IndexError:  # a place below zero counts from the end, or is too far
+                return gather(table, places)
+
+        return bind(problem, look_up)
     return bind(problem, gather)
 
 

@@ -154,11 +154,11 @@ class Attending {
       Vector score = load_or(scores + key, count, -INFINITY);
       if (mask) score += shape_.mask[3] ? load_some(mask + key, count) : all(*mask);
       store(scores + key, score);
-      greatest = score > greatest ? score : greatest;
+      greatest = greater_one(score, greatest);
     }
     const float highest = greatest_of(greatest), from = highest == -INFINITY ? 0.0f : highest;
     for (int key = 0; key < shape_.keys; key += WIDTH, shares += stride) {
-      const Vector value = exponential(load(scores + key) - from);
+      const Vector value = falling_exponential(load(scores + key) - from);
       store(shares, value);
       sum += value;
     }

@@ -10,23 +10,34 @@
 namespace brisk {
 
 // Adds bias and second operand, applies the activation: `count` rows of `stride` floats from
-// `from` to a target whose positions lie side by side.
+// `from` to a target whose positions lie side by side. A whole panel wide.
+template <class F>
+inline void finish_panels(const Layer& layer, const Call& call, const float* from, int64_t stride,
+                          int64_t offset, int count, int channel, F activated) {
+  const Vector first = load(layer.bias + channel), last = load(layer.bias + channel + WIDTH);
+  for (int r = 0; r < count; ++r, from += stride, offset += layer.outputs) {
+    Vector left = load(from) + first, right = load(from + WIDTH) + last;
+    if (call.second) {
+      left += load(call.second + offset);
+      right += load(call.second + offset + WIDTH);
+    }
+    store(call.target + offset, activated(left));
+    store(call.target + offset + WIDTH, activated(right));
+  }
+}
+
+// The same for `columns` of the panel.
 inline void finish_rows(const Layer& layer, const Call& call, const float* from, int64_t stride,
                         int64_t position, int count, int channel, int columns) {
   int64_t offset = position * layer.outputs + channel;
   if (columns == PANEL && layer.activation <= RELU) {
-    const Vector first = load(layer.bias + channel), last = load(layer.bias + channel + WIDTH);
     const float low = layer.activation == RELU ? 0.0f : -INFINITY;
-    for (int r = 0; r < count; ++r, from += stride, offset += layer.outputs) {
-      Vector left = load(from) + first, right = load(from + WIDTH) + last;
-      if (call.second) {
-        left += load(call.second + offset);
-        right += load(call.second + offset + WIDTH);
-      }
-      store(call.target + offset, at_least(left, low));
-      store(call.target + offset + WIDTH, at_least(right, low));
-    }
-    return;
+    return finish_panels(layer, call, from, stride, offset, count, channel,
+                         [low](Vector value) { return at_least(value, low); });
+  }
+  if (columns == PANEL && layer.activation == GELU) {
+    return finish_panels(layer, call, from, stride, offset, count, channel,
+                         gaussian_error_linear_unit);
   }
   for (int r = 0; r < count; ++r, from += stride, offset += layer.outputs) {
     for (int v = 0; v < columns; v += WIDTH) {
@@ -46,7 +57,10 @@ class Direct {
         inputs_(layer.kernel[0] * layer.kernel[1] * layer.channels),
         blocks_(divided_up(inputs_, WIDTH)),
         panels_(divided_up(layer.outputs, PANEL)),
-        tile_floats_(blocks_ * WIDTH * TILE) {}
+        tile_floats_(blocks_ * WIDTH * TILE),
+        is_matrix_(inputs_ == layer.channels && layer.stride[0] == 1 && layer.stride[1] == 1 &&
+                   layer.before[0] == 0 && layer.before[1] == 0 &&
+                   call.out_height == call.height && call.out_width == call.width) {}
 
   // Where the weights stay in a core's cache, it packs a few tiles and multiplies them by all
   // panels; else every panel is read once, for as many tiles as stay in the cache.
@@ -81,7 +95,8 @@ class Direct {
   static constexpr int64_t SHARED_PRODUCTS = 2'000'000;  // multiplications of a chunk
   static constexpr int64_t FEWEST_TILES = 8, MOST_TILES = 32;  // of a chunk
   static constexpr int64_t PACKED_TILES = 2;                   // of a chunk that only packs
-  static constexpr int64_t MOST_BLOCKS = 128 / WIDTH;
+  static constexpr int64_t LINES_AHEAD = 16;  // of each row while it is packed
+  static constexpr int64_t MOST_BLOCKS = 1536 / WIDTH;
 
   int rows_of(int64_t tile) const {
     return std::min<int64_t>(TILE, positions_ - (first_ + tile) * TILE);
@@ -148,6 +163,7 @@ class Direct {
     const int count = rows_of(tile), rows = packed_rows(count);
     const int64_t position = (first_ + tile) * TILE, line = (blocks_ + 1) * WIDTH;
     const bool is_ragged = layer_.channels % WIDTH;
+    if (is_matrix_ && !is_ragged) return pack_lines(call_.source + position * inputs_, count, rows, to);
     static thread_local std::vector<float> lines;
     if (is_ragged && lines.size() < static_cast<size_t>(TILE * line)) lines.resize(TILE * line);
     int column = position % call_.out_width, row = position / call_.out_width % call_.out_height;
@@ -170,6 +186,17 @@ class Direct {
     for (int64_t block = 0; block < blocks_; ++block, to += rows * WIDTH) {
       for (int r = 0; is_ragged && r < count; ++r) {
         store(to + r * WIDTH, load(lines.data() + r * line + block * WIDTH));
+      }
+      for (int r = count; r < rows; ++r) store(to + r * WIDTH, Vector{});
+    }
+  }
+
+  // Positions that lie side by side: block by block, so that what is written is written in order.
+  void pack_lines(const float* from, int count, int rows, float* to) const {
+    for (int64_t block = 0; block < blocks_; ++block, from += WIDTH, to += rows * WIDTH) {
+      for (int r = 0; r < count; ++r) {
+        __builtin_prefetch(from + r * inputs_ + LINES_AHEAD * WIDTH);
+        store(to + r * WIDTH, load(from + r * inputs_));
       }
       for (int r = count; r < rows; ++r) store(to + r * WIDTH, Vector{});
     }
@@ -229,6 +256,7 @@ class Direct {
   const Call& call_;
   const int64_t positions_, inputs_, blocks_;
   const int64_t panels_, tile_floats_;
+  const bool is_matrix_;  // a row of the matrix is a position of the source
   float* packed_ = nullptr;
   int64_t first_ = 0, count_ = 0, group_ = 1, groups_ = 1;
 };

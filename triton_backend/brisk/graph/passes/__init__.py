@@ -21,6 +21,7 @@ from brisk.graph.passes.noops import remove_noops
 from brisk.graph.passes.padding import fold_padding
 from brisk.graph.passes.reshapes import simplify_reshapes
 from brisk.graph.passes.scaling import fold_scaling
+from brisk.graph.passes.self_attention import fuse_self_attention
 from brisk.graph.symbolic import propagate
 
 _SIMPLIFY = (
@@ -43,6 +44,7 @@ _FUSE = (
     fuse_attention,
     fuse_dynamic_quantization,
     fuse_linear,
+    fuse_self_attention,
     fuse_epilogues,
     remove_dead,
 )
