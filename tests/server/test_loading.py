@@ -163,7 +163,8 @@ def test_an_unloaded_model_gives_its_memory_back(
         wait_until(lambda: resident_bytes() - before > 0.8 * weights.nbytes)  # loads go on behind
         control.unload_model("large")
         wait_until_gone(control, "large")
-    assert resident_bytes() - before < 0.5 * weights.nbytes
+    # Given back by the load lane, behind what else it does just then.
+    wait_until(lambda: resident_bytes() - before < 0.5 * weights.nbytes)
 
 
 def wait_until_gone(control: http.InferenceServerClient, name: str) -> None:
