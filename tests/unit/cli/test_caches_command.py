@@ -11,6 +11,7 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
+from brisk.artefacts.store import cache_directory
 from brisk.cli.application import application
 from brisk.errors import InvalidConfigurationError, InvalidModelError, InvalidRequestError
 from brisk.exits.artefact import caches_file, digest_of, read_cascade
@@ -58,10 +59,19 @@ def corners(count: int) -> np.ndarray:
     return images
 
 
+def own_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the executor, which each test would compile anew."""
+    compiled = cache_directory() / "native"
+    (folder / "cache").mkdir()
+    if compiled.is_dir():
+        (folder / "cache" / "native").symlink_to(compiled.resolve())
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(folder / "cache"))
+
+
 @pytest.fixture
 def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An entry with the slow network, and data beside it."""
-    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    own_cache(tmp_path, monkeypatch)
     return put(tmp_path, slow_network())
 
 
@@ -97,16 +107,26 @@ def test_trained_caches_lie_beside_the_model_and_are_shown(entry: Path) -> None:
     reference = file.with_suffix(".reference")
     assert stat.S_IMODE(reference.stat().st_mode) == 0o600
     assert left_behind(entry) == []
-    shown = CliRunner().invoke(application, ["caches", "show", str(entry)])
+    pictures = entry.parent / "pictures"
+    shown = CliRunner().invoke(
+        application, ["caches", "show", str(entry), "--plot", str(pictures)]
+    )
     assert shown.exit_code == 0, shown.output
     assert cascade.exits[0].name in shown.stdout
     assert "proved with 95% confidence" in shown.stdout
-
-
-def test_no_data_is_kept_where_that_is_not_wanted(entry: Path) -> None:
-    assert train(entry, "--no-keep-data").exit_code == 0
-    assert caches_file(entry / "1" / "model.onnx").exists()
-    assert not (entry / "1" / "model.reference").exists()
+    (picture,) = pictures.iterdir()
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert f"drawn: {picture}" in shown.stdout
+    reference.unlink()
+    shown = CliRunner().invoke(
+        application, ["caches", "show", str(entry), "--plot", str(pictures)]
+    )
+    assert isinstance(shown.exception, InvalidModelError)
+    assert "--plot measures with the data that" in str(shown.exception)
+    onnx.save(slow_network(layers=59), file)
+    shown = CliRunner().invoke(application, ["caches", "show", str(entry)])
+    assert isinstance(shown.exception, InvalidModelError)
+    assert "it was trained for another model" in str(shown.exception)
 
 
 def test_an_interrupted_training_goes_on_where_it_was(
@@ -133,16 +153,18 @@ def test_an_interrupted_training_goes_on_where_it_was(
         return run_trial(trial)
 
     monkeypatch.setattr(workers, "run_trial", watched)
-    made = train(entry, "--points", "4")
+    made = train(entry, "--points", "4", "--no-keep-data")
     assert made.exit_code == 0, made.output
     assert first not in later
     assert later
+    assert caches_file(entry / "1" / "model.onnx").exists()
+    assert not (entry / "1" / "model.reference").exists(), "no data is kept, as was wanted"
 
 
 def test_caches_that_would_slow_the_model_down_are_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    own_cache(tmp_path, monkeypatch)
     entry = put(tmp_path, slow_network(layers=1))
     made = train(entry)
     assert made.exit_code == 0, made.output
@@ -185,7 +207,7 @@ def test_data_that_does_not_fit_is_refused_in_words(
 def test_a_model_that_does_not_classify_is_refused_before_data_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    own_cache(tmp_path, monkeypatch)
     entry = put(tmp_path, slow_network(layers=3, tail="LpNormalization"))
     (tmp_path / "data.npz").write_bytes(b"not even data")
     answer = train(entry)
@@ -208,14 +230,7 @@ def test_a_wrong_option_is_named(entry: Path, option: str, value: str, text: str
     assert text in str(answer.exception)
 
 
-def test_showing_says_where_there_are_no_caches_and_where_they_are_of_another_model(
-    entry: Path,
-) -> None:
+def test_showing_says_where_there_are_no_caches(entry: Path) -> None:
     answer = CliRunner().invoke(application, ["caches", "show", str(entry)])
     assert isinstance(answer.exception, InvalidModelError)
     assert "has no caches; `brisk caches train" in str(answer.exception)
-    assert train(entry).exit_code == 0
-    onnx.save(slow_network(layers=59), entry / "1" / "model.onnx")
-    answer = CliRunner().invoke(application, ["caches", "show", str(entry)])
-    assert isinstance(answer.exception, InvalidModelError)
-    assert "it was trained for another model" in str(answer.exception)

@@ -149,6 +149,13 @@ def show(
     version: Annotated[
         int | None, typer.Option(help="Version of the model; the newest unless given.")
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Measure with the kept data; draw the distribution of latencies, and agreement "
+            "against latency, into this folder."
+        ),
+    ] = None,
 ) -> None:
     """Show a model's caches: exits, hit rates, bounds, memory, and what a server made of them."""
     from rich.console import Console
@@ -173,15 +180,21 @@ def show(
         raise InvalidModelError(f"'{path}' is ignored by the server: {error}") from error
     console = Console(soft_wrap=True, highlight=False)
     print_cascade(console, cascade)
+    versions = {"caches": cascade}
     adapted = latest(file)
     if adapted != path:
         try:
             learned = read_cascade(adapted, digest_of(file))
             console.print("adapted to the traffic, and served instead:", style="bold")
             print_cascade(console, learned)
+            versions["adapted"] = learned
         except (DamagedFileError, OSError) as error:
             console.print(f"'{adapted}' is ignored by the server: {error}", markup=False)
     print_live_figures(console, file)
+    if plot is not None:
+        from brisk.cli.caches_plot import draw_caches
+
+        console.print(f"drawn: {draw_caches(file, versions, plot)}", markup=False)
 
 
 def _settings(

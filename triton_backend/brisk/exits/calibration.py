@@ -220,7 +220,7 @@ def calibrate(
     share = held_out.scores.shape[1] / max(tuning.scores.shape[1], 1)
     counts = {thresholds: count_cascade(tuning, thresholds) for thresholds in proposals}
     proposals = [p for p in proposals if any(e.answered for e in counts[p].exits)]
-    proposals.sort(key=lambda p: -promise.margin(_scaled(counts[p], share)))
+    proposals.sort(key=lambda p: -promise.margin(scaled(counts[p], share)))
     proposals = _gaining(proposals, lambda p: value(counts[p]))
     passed: list[tuple[float, ...]] = []
     for thresholds in proposals:
@@ -244,7 +244,7 @@ def _gaining(
     return kept
 
 
-def _scaled(count: CascadeCount, share: float) -> CascadeCount:
+def scaled(count: CascadeCount, share: float) -> CascadeCount:
     """The counts to expect in data of ``share`` times the size."""
     exits = []
     for exit_count in count.exits:

@@ -22,7 +22,7 @@ class AdaptationSettings:
     original_share: float = 0.4
     fewest_distinct: int = 100
     predictor: PredictorSettings = field(
-        default_factory=lambda: PredictorSettings(epochs=12, learning_rate=2e-3)
+        default_factory=lambda: PredictorSettings(epochs=24, learning_rate=3e-3)
     )
     selector: SelectorSettings = field(default_factory=lambda: SelectorSettings(epochs=12))
     seed: int = 0
