@@ -23,6 +23,7 @@ class Kind(IntEnum):
     SOFTMAX = 6
     ARGUMENT_MAXIMUM = 7
     ADAPTIVE_POOL = 8
+    GATE = 9
 
 
 ACTIVATIONS = {

@@ -12,6 +12,7 @@ from brisk.solutions.base import Operand, Problem
 from brisk.solutions.onednn_fusion import NO_ACTIVATION, Activation, activation_of
 
 MULTIPLICATIONS_PER_NS = 50.0
+DEPTHWISE_PER_NS = 10.0
 ELEMENTS_PER_NS = 4.0
 _WEIGHT_BYTES_PER_NS = 15.0
 _STEP_NS = 100.0

@@ -8,6 +8,7 @@ import numpy as np
 
 from brisk.compiled.table import Kind
 from brisk.native.drawing import (
+    DEPTHWISE_PER_NS,
     ELEMENTS_PER_NS,
     MULTIPLICATIONS_PER_NS,
     count_time,
@@ -26,6 +27,12 @@ from brisk.solutions.pooling_window import read_window
 MOST_MULTIPLICATIONS = 4_000_000
 """Of one layer and image. Beyond, oneDNN's faster arithmetic outweighs its cost per call."""
 
+MOST_DEPTHWISE = 8_000_000
+"""The same of a depthwise convolution, where oneDNN's is no faster: its run stays below 1 ms."""
+
+MOST_TAPS = 128
+"""Of a depthwise convolution: as many as the executor has places for."""
+
 
 def draw_convolution(problem: Problem, sketch: Sketch) -> None:
     source, geometry = source_of(problem, sketch), read_geometry(problem)
@@ -40,8 +47,11 @@ def draw_convolution(problem: Problem, sketch: Sketch) -> None:
         raise RefusedError("negative padding")
     below, right = geometry.output_sizes((height, width))
     count = weights.size * below * right
-    if count > MOST_MULTIPLICATIONS:
-        raise RefusedError(f"{count} multiplications an image, at most {MOST_MULTIPLICATIONS}")
+    most = MOST_DEPTHWISE if is_depthwise else MOST_MULTIPLICATIONS
+    if count > most:
+        raise RefusedError(f"{count} multiplications an image, at most {most}")
+    if is_depthwise and math.prod(geometry.kernel) > MOST_TAPS:
+        raise RefusedError(f"a window of {math.prod(geometry.kernel)} taps, at most {MOST_TAPS}")
     read = sketch.value(
         source.name, (0, 0, 0, 0) if is_depthwise else _border(geometry, height, width)
     )
@@ -61,7 +71,7 @@ def draw_convolution(problem: Problem, sketch: Sketch) -> None:
             bias=None if bias is None else weights_of(bias),
         )
     )
-    rate = ELEMENTS_PER_NS if is_depthwise else MULTIPLICATIONS_PER_NS
+    rate = DEPTHWISE_PER_NS if is_depthwise else MULTIPLICATIONS_PER_NS
     count_time(sketch, count / rate, weights.nbytes)
 
 

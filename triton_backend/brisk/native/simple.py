@@ -28,6 +28,8 @@ def draw_arithmetic(problem: Problem, sketch: Sketch) -> None:
     if first is None or second is None:
         raise RefusedError("an operand is missing")
     if first.constant is None and second.constant is None:
+        if problem.operator == "Mul":
+            return _draw_gate(problem, sketch)
         if problem.operator != "Add" or first.type.shape != second.type.shape:
             raise RefusedError("two variables of different shapes, or no sum")
         sizes = sizes_of(source_of(problem, sketch).type, sketch)
@@ -53,6 +55,26 @@ def draw_arithmetic(problem: Problem, sketch: Sketch) -> None:
         step = Step(Kind.DEPTHWISE, read, target, other, activation, weights=factors, bias=terms)
     sketch.steps.append(step)
     return count_time(sketch, math.prod(sizes) / ELEMENTS_PER_NS)
+
+
+def _draw_gate(problem: Problem, sketch: Sketch) -> None:
+    """A feature map times one number for each of its channels, in either order."""
+    operands = [source_of(problem, sketch, position) for position in (0, 1)]
+    factors = [sizes_of(operand.type, sketch)[1:] == (1, 1) for operand in operands]
+    if factors == [True, False]:
+        operands.reverse()
+    elif factors != [False, True]:
+        raise RefusedError("a product of two variables of which neither is one number a channel")
+    source, gate = operands
+    sizes = sizes_of(source.type, sketch)
+    if sizes_of(gate.type, sketch) != (sizes[0], 1, 1):
+        raise RefusedError("a product of two variables of different channels")
+    read, factor = sketch.value(source.name), sketch.value(gate.name)
+    target, none, activation = finish(problem, sketch, sizes)
+    if none is not None:
+        raise RefusedError("a sum behind a product")
+    sketch.steps.append(Step(Kind.GATE, read, target, factor, activation))
+    count_time(sketch, math.prod(sizes) / ELEMENTS_PER_NS)
 
 
 def _affine(operator: str, array: np.ndarray, is_reversed: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "attention.h"
+#include "depthwise.h"
 #include "normalisation.h"
 #include "operators.h"
 #include "prepared.h"
@@ -73,6 +74,7 @@ class Network {
   void run_step(Prepared& prepared, int threads) {
     const Step& step = prepared.step;
     if (step.kind == CONVOLUTION) return run_convolution(prepared.convolution, threads);
+    if (step.kind == DEPTHWISE) return run_depthwise(prepared, threads);
     const bool is_wide = step.kind == ARGUMENT_MAXIMUM;  // its results take two floats' room
     for (int image = 0; image < images_; ++image) {
       const float* source = memory(step.source) + image * step.source.image;
@@ -81,16 +83,44 @@ class Network {
       float* target = memory(step.target) + image * step.target.image * (is_wide ? 2 : 1);
       switch (step.kind) {
         case COPY: copy(step, source, target); break;
-        case DEPTHWISE:
-          depthwise(step, prepared.weights.get(), prepared.bias.get(), source, second, target);
-          break;
         case POINTWISE: pointwise(step, source, second, target); break;
+        case GATE: gate(step, source, second, target); break;
         case SOFTMAX: softmax(step, source, target); break;
         case ARGUMENT_MAXIMUM: argument_maximum(step, source, target); break;
         case ADAPTIVE_POOL: adaptive_pool(step, source, target); break;
         default: pool(step, source, target);
       }
     }
+  }
+
+  struct Rows {
+    const Network* network;
+    const Prepared* prepared;
+  };
+
+  void run_depthwise(const Prepared& prepared, int threads) {
+    const Step& step = prepared.step;
+    const int chunks = step.target.height * images_;
+    const int64_t products = static_cast<int64_t>(chunks) * step.target.width *
+                             step.target.channels * step.kernel[0] * step.kernel[1];
+    Rows rows{this, &prepared};
+    if (threads > 1 && products >= LEAST_SHARED && chunks <= Team::MOST_CHUNKS) {
+      team().share(compute_row, &rows, chunks);
+    } else {
+      for (int chunk = 0; chunk < chunks; ++chunk) compute_row(&rows, chunk);
+    }
+  }
+
+  static void compute_row(void* context, int chunk) {
+    const Rows& rows = *static_cast<Rows*>(context);
+    const Step& step = rows.prepared->step;
+    const int image = chunk / step.target.height;
+    const float* second = nullptr;
+    if (step.has_second) second = rows.network->memory(step.second) + image * step.second.image;
+    depthwise_row(step, rows.prepared->weights.get(), rows.prepared->bias.get(),
+                  rows.network->memory(step.source) + image * step.source.image, second,
+                  rows.network->memory(step.target) + image * step.target.image,
+                  chunk % step.target.height);
   }
 
   struct Shared {

@@ -17,6 +17,7 @@ enum Kind : int32_t {
   SOFTMAX = 6,
   ARGUMENT_MAXIMUM = 7,
   ADAPTIVE_POOL = 8,
+  GATE = 9,
 };
 
 enum Activation : int32_t {
@@ -41,10 +42,11 @@ struct Tensor {
 };
 
 // `source` (and `second`, where `has_second`) to `target`, for every image of the batch.
-// CONVOLUTION and DEPTHWISE read `before` rows and columns ahead of the source's first, which its
-// memory must have, as zeros. Pools take only what lies within the source; ADAPTIVE_POOL averages
+// CONVOLUTION reads `before` rows and columns ahead of the source's first, which its memory must have,
+// as zeros. DEPTHWISE and pools take only what lies within the source; ADAPTIVE_POOL averages
 // windows that divide the source among the target's positions, as torch does.
-// POINTWISE: target = activation(source * scale + shift [+ second]).
+// POINTWISE: target = activation(source * scale + shift [+ second]). GATE: target = activation(source *
+// second), whose one position holds for all of the image.
 struct Step {
   int32_t kind, activation, has_second, counts_padding;
   float alpha, beta, scale, shift;

@@ -47,6 +47,13 @@ inline void pointwise(const Step& step, const float* source, const float* second
               });
 }
 
+inline void gate(const Step& step, const float* source, const float* factors, float* target) {
+  for_vectors(step, source, nullptr, target, [&](const float* in, const float*, float* out, int count) {
+    const float* factor = factors + (step.target.channels - count);
+    store_some(out, activate(load_some(in, count) * load_some(factor, count), step), count);
+  });
+}
+
 // Calls f(row of the source, column of the source, tap) for the taps of a position that lie
 // within the source; how many they are.
 template <class F>
@@ -68,22 +75,41 @@ inline int for_taps(const Step& step, int row, int column, F f) {
 // NaN wins, as in torch.
 inline Vector greater(Vector a, Vector b) { return (b > a) | (b != b) ? b : a; }
 
-inline void pool(const Step& step, const float* source, float* target) {
-  const Tensor &from = step.source, &to = step.target;
+// `COUNT` vectors of channels from `c` on, of one position of the target.
+template <int COUNT>
+inline void pool_vectors(const Step& step, const float* source, int row, int column, int c,
+                         float* out) {
+  const Tensor& from = step.source;
   const bool is_maximum = step.kind == MAXIMUM_POOL;
-  const int taps = step.kernel[0] * step.kernel[1];
+  Vector values[COUNT];
+  for (Vector& value : values) value = all(is_maximum ? -INFINITY : 0.0f);
+  const int found = for_taps(step, row, column, [&](int y, int x, int) {
+    const float* in = source + y * from.row + x * from.column + c;
+#pragma GCC unroll 4
+    for (int i = 0; i < COUNT; ++i) {
+      const Vector next = load_some(in + i * WIDTH, from.channels - c - i * WIDTH);
+      values[i] = is_maximum ? greater(values[i], next) : values[i] + next;
+    }
+  });
+  const float divisor = step.counts_padding ? step.kernel[0] * step.kernel[1] : found;
+#pragma GCC unroll 4
+  for (int i = 0; i < COUNT; ++i) {
+    if (!is_maximum) values[i] /= divisor;
+    store_some(out + c + i * WIDTH, activate(values[i], step), from.channels - c - i * WIDTH);
+  }
+}
+
+inline void pool(const Step& step, const float* source, float* target) {
+  const Tensor& to = step.target;
   for (int row = 0; row < to.height; ++row) {
     for (int column = 0; column < to.width; ++column) {
       float* out = at(to, target, row, column);
-      for (int c = 0; c < to.channels; c += WIDTH) {
-        const int count = to.channels - c;
-        Vector value = all(is_maximum ? -INFINITY : 0.0f);
-        const int found = for_taps(step, row, column, [&](int y, int x, int) {
-          const Vector next = load_some(source + y * from.row + x * from.column + c, count);
-          value = is_maximum ? greater(value, next) : value + next;
-        });
-        if (!is_maximum) value /= static_cast<float>(step.counts_padding ? taps : found);
-        store_some(out + c, activate(value, step), count);
+      int c = 0;
+      for (; to.channels - c >= 4 * WIDTH; c += 4 * WIDTH) {
+        pool_vectors<4>(step, source, row, column, c, out);
+      }
+      for (; c < to.channels; c += WIDTH) {
+        pool_vectors<1>(step, source, row, column, c, out);
       }
     }
   }
@@ -108,29 +134,6 @@ inline void adaptive_pool(const Step& step, const float* source, float* target) 
           for (int x = left; x < right; ++x) sum += load_some(in + x * from.column, count);
         }
         store_some(out + c, activate(sum * share, step), count);
-      }
-    }
-  }
-}
-
-// `weights`: by tap, then channel, padded to whole vectors; so is `bias`.
-inline void depthwise(const Step& step, const float* weights, const float* bias,
-                      const float* source, const float* second, float* target) {
-  const Tensor &from = step.source, &to = step.target, &with = step.second;
-  const int padded = (to.channels + WIDTH - 1) / WIDTH * WIDTH;
-  for (int row = 0; row < to.height; ++row) {
-    for (int column = 0; column < to.width; ++column) {
-      const float* other = second ? second + row * with.row + column * with.column : nullptr;
-      float* out = at(to, target, row, column);
-      for (int c = 0; c < to.channels; c += WIDTH) {
-        const int count = to.channels - c;
-        Vector value = load(bias + c);
-        for_taps(step, row, column, [&](int y, int x, int tap) {
-          const float* in = source + y * from.row + x * from.column + c;
-          value += load_some(in, count) * load(weights + tap * padded + c);
-        });
-        if (other) value += load_some(other + c, count);
-        store_some(out + c, activate(value, step), count);
       }
     }
   }

@@ -69,7 +69,7 @@ inline void prepare_depthwise(Prepared& made) {
   const Step& step = made.step;
   const int channels = step.target.channels, taps = step.kernel[0] * step.kernel[1];
   const int padded = (channels + WIDTH - 1) / WIDTH * WIDTH;
-  made.weights = zeros(static_cast<int64_t>(taps) * padded);
+  made.weights = zeros(static_cast<int64_t>(taps + 1) * padded);
   made.bias = zeros(padded);
   for (int c = 0; c < channels; ++c) {
     for (int tap = 0; tap < taps; ++tap) {
