@@ -208,7 +208,7 @@ def _prepare(name: str, model: str, folder: str, inputs_file: str, threads: str)
         before_s, clock_s = time.perf_counter(), time.time()
         artefact = engine.prepare(Path(model), Path(folder), inputs, int(threads))
         took_s = time.perf_counter() - before_s
-        is_new = artefact is not None and artefact.stat().st_mtime >= clock_s - 1
+        is_new = artefact is not None and artefact.stat().st_ctime >= clock_s - 1
     except Exception as error:  # noqa: BLE001  # any failure is an answer, too
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
         return
