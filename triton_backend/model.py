@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from brisk.frontend.expecting import expect_own_model
-
-expect_own_model()  # first of all: the worker loads the model while numpy is imported
-
-from brisk.frontend.backend import ModelInstance, auto_complete  # noqa: E402
+from brisk.frontend.backend import ModelInstance, auto_complete
 
 
 class TritonPythonModel:

@@ -15,7 +15,6 @@ from brisk.errors import BriskError
 from brisk.frontend.accounting import RequestAccount
 from brisk.frontend.connection import Connection
 from brisk.frontend.entry import Entry, find_model, read_entry
-from brisk.frontend.expecting import withdraw
 from brisk.frontend.log import log
 from brisk.frontend.parameters import (
     REALTIME,
@@ -58,8 +57,6 @@ class ModelInstance:
             load_ns = None if self._entry.parameters.is_lazy else self._connection.open()
         except BriskError as error:
             raise pb_utils.TritonModelException(f"{self._label}: {error}") from None
-        finally:
-            withdraw()
         self._account = RequestAccount(STATISTICS, self._entry.name, self._entry.version)
         self._publisher.start(self._connection.ask_statistics)
         self._promptness = Promptness()

@@ -6,7 +6,6 @@ thread.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Sequence
 
@@ -15,7 +14,6 @@ from brisk.errors import (
     BriskError,
     CancelledError,
     InternalError,
-    InvalidModelError,
     InvalidRequestError,
     ModelNotLoadedError,
     ProtocolError,
@@ -45,7 +43,6 @@ from brisk.wire.records import (
     BeginTrace,
     Cancel,
     DetachSlab,
-    Expect,
     ForgetStatistics,
     Hello,
     Infer,
@@ -77,7 +74,6 @@ class Reception:
         self._handlers: dict[type, Callable[[Peer, Arrival], None]] = {
             AttachSlab: self._attach,
             DetachSlab: self._detach,
-            Expect: self._expect,
             LoadModel: self._load,
             Announce: self._announce,
             Infer: self._infer,
@@ -110,9 +106,7 @@ class Reception:
         if isinstance(outcome, LoadCompletion):
             self._sessions.complete(outcome)
             return
-        self._tell(self._sessions.settle(outcome), outcome)
-
-    def _tell(self, bindings: Sequence[Binding], outcome: LoadOutcome) -> None:
+        bindings = self._sessions.settle(outcome)
         _count_load(bindings, outcome)
         for binding in bindings:
             model, peer = binding.model, binding.peer
@@ -172,15 +166,7 @@ class Reception:
             self._transport.send(peer, load_failed(model.model, error))
             return
         if binding.session is not None:
-            if self._sessions.claim(binding):
-                self._tell([binding], LoadOutcome(0, binding.session, None))
-            else:
-                self._transport.send(peer, ModelLoaded(model.model, 0))
-
-    def _expect(self, peer: Peer, event: Arrival) -> None:
-        assert isinstance(event.record, Expect)
-        with contextlib.suppress(InvalidModelError):  # who asks for the load is told
-            self._sessions.expect(peer, event.record)
+            self._transport.send(peer, ModelLoaded(model.model, 0))
 
     def _announce(self, peer: Peer, event: Arrival) -> None:
         self._requests.rehearse()

@@ -47,14 +47,10 @@ class SessionEntry:
     error: BriskError | None = None
     parts: dict[Path, SessionEntry] = field(default_factory=dict)
     pipelines: list[SessionEntry] = field(default_factory=list)
-    expecting: set[int] = field(default_factory=set)
-    """Numbers of the peers that have announced a load of it."""
-    is_ahead: bool = False
-    """It was loaded because it was expected, and nobody has been told of it yet."""
 
     @property
     def is_needed(self) -> bool:
-        return bool(self.bindings or self.pipelines or self.expecting)
+        return bool(self.bindings or self.pipelines)
 
     def begin(self) -> None:
         """Load lane: note in every asker's memory that its load has begun."""

@@ -22,7 +22,7 @@ from brisk.runtime.session_entry import Binding, SessionEntry
 from brisk.runtime.transport import Peer
 from brisk.scheduling.job import JobClass
 from brisk.wire import mark
-from brisk.wire.records import Expect, Infer, LoadModel, Region
+from brisk.wire.records import Infer, LoadModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,36 +73,6 @@ class SessionTable:
         self._precedence.follow(self._serves_realtime())
         return binding
 
-    def expect(self, peer: Peer, expected: Expect) -> None:
-        """Load a model that ``peer``, as long as it lives, says will be asked for.
-
-        Not beside a real-time model: then a load is not begun before it must. Raises
-        InvalidModelError where there is no such file.
-        """
-        path = Path(expected.path)
-        if is_pipeline(path) or self._serves_realtime():
-            return
-        asker = LoadModel(
-            model=0,
-            name=expected.name,
-            version=expected.version,
-            path=expected.path,
-            mark=Region(0, 0, 0),
-            max_batch_size=0,
-            batching=False,
-            max_queue_size=0,
-            job_class=JobClass.NORMAL.value,
-        )
-        entry = self._open(path, asker)
-        entry.is_ahead = entry.is_ahead or not entry.is_needed
-        entry.expecting.add(peer.number)
-
-    def claim(self, binding: Binding) -> bool:
-        """Whether ``binding`` is the first to use a session that was loaded ahead of it."""
-        entry = self._entries[binding.key]
-        is_first, entry.is_ahead = entry.is_ahead, False
-        return is_first
-
     def _serves_realtime(self) -> bool:
         """Whether a model whose requests are real-time by default is ready."""
         return any(
@@ -132,7 +102,6 @@ class SessionTable:
             self._loader.give_memory_back()
             return []
         waiting = list(entry.bindings)
-        entry.is_ahead = entry.is_ahead and not waiting
         entry.session, entry.error = outcome.session, outcome.error
         for binding in waiting:
             if outcome.session is None:
@@ -169,9 +138,6 @@ class SessionTable:
         """Give back everything ``peer`` uses."""
         for binding in [binding for binding in self._bindings.values() if binding.peer is peer]:
             self._forget(binding)
-        for entry in [each for each in self._entries.values() if peer.number in each.expecting]:
-            entry.expecting.remove(peer.number)
-            self._drop_unless_needed(entry)
 
     def uses(self) -> Iterator[SessionUse]:
         """Every session that was asked for by itself, in the order they were."""

@@ -1,10 +1,10 @@
 """The records of the protocol: one frozen dataclass per message, all fields typed.
 
-A connection starts with ``Hello`` and ``Welcome``. Afterwards the frontend sends ``Expect``, or
-``AttachSlab``, ``LoadModel``, ``Infer``, ``Cancel``, ``Release``, ``AskStatistics``,
-``ForgetStatistics`` and ``AskStatus``; the worker sends ``AttachSlab``, ``ModelLoaded``,
-``LoadFailed``, ``Result``, ``Failure``, ``Log``, ``StatisticsTold`` and ``Status``. Closing the
-connection gives back everything it held.
+A connection starts with ``Hello`` and ``Welcome``. Afterwards the frontend sends ``AttachSlab``,
+``LoadModel``, ``Infer``, ``Cancel``, ``Release``, ``AskStatistics``, ``ForgetStatistics`` and
+``AskStatus``; the worker sends ``AttachSlab``, ``ModelLoaded``, ``LoadFailed``, ``Result``,
+``Failure``, ``Log``, ``StatisticsTold`` and ``Status``. Closing the connection gives back
+everything it held.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -38,7 +38,6 @@ __all__ = [
     "Cancel",
     "DetachSlab",
     "ExitStatus",
-    "Expect",
     "Failure",
     "ForgetStatistics",
     "Hello",
@@ -64,7 +63,7 @@ __all__ = [
     "Welcome",
 ]
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 5
 
 
 class Hello(NamedTuple):
@@ -142,17 +141,6 @@ class LoadModel(NamedTuple):
     batching: bool
     max_queue_size: int
     job_class: str
-
-
-class Expect(NamedTuple):
-    """A LoadModel of this file is likely to come, over another connection: load it ahead.
-
-    The session is kept while this connection lives. Nothing is answered.
-    """
-
-    name: str
-    version: int
-    path: str
 
 
 class ModelLoaded(NamedTuple):
@@ -240,7 +228,7 @@ Record: TypeAlias = (
     "Hello | Welcome | Refused | AttachSlab | DetachSlab | LoadModel | ModelLoaded | LoadFailed "
     "| Announce | Infer | Cancel | Result | Failure | Release | Log "
     "| AskStatistics | ForgetStatistics | StatisticsTold | AskStatus | Status "
-    "| BeginTrace | AskTrace | TraceTold | Expect"
+    "| BeginTrace | AskTrace | TraceTold"
 )
 
 RECORD_TYPES: tuple[type, ...] = (
@@ -267,5 +255,4 @@ RECORD_TYPES: tuple[type, ...] = (
     AskTrace,
     TraceTold,
     Announce,
-    Expect,
 )
