@@ -20,7 +20,7 @@ from brisk.frontend.connection import Connection
 from brisk.frontend.model_load import ModelDescription
 from brisk.frontend.pending import OutputReader, Reply
 from brisk.wire.place import runtime_place
-from brisk.wire.records import Result
+from brisk.wire.records import Result, TensorForm
 
 pytestmark = [
     pytest.mark.gpu,
@@ -35,8 +35,8 @@ class Answer(Reply):
         self.y = np.empty(0, np.float32)
 
     def succeed(self, result: Result, read: OutputReader) -> None:
-        (output,) = result.outputs
-        self.y = np.frombuffer(bytes(read(output)), np.float32).reshape(output.shape)
+        (output,), (region,) = result.form.outputs, result.regions
+        self.y = np.frombuffer(bytes(read(region)), np.float32).reshape(output.shape)
         self.ended.set()
 
     def fail(self, error: BriskError) -> None:
@@ -76,8 +76,8 @@ def test_a_convolution_on_the_gpu_agrees_with_the_definition(
     oracle = ReferenceEvaluator(onnx.load(tmp_path / "model.onnx"))
     for rows in (1, 4, 2):
         x = np.random.default_rng(rows).standard_normal((rows, 3, 16, 16)).astype(np.float32)
-        staged = connection.stage([("x", "FP32", x.shape, x.nbytes)])
-        connection.memory(staged.inputs[0].region)[:] = x.tobytes()
+        staged = connection.stage((TensorForm("x", "FP32", x.shape),), [x.nbytes])
+        connection.memory(staged.regions[0])[:] = x.tobytes()
         answer = Answer()
         connection.submit(staged, ["y"], "normal", None, answer)
         assert answer.ended.wait(60)

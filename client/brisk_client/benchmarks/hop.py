@@ -27,7 +27,7 @@ from brisk.frontend.model_load import ModelDescription
 from brisk.frontend.pending import OutputReader, Reply
 from brisk.frontend.promptness import EYES_OPEN_NS
 from brisk.wire.place import RuntimePlace
-from brisk.wire.records import Result
+from brisk.wire.records import Result, TensorForm
 from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.surroundings import environment, wait_until_gone
@@ -173,9 +173,9 @@ def _ask(connection: Connection, image: np.ndarray, count: int, pause_s: float) 
     for _ in range(count):
         reply = TimedReply()
         started_ns = time.monotonic_ns()
-        staged = connection.stage([("image", "FP32", image.shape, image.nbytes)])
+        staged = connection.stage((TensorForm("image", "FP32", image.shape),), [image.nbytes])
         staged_ns = time.monotonic_ns()
-        memory = np.frombuffer(connection.memory(staged.inputs[0].region), np.float32)
+        memory = np.frombuffer(connection.memory(staged.regions[0]), np.float32)
         np.copyto(memory, image.reshape(-1))
         copied_ns = time.monotonic_ns()
         connection.submit(staged, ("greatest",), "normal", None, reply)

@@ -24,7 +24,7 @@ from brisk.frontend.connection import Connection
 from brisk.frontend.model_load import ModelDescription
 from brisk.frontend.pending import OutputReader, Reply
 from brisk.wire.place import RuntimePlace
-from brisk.wire.records import Result
+from brisk.wire.records import Result, TensorForm
 from brisk_client.benchmarks.surroundings import environment, wait_until_gone
 from brisk_client.disb.settling import wait_until_settled
 
@@ -74,7 +74,7 @@ class _TimedReply(Reply):
     def succeed(self, result: Result, read: OutputReader) -> None:
         self.answered_ns = time.monotonic_ns()
         self._result = result
-        self.outputs = b"".join(bytes(read(output)) for output in result.outputs)
+        self.outputs = b"".join(bytes(read(region)) for region in result.regions)
         self._answered.set()
 
     def fail(self, error: BriskError) -> None:
@@ -113,8 +113,8 @@ class ProbedModel:
         reply = _TimedReply()
         array = self._input
         self._connection.announce(job_class)
-        staged = self._connection.stage([("x", "FP32", array.shape, array.nbytes)])
-        memory = np.frombuffer(self._connection.memory(staged.inputs[0].region), np.float32)
+        staged = self._connection.stage((TensorForm("x", "FP32", array.shape),), [array.nbytes])
+        memory = np.frombuffer(self._connection.memory(staged.regions[0]), np.float32)
         np.copyto(memory, array.reshape(-1))
         submitted_ns = time.monotonic_ns()
         self._connection.submit(staged, (self._output,), job_class, None, reply)

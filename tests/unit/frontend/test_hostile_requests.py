@@ -16,7 +16,7 @@ from brisk.frontend.parameters import (
     request_deadline_ns,
 )
 from brisk.wire.codec import decode_record, encode_record
-from brisk.wire.records import Infer, Region
+from brisk.wire.records import Infer, InferForm, Region
 
 LONGEST_MESSAGE = 250
 UINT64 = 2**64 - 1
@@ -56,7 +56,7 @@ def test_a_request_of_any_time_out_is_a_record_that_the_worker_takes(
 ) -> None:
     """A worker drops who sends it anything else, and that would be the whole model instance."""
     deadline_ns = request_deadline_ns(arrived_ns, timeout_us if longest is None else longest)
-    record = Infer(1, 0, (), ("y",), "normal", deadline_ns, Region(0, 0, 64), False)
+    record = Infer(1, InferForm(0, (), ("y",), "normal"), (), Region(0, 0, 64), deadline_ns)
     assert decode_record(encode_record(record)) == record
 
 

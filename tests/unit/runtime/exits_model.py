@@ -19,6 +19,7 @@ from brisk.exits.points import exit_points
 from brisk.exits.scores import find_scores
 from brisk.frontend.connection import Connection
 from brisk.graph import build_program
+from brisk.wire.records import TensorForm
 from unit.exits.cascades import CLASSES, SIDE, hidden_at, images, network
 from unit.runtime.runtime_process import Answer
 
@@ -89,8 +90,8 @@ def ask(
     connection: Connection, inputs: torch.Tensor, job_class: str = "normal", ppm: int | None = None
 ) -> Answer:
     value = inputs.contiguous().numpy()
-    staged = connection.stage([("image", "FP32", value.shape, value.nbytes)])
-    connection.memory(staged.inputs[0].region)[:] = value.tobytes()
+    staged = connection.stage((TensorForm("image", "FP32", value.shape),), [value.nbytes])
+    connection.memory(staged.regions[0])[:] = value.tobytes()
     answer = Answer()
     connection.submit(staged, ["scores"], job_class, None, answer, agreement_ppm=ppm)
     return answer
@@ -99,4 +100,4 @@ def ask(
 def taken(answer: Answer) -> str:
     answer.output()
     assert answer.result is not None
-    return answer.result.exits
+    return answer.result.form.exits

@@ -22,7 +22,7 @@ from brisk.frontend.model_load import ModelDescription
 from brisk.frontend.pending import OutputReader, Reply
 from brisk.wire.channel import send_record
 from brisk.wire.place import RuntimePlace
-from brisk.wire.records import AttachSlab, Result
+from brisk.wire.records import AttachSlab, Result, TensorForm
 
 PATIENCE_S = 30.0
 """Longest wait for anything; only a failing test takes it."""
@@ -51,8 +51,8 @@ class Answer(Reply):
     def succeed(self, result: Result, read: OutputReader) -> None:
         self.result = result
         self.outputs = {
-            output.name: np.frombuffer(read(output), np.float32).reshape(output.shape).copy()
-            for output in result.outputs
+            form.name: np.frombuffer(read(region), np.float32).reshape(form.shape).copy()
+            for form, region in zip(result.form.outputs, result.regions, strict=True)
         }
         self._note()
 
@@ -87,9 +87,9 @@ def submit(
     deadline_ns: int | None = None,
 ) -> tuple[int, Answer]:
     """Send float32 ``value`` as ``x`` and ask for ``y``."""
-    staged = connection.stage([("x", "FP32", value.shape, value.nbytes)])
+    staged = connection.stage((TensorForm("x", "FP32", value.shape),), [value.nbytes])
     if value.nbytes:
-        connection.memory(staged.inputs[0].region)[:] = value.tobytes()
+        connection.memory(staged.regions[0])[:] = value.tobytes()
     answer = Answer()
     return connection.submit(staged, ["y"], job_class, deadline_ns, answer), answer
 

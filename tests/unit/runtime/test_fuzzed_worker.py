@@ -24,11 +24,12 @@ from brisk.wire.records import (
     ForgetStatistics,
     Hello,
     Infer,
+    InferForm,
     LoadModel,
     Record,
     Region,
     Release,
-    TensorRecord,
+    TensorForm,
 )
 from unit.runtime.runtime_process import attach, describe, infer, opened, worker_of
 from unit.wire.test_fuzzed_records import bend
@@ -40,10 +41,10 @@ MARK = Region(0, 0, 64)
 
 
 def records(model: Path) -> list[Record]:
-    tensor = TensorRecord("x", "FP32", (1, 4), Region(0, 64, 16))
+    form = InferForm(0, (TensorForm("x", "FP32", (1, 4)),), ("y",), "normal")
     return [
         LoadModel(0, "m", 1, str(model), MARK, 0, False, 8, "normal"),
-        Infer(1, 0, (tensor,), ("y",), "normal", None, MARK, False),
+        Infer(1, form, (Region(0, 64, 16),), MARK),
         Cancel(1),
         Release(1),
         DetachSlab(0),

@@ -19,6 +19,7 @@ from brisk.scheduling.job import Job, JobClass, JobState
 from brisk.scheduling.policies import POLICIES, Limits, Trial
 from brisk.scheduling.policy import most_urgent_first
 from brisk.scheduling.profile import FIRST_PAIRS, ProfileTable, RunProfile
+from brisk.wire.records import InferForm
 
 LIMITS = Limits(slowdown=1.05, share=0.0)
 
@@ -41,7 +42,8 @@ def job(
     sequence: int, job_class: JobClass = JobClass.REALTIME, deadline_ns: int | None = None
 ) -> RequestJob:
     payload: Any = SimpleNamespace(
-        binding=SimpleNamespace(key="model"), record=SimpleNamespace(inputs=[])
+        binding=SimpleNamespace(key="model"),
+        record=SimpleNamespace(form=InferForm(0, (), (), "realtime")),
     )
     return Job(sequence, "model", job_class, 0, deadline_ns, payload)
 

@@ -27,6 +27,7 @@ from brisk.wire.records import (
     Failure,
     Hello,
     Infer,
+    InferForm,
     LoadFailed,
     LoadModel,
     Log,
@@ -35,7 +36,7 @@ from brisk.wire.records import (
     Refused,
     Region,
     Release,
-    TensorRecord,
+    TensorForm,
     Welcome,
 )
 from unit.runtime.runtime_process import (
@@ -92,8 +93,8 @@ def load(path: Path, mark: Region = MARK, model: int = 0) -> LoadModel:
 
 
 def ask(model: int = 0, region: Region = INPUT, mark: Region = MARK) -> Infer:
-    tensor = TensorRecord("x", "FP32", (1, 4), region)
-    return Infer(1, model, (tensor,), ("y",), "normal", None, mark, False)
+    form = InferForm(model, (TensorForm("x", "FP32", (1, 4)),), ("y",), "normal")
+    return Infer(1, form, (region,), mark)
 
 
 def assert_dropped(connection: socket.socket) -> None:

@@ -13,7 +13,7 @@ from brisk.scheduling.job import Job, JobClass
 from brisk.scheduling.policy import most_urgent_first
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue
-from brisk.wire.records import Infer, Region, TensorRecord
+from brisk.wire.records import Infer, InferForm, Region, TensorForm
 
 
 def turns_with(
@@ -34,9 +34,9 @@ def turns_with(
     profiles = ProfileTable()
     nowhere = Region(0, 0, 64)
     for number, count in enumerate(rows):
-        tensors = (TensorRecord("x", "FP32", (count, 3), nowhere),)
-        named = job_class.value
-        record = Infer(number, 1, tensors, ("y",), named, deadline_ns, nowhere, False)
+        tensors = (TensorForm("x", "FP32", (count, 3)),)
+        form = InferForm(1, tensors, ("y",), job_class.value)
+        record = Infer(number, form, (nowhere,), nowhere, deadline_ns)
         payload = Request(peer, record, binding, memoryview(bytearray(64)))
         job = Job(number, "m", job_class, number, deadline_ns, payload)
         queue.add(job, None, "m")
@@ -60,7 +60,7 @@ def test_joined_runs_have_a_power_of_two_of_rows(rows: list[int], taken: list[in
     turns = turns_with(rows)
     found = []
     while jobs := turns.take():
-        found.append(sum(job.payload.record.inputs[0].shape[0] for job in jobs))
+        found.append(sum(job.payload.record.form.inputs[0].shape[0] for job in jobs))
     assert found == taken
 
 

@@ -15,6 +15,7 @@ from brisk.errors import UnavailableError
 from brisk.frontend.connection import Connection
 from brisk.wire import mark
 from brisk.wire.place import RuntimePlace
+from brisk.wire.records import TensorForm
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -147,8 +148,8 @@ def test_a_real_time_request_that_must_be_late_is_refused_at_once(
 
 def submit_and_see_begin(connection: Connection) -> int:
     """A request for the slow model, which runs when this returns."""
-    staged = connection.stage([("x", "FP32", SLOW_INPUT.shape, SLOW_INPUT.nbytes)])
-    connection.memory(staged.inputs[0].region)[:] = SLOW_INPUT.tobytes()
+    staged = connection.stage((TensorForm("x", "FP32", SLOW_INPUT.shape),), [SLOW_INPUT.nbytes])
+    connection.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
     number = connection.submit(staged, ["y"], "normal", None, Answer())
     wait_until(lambda: mark.has_begun(connection.memory(staged.mark)), "its beginning")
     return number

@@ -20,6 +20,7 @@ from brisk.frontend.connection import Connection
 from brisk.frontend.line import DirectLine
 from brisk.wire import mark
 from brisk.wire.place import RuntimePlace
+from brisk.wire.records import TensorForm
 from brisk.wire.role import Role
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
@@ -105,8 +106,8 @@ def test_a_request_that_ran_in_two_dying_workers_is_refused_by_name_and_others_g
     suspect = Connection(shared_place, describe(slow), lambda level, text: logged.append(text))
     suspect.open()
     with contextlib.closing(suspect):
-        staged = suspect.stage([("x", "FP32", SLOW_INPUT.shape, SLOW_INPUT.nbytes)])
-        suspect.memory(staged.inputs[0].region)[:] = SLOW_INPUT.tobytes()
+        staged = suspect.stage((TensorForm("x", "FP32", SLOW_INPUT.shape),), [SLOW_INPUT.nbytes])
+        suspect.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
         begun = suspect.memory(staged.mark)
         answer = Answer()
         suspect.submit(staged, ["y"], "normal", None, answer)
@@ -182,7 +183,7 @@ def test_a_record_that_cannot_be_sent_breaks_the_line_instead_of_being_forgotten
     assert isinstance(line, DirectLine)
     assert line._socket is not None
     line._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-    staged = connection.stage([("x" * 50_000, "FP32", (1, 4), 16)])
+    staged = connection.stage((TensorForm("x" * 50_000, "FP32", (1, 4)),), [16])
     answer = Answer()
     connection.submit(staged, ["y"], "normal", None, answer)
     assert isinstance(answer.wait().error, InvalidRequestError)

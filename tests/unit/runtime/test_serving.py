@@ -19,6 +19,7 @@ from brisk.errors import (
 )
 from brisk.frontend.connection import Connection
 from brisk.wire.place import RuntimePlace
+from brisk.wire.records import TensorForm
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -152,7 +153,7 @@ def test_a_request_too_long_for_a_record_is_refused_alone(
 ) -> None:
     with opened(shared_place, describe(quick)) as connection:
         used = connection.statistics()["used_bytes"]
-        staged = connection.stage([("x" * 200_000, "FP32", (1, 4), 16)])
+        staged = connection.stage((TensorForm("x" * 200_000, "FP32", (1, 4)),), [16])
         answer = Answer()
         connection.submit(staged, ["y"], "normal", None, answer)
         assert isinstance(answer.wait().error, ProtocolError)

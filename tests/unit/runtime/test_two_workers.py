@@ -14,6 +14,7 @@ import pytest
 from brisk.frontend.connection import Connection
 from brisk.wire import mark
 from brisk.wire.place import RuntimePlace
+from brisk.wire.records import TensorForm
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -95,8 +96,8 @@ def test_a_background_worker_killed_while_it_runs_costs_nobody_an_answer(
 ) -> None:
     answer_in(connection, "besteffort")
     with opened(shared_place, describe(slow, job_class="besteffort")) as lazy:
-        staged = lazy.stage([("x", "FP32", SLOW_INPUT.shape, SLOW_INPUT.nbytes)])
-        lazy.memory(staged.inputs[0].region)[:] = SLOW_INPUT.tobytes()
+        staged = lazy.stage((TensorForm("x", "FP32", SLOW_INPUT.shape),), [SLOW_INPUT.nbytes])
+        lazy.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
         long = Answer()
         lazy.submit(staged, ["y"], "besteffort", None, long)
         wait_until(lambda: mark.has_begun(lazy.memory(staged.mark)), "the request to begin")

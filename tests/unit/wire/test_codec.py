@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brisk.errors import ProtocolError
+from brisk.wire import compact
 from brisk.wire.codec import MAX_RECORD_BYTES, decode_record, encode_record
 from brisk.wire.coders import MAX_INTEGER
 from brisk.wire.records import (
@@ -19,11 +20,14 @@ from brisk.wire.records import (
     Cancel,
     Hello,
     Infer,
+    InferForm,
     Log,
     Record,
     Region,
     Release,
-    TensorRecord,
+    Result,
+    ResultForm,
+    TensorForm,
 )
 
 INTEGERS = st.integers(-MAX_INTEGER, MAX_INTEGER)
@@ -44,21 +48,22 @@ def values_of(annotation: object) -> st.SearchStrategy[Any]:
 
 def records_of(record: type) -> st.SearchStrategy[Any]:
     hints = get_type_hints(record)
-    return st.builds(record, *[values_of(hint) for hint in hints.values()])
+    made = st.builds(record, *[values_of(hint) for hint in hints.values()])
+    return made.map(with_regions) if record in (Infer, Result) else made
+
+
+def with_regions(record: Infer | Result) -> Infer | Result:
+    """As many regions as its form has tensors."""
+    form = record.form
+    count = len(form.inputs if isinstance(form, InferForm) else form.outputs)
+    return record._replace(regions=tuple(Region(i, 64 * i, 7) for i in range(count)))
 
 
 RECORDS = st.one_of([records_of(record) for record in RECORD_TYPES])
 REGION = Region(3, 64, 100)
-INFER = Infer(
-    request=7,
-    model=0,
-    inputs=(TensorRecord("x", "FP32", (1, 25), REGION),),
-    outputs=("y",),
-    job_class="normal",
-    deadline_ns=None,
-    mark=REGION,
-    is_replay=False,
-)
+FORM = InferForm(0, (TensorForm("x", "FP32", (1, 25)),), ("y",), "normal")
+INFER = Infer(request=7, form=FORM, regions=(REGION,), mark=REGION)
+RESULT = Result(7, ResultForm(FORM.inputs), (REGION,), 1, 2, 3)
 
 
 @settings(max_examples=400, deadline=None)
@@ -167,12 +172,62 @@ def test_a_record_longer_than_a_message_is_refused_by_its_sender() -> None:
         AttachSlab(1, 2),
         Cancel(1),
         Release(1),
-        INFER,
-        INFER._replace(model=1),
     ],
     ids=lambda record: type(record).__name__,
 )
 def test_records_are_ascii_arrays_that_begin_with_their_kind(record: Record) -> None:
     data = encode_record(record)
     assert data.isascii()
-    assert json.loads(data)[0] == RECORD_TYPES.index(type(record))
+    plain = [kind for kind in RECORD_TYPES if kind not in (Infer, Result)]
+    assert json.loads(data)[0] == plain.index(type(record))
+
+
+@pytest.mark.parametrize("record", [INFER, RESULT], ids=["Infer", "Result"])
+def test_what_comes_again_in_the_same_form_has_the_same_object_as_form(record: Record) -> None:
+    first, second = (decode_record(encode_record(record)) for _ in range(2))
+    assert isinstance(first, (Infer, Result))
+    assert isinstance(second, (Infer, Result))
+    assert first.form is second.form
+
+
+def test_forms_that_differ_are_not_taken_for_each_other() -> None:
+    for number in range(2 * compact.MAX_FORMS):  # more than are remembered
+        record = INFER._replace(form=FORM._replace(outputs=(f"y{number}",)))
+        assert decode_record(encode_record(record)) == record
+
+
+def test_long_forms_are_not_remembered() -> None:
+    form = FORM._replace(outputs=("y" * compact.MAX_FORM_BYTES,))
+    first, second = (decode_record(encode_record(INFER._replace(form=form))) for _ in range(2))
+    assert isinstance(first, Infer)
+    assert isinstance(second, Infer)
+    assert first == second
+    assert first.form is not second.form
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\x01", "not a record: 1 bytes"),
+        (encode_record(INFER)[:40], "1 regions in 40 bytes"),
+        (encode_record(INFER)[:-1], "not a record"),
+        (encode_record(INFER) + b"]", "not a record"),
+        (encode_record(RESULT)[:60], "1 regions in"),
+        (b"\x01\x80" + encode_record(INFER)[2:], "flags 0x80"),
+        (b"\x02\x01" + encode_record(RESULT)[2:], "neither flags"),
+        (
+            encode_record(INFER._replace(trace_context="t")).replace(b'"t"', b"  7"),
+            "trace context",
+        ),
+        (encode_record(INFER).replace(b'["y"]', b'["y",1]'), "expected str, got 1"),
+        (encode_record(INFER).replace(b'[["x","FP32",[1,25]]]', b"[]"), "1 regions for 0 tensors"),
+    ],
+)
+def test_a_refused_inference_names_what_was_expected(data: bytes, reason: str) -> None:
+    with pytest.raises(ProtocolError, match=reason):
+        decode_record(data)
+
+
+def test_a_number_of_more_than_64_bits_is_refused_by_its_sender() -> None:
+    with pytest.raises(ProtocolError, match="cannot be sent"):
+        encode_record(INFER._replace(request=2**63))

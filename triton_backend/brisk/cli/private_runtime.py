@@ -22,7 +22,7 @@ from brisk.frontend.starting import open_connection
 from brisk.wire.channel import check_peer
 from brisk.wire.datatypes import BY_ELEMENT_NAME
 from brisk.wire.place import RuntimePlace
-from brisk.wire.records import Result
+from brisk.wire.records import Result, TensorForm
 from brisk.wire.role import Role
 
 ANSWER_TIMEOUT_S = 120.0
@@ -70,13 +70,13 @@ class PrivateRuntime:
         """Wait for the answer; raises its error. Precondition: the model is loaded."""
         connection = self._connection
         assert connection is not None
-        described = [
-            (name, BY_ELEMENT_NAME[array.dtype.name].name, array.shape, array.nbytes)
+        tensors = tuple(
+            TensorForm(name, BY_ELEMENT_NAME[array.dtype.name].name, array.shape)
             for name, array in inputs.items()
-        ]
-        staged = connection.stage(described)
-        for array, record in zip(inputs.values(), staged.inputs, strict=True):
-            connection.memory(record.region)[:] = np.ascontiguousarray(array).tobytes()
+        )
+        staged = connection.stage(tensors, [array.nbytes for array in inputs.values()])
+        for array, region in zip(inputs.values(), staged.regions, strict=True):
+            connection.memory(region)[:] = np.ascontiguousarray(array).tobytes()
         reply = _WaitingReply()
         connection.submit(staged, (), job_class, None, reply)
         reply.wait()

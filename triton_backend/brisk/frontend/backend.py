@@ -126,11 +126,12 @@ class ModelInstance:
         inputs = read_inputs(request, entry.bfloat16_inputs)
         wanted = set(request.requested_output_names())
         outputs = [name for name in entry.outputs if name in wanted]
-        staged = connection.stage([(i.name, i.datatype, i.shape, i.size) for i in inputs])
+        tensors = tuple(tensor.form for tensor in inputs)
+        staged = connection.stage(tensors, [tensor.size for tensor in inputs])
         try:
-            for tensor, record in zip(inputs, staged.inputs, strict=True):
+            for tensor, region in zip(inputs, staged.regions, strict=True):
                 if tensor.size:
-                    tensor.write(connection.memory(record.region))
+                    tensor.write(connection.memory(region))
         except BaseException:
             connection.discard(staged)
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from brisk.errors import UnavailableError
 from brisk.frontend.link import Link
@@ -17,10 +18,17 @@ from brisk.wire.records import (
     AskStatistics,
     ForgetStatistics,
     Infer,
+    InferForm,
     Region,
     StatisticsTold,
+    TensorForm,
 )
 from brisk.wire.role import Role, role_of
+
+MAX_FORMS = 256
+"""Kinds of requests that are remembered: by names, datatypes, shapes and class."""
+
+_FormKey: TypeAlias = "tuple[tuple[TensorForm, ...], tuple[str, ...], str, int | None]"
 
 
 def _nobody(told: StatisticsTold) -> None:
@@ -48,6 +56,7 @@ class Connection:
         self._tell = tell
         self._arena = Arena()
         self._links: dict[Role, Link] = {}
+        self._forms: dict[_FormKey, InferForm] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._closing = False
@@ -74,12 +83,12 @@ class Connection:
             if link is not None:
                 link.announce()
 
-    def stage(self, inputs: Sequence[tuple[str, str, tuple[int, ...], int]]) -> StagedRequest:
+    def stage(self, tensors: tuple[TensorForm, ...], sizes: Sequence[int]) -> StagedRequest:
         """Memory for a request's inputs, as ``stage_request`` says.
 
         Pass the result to ``submit`` or ``discard``.
         """
-        return stage_request(self._arena, inputs)
+        return stage_request(self._arena, tensors, sizes)
 
     def memory(self, region: Region) -> memoryview:
         """Own memory, to write inputs to."""
@@ -101,27 +110,25 @@ class Connection:
         """Send a request, now or when a worker is there again; its number, for ``cancel``.
 
         ``reply`` is called exactly once, whatever happens. ``trace_context`` is Triton's,
-        ``agreement_ppm`` as in ``Infer``.
+        ``agreement_ppm`` as in ``InferForm``.
         """
         number = next(self._numbers)
-        record = Infer(
-            number,
-            MODEL_NUMBER,
-            tuple(staged.inputs),
-            tuple(outputs),
-            job_class,
-            deadline_ns,
-            staged.mark,
-            False,
-            trace_context,
-            agreement_ppm,
-        )
         link = self._link(role_of(job_class))
         if link is None:
             self._arena.free(staged.region)
             reply.fail(UnavailableError(f"model '{self._model.name}' is being unloaded"))
-        else:
-            link.submit(record, staged.region, reply)
+            return number
+        record = Infer(
+            number,
+            self._form((staged.tensors, tuple(outputs), job_class, agreement_ppm)),
+            staged.regions,
+            staged.mark,
+            deadline_ns,
+            False,
+            trace_context,
+            link.take_released(),
+        )
+        link.submit(record, staged.region, reply)
         return number
 
     def attend(self, job_class: str, is_answered: Callable[[], bool], timeout_ns: int) -> None:
@@ -161,6 +168,15 @@ class Connection:
 
     def statistics(self) -> dict[str, int]:
         return {"pending": self.pending, **self._arena.statistics()}
+
+    def _form(self, key: _FormKey) -> InferForm:
+        """The same object for the same key, for as long as there are few."""
+        form = self._forms.get(key)
+        if form is None:
+            if len(self._forms) >= MAX_FORMS:
+                self._forms.clear()
+            form = self._forms[key] = InferForm(MODEL_NUMBER, *key)
+        return form
 
     def _link(self, role: Role) -> Link | None:
         """The link to the worker of ``role``, opened by its first use; None once closing."""

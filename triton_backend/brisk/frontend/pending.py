@@ -9,12 +9,12 @@ from typing import NamedTuple
 from brisk.errors import BriskError
 from brisk.wire import mark
 from brisk.wire.arena import ALIGNMENT, Arena
-from brisk.wire.records import Infer, Region, Result, TensorRecord
+from brisk.wire.records import Infer, Region, Result, TensorForm
 
 MAX_STRIKES = 2
 """Workers a request may take down with it before it is refused."""
 
-OutputReader = Callable[[TensorRecord], memoryview]
+OutputReader = Callable[[Region], memoryview]
 
 
 class Reply(ABC):
@@ -44,32 +44,35 @@ class Pending:
 
 
 class StagedRequest(NamedTuple):
-    """A request whose inputs lie in shared memory, ready to be submitted."""
+    """A request whose inputs lie in shared memory, ready to be submitted.
+
+    ``regions``: of ``tensors``, in their order.
+    """
 
     region: Region
     mark: Region
-    inputs: Sequence[TensorRecord]
+    tensors: tuple[TensorForm, ...]
+    regions: tuple[Region, ...]
 
 
 def stage_request(
-    arena: Arena, inputs: Sequence[tuple[str, str, tuple[int, ...], int]]
+    arena: Arena, tensors: tuple[TensorForm, ...], sizes: Sequence[int]
 ) -> StagedRequest:
-    """One region for the mark and all inputs, given as name, datatype, shape, size in bytes.
+    """One region for the mark and all inputs, of these ``sizes`` in bytes.
 
     Raises UnavailableError where there is no memory.
     """
     offset, places = mark.MARK_BYTES, []
-    for _, _, _, size in inputs:
+    for size in sizes:
         places.append(offset)
         offset += (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
     whole = arena.allocate(offset)
+    regions = tuple(
+        Region(whole.slab, whole.offset + place, size)
+        for size, place in zip(sizes, places, strict=True)
+    )
     return StagedRequest(
-        region=whole,
-        mark=Region(whole.slab, whole.offset, mark.MARK_BYTES),
-        inputs=[
-            TensorRecord(name, datatype, shape, Region(whole.slab, whole.offset + place, size))
-            for (name, datatype, shape, size), place in zip(inputs, places, strict=True)
-        ],
+        whole, Region(whole.slab, whole.offset, mark.MARK_BYTES), tensors, regions
     )
 
 

@@ -105,8 +105,8 @@ class TritonReply(Reply):
         try:
             response = pb_utils.InferenceResponse(
                 [
-                    make_output(output.name, output.datatype, output.shape, read(output))
-                    for output in result.outputs
+                    make_output(tensor, read(region))
+                    for tensor, region in zip(result.form.outputs, result.regions, strict=True)
                 ],
                 **_parameters(result),
             )
@@ -151,13 +151,13 @@ class TritonReply(Reply):
 
 def _parameters(result: Result) -> dict[str, Any]:
     """More arguments of a response: its parameters, which a Triton before 25.02 has not."""
-    if not result.exits or not hasattr(pb_utils.InferenceResponse, "parameters"):
+    if not result.form.exits or not hasattr(pb_utils.InferenceResponse, "parameters"):
         return {}
-    return {"parameters": {EXIT_PARAMETER: result.exits}}
+    return {"parameters": {EXIT_PARAMETER: result.form.exits}}
 
 
 def _copying(read: OutputReader) -> OutputReader:
-    return lambda tensor: memoryview(bytearray(read(tensor)))
+    return lambda region: memoryview(bytearray(read(region)))
 
 
 def _failed(error: Exception) -> Any:

@@ -6,7 +6,8 @@ to Triton as it lies in the worker's arena, and Triton copies it into its respon
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from brisk.errors import InvalidRequestError
 from brisk.frontend.dlpack import bits_of, capsule_of
 from brisk.wire import strings
 from brisk.wire.datatypes import DATATYPES
+from brisk.wire.inference import TensorForm
 
 _NAMES = {
     datatype.numpy: name for name, datatype in DATATYPES.items() if name not in ("BF16", "BYTES")
@@ -25,9 +27,7 @@ _NAMES = {
 class InputData(NamedTuple):
     """``content``: a row-major array, or serialised strings."""
 
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
+    form: TensorForm
     content: np.ndarray | bytes
 
     @property
@@ -55,25 +55,27 @@ def _read_input(tensor: Any, is_bfloat16: bool) -> InputData:
     name = tensor.name()
     if is_bfloat16:
         bits = bits_of(tensor.to_dlpack(), tensor)
-        return InputData(name, "BF16", bits.shape, bits)
+        return InputData(TensorForm(name, "BF16", bits.shape), bits)
     array = tensor.as_numpy()
     if array.dtype.kind in "OSU":
-        return InputData(name, "BYTES", array.shape, strings.serialise(array.reshape(-1)))
+        content = strings.serialise(array.reshape(-1))
+        return InputData(TensorForm(name, "BYTES", array.shape), content)
     datatype = _NAMES.get(array.dtype)
     if datatype is None:
         raise InvalidRequestError(
             f"input '{name}' has a type of no Triton datatype: {array.dtype}"
         )
-    return InputData(name, datatype, array.shape, np.ascontiguousarray(array))
+    return InputData(TensorForm(name, datatype, array.shape), np.ascontiguousarray(array))
 
 
-def make_output(name: str, datatype: str, shape: Sequence[int], memory: memoryview) -> Any:
+def make_output(form: TensorForm, memory: memoryview) -> Any:
     """A Triton tensor over ``memory``, which must stay valid until the response is sent.
 
     Raises InvalidRequestError where serialised strings are damaged.
     """
+    name, datatype, shape = form.name, form.datatype, form.shape
     if datatype == "BYTES":
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         array = np.empty(count, object)
         array[:] = strings.deserialise(memory, count)
         return pb_utils.Tensor(name, array.reshape(shape))

@@ -8,10 +8,13 @@ from brisk.errors import BriskError, InternalError
 from brisk.runtime.batch import Request
 from brisk.runtime.tensors import write_tensors
 from brisk.solutions.base import Value
-from brisk.wire.records import Failure, LoadFailed, Region, Result
+from brisk.wire.identity import ByIdentity
+from brisk.wire.records import Failure, LoadFailed, Region, Result, ResultForm
 
 MAX_MESSAGE_CHARACTERS = 4096
 MAX_EXITS_CHARACTERS = 1000
+
+_form_of = ByIdentity(ResultForm)
 
 
 def load_failed(model: int, error: BriskError) -> LoadFailed:
@@ -36,8 +39,11 @@ def result(
     ``timing_ns``: time queued, time executing, and when that began. ``answerers``: who answered
     each row, where exits did. Raises as ``write_tensors`` does.
     """
-    region, records = write_tensors(values, request.peer.arena)
-    return region, Result(request.record.request, records, *timing_ns, exits_in_words(answerers))
+    region, forms, regions = write_tensors(values, request.peer.arena)
+    form = _form_of(forms)
+    if answerers:
+        form = ResultForm(forms, exits_in_words(answerers))
+    return region, Result(request.record.request, form, regions, *timing_ns)
 
 
 def exits_in_words(answerers: Sequence[str]) -> str:

@@ -19,7 +19,6 @@ from brisk.runtime.pipeline_frame import PipelineFrame
 from brisk.runtime.pipeline_session import PipelineSession
 from brisk.runtime.session import Session
 from brisk.runtime.session_entry import Binding
-from brisk.runtime.tensors import read_tensor
 from brisk.runtime.tracing import trace_run
 from brisk.runtime.transport import Peer
 from brisk.scheduling.job import Job, JobClass, JobState
@@ -27,7 +26,8 @@ from brisk.scheduling.profile import ProfileTable, RunProfile
 from brisk.solutions.base import Value
 from brisk.telemetry import metrics
 from brisk.wire import mark
-from brisk.wire.records import Infer
+from brisk.wire.identity import ByIdentity
+from brisk.wire.records import Infer, InferForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +135,19 @@ class Run:
         return [job for job in self.jobs if job.state is JobState.RUNNING]
 
 
+_shapes_of = ByIdentity[InferForm, Shapes](
+    lambda form: tuple(tensor.shape for tensor in form.inputs)
+)
+
+
 def profile_key(request: Request, shapes: Shapes | None = None) -> tuple[str, Shapes]:
     """Names the profile of a run of ``request``, or of one of these ``shapes``."""
-    if shapes is None:
-        shapes = tuple(tensor.shape for tensor in request.record.inputs)
-    return request.binding.key, shapes
+    return request.binding.key, _shapes_of(request.record.form) if shapes is None else shapes
 
 
 def batch_rows(request: Request) -> int:
     """Size of the batch dimension; 0 where the request has none."""
-    shapes = [tensor.shape for tensor in request.record.inputs]
+    shapes = _shapes_of(request.record.form)
     return shapes[0][0] if shapes and shapes[0] else 0
 
 
@@ -154,21 +157,21 @@ def can_join(first: Request, other: Request, rows: int) -> bool:
     Same session and class, inputs of the same names, datatypes and row shapes, the same outputs
     and agreement wanted, and no more rows than the model takes.
     """
-    model = first.binding.model
+    model, form, others = first.binding.model, first.record.form, other.record.form
     return (
         other.binding.session is first.binding.session
         and model.batching
-        and other.record.job_class == first.record.job_class
+        and others.job_class == form.job_class
         and rows > 0
         and 0 < batch_rows(other) <= model.max_batch_size - rows
-        and first.record.outputs == other.record.outputs
-        and first.record.agreement_ppm == other.record.agreement_ppm
-        and _row_signature(first.record) == _row_signature(other.record)
+        and form.outputs == others.outputs
+        and form.agreement_ppm == others.agreement_ppm
+        and (form is others or _row_signature(form) == _row_signature(others))
     )
 
 
-def _row_signature(record: Infer) -> dict[str, tuple[str, tuple[int, ...]]]:
-    return {tensor.name: (tensor.datatype, tensor.shape[1:]) for tensor in record.inputs}
+def _row_signature(form: InferForm) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {tensor.name: (tensor.datatype, tensor.shape[1:]) for tensor in form.inputs}
 
 
 def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -> Run:
@@ -179,10 +182,13 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
         raise InternalError(f"model '{first.binding.model.name}' was unloaded under a request")
     for job in jobs:
         mark.begin(job.payload.mark)
-    inputs = [_read_inputs(job.payload) for job in jobs]
-    joined = inputs[0] if len(jobs) == 1 else _join(inputs)
+    inputs = [job.payload.peer.inputs.read(job.payload.record) for job in jobs]
     rows = [batch_rows(job.payload) for job in jobs]
-    shapes = tuple(tuple(getattr(value, "shape", ())) for value in joined.values())
+    if len(jobs) == 1:
+        joined, shapes = inputs[0], _shapes_of(first.record.form)
+    else:
+        joined = _join(inputs)
+        shapes = tuple(tuple(getattr(value, "shape", ())) for value in joined.values())
     frame = _start(session, joined, jobs)
     cached: Sequence[CachedRun] = ()
     if isinstance(frame, PipelineFrame):
@@ -216,19 +222,13 @@ def _start(
     session: Session | PipelineSession, inputs: Mapping[str, Value], jobs: Sequence[RequestJob]
 ) -> Frame | ExitingFrame | PipelineFrame:
     """A frame for all ``jobs``; a pipeline is planned for the one that is due first."""
-    record = jobs[0].payload.record
-    outputs = record.outputs
-    agreement = None if record.agreement_ppm is None else record.agreement_ppm / 1e6
+    form = jobs[0].payload.record.form
+    outputs = form.outputs
+    agreement = None if form.agreement_ppm is None else form.agreement_ppm / 1e6
     if isinstance(session, PipelineSession):
         due_ns = min(session.due_ns(job.arrival_ns, job.deadline_ns) for job in jobs)
         return session.start(inputs, outputs, due_ns, agreement)
     return session.start(inputs, outputs, agreement)
-
-
-def _read_inputs(request: Request) -> dict[str, Value]:
-    return {
-        tensor.name: read_tensor(tensor, request.peer.view) for tensor in request.record.inputs
-    }
 
 
 def _join(inputs: Sequence[Mapping[str, Value]]) -> dict[str, Value]:

@@ -155,7 +155,7 @@ def _run(run: Run, runs: Sequence[Run], now_ns: int) -> RunStatus:
     request = run.jobs[0].payload
     return RunStatus(
         model=request.binding.model.name,
-        job_class=request.record.job_class,
+        job_class=request.record.form.job_class,
         requests=len(run.jobs),
         is_parked=run is not runs[-1],
         running_ns=now_ns - run.started_ns,

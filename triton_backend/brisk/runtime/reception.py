@@ -151,6 +151,7 @@ class Reception:
     def _detach(self, peer: Peer, event: Arrival) -> None:
         record = event.record
         assert isinstance(record, DetachSlab)
+        peer.inputs.clear()
         peer.view.detach(record.slab)
 
     def _load(self, peer: Peer, event: Arrival) -> None:
@@ -175,13 +176,15 @@ class Reception:
     def _infer(self, peer: Peer, event: Arrival) -> None:
         record = event.record
         assert isinstance(record, Infer)
+        if record.released:
+            self._requests.release(peer, record.released)
         peer.view.memory(mark.checked(record.mark))
-        binding = self._sessions.find(peer, record.model)
+        binding = self._sessions.find(peer, record.form.model)
         if binding is None:
-            missing = ModelNotLoadedError(f"model number {record.model} is not loaded")
+            missing = ModelNotLoadedError(f"model number {record.form.model} is not loaded")
             self._requests.refuse(peer, record.request, missing)
-        elif record.job_class not in _CLASSES:
-            unknown = InvalidRequestError(f"unknown class '{record.job_class:.40}'")
+        elif record.form.job_class not in _CLASSES:
+            unknown = InvalidRequestError(f"unknown class '{record.form.job_class:.40}'")
             self._requests.refuse(peer, record.request, unknown)
         elif binding.session is None:
             self._sessions.wait_for(binding, record)
@@ -206,6 +209,7 @@ class Reception:
             INCIDENTS.note(f"connection of process {peer.pid} closed: {departure.reason}")
         self._requests.forget(peer)
         self._sessions.release_all(peer)
+        peer.inputs.clear()
         peer.view.clear()
         peer.arena.close()
         if all(other.parent != peer.parent for other in self._transport.peers()):

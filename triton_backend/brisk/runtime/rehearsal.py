@@ -11,19 +11,17 @@ from brisk.scheduling.job import Job, JobClass
 from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.queue import ReadyQueue
 from brisk.wire.codec import decode_record, encode_record
-from brisk.wire.records import Infer, Region, TensorRecord
+from brisk.wire.records import Infer, InferForm, Region, TensorForm
 
 _REGION = Region(0, 0, 64)
 _MESSAGE = encode_record(
     Infer(
         1,
-        1,
-        (TensorRecord("x", "FP32", (1, 3, 224, 224), _REGION),),
-        ("y",),
-        JobClass.REALTIME.value,
-        None,
+        InferForm(
+            1, (TensorForm("x", "FP32", (1, 3, 224, 224)),), ("y",), JobClass.REALTIME.value
+        ),
+        (_REGION,),
         _REGION,
-        False,
     )
 )
 
@@ -37,7 +35,7 @@ class Rehearsal:
     def run(self) -> None:
         record = decode_record(_MESSAGE)
         assert isinstance(record, Infer)
-        job_class = JobClass(record.job_class)
+        job_class = JobClass(record.form.job_class)
         self._queue.add(Job(1, "", job_class, 0, record.deadline_ns, None), 1, "")
         self._queue.expire(0)
         self._queue.pop()

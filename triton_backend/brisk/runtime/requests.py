@@ -78,7 +78,7 @@ class RequestTable:
         job = Job(
             sequence=self._sequence,
             model=binding.key,
-            job_class=JobClass(record.job_class),
+            job_class=JobClass(record.form.job_class),
             arrival_ns=self._clock_ns(),
             deadline_ns=record.deadline_ns,
             payload=Request(peer, record, binding, peer.view.memory(record.mark)),

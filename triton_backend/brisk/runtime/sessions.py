@@ -88,7 +88,7 @@ class SessionTable:
         binding.backlog.append(record)
         entry = self._entries[binding.key]
         for loading in entry.parts.values() or (entry,):
-            self._loader.hurry(loading.load, record.job_class)
+            self._loader.hurry(loading.load, record.form.job_class)
 
     def settle(self, outcome: LoadOutcome) -> list[Binding]:
         """Hand a load's outcome to the bindings that wait for it; those are returned."""

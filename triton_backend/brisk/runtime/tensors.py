@@ -6,109 +6,201 @@ where the last kernel left them, in whatever layout, into row-major shared memor
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from brisk.errors import InternalError, InvalidRequestError
 from brisk.solutions.base import Value
-from brisk.solutions.values import TORCH_DTYPES, dtype_name
+from brisk.solutions.values import DTYPE_NAMES, TORCH_DTYPES, dtype_name
 from brisk.wire import strings
 from brisk.wire.arena import ALIGNMENT, Arena, ArenaView
 from brisk.wire.datatypes import BY_ELEMENT_NAME, DATATYPES
-from brisk.wire.records import Region, TensorRecord
+from brisk.wire.identity import ByIdentity
+from brisk.wire.inference import Infer, InferForm, Region, TensorForm
 
-_CPU = torch.device("cpu")
+MAX_VIEWS = 64
+"""Inputs of a peer that are kept as tensors; more of them at once are made anew."""
 
 
-def read_tensor(record: TensorRecord, arena: ArenaView) -> Value:
-    """The tensor of ``record`` on the CPU, as a view where its datatype allows.
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """What a form says of an input. ``dtype`` None: BYTES."""
 
-    Raises InvalidRequestError where datatype, shape and size do not fit together,
-    ProtocolError where the region lies outside shared memory.
+    form: TensorForm
+    dtype: torch.dtype | None
+    count: int
+    size: int
+
+    @classmethod
+    def of(cls, form: TensorForm) -> _Input:
+        """Raises InvalidRequestError where datatype or shape are none."""
+        datatype = DATATYPES.get(form.datatype)
+        if datatype is None:
+            raise InvalidRequestError(
+                f"input '{form.name}' has unknown datatype '{form.datatype}'; "
+                f"expected one of {', '.join(DATATYPES)}"
+            )
+        if any(size < 0 for size in form.shape):
+            raise InvalidRequestError(f"input '{form.name}' has shape {list(form.shape)}")
+        count = math.prod(form.shape)
+        dtype = TORCH_DTYPES[datatype.element_name] if datatype.item_bytes else None
+        return cls(form, dtype, count, count * datatype.item_bytes)
+
+
+_inputs_of = ByIdentity[InferForm, tuple[_Input, ...]](
+    lambda form: tuple(_Input.of(tensor) for tensor in form.inputs)
+)
+
+
+class InputViews:
+    """One peer's inputs as tensors over its memory; shapes that come again in the same place,
+    as those of one request after the other do, give the same tensor. Kernels never change it.
     """
-    datatype = DATATYPES.get(record.datatype)
-    if datatype is None:
-        raise InvalidRequestError(
-            f"input '{record.name}' has unknown datatype '{record.datatype}'; "
-            f"expected one of {', '.join(DATATYPES)}"
-        )
-    if any(size < 0 for size in record.shape):
-        raise InvalidRequestError(f"input '{record.name}' has shape {list(record.shape)}")
-    count = math.prod(record.shape)
-    memory = arena.memory(record.region)
-    if not datatype.item_bytes:
+
+    def __init__(self, arena: ArenaView) -> None:
+        self._arena = arena
+        self._views: dict[tuple[int, int, int], tuple[_Input, torch.Tensor]] = {}
+
+    def read(self, record: Infer) -> dict[str, Value]:
+        """The request's inputs on the CPU, by name, as views where their datatypes allow.
+
+        Raises InvalidRequestError where datatype, shape and size do not fit together,
+        ProtocolError where a region lies outside shared memory.
+        """
+        values: dict[str, Value] = {}
+        for wanted, region in zip(_inputs_of(record.form), record.regions, strict=True):
+            key = (id(wanted), region.slab, region.offset)
+            known = self._views.get(key)
+            if known is not None and region.size == wanted.size:
+                values[wanted.form.name] = known[1]
+                continue
+            value = values[wanted.form.name] = _read(wanted, self._arena.memory(region))
+            if isinstance(value, torch.Tensor) and wanted.count:
+                if len(self._views) >= MAX_VIEWS:
+                    self._views.clear()
+                self._views[key] = wanted, value
+        return values
+
+    def clear(self) -> None:
+        """Let go of all memory: some of it is about to be unmapped."""
+        self._views.clear()
+
+
+def _read(wanted: _Input, memory: memoryview) -> Value:
+    if wanted.dtype is None:
         elements = [
             element.decode("utf-8", "surrogateescape")
-            for element in strings.deserialise(memory, count)
+            for element in strings.deserialise(memory, wanted.count)
         ]
-        array = np.empty(count, object)
+        array = np.empty(wanted.count, object)
         array[:] = elements
-        return array.reshape(record.shape)
-    if len(memory) != count * datatype.item_bytes:
+        return array.reshape(wanted.form.shape)
+    if len(memory) != wanted.size:
+        form = wanted.form
         raise InvalidRequestError(
-            f"input '{record.name}' of {datatype.name} {list(record.shape)} takes "
-            f"{count * datatype.item_bytes} bytes, got {len(memory)}"
+            f"input '{form.name}' of {form.datatype} {list(form.shape)} takes "
+            f"{wanted.size} bytes, got {len(memory)}"
         )
-    dtype = TORCH_DTYPES[datatype.element_name]
-    if not count:
-        return torch.empty(record.shape, dtype=dtype)
-    return torch.frombuffer(memory, dtype=dtype).view(record.shape)
+    if not wanted.count:
+        return torch.empty(wanted.form.shape, dtype=wanted.dtype)
+    return torch.frombuffer(memory, dtype=wanted.dtype).view(wanted.form.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Of some outputs in one region. ``sizes`` in bytes, ``total`` with what aligns them."""
+
+    forms: tuple[TensorForm, ...]
+    sizes: tuple[int, ...]
+    total: int
 
 
 def write_tensors(
     values: Mapping[str, Value], arena: Arena
-) -> tuple[Region | None, tuple[TensorRecord, ...]]:
-    """Copy ``values`` into one new region; None where they need no memory.
+) -> tuple[Region | None, tuple[TensorForm, ...], tuple[Region, ...]]:
+    """Copy ``values`` into one new region, None where they need no memory; where each one lies.
 
-    Raises InternalError for a value that is no tensor of a Triton datatype, UnavailableError
-    where there is no memory.
+    Tensors of the same names, dtypes and shapes have the same forms, as an object. Raises
+    InternalError for a value that is no tensor of a Triton datatype, UnavailableError where
+    there is no memory.
     """
-    plans = [(name, *_measure(name, value)) for name, value in values.items()]
-    total = sum(_padded(size) for _, _, _, _, size in plans)
-    whole = arena.allocate(total) if total else None
-    memory = arena.memory(whole) if whole else memoryview(b"")
-    records = []
-    offset = 0
-    for name, datatype, shape, content, size in plans:
-        slab, start = (whole.slab, whole.offset + offset) if whole else (0, 0)
+    contents: list[torch.Tensor | bytes] = []
+    kinds: list[_Kind] = []
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor):
+            contents.append(value)
+            kinds.append((name, value.dtype, value.shape, None))
+        else:
+            data = _serialised(name, value)
+            contents.append(data)
+            kinds.append((name, None, np.shape(value), len(data)))  # type: ignore[arg-type]
+    layout = _layout(tuple(kinds))
+    whole = arena.allocate(layout.total) if layout.total else None
+    slab, offset = (whole.slab, whole.offset) if whole else (0, 0)
+    regions = []
+    for content, size in zip(contents, layout.sizes, strict=True):
+        region = Region(slab, offset, size)
         if size:
             try:
-                _copy(content, memory[offset : offset + size])
+                _copy(content, arena, region)
             except BaseException:
                 if whole is not None:
                     arena.free(whole)
                 raise
-        records.append(TensorRecord(name, datatype, shape, Region(slab, start, size)))
+        regions.append(region)
         offset += _padded(size)
-    return whole, tuple(records)
+    return whole, layout.forms, tuple(regions)
+
+
+_Kind: TypeAlias = "tuple[str, torch.dtype | None, tuple[int, ...], int | None]"
+"""Of an output: name, dtype, shape; None and its size in bytes for strings."""
+
+
+@lru_cache(maxsize=256)
+def _layout(kinds: tuple[_Kind, ...]) -> _Layout:
+    """Raises InternalError for a dtype that Triton has not."""
+    forms, sizes = [], []
+    for name, dtype, shape, size in kinds:
+        element = "string" if dtype is None else DTYPE_NAMES.get(dtype, str(dtype))
+        datatype = BY_ELEMENT_NAME.get(element)
+        if datatype is None:
+            raise _unfit(name, f"a tensor of {element}")
+        forms.append(TensorForm(name, datatype.name, tuple(shape)))
+        sizes.append(math.prod(shape) * datatype.item_bytes if size is None else size)
+    return _Layout(tuple(forms), tuple(sizes), sum(map(_padded, sizes)))
 
 
 def _padded(size: int) -> int:
     return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
-def _measure(name: str, value: Value) -> tuple[str, tuple[int, ...], torch.Tensor | bytes, int]:
-    """Triton datatype, shape, what to copy, and its size in bytes."""
-    if isinstance(value, torch.Tensor):
-        datatype = BY_ELEMENT_NAME.get(dtype_name(value))
-        if datatype is not None:
-            size = value.numel() * datatype.item_bytes
-            return datatype.name, tuple(value.shape), value, size
-    elif isinstance(value, np.ndarray) and value.dtype.kind in "OUS":
-        data = strings.serialise(value.reshape(-1))
-        return "BYTES", value.shape, data, len(data)
-    elif value is None:
+def _serialised(name: str, value: Value) -> bytes:
+    """What is no torch tensor must be strings."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "OUS":
+        return strings.serialise(value.reshape(-1))
+    if value is None:
         raise InternalError(f"output '{name}' has no value")
-    kind = "a sequence" if isinstance(value, list) else f"a tensor of {dtype_name(value)}"
-    raise InternalError(f"output '{name}' is {kind}, for which Triton has no datatype")
+    raise _unfit(
+        name, "a sequence" if isinstance(value, list) else f"a tensor of {dtype_name(value)}"
+    )
 
 
-def _copy(content: torch.Tensor | bytes, memory: memoryview) -> None:
+def _unfit(name: str, kind: str) -> InternalError:
+    return InternalError(f"output '{name}' is {kind}, for which Triton has no datatype")
+
+
+def _copy(content: torch.Tensor | bytes, arena: Arena, region: Region) -> None:
     if isinstance(content, bytes):
-        memory[:] = content
+        arena.memory(region)[:] = content
+    elif content.is_cpu and content.is_contiguous():
+        ctypes.memmove(arena.address(region), content.data_ptr(), region.size)
     else:
-        target = torch.frombuffer(memory, dtype=content.dtype)
+        target = torch.frombuffer(arena.memory(region), dtype=content.dtype)
         target.view_as(content).copy_(content)

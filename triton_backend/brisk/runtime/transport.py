@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from brisk.errors import ProtocolError
 from brisk.runtime.anticipation import Anticipation
 from brisk.runtime.saying import say
+from brisk.runtime.tensors import InputViews
 from brisk.wire.arena import Arena, ArenaView
 from brisk.wire.channel import Receiver, check_peer, send_bytes, slab_records
 from brisk.wire.codec import encode_record
@@ -31,6 +32,7 @@ class Peer:
     __slots__ = (
         "arena",
         "connected_ns",
+        "inputs",
         "is_blocked",
         "is_open",
         "is_welcome",
@@ -50,6 +52,7 @@ class Peer:
         self.socket = connection
         self.receiver = Receiver(connection)
         self.view = ArenaView()
+        self.inputs = InputViews(self.view)
         self.arena = Arena()
         self.outbox: deque[tuple[bytes, int | None]] = deque()
         self.is_open = True

@@ -34,7 +34,7 @@ def _aligned(size: int) -> int:
 class _Slab:
     """One memfd with its free stretches, sorted by offset, never touching each other."""
 
-    __slots__ = ("descriptor", "free", "memory", "number", "size")
+    __slots__ = ("address", "descriptor", "free", "memory", "number", "size")
 
     def __init__(self, number: int, descriptor: int, size: int) -> None:
         """Maps ``descriptor``; OSError where that cannot be."""
@@ -42,6 +42,7 @@ class _Slab:
         self.descriptor = descriptor
         self.size = size
         self.memory = memoryview(mmap.mmap(descriptor, size))
+        self.address = 0  # not looked up yet
         self.free = [(0, size)]
 
     @property
@@ -147,6 +148,15 @@ class Arena:
         """The region's bytes, writable."""
         slab = self._slabs[region.slab]
         return slab.memory[region.offset : region.offset + region.size]
+
+    def address(self, region: Region) -> int:
+        """Where the region's bytes are in this process, until it is freed."""
+        slab = self._slabs[region.slab]
+        if not slab.address:
+            import ctypes  # only a worker asks; a stub's start does without
+
+            slab.address = ctypes.addressof(ctypes.c_char.from_buffer(slab.memory))
+        return slab.address + region.offset
 
     def take_changes(self, follower: str = "") -> list[SlabChange]:
         """Slabs made and given up since the follower's last call, in order.

@@ -1,23 +1,22 @@
 """Records to bytes and back: JSON arrays, ``[kind, [field, field, …]]``, checked field by field.
 
 JSON because the standard library parses it in C, it can hold no code, and a capture of the
-socket can be read. A record of one input and one output takes about 300 bytes.
-
-Every request is encoded and decoded twice on its way, so both sides are straight-line code,
-written once from the records' annotations (``wire.coders``). Not at import: a stub needs few of
-them for a load.
+socket can be read. Coders are straight-line code, written once from the records' annotations
+(``wire.coders``). Not at import: a stub needs few of them for a load. The two records of every
+inference are quicker: ``wire.compact``.
 """
 
 from __future__ import annotations
 
-import json
-
 from brisk.errors import ProtocolError
+from brisk.wire import compact
 from brisk.wire.coders import Coders, Decoder, Encoder
-from brisk.wire.records import RECORD_TYPES, Record
+from brisk.wire.records import RECORD_TYPES, Infer, Record, Result
 
 MAX_RECORD_BYTES = 192 * 1024
 """Longest record in bytes; fits the default send buffer of a Unix socket."""
+
+_PLAIN_TYPES = [record for record in RECORD_TYPES if record not in (Infer, Result)]
 
 _CODERS = Coders()
 
@@ -26,7 +25,7 @@ class _Heads(dict[type, tuple[str, Encoder]]):
     """By record type: the text before its fields, and their encoder."""
 
     def __missing__(self, record: type) -> tuple[str, Encoder]:
-        head = (f"[{RECORD_TYPES.index(record)},", _CODERS.encoder(record))
+        head = (f"[{_PLAIN_TYPES.index(record)},", _CODERS.encoder(record))
         self[record] = head
         return head
 
@@ -35,7 +34,7 @@ class _Decoders(dict[int, Decoder]):
     """By the record's kind, one that there is."""
 
     def __missing__(self, kind: int) -> Decoder:
-        decoder = self[kind] = _CODERS.decoder(RECORD_TYPES[kind])
+        decoder = self[kind] = _CODERS.decoder(_PLAIN_TYPES[kind])
         return decoder
 
 
@@ -44,8 +43,13 @@ _HEADS, _DECODERS = _Heads(), _Decoders()
 
 def encode_record(record: Record) -> bytes:
     """The record's bytes; ProtocolError where they exceed MAX_RECORD_BYTES."""
-    head, encode = _HEADS[type(record)]
-    data = (head + encode(record) + "]").encode("ascii")
+    if type(record) is Infer:
+        data = compact.encode_infer(record)
+    elif type(record) is Result:
+        data = compact.encode_result(record)
+    else:
+        head, encode = _HEADS[type(record)]
+        data = (head + encode(record) + "]").encode("ascii")
     if len(data) > MAX_RECORD_BYTES:
         raise ProtocolError(
             f"a {type(record).__name__} record of {len(data)} bytes exceeds {MAX_RECORD_BYTES}"
@@ -55,14 +59,16 @@ def encode_record(record: Record) -> bytes:
 
 def decode_record(data: bytes | memoryview) -> Record:
     """The record in ``data``; ProtocolError for anything that is not exactly one record."""
-    try:
-        document = json.loads(str(data, "ascii"))
-    except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"not a record: {error}") from error
+    first = data[0] if data else None
+    if first == compact.INFER:
+        return compact.decode_infer(data)
+    if first == compact.RESULT:
+        return compact.decode_result(data)
+    document = compact.parse_json(data)
     if type(document) is not list or len(document) != 2:
         raise ProtocolError("not a record: expected [kind, fields]")
     kind, body = document
-    if type(kind) is not int or not 0 <= kind < len(RECORD_TYPES):
+    if type(kind) is not int or not 0 <= kind < len(_PLAIN_TYPES):
         raise ProtocolError(f"unknown record kind {kind!r:.80}")
     record: Record = _DECODERS[kind](body)
     return record

@@ -9,6 +9,16 @@ everything it held.
 
 from typing import NamedTuple, TypeAlias
 
+from brisk.wire.inference import (
+    Cancel,
+    Infer,
+    InferForm,
+    Region,
+    Release,
+    Result,
+    ResultForm,
+    TensorForm,
+)
 from brisk.wire.observing import (
     AskStatistics,
     AskStatus,
@@ -43,6 +53,7 @@ __all__ = [
     "Hello",
     "Incident",
     "Infer",
+    "InferForm",
     "LoadFailed",
     "LoadModel",
     "Log",
@@ -53,17 +64,18 @@ __all__ = [
     "Region",
     "Release",
     "Result",
+    "ResultForm",
     "RunStatus",
     "SampleRecord",
     "SpanRecord",
     "StatisticsTold",
     "Status",
-    "TensorRecord",
+    "TensorForm",
     "TraceTold",
     "Welcome",
 ]
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 
 class Hello(NamedTuple):
@@ -88,27 +100,6 @@ class Refused(NamedTuple):
 
     code: str
     message: str
-
-
-class Region(NamedTuple):
-    """A stretch of a slab, in bytes."""
-
-    slab: int
-    offset: int
-    size: int
-
-
-class TensorRecord(NamedTuple):
-    """A tensor in shared memory.
-
-    ``datatype`` is Triton's name (``FP32``, ``BF16``, ``BYTES`` …); elements lie in row-major
-    order, BYTES as Triton serialises them (4-byte little-endian length before each element).
-    """
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    region: Region
 
 
 class AttachSlab(NamedTuple):
@@ -156,65 +147,14 @@ class LoadFailed(NamedTuple):
     message: str
 
 
-class Infer(NamedTuple):
-    """One request.
-
-    ``deadline_ns``: CLOCK_MONOTONIC time after which the answer is of no use; None: no limit.
-    ``outputs``: names wanted, in order; the worker sends no others.
-    ``is_replay``: an earlier worker had it; it waits again whatever the queue's bound is.
-    ``trace_context``: Triton's, where it traces the request; else empty.
-    ``agreement_ppm``: of a million early answers of learned caches, how many must be the model's
-    own; None: as promised, a million: no early answers.
-    """
-
-    request: int
-    model: int
-    inputs: tuple[TensorRecord, ...]
-    outputs: tuple[str, ...]
-    job_class: str
-    deadline_ns: int | None
-    mark: Region
-    is_replay: bool
-    trace_context: str = ""
-    agreement_ppm: int | None = None
-
-
 class Announce(NamedTuple):
     """A request is about to come: its frontend is copying its inputs. Nothing follows from it."""
-
-
-class Cancel(NamedTuple):
-    """The client has gone; the worker answers with a Failure as soon as it can."""
-
-    request: int
-
-
-class Result(NamedTuple):
-    """The answer. Its regions stay the frontend's to read until it sends Release.
-
-    ``started_ns``: when it was taken up for its first layer, a time of the monotonic clock,
-    which all processes of a machine share. ``exits``: who answered, row by row, where a learned
-    cache answered any of them; else empty.
-    """
-
-    request: int
-    outputs: tuple[TensorRecord, ...]
-    queue_ns: int
-    execution_ns: int
-    started_ns: int
-    exits: str = ""
 
 
 class Failure(NamedTuple):
     request: int
     code: str
     message: str
-
-
-class Release(NamedTuple):
-    """The frontend has copied the Result of ``request``; its regions are free again."""
-
-    request: int
 
 
 class Log(NamedTuple):
