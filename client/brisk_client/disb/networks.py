@@ -152,8 +152,8 @@ def build_inception(width: int = 112, blocks: int = 15) -> onnx.ModelProto:
     return net.classify(value, channels)
 
 
-def build_bert(width: int = 304, blocks: int = 12, tokens: int = 64) -> onnx.ModelProto:
-    """Transformer blocks (Vaswani et al., 2017) on given embeddings."""
+def build_bert(width: int = 180, blocks: int = 34, tokens: int = 64) -> onnx.ModelProto:
+    """Transformer blocks (Vaswani et al., 2017) on given embeddings, of six layers each."""
     graph = GraphWriter("bert", opset=17)
     random = np.random.default_rng(0)
     heads = 4

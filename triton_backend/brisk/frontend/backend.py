@@ -118,7 +118,8 @@ class ModelInstance:
     def _submit(self, request: Any, reply: TritonReply, arrived_ns: int) -> int:
         """Raises what is wrong with the request."""
         entry, connection = self._entry, self._connection
-        parameters = json.loads(request.parameters() or "{}")
+        text = request.parameters()
+        parameters = json.loads(text) if text and text != "{}" else {}
         job_class = reply.job_class = request_class(parameters, entry.parameters.job_class)
         agreement_ppm = request_agreement(parameters)
         connection.announce(job_class)

@@ -83,7 +83,7 @@ inline Vector at_least(Vector value, float low) { return greater_one(all(low), v
 inline Vector at_most(Vector value, float high) { return lesser_one(all(high), value); }
 
 // e^x for -87 <= x <= 88 to two units in the last place: Cephes' expf, x = n ln 2 + r, polynomial of
-// degree 5 in r.
+// degree 5 in r. With AVX-512 2^n may leave the range.
 inline Vector bounded_exponential(Vector x) {
 #if defined(__AVX512F__)
   const Vector whole = _mm512_roundscale_ps(x * 1.44269504088896341f, 0);  // to the nearest integer
@@ -113,16 +113,7 @@ inline Vector bounded_exponential(Vector x) {
 inline Vector exponential(Vector x) {
 #if defined(__AVX512F__)
   // The bounds lie where 2^n has left the range, towards 0 or infinity; NaN passes through.
-  const Vector bounded = at_most(at_least(x, -110.0f), 100.0f);
-  const Vector turns = _mm512_roundscale_ps(bounded * 1.44269504088896341f, 0);
-  const Vector rest = bounded - turns * 0.693359375f + turns * 2.12194440e-4f;
-  Vector sum = all(1.9875691500e-4f);
-  sum = sum * rest + 1.3981999507e-3f;
-  sum = sum * rest + 8.3334519073e-3f;
-  sum = sum * rest + 4.1665795894e-2f;
-  sum = sum * rest + 1.6666665459e-1f;
-  sum = sum * rest + 5.0000001201e-1f;
-  return _mm512_scalef_ps(sum * rest * rest + rest + 1.0f, turns);
+  return bounded_exponential(at_most(at_least(x, -110.0f), 100.0f));
 #else
   Vector bounded = at_most(at_least(x, -87.0f), 88.0f);
   bounded = bounded == bounded ? bounded : Vector{};
