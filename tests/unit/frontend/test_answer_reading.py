@@ -84,8 +84,11 @@ def test_the_receiver_that_was_woken_in_vain_waits_for_the_next(
     assert [record for record, _ in desk.taken] == [Cancel(number) for number in range(200)]
 
 
+@pytest.mark.parametrize(
+    ("awake_ns", "asleep_ns"), [(LONG_NS, 0), (0, LONG_NS), (SHORT_NS, LONG_NS)]
+)
 def test_the_receiver_sleeps_on_while_another_thread_reads(
-    ends: tuple[socket.socket, socket.socket],
+    ends: tuple[socket.socket, socket.socket], awake_ns: int, asleep_ns: int
 ) -> None:
     ours, theirs = ends
     desk = Desk()
@@ -114,7 +117,7 @@ def test_the_receiver_sleeps_on_while_another_thread_reads(
             attends.set()
             return len(desk.taken) > wanted
 
-        reader.attend(is_there, LONG_NS)
+        assert reader.attend(is_there, awake_ns, asleep_ns)
         sender.join(30)
     assert len(desk.taken) == 20
     assert not woken
@@ -126,11 +129,31 @@ def test_the_receiver_sleeps_on_while_another_thread_reads(
     assert not receiver.is_alive()
 
 
-def test_attending_ends_with_its_time(ends: tuple[socket.socket, socket.socket]) -> None:
+@pytest.mark.parametrize(("awake_ns", "asleep_ns"), [(SHORT_NS, 0), (0, SHORT_NS), (0, 0)])
+def test_attending_ends_with_its_time(
+    ends: tuple[socket.socket, socket.socket], awake_ns: int, asleep_ns: int
+) -> None:
     desk = Desk()
-    reader_of(desk, ends[0]).attend(lambda: False, SHORT_NS)
+    assert reader_of(desk, ends[0]).attend(lambda: False, awake_ns, asleep_ns)
     assert not desk.taken
     assert not desk.broken_off
+
+
+def test_who_comes_while_another_reads_is_told(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    desk = Desk()
+    reader = reader_of(desk, ends[0])
+    inner = []
+
+    def is_over() -> bool:  # asked by the thread that reads
+        other = threading.Thread(target=lambda: inner.append(reader.attend(lambda: True, LONG_NS)))
+        other.start()
+        other.join(30)
+        return True
+
+    assert reader.attend(is_over, LONG_NS)
+    assert inner == [False]
 
 
 @pytest.mark.parametrize("what", ["refused", "malformed", "closed"])
@@ -156,6 +179,6 @@ def test_what_goes_wrong_while_attending_is_raised_to_the_receiver(
 def test_without_a_connection_nobody_waits() -> None:
     desk = Desk()
     reader = Reader(desk.take, desk.break_off)
-    reader.attend(lambda: False, LONG_NS)
+    assert not reader.attend(lambda: False, LONG_NS)
     with pytest.raises(EOFError, match="no connection"):
         reader.read()

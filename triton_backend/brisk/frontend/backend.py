@@ -22,7 +22,7 @@ from brisk.frontend.parameters import (
     request_class,
     request_deadline_ns,
 )
-from brisk.frontend.promptness import EYES_OPEN_NS, WAIT_S, Promptness
+from brisk.frontend.promptness import EYES_OPEN_NS, WAIT_NS, Promptness
 from brisk.frontend.publisher import Publisher, publishing_interval_s
 from brisk.frontend.reply import TritonReply
 from brisk.frontend.tensors import read_inputs
@@ -73,9 +73,11 @@ class ModelInstance:
         promptness = self._promptness
         if promptness.wants(len(requests), self._connection.pending, arrived_ns):
             reply, number = self._take(requests[0], arrived_ns, is_awaited=True)
-            if promptness.is_imminent:
-                self._connection.attend(reply.job_class, reply.has_answered, EYES_OPEN_NS)
-            response = reply.wait(WAIT_S)
+            awake_ns = EYES_OPEN_NS if promptness.is_imminent else 0
+            has_read = self._connection.attend(
+                reply.job_class, reply.has_answered, awake_ns, WAIT_NS
+            )
+            response = reply.wait(0.0 if has_read else WAIT_NS / 1e9)
             if response is None and number:
                 self._watcher.watch(number, reply)
             responses = [response]

@@ -131,11 +131,12 @@ class Connection:
         link.submit(record, staged.region, reply)
         return number
 
-    def attend(self, job_class: str, is_answered: Callable[[], bool], timeout_ns: int) -> None:
-        """Await the answer to a request of ``job_class`` without sleeping: see ``Link.attend``."""
+    def attend(
+        self, job_class: str, is_answered: Callable[[], bool], awake_ns: int, asleep_ns: int = 0
+    ) -> bool:
+        """Await the answer to a request of ``job_class``: see ``Link.attend``."""
         link = self._links.get(role_of(job_class))
-        if link is not None:
-            link.attend(is_answered, timeout_ns)
+        return link is not None and link.attend(is_answered, awake_ns, asleep_ns)
 
     def cancel(self, number: int) -> None:
         """Ask the worker to give the request up; its reply comes as for any other."""

@@ -127,12 +127,12 @@ class Link:
             if not len(self._pending):
                 self._line.announce()
 
-    def attend(self, is_answered: Callable[[], bool], timeout_ns: int) -> None:
-        """Read answers in this thread, without sleeping, until there is the one wanted.
+    def attend(self, is_answered: Callable[[], bool], awake_ns: int, asleep_ns: int = 0) -> bool:
+        """Read answers in this thread until there is the one wanted: see ``Reader.attend``.
 
-        For ``timeout_ns`` at most. Without it they are read all the same, only later.
+        Without it they are read all the same, only later.
         """
-        self._reader.attend(is_answered, timeout_ns)
+        return self._reader.attend(is_answered, awake_ns, asleep_ns)
 
     def cancel(self, number: int) -> None:
         """Ask the worker to give the request up; its reply comes as for any other.

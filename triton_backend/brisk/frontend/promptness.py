@@ -18,8 +18,8 @@ worker have two processors between them.
 EYES_OPEN_NS = 1_000_000
 """Answers that took less than this are awaited without sleeping, for so long at most."""
 
-WAIT_S = 4e-3
-"""An answer that takes longer goes through a sender after all."""
+WAIT_NS = 4_000_000
+"""How long others are awaited asleep; an answer that takes longer goes through a sender."""
 
 CROWDED_NS = 150_000
 """A request that comes sooner after the last return had been waiting in Triton's queue."""

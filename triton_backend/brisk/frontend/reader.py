@@ -62,16 +62,19 @@ class Reader:
                 raise self._failure
             self._read_one()
 
-    def attend(self, is_over: Callable[[], bool], timeout_ns: int) -> None:
-        """Read without ever sleeping until ``is_over``, or for ``timeout_ns``; any thread."""
+    def attend(self, is_over: Callable[[], bool], awake_ns: int, asleep_ns: int = 0) -> bool:
+        """Read until ``is_over``, for so long without sleeping, then asleep; any thread.
+
+        False where it did not read: the receiver's thread is at it, or there is no connection.
+        """
         if not self._lock.acquire(blocking=False):
-            return  # the receiver's thread is at it
+            return False
         try:
             if self._sleeping is None:
-                return
+                return False
             self._sleeping.modify(self._descriptor, 0)
             try:
-                self._look(is_over, time.monotonic_ns() + timeout_ns)
+                self._look(is_over, awake_ns, asleep_ns)
             finally:
                 self._sleeping.modify(self._descriptor, select.EPOLLIN)
         except Exception as error:  # noqa: BLE001  # the receiver's thread raises it again
@@ -79,15 +82,24 @@ class Reader:
             self._break_off()
         finally:
             self._lock.release()
+        return True
 
-    def _look(self, is_over: Callable[[], bool], until_ns: int) -> None:
+    def _look(self, is_over: Callable[[], bool], awake_ns: int, asleep_ns: int) -> None:
         """The lock is held."""
         poll = self._looking
-        while poll is not None and not is_over():
-            if poll.poll(0):
+        assert poll is not None
+        awake_until_ns = time.monotonic_ns() + awake_ns
+        until_ns = awake_until_ns + asleep_ns
+        patience_ms = 0.0
+        while not is_over():
+            if poll.poll(patience_ms):
                 self._read_one()
-            elif time.monotonic_ns() > until_ns:
+                continue
+            now_ns = time.monotonic_ns()
+            if now_ns >= until_ns:
                 return
+            if now_ns >= awake_until_ns:
+                patience_ms = (until_ns - now_ns) / 1e6
 
     def _read_one(self) -> None:
         """The lock is held."""
