@@ -22,9 +22,6 @@ from brisk.wire.records import (
     StatisticsTold,
 )
 
-LEISURELY_BYTES = 64 * 1024
-"""Outputs of more than this are given back at once."""
-
 
 class Answers:
     """Takes a worker's records in: the receiver's thread, or one that attends.
@@ -49,7 +46,6 @@ class Answers:
         self._tell = tell
         self._log = log
         self._view = ArenaView()
-        self._released = 0
 
     def take(self, record: Record, descriptor: int | None) -> None:
         """Raises ProtocolError for what a worker may not send."""
@@ -72,16 +68,9 @@ class Answers:
         else:
             raise ProtocolError(f"a worker may not send {type(record).__name__}")
 
-    def take_released(self) -> int:
-        """The request whose outputs wait to be given back, now the caller's to say; 0: none."""
-        with self._lock:
-            released, self._released = self._released, 0
-        return released
-
     def clear(self) -> None:
         """The worker is gone, and its memory with it. The receiver's thread."""
         self._view.clear()
-        self.take_released()
 
     def _succeed(self, result: Result) -> None:
         with self._lock:
@@ -91,19 +80,8 @@ class Answers:
         try:
             pending.reply.succeed(result, self._view.memory)
         finally:
-            self._release(result)
-
-    def _release(self, result: Result) -> None:
-        """Give the outputs' memory back: small ones with the next request, which saves a record.
-
-        Of those at most one waits for that.
-        """
-        released = result.request
-        with self._lock:
-            if sum(region.size for region in result.regions) <= LEISURELY_BYTES:
-                released, self._released = self._released, released
-            if released:
-                self._line.send(Release(released))
+            with self._lock:
+                self._line.send(Release(result.request))
 
     def _fail(self, failure: Failure) -> None:
         with self._lock:

@@ -126,7 +126,6 @@ class Connection:
             deadline_ns,
             False,
             trace_context,
-            link.take_released(),
         )
         link.submit(record, staged.region, reply)
         return number

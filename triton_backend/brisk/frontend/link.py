@@ -117,10 +117,6 @@ class Link:
             self._arena.free(region)
             reply.fail(refusal)
 
-    def take_released(self) -> int:
-        """For the next request to say: which Result has been copied; 0 where that is said."""
-        return self._answers.take_released()
-
     def announce(self) -> None:
         """Wake a worker that sleeps: a request is about to be submitted."""
         with self._lock:

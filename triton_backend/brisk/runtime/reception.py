@@ -176,8 +176,6 @@ class Reception:
     def _infer(self, peer: Peer, event: Arrival) -> None:
         record = event.record
         assert isinstance(record, Infer)
-        if record.released:
-            self._requests.release(peer, record.released)
         peer.view.memory(mark.checked(record.mark))
         binding = self._sessions.find(peer, record.form.model)
         if binding is None:

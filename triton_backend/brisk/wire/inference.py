@@ -50,7 +50,6 @@ class Infer(NamedTuple):
     ``deadline_ns``: CLOCK_MONOTONIC time after which the answer is of no use; None: no limit.
     ``is_replay``: an earlier worker had it; it waits again whatever the queue's bound is.
     ``trace_context``: Triton's, where it traces the request; else empty.
-    ``released``: a request whose Result has been copied, as if Release had said so; 0: none.
     """
 
     request: int
@@ -60,7 +59,6 @@ class Infer(NamedTuple):
     deadline_ns: int | None = None
     is_replay: bool = False
     trace_context: str = ""
-    released: int = 0
 
 
 class Cancel(NamedTuple):
