@@ -1,4 +1,4 @@
-"""The records of the protocol: one frozen dataclass per message, all fields typed.
+"""The records of the protocol: one named tuple per message, all fields typed.
 
 A connection starts with ``Hello`` and ``Welcome``. Afterwards the frontend sends ``AttachSlab``,
 ``LoadModel``, ``Infer``, ``Cancel``, ``Release``, ``AskStatistics``, ``ForgetStatistics`` and
