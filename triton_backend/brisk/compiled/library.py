@@ -44,7 +44,7 @@ class Library:
             raise CompilerError(f"'{path}' reads verdicts of another size")
         if functions.brisk_attention_bytes() != ctypes.sizeof(AttentionEntry):
             raise CompilerError(f"'{path}' reads attentions of another size")
-        self.name = path.stem
+        self.path = path
         self.panel: int = functions.brisk_panel()
         self.block: int = functions.brisk_block()
         self._new = functions.brisk_network_new
@@ -77,9 +77,15 @@ class Library:
         self.normalise_rows.argtypes = (c_int, c_int64, c_int64, c_float, *[c_void_p] * 4)
         self.normalise_rows.restype = c_int
 
-    def new_network(self, steps: Sequence[StepEntry], scratch_floats: int) -> int:
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    def new_network(
+        self, steps: Sequence[StepEntry] | ctypes.Array[StepEntry], scratch_floats: int
+    ) -> int:
         """The address of a network; MemoryError where there is no memory for it."""
-        table = (StepEntry * len(steps))(*steps)
+        table = steps if isinstance(steps, ctypes.Array) else (StepEntry * len(steps))(*steps)
         address: int | None = self._new(table, len(steps), scratch_floats)
         if not address:
             raise MemoryError(f"{scratch_floats} floats for a run of small layers")

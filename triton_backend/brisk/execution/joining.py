@@ -210,7 +210,8 @@ def _join(
     writes = tuple(slots[name] for name in wanted)
     by_layers = _LayerByLayer(members, reads, writes)
     inputs = [Outside.of(view, "float32") for view in draft.inputs.values()]
-    run = SmallRun(sketch, inputs, results, images, by_layers, unlocked)
+    is_whole = len(members) == len(layers)
+    run = SmallRun(sketch, inputs, results, images, by_layers, unlocked, is_whole)
     died = {slot for member in members for slot in member.dead}
     dead = tuple(slot for slot in (*reads, *writes) if slot in died)
     joined = dataclasses.replace(members[0], kernel=run, reads=reads, writes=writes, dead=dead)

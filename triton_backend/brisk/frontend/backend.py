@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -13,8 +12,10 @@ import triton_python_backend_utils as pb_utils
 
 from brisk.errors import BriskError
 from brisk.frontend.accounting import RequestAccount
+from brisk.frontend.asked import request_parameters, trace_context
 from brisk.frontend.connection import Connection
 from brisk.frontend.entry import Entry, find_model, read_entry
+from brisk.frontend.local import LocalAnswers
 from brisk.frontend.log import log
 from brisk.frontend.parameters import (
     REALTIME,
@@ -31,8 +32,6 @@ from brisk.telemetry import STATISTICS
 from brisk.wire.orphan import end_with_parent
 from brisk.wire.place import runtime_place
 from brisk.wire.precedence import realtime_niceness, renice
-
-MAX_CONTEXT_CHARACTERS = 200
 
 
 class ModelInstance:
@@ -58,6 +57,7 @@ class ModelInstance:
         except BriskError as error:
             raise pb_utils.TritonModelException(f"{self._label}: {error}") from None
         self._account = RequestAccount(STATISTICS, self._entry.name, self._entry.version)
+        self._local = LocalAnswers(self._entry, self._account)
         self._publisher.start(self._connection.ask_statistics)
         self._promptness = Promptness()
         self._watcher = CancellationWatcher(self._connection.cancel)
@@ -66,10 +66,13 @@ class ModelInstance:
     def execute(self, requests: list[Any]) -> list[Any] | None:
         """Take the requests in; each is answered through its own sender, sooner or later.
 
-        The exception is a request that came alone and whose answer is about to come: that one is
-        the result (see ``promptness``).
+        The exceptions are requests that a lent network answers (see ``local``), and one that came
+        alone and whose answer is about to come (see ``promptness``): those are the result.
         """
         arrived_ns = time.monotonic_ns()
+        answered = self._answer_here(requests, arrived_ns)
+        if answered is not None:
+            return answered
         promptness = self._promptness
         if promptness.wants(len(requests), self._connection.pending, arrived_ns):
             reply, number = self._take(requests[0], arrived_ns, is_awaited=True)
@@ -97,6 +100,22 @@ class ModelInstance:
         self._watcher.close()
         self._connection.close()
 
+    def _answer_here(self, requests: list[Any], arrived_ns: int) -> list[Any] | None:
+        """The responses of a network that was lent; None where the worker is to be asked.
+
+        What is wrong with a request, the way to the worker finds again, and answers it.
+        """
+        network = self._connection.lent
+        if network is None:
+            return None
+        try:
+            answered = self._local.answer(network, requests, arrived_ns)
+        except BriskError:
+            return None
+        if answered is not None:
+            self._connection.count_answers(len(answered))
+        return answered
+
     def _take(self, request: Any, arrived_ns: int, *, is_awaited: bool) -> tuple[TritonReply, int]:
         """Send the request on, or answer why not; its reply, and its number, 0 where not sent."""
         job_class = self._entry.parameters.job_class
@@ -120,8 +139,7 @@ class ModelInstance:
     def _submit(self, request: Any, reply: TritonReply, arrived_ns: int) -> int:
         """Raises what is wrong with the request."""
         entry, connection = self._entry, self._connection
-        text = request.parameters()
-        parameters = json.loads(text) if text and text != "{}" else {}
+        parameters = request_parameters(request)
         job_class = reply.job_class = request_class(parameters, entry.parameters.job_class)
         agreement_ppm = request_agreement(parameters)
         connection.announce(job_class)
@@ -139,7 +157,7 @@ class ModelInstance:
             connection.discard(staged)
             raise
         return connection.submit(
-            staged, outputs, job_class, deadline_ns, reply, _trace_context(request), agreement_ppm
+            staged, outputs, job_class, deadline_ns, reply, trace_context(request), agreement_ppm
         )
 
     def _log(self, level: str, text: str) -> None:
@@ -156,16 +174,6 @@ class ModelInstance:
         ):
             if names:
                 self._log("info", f"parameters {', '.join(names)} {text}")
-
-
-def _trace_context(request: Any) -> str:
-    """Triton's trace context (OpenTelemetry's propagation headers as JSON); empty without one.
-
-    A Triton before 24.08 has none to give.
-    """
-    trace = getattr(request, "trace", None)
-    context = trace().get_context() if trace is not None else None
-    return str(context)[:MAX_CONTEXT_CHARACTERS] if context else ""
 
 
 def auto_complete(model_config: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from brisk.errors import UnavailableError
 from brisk.frontend.link import Link
@@ -24,6 +24,9 @@ from brisk.wire.records import (
     TensorForm,
 )
 from brisk.wire.role import Role, role_of
+
+if TYPE_CHECKING:
+    from brisk.frontend.lent import LentNetwork
 
 MAX_FORMS = 256
 """Kinds of requests that are remembered: by names, datatypes, shapes and class."""
@@ -160,6 +163,18 @@ class Connection:
             link.close()
         self._arena.close()
         reap_started()
+
+    @property
+    def lent(self) -> LentNetwork | None:
+        """The model's network, while its requests may be answered here."""
+        link = self._links.get(Role.FOREGROUND)
+        return None if link is None else link.lent
+
+    def count_answers(self, count: int) -> None:
+        """So many more requests have been answered by ``lent``."""
+        link = self._links.get(Role.FOREGROUND)
+        if link is not None:
+            link.count_answers(count)
 
     @property
     def pending(self) -> int:

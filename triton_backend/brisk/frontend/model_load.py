@@ -37,6 +37,7 @@ class ModelLoad:
         self._arena = arena
         self._mark = arena.allocate(mark.MARK_BYTES)
         self._strikes = 0
+        self._answers = 0
         self._is_loading = False
         self.is_deferred = False
         """No worker has the model, or is loading it, until ``begin`` is called."""
@@ -66,7 +67,9 @@ class ModelLoad:
 
     def begin(self) -> LoadModel:
         """The record for a new worker."""
-        mark.reset(self._arena.memory(self._mark))
+        memory = self._arena.memory(self._mark)
+        mark.reset(memory)
+        mark.tell_count(memory, self._answers)
         self._is_loading = True
         self.is_deferred = False
         model = self.model
@@ -81,6 +84,11 @@ class ModelLoad:
             model.max_queue_size,
             model.job_class,
         )
+
+    def count_answers(self, count: int) -> None:
+        """Tell the worker of requests that were answered without it."""
+        self._answers += count
+        mark.tell_count(self._arena.memory(self._mark), self._answers)
 
     def settle(self, outcome: ModelLoaded | BriskError) -> None:
         """A ready session still loads layers; the worker resets the mark after the last."""

@@ -48,9 +48,10 @@ class SmallRun:
     """
 
     __slots__ = (
-        *("__weakref__", "_by_layers", "_inputs", "_inputs_address", "_images", "_network"),
-        *("_operands", "_orders", "_outputs", "_outputs_address", "_results", "_run", "_shapes"),
-        *("_sketch", "_templates", "_threads", "_unlocked", "_use_threads", "most_images"),
+        *("__weakref__", "_by_layers", "_inputs", "_inputs_address", "_images", "_is_whole"),
+        *("_network", "_orders", "_outputs", "_outputs_address", "_run", "_shapes", "_sketch"),
+        *("_templates", "_threads", "_unlocked", "_use_threads", "floats", "most_images"),
+        *("operands", "results"),
     )
 
     def __init__(
@@ -61,27 +62,37 @@ class SmallRun:
         most_images: int,
         by_layers: Kernel,
         unlocked: bool = False,
+        is_whole: bool = False,
     ) -> None:
+        """``is_whole``: the run is all of a program, which others may want as data."""
         self.most_images = most_images
+        self.operands = tuple(operands)
+        self.results = tuple(results)
+        self.floats = 0
+        """Of scratch memory, once it has been compiled."""
         self._unlocked = unlocked
+        self._is_whole = is_whole
         self._sketch: Sketch | None = sketch
-        self._operands = tuple(operands)
         self._orders = tuple(operand.order for operand in operands)
-        self._results = tuple(results)
         self._by_layers = by_layers
-        self._inputs = (ctypes.c_void_p * len(self._operands))()
-        self._outputs = (ctypes.c_void_p * len(self._results))()
+        self._inputs = (ctypes.c_void_p * len(self.operands))()
+        self._outputs = (ctypes.c_void_p * len(self.results))()
         self._inputs_address = ctypes.addressof(self._inputs)
         self._outputs_address = ctypes.addressof(self._outputs)
         self._network: int | None = None
         self._threads = 1
         self._images = 0
         """Of the call before, for which shapes and templates are."""
-        self._shapes = [operand.shape(0) for operand in self._operands]
+        self._shapes = [operand.shape(0) for operand in self.operands]
         self._templates: list[torch.Tensor] = []
         executor = library()
         if executor is not None:
             self._prepare(executor)
+
+    @property
+    def sketch(self) -> Sketch | None:
+        """Of a whole program, once the executor has been compiled."""
+        return self._sketch if self._is_whole and self._network is not None else None
 
     def __call__(self, *operands: torch.Tensor) -> Sequence[Value]:
         inputs, outputs = self._inputs, self._outputs
@@ -109,12 +120,12 @@ class SmallRun:
     def _take_others(self, operands: Sequence[torch.Tensor]) -> Sequence[Value]:
         """Operands of other shapes than before: adopt these if they fit the sketch."""
         images = operands[0].shape[0]
-        shapes = [operand.shape(images) for operand in self._operands]
+        shapes = [operand.shape(images) for operand in self.operands]
         fits = all(one.shape == shape for one, shape in zip(operands, shapes, strict=True))
         if not (fits and 0 < images <= self.most_images and self._is_prepared()):
             return self._by_layers(*operands)
         self._images, self._shapes = images, shapes
-        self._templates = [result.template(images) for result in self._results]
+        self._templates = [result.template(images) for result in self.results]
         return self(*operands)
 
     def _is_prepared(self) -> bool:
@@ -127,9 +138,11 @@ class SmallRun:
     def _prepare(self, executor: Library) -> None:
         sketch = self._sketch
         assert sketch is not None
-        floats = sketch.place(self.most_images)
-        self._network = executor.new_network([step.entry() for step in sketch.steps], floats)
+        self.floats = sketch.place(self.most_images)
+        entries = [step.entry() for step in sketch.steps]
+        self._network = executor.new_network(entries, self.floats)
         self._run = executor.run_unlocked if self._unlocked else executor.run
         self._use_threads = executor.use_threads
-        self._sketch = None
+        if not self._is_whole:
+            self._sketch = None
         weakref.finalize(self, executor.delete, self._network)

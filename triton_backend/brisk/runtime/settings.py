@@ -23,6 +23,8 @@ SAMPLED_SHARE = 0.2
 SAMPLES_MIB = 64
 ADAPTATION_S = 60.0
 
+LENT_US = 600.0
+
 LARGEST = 1e6
 """Of any number here: an idle time of 11 days, which the system can still wait for at once."""
 
@@ -37,7 +39,8 @@ class Settings:
     ``artefacts``: whether they are used, and made. ``sampled_share``: of the runs of models with
     learned caches, which are kept, ``sample_bytes`` of each model at most; ``adaptation_s``
     between two times that caches learn of them, 0: never. ``realtime_niceness``: of computing
-    threads while a real-time model is served, 0: as it is.
+    threads while a real-time model is served, 0: as it is. ``lent_ns``: of a network's run, as
+    predicted, for frontends to compute it themselves; 0: none does.
     """
 
     threads: int
@@ -52,14 +55,15 @@ class Settings:
     sample_bytes: int = SAMPLES_MIB * MIB
     adaptation_s: float = ADAPTATION_S
     realtime_niceness: int = 0
+    lent_ns: float = LENT_US * 1e3
 
 
 def read_settings() -> Settings:
     """From ``$BRISK_THREADS``, ``$BRISK_IDLE_EXIT_S``, ``$BRISK_POLICY``, ``$BRISK_MAX_SLOWDOWN``,
     ``$BRISK_BESTEFFORT_SHARE``, ``$BRISK_OUTSTANDING_LAYERS``, ``$BRISK_MAX_WAITING``,
     ``$BRISK_BACKGROUND_MIB``, ``$BRISK_ARTEFACTS``, ``$BRISK_SAMPLED_SHARE``,
-    ``$BRISK_SAMPLES_MIB``, ``$BRISK_ADAPTATION_S`` and
-    ``$BRISK_REALTIME_NICENESS``, explained in docs/configuration.md.
+    ``$BRISK_SAMPLES_MIB``, ``$BRISK_ADAPTATION_S``,
+    ``$BRISK_REALTIME_NICENESS`` and ``$BRISK_LENT_US``, explained in docs/configuration.md.
 
     Raises InvalidConfigurationError naming the variable that is wrong.
     """
@@ -79,6 +83,7 @@ def read_settings() -> Settings:
         sample_bytes=int(_positive("BRISK_SAMPLES_MIB", SAMPLES_MIB) * MIB),
         adaptation_s=_between("BRISK_ADAPTATION_S", ADAPTATION_S, 0.0, LARGEST),
         realtime_niceness=realtime_niceness(),
+        lent_ns=_between("BRISK_LENT_US", LENT_US, 0.0, LARGEST) * 1e3,
     )
 
 

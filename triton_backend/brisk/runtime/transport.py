@@ -149,18 +149,25 @@ class Transport:
         while self._departures:
             yield self._departures.popleft()
 
-    def send(self, peer: Peer, record: Record) -> None:
-        """Send now or as soon as the peer reads; slabs made meanwhile are announced first."""
+    def send(self, peer: Peer, record: Record, descriptor: int | None = None) -> None:
+        """Send now or as soon as the peer reads; slabs made meanwhile are announced first.
+
+        A ``descriptor`` that goes along is closed, whatever becomes of it.
+        """
         if not peer.is_open:
+            if descriptor is not None:
+                os.close(descriptor)
             return
         try:
             changes = peer.arena.take_changes()
         except OSError as error:
+            if descriptor is not None:
+                os.close(descriptor)
             self.drop(peer, f"no descriptor for its answers: {error}")
             return
-        for change, descriptor in slab_records(changes):
-            peer.outbox.append((encode_record(change), descriptor))
-        peer.outbox.append((encode_record(record), None))
+        for change, slab in slab_records(changes):
+            peer.outbox.append((encode_record(change), slab))
+        peer.outbox.append((encode_record(record), descriptor))
         self._flush(peer)
 
     def drop(self, peer: Peer, reason: str | None) -> None:

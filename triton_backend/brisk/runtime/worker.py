@@ -21,9 +21,11 @@ from brisk.runtime.audits import Audits
 from brisk.runtime.batch import RequestJob, Run, begin_run, split_results
 from brisk.runtime.cache_watch import CacheWatch
 from brisk.runtime.gate import RECHECK_S
+from brisk.runtime.lending import Lending
 from brisk.runtime.loader import Loader
 from brisk.runtime.memory import shortage
 from brisk.runtime.observation import Observation
+from brisk.runtime.orphans import Orphans
 from brisk.runtime.pacing import Pacing
 from brisk.runtime.pipeline_trial import Trials
 from brisk.runtime.precedence import Precedence
@@ -37,11 +39,7 @@ from brisk.runtime.turns import Turns
 from brisk.scheduling.job import JobClass, JobState
 from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.profile import ProfileTable
-from brisk.wire.orphan import end_orphan, parent_of
 from brisk.wire.role import Role
-
-GREETING_TIMEOUT_NS = 10_000_000_000
-"""How long a peer may be connected without a Hello."""
 
 _QUANTA_NS = {
     JobClass.REALTIME: 1_000_000,
@@ -51,10 +49,8 @@ _QUANTA_NS = {
 """Time between two looks at the sockets while a job runs, in whole layers: a look costs some
 microseconds, and what can interrupt the job comes that much sooner."""
 
-PARENT_CHECK_INTERVAL_NS = 1_000_000_000
+LOOK_INTERVAL_NS = 1_000_000_000
 LONGEST_UNCHECKED_NS = 10_000_000_000  # where there is no moment without a run
-ORPHAN_GRACE_NS = 3_000_000_000
-"""How long a stub may live on after its server before the worker ends it."""
 
 
 class Worker:
@@ -112,10 +108,15 @@ class Worker:
             self._requests,
             self._runs,
         )
-        self._reception = Reception(transport, sessions, self._requests, observation)
+        lent_ns = settings.lent_ns if role is Role.FOREGROUND else 0
+        self._lending = Lending(transport, sessions, lent_ns)
+        self._reception = Reception(
+            transport, sessions, self._requests, observation, self._lending
+        )
+        self._orphans = Orphans(transport)
         self._idle_exit_ns = int(settings.idle_exit_s * 1e9)
         self._last_peer_ns = clock_ns()
-        self._parents_checked_ns = clock_ns()
+        self._looked_around_ns = clock_ns()
 
     @property
     def is_idle(self) -> bool:
@@ -144,7 +145,7 @@ class Worker:
                 self._resume(self._runs[-1])
         self._loader.courtesy.attend(self._runs)
         self._loader.upkeep.is_serving = bool(self._runs)
-        self._retire_orphans()
+        self._look_around()
 
     def _resume(self, run: Run) -> None:
         run.resume()
@@ -168,7 +169,7 @@ class Worker:
         if self._runs or self._trials.is_busy or len(self._turns):
             return 0.0
         if self._transport.peer_count:
-            return PARENT_CHECK_INTERVAL_NS / 1e9
+            return LOOK_INTERVAL_NS / 1e9
         return self._idle_exit_ns / 1e9
 
     def _take_turn(self) -> None:
@@ -280,20 +281,12 @@ class Worker:
         if isinstance(error, ProtocolError):
             self._transport.drop(job.payload.peer, str(error))
 
-    def _retire_orphans(self) -> None:
-        """End the stubs that survive their server; between runs, as it reads a file for each."""
+    def _look_around(self) -> None:
+        """What is looked after once a second, between runs where there is such a moment."""
         now_ns = self._clock_ns()
-        passed_ns = now_ns - self._parents_checked_ns
-        if passed_ns < (LONGEST_UNCHECKED_NS if self._runs else PARENT_CHECK_INTERVAL_NS):
+        passed_ns = now_ns - self._looked_around_ns
+        if passed_ns < (LONGEST_UNCHECKED_NS if self._runs else LOOK_INTERVAL_NS):
             return
-        self._parents_checked_ns = now_ns
-        for peer in self._transport.peers():
-            if not peer.parent or parent_of(peer.pid) == peer.parent:
-                peer.orphaned_ns = None
-            elif peer.orphaned_ns is None:
-                peer.orphaned_ns = now_ns
-            elif now_ns - peer.orphaned_ns >= ORPHAN_GRACE_NS:
-                end_orphan(peer.pid)
-                self._transport.drop(peer, "its server has died")
-            if not peer.is_welcome and now_ns - peer.connected_ns >= GREETING_TIMEOUT_NS:
-                self._transport.drop(peer, "it has not said who it is")
+        self._looked_around_ns = now_ns
+        self._lending.look()
+        self._orphans.retire(now_ns)

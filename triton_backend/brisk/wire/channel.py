@@ -1,4 +1,4 @@
-"""One record per message over a SEQPACKET Unix socket, a slab's descriptor beside it."""
+"""One record per message over a SEQPACKET Unix socket, a descriptor beside some."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from collections.abc import Iterable, Sequence
 from brisk.errors import ProtocolError
 from brisk.wire.arena import SlabChange
 from brisk.wire.codec import MAX_RECORD_BYTES, decode_record, encode_record
-from brisk.wire.records import AttachSlab, DetachSlab, Record
+from brisk.wire.records import AttachSlab, DetachSlab, Lend, Record
+
+_WITH_DESCRIPTOR = (AttachSlab, Lend)
 
 _CREDENTIALS = struct.Struct("3i")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(2 * array.array("i").itemsize)
@@ -61,7 +63,7 @@ class Receiver:
         self._buffers = (self._buffer,)
 
     def receive(self, *, wait: bool = True) -> tuple[Record, int | None]:
-        """The next record and the descriptor that came with an AttachSlab, now the caller's.
+        """The next record and the descriptor that came with it, if any, now the caller's.
 
         Raises EOFError where the other end has closed, ProtocolError for anything malformed,
         OSError as the socket does: BlockingIOError where there is none, unless it shall ``wait``.
@@ -76,7 +78,7 @@ class Receiver:
             if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 raise ProtocolError(f"a message of more than {MAX_RECORD_BYTES} bytes")
             record = decode_record(self._buffer[:size])
-            if len(descriptors) != (1 if isinstance(record, AttachSlab) else 0):
+            if len(descriptors) != (1 if isinstance(record, _WITH_DESCRIPTOR) else 0):
                 raise ProtocolError(f"{type(record).__name__} with {len(descriptors)} descriptors")
         except BaseException:
             for descriptor in descriptors:

@@ -3,8 +3,8 @@
 A connection starts with ``Hello`` and ``Welcome``. Afterwards the frontend sends ``AttachSlab``,
 ``LoadModel``, ``Infer``, ``Cancel``, ``Release``, ``AskStatistics``, ``ForgetStatistics`` and
 ``AskStatus``; the worker sends ``AttachSlab``, ``ModelLoaded``, ``LoadFailed``, ``Result``,
-``Failure``, ``Log``, ``StatisticsTold`` and ``Status``. Closing the connection gives back
-everything it held.
+``Failure``, ``Lend``, ``Recall``, ``Log``, ``StatisticsTold`` and ``Status``. Closing the
+connection gives back everything it held.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -54,11 +54,13 @@ __all__ = [
     "Incident",
     "Infer",
     "InferForm",
+    "Lend",
     "LoadFailed",
     "LoadModel",
     "Log",
     "ModelLoaded",
     "ModelStatus",
+    "Recall",
     "Record",
     "Refused",
     "Region",
@@ -75,7 +77,7 @@ __all__ = [
     "Welcome",
 ]
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 
 class Hello(NamedTuple):
@@ -147,6 +149,31 @@ class LoadFailed(NamedTuple):
     message: str
 
 
+class Lend(NamedTuple):
+    """The whole network of ``model``, for the frontend to compute itself.
+
+    A memfd beside this record holds ``size`` bytes: ``steps`` of the compiled executor in the
+    file ``library`` with their weights (``brisk.compiled.portable``). It takes ``floats`` of
+    scratch memory and up to ``images`` images. ``inputs`` and ``outputs`` in the executor's order,
+    shapes without the batch.
+    """
+
+    model: int
+    library: str
+    size: int
+    steps: int
+    floats: int
+    images: int
+    inputs: tuple[TensorForm, ...]
+    outputs: tuple[TensorForm, ...]
+
+
+class Recall(NamedTuple):
+    """From now on all requests of ``model`` shall come to the worker again."""
+
+    model: int
+
+
 class Announce(NamedTuple):
     """A request is about to come: its frontend is copying its inputs. Nothing follows from it."""
 
@@ -166,7 +193,7 @@ class Log(NamedTuple):
 
 Record: TypeAlias = (
     "Hello | Welcome | Refused | AttachSlab | DetachSlab | LoadModel | ModelLoaded | LoadFailed "
-    "| Announce | Infer | Cancel | Result | Failure | Release | Log "
+    "| Lend | Recall | Announce | Infer | Cancel | Result | Failure | Release | Log "
     "| AskStatistics | ForgetStatistics | StatisticsTold | AskStatus | Status "
     "| BeginTrace | AskTrace | TraceTold"
 )
@@ -195,4 +222,6 @@ RECORD_TYPES: tuple[type, ...] = (
     AskTrace,
     TraceTold,
     Announce,
+    Lend,
+    Recall,
 )

@@ -1,0 +1,86 @@
+"""A network that the worker has lent: requests that fit it are answered where they arrive."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import time
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from brisk.compiled.library import Library
+from brisk.compiled.portable import unpack_steps
+from brisk.wire.datatypes import DATATYPES
+from brisk.wire.records import Lend, TensorForm
+
+
+class _Place(NamedTuple):
+    """A tensor of the network: ``shape`` without the batch."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, form: TensorForm) -> _Place:
+        return cls(form.name, DATATYPES[form.datatype].numpy, form.shape)
+
+
+class LentNetwork:
+    """Computes in the calling thread, which must always be the same one."""
+
+    def __init__(self, record: Lend, descriptor: int) -> None:
+        """Takes ``descriptor`` over. Raises CompilerError where the library cannot be used,
+        OSError or ValueError where the weights cannot be read, MemoryError.
+        """
+        try:
+            memory = mmap.mmap(descriptor, record.size, mmap.MAP_PRIVATE)
+        finally:
+            os.close(descriptor)
+        library = Library(Path(record.library))
+        steps = unpack_steps(memory, record.steps)
+        self._network = library.new_network(steps, record.floats)  # copies all weights
+        self._run = library.run
+        self._most_images = record.images
+        self._inputs = tuple(map(_Place.of, record.inputs))
+        self._outputs = tuple(map(_Place.of, record.outputs))
+        self._sources = (ctypes.c_void_p * len(self._inputs))()
+        self._targets = (ctypes.c_void_p * len(self._outputs))()
+        self._addresses = ctypes.addressof(self._sources), ctypes.addressof(self._targets)
+        weakref.finalize(self, library.delete, self._network)
+
+    def compute(
+        self, inputs: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], int] | None:
+        """All outputs by name, and the time it took in ns; None where ``inputs`` do not fit.
+
+        What is wrong with them is for the worker to say.
+        """
+        if len(inputs) != len(self._inputs):
+            return None
+        images = 0
+        for index, place in enumerate(self._inputs):
+            array = inputs.get(place.name)
+            if array is None or array.dtype != place.dtype:
+                return None
+            if not array.ndim or array.shape[1:] != place.shape:
+                return None
+            images = images or len(array)
+            if len(array) != images or not array.flags.c_contiguous:
+                return None
+            self._sources[index] = array.ctypes.data
+        if not 0 < images <= self._most_images:
+            return None
+        made = {
+            place.name: np.empty((images, *place.shape), place.dtype) for place in self._outputs
+        }
+        for index, array in enumerate(made.values()):
+            self._targets[index] = array.ctypes.data
+        started_ns = time.monotonic_ns()
+        self._run(self._network, images, 1, *self._addresses)
+        return made, time.monotonic_ns() - started_ns
