@@ -149,15 +149,16 @@ class ModelInstance:
         outputs = [name for name in entry.outputs if name in wanted]
         tensors = tuple(tensor.form for tensor in inputs)
         staged = connection.stage(tensors, [tensor.size for tensor in inputs])
-        try:
-            for tensor, region in zip(inputs, staged.regions, strict=True):
+        places = [connection.memory(region) for region in staged.regions]
+
+        def write() -> None:
+            for tensor, memory in zip(inputs, places, strict=True):
                 if tensor.size:
-                    tensor.write(connection.memory(region))
-        except BaseException:
-            connection.discard(staged)
-            raise
+                    tensor.write(memory)
+
+        context = trace_context(request)
         return connection.submit(
-            staged, outputs, job_class, deadline_ns, reply, trace_context(request), agreement_ppm
+            staged, outputs, job_class, deadline_ns, reply, context, agreement_ppm, write
         )
 
     def _log(self, level: str, text: str) -> None:

@@ -104,16 +104,19 @@ class Link:
         )
         self._receiver.start()
 
-    def submit(self, record: Infer, region: Region, reply: Reply) -> None:
+    def submit(
+        self, record: Infer, region: Region, reply: Reply, inputs_follow: bool = False
+    ) -> None:
         """Send a request, now or when a worker is there; ``region`` is freed with its answer.
 
-        ``reply`` is called exactly once, whatever happens.
+        ``reply`` is called exactly once, whatever happens. ``inputs_follow``: they are written
+        next, and the mark says so then.
         """
         pending = Pending(record, region, reply)
         with self._lock:
             refusal = self._refusal()
             if refusal is None:
-                self._pending.add(pending)
+                self._pending.add(pending, inputs_follow)
                 try:
                     if self._load.is_deferred:
                         self._line.send(self._load.begin())

@@ -92,8 +92,10 @@ class PendingTable:
     def __iter__(self) -> Iterator[Pending]:
         return iter(list(self._pending.values()))
 
-    def add(self, pending: Pending) -> None:
-        mark.reset(self._arena.memory(pending.record.mark))
+    def add(self, pending: Pending, inputs_follow: bool) -> None:
+        memory = self._arena.memory(pending.record.mark)
+        mark.reset(memory)
+        mark.let_inputs_follow(memory, inputs_follow)
         self._pending[pending.record.request] = pending
 
     def take(self, number: int) -> Pending | None:

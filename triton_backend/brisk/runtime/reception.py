@@ -19,6 +19,7 @@ from brisk.errors import (
     ProtocolError,
 )
 from brisk.runtime.answers import load_failed
+from brisk.runtime.arriving import Arriving
 from brisk.runtime.lending import Lending
 from brisk.runtime.loader import LoadCompletion, LoadOutcome
 from brisk.runtime.memory import shortage
@@ -74,6 +75,7 @@ class Reception:
         self._sessions = sessions
         self._requests = requests
         self._lending = lending
+        self.arriving = Arriving()
         self._handlers: dict[type, Callable[[Peer, Arrival], None]] = {
             AttachSlab: self._attach,
             DetachSlab: self._detach,
@@ -179,7 +181,24 @@ class Reception:
     def _infer(self, peer: Peer, event: Arrival) -> None:
         record = event.record
         assert isinstance(record, Infer)
-        peer.view.memory(mark.checked(record.mark))
+        memory = peer.view.memory(mark.checked(record.mark))
+        if mark.has_inputs(memory):
+            self._take_in(peer, record)
+        else:
+            self.arriving.add(peer, record, memory)
+
+    def take_arrived(self, may_wait: bool) -> None:
+        """Take in the requests whose inputs have come since their records did.
+
+        ``may_wait``: there is nothing else to do for as long as a quantum takes.
+        """
+        if self.arriving:
+            if may_wait:
+                self.arriving.wait()
+            for peer, record in self.arriving.take():
+                self._take_in(peer, record)
+
+    def _take_in(self, peer: Peer, record: Infer) -> None:
         binding = self._sessions.find(peer, record.form.model)
         if binding is None:
             missing = ModelNotLoadedError(f"model number {record.form.model} is not loaded")
@@ -195,7 +214,9 @@ class Reception:
     def _cancel(self, peer: Peer, event: Arrival) -> None:
         assert isinstance(event.record, Cancel)
         request = event.record.request
-        if not self._requests.cancel(peer, request) and self._sessions.withdraw(peer, request):
+        if self._requests.cancel(peer, request):
+            return
+        if self.arriving.withdraw(peer, request) or self._sessions.withdraw(peer, request):
             self._requests.refuse(peer, request, CancelledError(CANCELLED))
 
     def _release(self, peer: Peer, event: Arrival) -> None:
@@ -208,6 +229,7 @@ class Reception:
         if departure.reason is not None:
             say(f"connection of process {peer.pid} closed: {departure.reason}")
             INCIDENTS.note(f"connection of process {peer.pid} closed: {departure.reason}")
+        self.arriving.forget(peer)
         self._requests.forget(peer)
         self._sessions.release_all(peer)
         peer.inputs.clear()

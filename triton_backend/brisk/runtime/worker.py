@@ -130,6 +130,7 @@ class Worker:
         """Take in what has come, drop what is late, run a quantum of the next job."""
         for event in self._transport.poll(self._patience_s()):
             self._reception.take(event)
+        self._reception.take_arrived(may_wait=not self._runs and not len(self._turns))
         self._is_held = False
         self._audits.settle()
         while (outcome := self._loader.take()) is not None:
@@ -168,6 +169,8 @@ class Worker:
             return RECHECK_S
         if self._runs or self._trials.is_busy or len(self._turns):
             return 0.0
+        if self._reception.arriving:
+            return self._reception.arriving.patience_s
         if self._transport.peer_count:
             return LOOK_INTERVAL_NS / 1e9
         return self._idle_exit_ns / 1e9
