@@ -15,7 +15,7 @@ PACKAGE = ROOT / "triton_backend" / "brisk"
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 _LINE = re.compile(r"(?P<name>[a-z_]+): imports (?P<allowed>[a-z_, ]+)")
 
-THIN = ("frontend", "pipelines", "planning", "wire", "telemetry", "errors")
+THIN = ("frontend", "pipelines", "planning", "wire", "compiled", "telemetry", "errors")
 """What runs inside Triton's stub, on whatever Python Triton has."""
 
 
