@@ -17,9 +17,11 @@ from brisk.exits.adaptation import (
     reference_file,
 )
 from brisk.exits.adaptation import adapter as adapter_module
+from brisk.exits.adaptation.looking import look_at
 from brisk.exits.adaptation.material import Material, gather
 from brisk.exits.adaptation.reference import read_reference
 from brisk.exits.adaptation.window import Use, recent_choice
+from brisk.exits.calibration import count_cascade
 from brisk.exits.container import DamagedFileError
 from brisk.exits.learning.settings import PredictorSettings
 from unit.exits.adapted import Adapted, make_adapted
@@ -55,6 +57,26 @@ def test_caches_come_to_answer_traffic_that_they_were_not_trained_with(adapted: 
     assert max(outcome.retraining_s) <= MOST_RETRAINING_S
     for old, new in zip(adapted.cascade.exits, outcome.cascade.exits, strict=True):
         assert new.network is not old.network
+
+
+def test_retrained_caches_still_leave_strange_inputs_to_the_model(adapted: Adapted) -> None:
+    """Retraining lays less weight on outliers than first training does; the gate keeps them out."""
+    images = adapted.drifted()
+    outcome = fed(adapted, images)
+    assert outcome.cascade is not None, outcome.reason
+    cascade = outcome.cascade
+    board = np.indices((8, 8)).sum(0) % 2 * np.float32(16)
+    strange = {
+        "negative": 16 - images[:200],
+        "far too bright": images[:200] * 6,
+        "checkerboard": np.tile(board, (50, 1, 1, 1)).astype(np.float32),
+        "noise": np.random.default_rng(9).uniform(0, 16, (200, 1, 8, 8)).astype(np.float32),
+    }
+    for kind, rows in strange.items():
+        material = gather(adapted.loaded, cascade, {"image": rows})
+        looked = look_at([exit_.network for exit_ in cascade.exits], material)
+        exits = count_cascade(looked, cascade.levels[0].thresholds).exits
+        assert sum(one.answered for one in exits) <= 0.05 * len(rows), kind
 
 
 def test_versions_follow_each_other_only_while_they_get_better(adapted: Adapted) -> None:

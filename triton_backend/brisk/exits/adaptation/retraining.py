@@ -9,13 +9,14 @@ CPU that takes a tenth of a second where the whole network takes several.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import warnings
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from brisk.exits.adaptation.looking import look, together
+from brisk.exits.adaptation.looking import Predicted, decided, predicted, together
 from brisk.exits.adaptation.material import Material
 from brisk.exits.adaptation.settings import AdaptationSettings
 from brisk.exits.calibration import Looked
@@ -55,7 +56,6 @@ def retrain(
     rows then refuted. So each half of ``select`` is looked at with what the other half trained.
     """
     changed = copy.deepcopy(network).requires_grad_(True)
-    last = last_layer(changed.predictor)
     with (
         torch.random.fork_rng(devices=[]),
         torch.inference_mode(False),
@@ -65,7 +65,7 @@ def retrain(
         warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
         torch.manual_seed(settings.seed)
         fit_last_layer(
-            last,
+            last_layer(changed.predictor),
             fit.features[index],
             fit.teacher,
             strange.learned.features[index],
@@ -73,38 +73,46 @@ def retrain(
             settings.seed,
         )
         changed.gate.fit(fit.summaries[index], fit.teacher.argmax(1))
+        rows, learned, kept = (
+            predicted(changed.predictor, index, part)
+            for part in (select, strange.learned, strange.kept)
+        )
+        learned = dataclasses.replace(learned, classes=torch.full_like(learned.classes, NO_CLASS))
         halves = [np.arange(first, len(select), 2) for first in range(2)]
         seen = [
-            _selected(changed, index, select.take(other), strange, settings)
+            _selected(changed, rows.take(other), learned, kept, strange.kinds, settings)
             for other in reversed(halves)
         ]
         unseen = [
-            look(half, index, select.take(rows)) for half, rows in zip(seen, halves, strict=True)
+            decided(half, rows.take(chosen)) for half, chosen in zip(seen, halves, strict=True)
         ]
         order = np.argsort(np.concatenate(halves))
-        final = _selected(changed, index, select, strange, settings)
+        final = _selected(changed, rows, learned, kept, strange.kinds, settings)
     return Retrained(final, together(unseen, order))
 
 
 def _selected(
     network: LookUp,
-    index: int,
-    select: Material,
-    strange: Strange,
+    rows: Predicted,
+    learned: Predicted,
+    kept: Predicted,
+    kinds: torch.Tensor,
     settings: AdaptationSettings,
 ) -> LookUp:
-    """Another one of the same predictor, with gate, selector and floor fitted to ``select``."""
+    """Another one of the same predictor, with gate, selector and floor fitted to ``rows``.
+
+    ``learned`` and ``kept`` are outliers, as in ``Strange``.
+    """
     selector, gate = copy.deepcopy(network.selector), copy.deepcopy(network.gate)
     changed = LookUp(network.predictor, selector, gate)
-    last = last_layer(changed.predictor)
-    with torch.no_grad():
-        logits = last(torch.cat([select.features[index], strange.learned.features[index]]))
-    classes = torch.full((len(logits),), NO_CLASS)
-    classes[: len(select)] = select.teacher.argmax(1)
-    seen = torch.cat([select.summaries[index], strange.learned.summaries[index]])
-    doubted = fit_selection(changed, logits, seen, classes, settings.selector, settings.seed)
-    if len(strange.kept):
-        with torch.no_grad():
-            logits = last(strange.kept.features[index])
-        changed.set_floor(logits, strange.kept.summaries[index], strange.kinds, doubted)
+    doubted = fit_selection(
+        changed,
+        torch.cat([rows.logits, learned.logits]),
+        torch.cat([rows.summaries, learned.summaries]),
+        torch.cat([rows.classes, learned.classes]),
+        settings.selector,
+        settings.seed,
+    )
+    if len(kinds):
+        changed.set_floor(kept.logits, kept.summaries, kinds, doubted)
     return changed.eval().requires_grad_(False)

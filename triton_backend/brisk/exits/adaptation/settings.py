@@ -15,14 +15,14 @@ class AdaptationSettings:
     ``fewest_distinct``: without so many different samples nothing is learned.
     """
 
-    window_rows: int = 2000
+    window_rows: int = 4000
     window_bytes: int = 64 << 20
     half_life_s: float = 120.0
-    fit_rows: int = 1000
-    original_share: float = 0.4
+    fit_rows: int = 1800
+    original_share: float = 0.25
     fewest_distinct: int = 100
     predictor: PredictorSettings = field(
-        default_factory=lambda: PredictorSettings(epochs=24, learning_rate=3e-3)
+        default_factory=lambda: PredictorSettings(epochs=14, learning_rate=6e-3, exposure=0.2)
     )
     selector: SelectorSettings = field(default_factory=lambda: SelectorSettings(epochs=12))
     seed: int = 0
