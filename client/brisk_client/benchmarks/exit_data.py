@@ -32,6 +32,10 @@ FASHION = Path("/usr/share/datasets/fashion-mnist")
 
 QUICK_VARIANTS = ("Pool(4096)", "Conv2(3,2)")
 CHEAP_VARIANTS = ("Pool(4096)", "Conv(3,1)", "Conv2(3,2)")
+NARROW_VARIANTS = ("Pool(4096)",)
+"""For a ResNet-56, whose maps have 16 to 64 channels: others hit less there, training them takes
+ten times as long."""
+
 
 _MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 _DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
@@ -156,12 +160,15 @@ def _read_idx(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def cifar_case(quick: bool) -> Case | None:
-    """ResNet-56; None where the data is not there."""
+    """ResNet-56; None where the data is not there.
+
+    Its training images fit predictors: with 30,000 rows one behind two thirds of the model hits
+    40 % at 97 % agreement, with 5,000 of them 29 %. Test images do all the rest.
+    """
     archive, model = SHARED / "cifar10_jpeg.tar.gz", SHARED / "resnet56.onnx"
     if not archive.exists() or not model.exists():
         return None
-    tests, more = (400, 300) if quick else (1000, 1000)
-    parts = _read_images(archive, {"test": tests, "train": more})
+    parts = _read_images(archive, {"test": 1000, "train": 2000 if quick else 5000})
     order = np.random.default_rng(0).permutation(len(parts["test"]))
     test = parts["test"].take(order)
     kept = len(test) // 5
@@ -172,7 +179,7 @@ def cifar_case(quick: bool) -> Case | None:
         test.take(slice(0, kept)),
         parts["train"],
         _cache_folder() / f"resnet56-caches{'-quick' if quick else ''}",
-        QUICK_VARIANTS if quick else CHEAP_VARIANTS,
+        NARROW_VARIANTS if quick else CHEAP_VARIANTS,
         is_of_colour=True,
     )
 

@@ -1,4 +1,4 @@
-"""A fixed camera's video as requests: every frame in twelve parts, each to be classified (7.2.1).
+"""A fixed camera's video as requests: every frame in 48 parts, each to be classified (7.2.1).
 
 As in the paper a network trained on CIFAR-10 looks at a street it never saw, and its caches were
 made with CIFAR-10. What it says of the parts is no truth; caches are judged by the same answers.
@@ -16,11 +16,11 @@ from brisk.exits.samples import Samples
 from brisk_client.benchmarks.exit_data import as_input
 from brisk_client.benchmarks.exit_streams import Interval
 
-ROWS, COLUMNS, SIDE = 3, 4, 32
+ROWS, COLUMNS, SIDE = 6, 8, 32
 FRAMES = 130
 """Of an interval: 13 s of ten frames each."""
 
-MEASURED = 150
+MEASURED = 480
 """Requests of the interval that follows, evenly spread over it."""
 
 
