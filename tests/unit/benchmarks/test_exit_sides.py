@@ -71,15 +71,15 @@ def test_a_video_is_read_in_parts_of_frames_and_measured_an_interval_later(
     monkeypatch.setattr(exit_video, "MEASURED", 24)
     file = tmp_path / "video.avi"
     frames = np.repeat(np.arange(0, 240, 8, np.uint8), 192 * 256 * 3).reshape(30, 192, 256, 3)
-    frames[:, :64, :64] = 255  # the first part of each frame
+    frames[:, :32, :32] = 255  # the first part of each frame
     form = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "256x192", "-r", "10", "-i", "-"]
     command = [ffmpeg.get_ffmpeg_exe(), "-v", "error", *form, str(file)]
     subprocess.run(command, input=frames.tobytes(), check=True)
     intervals = list(video_intervals(file))
     assert len(intervals) == 2
     first = intervals[0].arriving.inputs["x"]
-    assert first.shape == (120, 3, 32, 32)
-    assert first[::12].mean() > 2  # white
-    assert first[5].mean() < first[5 + 12 * 9].mean()  # it grows brighter
+    assert first.shape == (480, 3, 32, 32)
+    assert first[::48].mean() > 2  # white
+    assert first[5].mean() < first[5 + 48 * 9].mean()  # it grows brighter
     assert intervals[0].measured.inputs["x"].shape == (24, 3, 32, 32)
     assert intervals[0].measured.inputs["x"][5].mean() > first[5].mean()
