@@ -72,10 +72,14 @@ def read_real(file: Path) -> Workload:
 
 
 def demand(workload: Workload, cost_s: Mapping[str, float]) -> float:
-    """The share of the device that the open-loop tasks need: requests a second times cost."""
+    """The share of the device that the open-loop tasks need: requests a second times cost.
+
+    ``cost_s``: of their networks at least; closed loops take what is left.
+    """
     return sum(
-        _frequency_hz(task.load, workload.duration_s) * cost_s[task.model]
+        frequency_hz * cost_s[task.model]
         for task in workload.tasks
+        if (frequency_hz := _frequency_hz(task.load, workload.duration_s))
     )
 
 

@@ -54,6 +54,12 @@ def test_a_fitted_workload_needs_as_much_of_this_machine(name: str) -> None:
     assert demand(fitted, alone_s) == pytest.approx(demand(WORKLOADS[name], PAPER_S))
 
 
+def test_only_open_loops_need_a_measured_latency() -> None:
+    """Those of the real-time clients are measured; best-effort ones of other networks never rest."""
+    _, factor = fit(WORKLOADS["C"], {"vgg": 3 * PAPER_S["vgg"]}, 5.0)
+    assert factor == pytest.approx(3.0)
+
+
 def test_all_sides_meet_the_same_phases() -> None:
     alone_s = dict.fromkeys(NETWORKS, 0.01)
     fitted, _ = fit(WORKLOADS["D"], alone_s, 5.0)
