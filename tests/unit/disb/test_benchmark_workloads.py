@@ -55,7 +55,7 @@ def test_a_fitted_workload_needs_as_much_of_this_machine(name: str) -> None:
 
 
 def test_only_open_loops_need_a_measured_latency() -> None:
-    """Those of the real-time clients are measured; best-effort ones of other networks never rest."""
+    """Best-effort clients of other networks never rest, and have none."""
     _, factor = fit(WORKLOADS["C"], {"vgg": 3 * PAPER_S["vgg"]}, 5.0)
     assert factor == pytest.approx(3.0)
 

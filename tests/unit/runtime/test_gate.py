@@ -186,6 +186,24 @@ def test_only_layers_with_the_processors_to_themselves_tell_what_they_take() -> 
     assert profile.layer_ns(0) == 100
 
 
+def test_the_time_that_a_run_was_held_says_nothing_about_its_threads() -> None:
+    pair, learnt = Pair("preemptive"), []
+    run = run_of(job(99, JobClass.BESTEFFORT))
+    run.session = cast(
+        Any, SimpleNamespace(threads=SimpleNamespace(learn=lambda *told: learnt.append(told)))
+    )
+    run.shapes, run.chosen_threads = ((1, 4),), 2
+    pair.background.holds(run, 0)
+    pair.background.layer_done(run, 100)
+    pair.foreground.admitted(job(1))
+    assert pair.background.holds(run, 100)
+    pair.foreground.ended(job(1))
+    pair.background.holds(run, 9_000)
+    pair.background.layer_done(run, 50)
+    Run.learn(run, 9_050)
+    assert learnt == [(((1, 4),), 2, 150)]
+
+
 def test_a_real_time_request_that_must_be_late_is_refused_with_a_hint() -> None:
     pair = Pair("padded")
     profile = pair.profiles.find(("model", ()))

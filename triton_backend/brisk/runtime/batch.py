@@ -48,7 +48,8 @@ Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 class Run:
     """``rows`` is each job's share of the batch dimension; ``shapes`` are the inputs', joined.
 
-    ``early``: the frame, where caches may answer. ``layers_ns``: of each layer that is done.
+    ``early``: the frame, where caches may answer. ``layers_ns``: of each layer that is done, as it
+    would take alone, where best-effort work gives way.
     """
 
     jobs: list[RequestJob]
@@ -97,7 +98,7 @@ class Run:
     def learn(self, finished_ns: int) -> None:
         """It is finished: what it took says how many threads it should have."""
         if not self.is_disturbed and not self.has_early_answers:
-            duration_ns = finished_ns - self.started_ns
+            duration_ns = sum(self.layers_ns) or finished_ns - self.started_ns
             self.session.threads.learn(self.shapes, self.chosen_threads, duration_ns)
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from brisk import telemetry
 from brisk.runtime.batch import RequestJob, Run, profile_key
 from brisk.runtime.gate import Gate
@@ -19,6 +21,12 @@ class Foreground(Pacing):
 
     Refuses a real-time request that is sure to be late.
     """
+
+    quanta_ns: ClassVar = {
+        JobClass.REALTIME: 1_000_000,
+        JobClass.NORMAL: 200_000,
+        JobClass.BESTEFFORT: 200_000,
+    }
 
     def __init__(
         self,

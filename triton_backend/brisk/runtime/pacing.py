@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
 
 from brisk.runtime.batch import RequestJob, Run
+from brisk.scheduling.job import JobClass
 from brisk.scheduling.policies import Policy
 
 
@@ -12,9 +15,12 @@ class Pacing(ABC):
     """Told of jobs and runs as they come and go; used by the worker's main thread.
 
     ``alarm`` is an eventfd that is written to when a held run should be looked at again.
+    ``quanta_ns``: time between two looks at the sockets while a run of a class computes, in whole
+    layers. A look takes some microseconds, and what can interrupt the run comes that much sooner.
     """
 
     policy: Policy
+    quanta_ns: ClassVar[Mapping[JobClass, int]]
     alarm: int | None = None
 
     @abstractmethod

@@ -41,14 +41,6 @@ from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.profile import ProfileTable
 from brisk.wire.role import Role
 
-_QUANTA_NS = {
-    JobClass.REALTIME: 1_000_000,
-    JobClass.NORMAL: 200_000,
-    JobClass.BESTEFFORT: 200_000,
-}
-"""Time between two looks at the sockets while a job runs, in whole layers: a look costs some
-microseconds, and what can interrupt the job comes that much sooner."""
-
 LOOK_INTERVAL_NS = 1_000_000_000
 LONGEST_UNCHECKED_NS = 10_000_000_000  # where there is no moment without a run
 
@@ -233,8 +225,8 @@ class Worker:
 
         True after the last one.
         """
-        until_ns = now_ns + _QUANTA_NS[run.job_class]
         frame, pacing = run.frame, self._pacing
+        until_ns = now_ns + pacing.quanta_ns[run.job_class]
         while now_ns < until_ns and queue.has_room():
             if pacing.holds(run, now_ns):
                 self._is_held = True

@@ -1,0 +1,67 @@
+"""Priority inheritance in a real runtime: what real-time work waits for is as urgent as that."""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from brisk.frontend.connection import Connection
+from brisk.wire.place import RuntimePlace
+from unit.runtime.runtime_process import describe, opened, submit
+
+ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
+
+
+def long_to_load(path: Path, layers: int = 800) -> Path:
+    """Quick to run, long to plan: every softmax over four values is a layer."""
+    names = ["x", *(f"v{number}" for number in range(1, layers)), "y"]
+    nodes = [
+        helper.make_node("Softmax", [source], [result], axis=-1)
+        for source, result in pairwise(names)
+    ]
+    ends = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4])] for name in ("x", "y")
+    ]
+    graph = helper.make_graph(nodes, path.stem, ends[0], ends[1])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
+    return path
+
+
+def test_the_load_that_a_real_time_request_waits_for_goes_before_those_of_normal_models(
+    place: RuntimePlace, tmp_path: Path
+) -> None:
+    """The foreground worker has the best-effort model only once such a request has come."""
+    loaded_s: dict[str, float] = {}
+
+    def load(connection: Connection, name: str) -> None:
+        connection.open()
+        loaded_s[name] = time.monotonic()
+
+    lazy = describe(long_to_load(tmp_path / "lazy.onnx"), job_class="besteffort")
+    with opened(place, lazy) as urgent:
+        others = {}
+        for number in range(4):
+            path = long_to_load(tmp_path / f"normal{number}.onnx")
+            others[path.stem] = Connection(place, describe(path), lambda level, text: None)
+        threads = [threading.Thread(target=load, args=(c, n)) for n, c in others.items()]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.05)
+        answer = submit(urgent, ROWS, "realtime")[1]
+        answer.output()
+        answered_s = time.monotonic()
+        for thread in threads:
+            thread.join()
+        for connection in others.values():
+            connection.close()
+    assert answered_s < sorted(loaded_s.values())[-2], (
+        "two loads were asked for before, and waited"
+    )
