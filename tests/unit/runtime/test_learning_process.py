@@ -84,9 +84,8 @@ def test_caches_without_data_of_their_training_do_not_learn(
 
 
 def test_the_process_publishes_and_is_started_again_when_it_was_killed(
-    adapted: Adapted, model: Path, monkeypatch: pytest.MonkeyPatch
+    adapted: Adapted, model: Path
 ) -> None:
-    monkeypatch.setattr("brisk.runtime.adaptation.RESTART_S", 0.0)
     adaptation = Adaptation(0.2)
     adaptation.look([model])
     assert adaptation._process is None, "there is nothing to learn from"

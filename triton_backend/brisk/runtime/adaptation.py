@@ -5,6 +5,7 @@ Used by one thread, which lives as long as the worker: the kernel ends the proce
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -16,21 +17,22 @@ from brisk.exits.artefact import caches_file
 from brisk.exits.versions import samples_folder
 from brisk.runtime.saying import say
 
-RESTART_S = 60.0
-"""From the start of a process that failed to that of the next one."""
-
 _Task = tuple[tuple[str, int], ...]
 """Models and when their caches were trained (mtime, ns): another set takes another process."""
 
 
 class Adaptation:
-    """One process for all models. ``interval_s`` 0: none."""
+    """One process for all models. ``interval_s`` 0: none.
+
+    It is the time between two retrainings, and from the start of a process that failed to that of
+    the next one.
+    """
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
         self._process: subprocess.Popen[bytes] | None = None
         self._task: _Task = ()
-        self._started_s = -RESTART_S
+        self._started_s = -math.inf
         self._is_done = False
 
     def look(self, models: Iterable[Path]) -> None:
@@ -48,7 +50,7 @@ class Adaptation:
             self._process, self._is_done = None, status == 0
             if status:
                 say(f"the adaptation of learned caches ended with status {status}")
-        if task and not self._is_done and time.monotonic() - self._started_s >= RESTART_S:
+        if task and not self._is_done and time.monotonic() - self._started_s >= self._interval_s:
             self._start([model for model, _ in task])
 
     def end(self) -> None:
@@ -57,7 +59,7 @@ class Adaptation:
             self._process.kill()
             self._process.wait()
             self._process = None
-            self._started_s = -RESTART_S
+            self._started_s = -math.inf
 
     def _start(self, models: list[str]) -> None:
         command = [sys.executable, "-m", "brisk.runtime.adaptation_process"]
