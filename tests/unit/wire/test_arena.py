@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from brisk.errors import ProtocolError, UnavailableError
 from brisk.wire.arena import ALIGNMENT, MAX_SLAB_BYTES, Arena, ArenaView, SlabChange
 from brisk.wire.records import Region
+from brisk.wire.slab import MOST_IN_TURNS, PLACES
 
 SLAB_BYTES = 64 * 1024
 SIZES = st.integers(0, 3 * SLAB_BYTES) | st.integers(0, 300)
@@ -231,3 +232,22 @@ def test_a_slab_can_neither_shrink_nor_grow() -> None:
             os.ftruncate(change.descriptor, size)
     os.close(change.descriptor)
     arena.close()
+
+
+def test_regions_that_come_one_after_the_other_take_turns_in_a_few_places() -> None:
+    """What the peer has just read is not written again at once."""
+    arena, size = Arena(SLAB_BYTES), SLAB_BYTES // 16
+    offsets = []
+    for _ in range(3 * PLACES):
+        region = arena.allocate(size)
+        offsets.append(region.offset)
+        arena.free(region)
+    assert offsets == [place * size for place in range(PLACES)] * 3
+
+
+def test_large_regions_are_used_again_where_they_lie() -> None:
+    arena, size = Arena(4 * MOST_IN_TURNS), MOST_IN_TURNS
+    for _ in range(3):
+        region = arena.allocate(size)
+        assert region.offset == 0
+        arena.free(region)

@@ -7,7 +7,6 @@ cannot shrink, so reading a mapped one can never fault.
 
 from __future__ import annotations
 
-import bisect
 import fcntl
 import mmap
 import os
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 from brisk.errors import ProtocolError, UnavailableError
 from brisk.wire.records import Region
+from brisk.wire.slab import Slab
 
 ALIGNMENT = 64
 SLAB_BYTES = 16 * 1024 * 1024
@@ -29,46 +29,6 @@ _SEALS = _SEAL_SEAL | _SEAL_SHRINK | _SEAL_GROW
 
 def _aligned(size: int) -> int:
     return max(ALIGNMENT, (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT)
-
-
-class _Slab:
-    """One memfd with its free stretches, sorted by offset, never touching each other."""
-
-    __slots__ = ("address", "descriptor", "free", "memory", "number", "size")
-
-    def __init__(self, number: int, descriptor: int, size: int) -> None:
-        """Maps ``descriptor``; OSError where that cannot be."""
-        self.number = number
-        self.descriptor = descriptor
-        self.size = size
-        self.memory = memoryview(mmap.mmap(descriptor, size))
-        self.address = 0  # not looked up yet
-        self.free = [(0, size)]
-
-    @property
-    def is_empty(self) -> bool:
-        return self.free == [(0, self.size)]
-
-    def take(self, size: int) -> int | None:
-        """First fit, lowest offset: memory that is in the caches is used again first."""
-        for position, (offset, length) in enumerate(self.free):
-            if length >= size:
-                if length == size:
-                    del self.free[position]
-                else:
-                    self.free[position] = (offset + size, length - size)
-                return offset
-        return None
-
-    def give(self, offset: int, size: int) -> None:
-        position = bisect.bisect_left(self.free, (offset, 0))
-        if position < len(self.free) and offset + size == self.free[position][0]:
-            size += self.free.pop(position)[1]
-        if position > 0 and sum(self.free[position - 1]) == offset:
-            before, length = self.free[position - 1]
-            self.free[position - 1] = (before, length + size)
-        else:
-            self.free.insert(position, (offset, size))
 
 
 class SlabChange(NamedTuple):
@@ -108,7 +68,7 @@ class Arena:
 
     def __init__(self, slab_bytes: int = SLAB_BYTES) -> None:
         self._slab_bytes = slab_bytes
-        self._slabs: dict[int, _Slab] = {}
+        self._slabs: dict[int, Slab] = {}
         self._next = 0
         self._used_bytes = 0
         self._changes: dict[str, list[SlabChange]] = {"": []}
@@ -195,7 +155,7 @@ class Arena:
                 self._drop(slab)
             self._changes = {follower: [] for follower in self._changes}
 
-    def _new_slab(self, size: int) -> _Slab:
+    def _new_slab(self, size: int) -> Slab:
         size = (size + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
         if size > MAX_SLAB_BYTES:
             raise UnavailableError(f"{size} bytes of shared memory asked for at once")
@@ -206,7 +166,7 @@ class Arena:
         try:
             os.ftruncate(descriptor, size)
             fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
-            slab = _Slab(self._next, descriptor, size)
+            slab = Slab(self._next, descriptor, size)
         except OSError as error:
             os.close(descriptor)
             raise UnavailableError(f"no {size} bytes of shared memory: {error}") from error
@@ -216,7 +176,7 @@ class Arena:
             changes.append(SlabChange(slab.number, size, descriptor))
         return slab
 
-    def _drop(self, slab: _Slab) -> None:
+    def _drop(self, slab: Slab) -> None:
         del self._slabs[slab.number]
         for changes in self._changes.values():
             untold = next((change for change in changes if change.slab == slab.number), None)
