@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from brisk_client.disb.machine_time import MachineTime, between, read_ticks
 from brisk_client.disb.sides import RT_ONLY, Side
 from brisk_client.workload.description import Workload
 from brisk_client.workload.rows import OK, read_rows
@@ -24,6 +25,7 @@ class Sample:
 
     ``per_s``: answers of all classes. ``lag_p99_ms``, ``generator_share``: how late the load
     generator of the real-time clients was, and the share of one core that all generators used.
+    ``machine``: what all processors did meanwhile, for whomever.
     """
 
     latency_ms: tuple[float, ...]
@@ -32,6 +34,7 @@ class Sample:
     failed: int
     lag_p99_ms: float
     generator_share: float
+    machine: MachineTime
 
 
 def sample(side: Side, workload: Workload, warm_ups: int) -> Sample:
@@ -39,7 +42,9 @@ def sample(side: Side, workload: Workload, warm_ups: int) -> Sample:
     asked = side.fit(workload)
     with tempfile.TemporaryDirectory(prefix="brisk-rows-") as folder:
         rows = Path(folder) / "rows.csv"
+        ticks = read_ticks()
         outcome = run_workload(asked, side.server.grpc, rows=rows, warm_ups=warm_ups)
+        machine = between(ticks, read_ticks())
         latency_ms = tuple(
             row.latency_ns / 1e6
             for row in read_rows(rows)
@@ -53,6 +58,7 @@ def sample(side: Side, workload: Workload, warm_ups: int) -> Sample:
         failed=sum(task.failed for task in outcome.tasks),
         lag_p99_ms=(realtime.lag.quantile_ns(0.99) or 0.0) / 1e6,
         generator_share=sum(g.processor_s for g in outcome.generators) / outcome.duration_s,
+        machine=machine,
     )
 
 
@@ -63,7 +69,8 @@ def describe(found: Sample) -> str:
     mean_ms, p99_ms = statistics.fmean(found.latency_ms), quantile(found.latency_ms, 0.99)
     return (
         f"{len(found.latency_ms)} real-time answers, mean {mean_ms:.2f} ms, p99 {p99_ms:.2f}; "
-        f"{found.per_s:.1f} a second in all, {found.dropped} dropped, {found.failed} failed"
+        f"{found.per_s:.1f} a second in all, {found.dropped} dropped, {found.failed} failed; "
+        f"processors busy {found.machine.busy:.0%}, stolen {found.machine.stolen:.1%}"
     )
 
 
@@ -103,6 +110,8 @@ def summarise_side(samples: Mapping[str, Sequence[Sample]], name: str) -> dict[s
         "failed": sum(each.failed for each in own),
         "lag_p99_ms": statistics.median(each.lag_p99_ms for each in own),
         "generator_share": statistics.median(each.generator_share for each in own),
+        "round_busy": [round(each.machine.busy, 3) for each in own],
+        "round_stolen": [round(each.machine.stolen, 3) for each in own],
     }
     return row
 

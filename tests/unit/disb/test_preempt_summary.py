@@ -12,6 +12,7 @@ from brisk.graph import read_program
 from brisk_client.disb import comparison, preemption
 from brisk_client.disb.chains import PROBE_WIDTH, chain_of
 from brisk_client.disb.figures import plot_figures
+from brisk_client.disb.machine_time import MachineTime, between, read_ticks
 from brisk_client.disb.networks import NETWORKS
 from brisk_client.disb.probe import Timed
 from brisk_client.disb.sampling import Sample, median_ratio, quantile, summarise_side
@@ -19,7 +20,7 @@ from brisk_client.report import Report
 
 
 def _sample(latency_ms: list[float], per_s: float) -> Sample:
-    return Sample(tuple(latency_ms), per_s, 0, 0, 0.1, 0.02)
+    return Sample(tuple(latency_ms), per_s, 0, 0, 0.1, 0.02, MachineTime(0.75, 0.01))
 
 
 def _report(rows: list[dict[str, Any]]) -> Report:
@@ -38,6 +39,15 @@ def test_ratios_are_taken_within_a_round() -> None:
     assert row["throughput_ratio"] == pytest.approx(2.5)
     assert row["mean_ms"] == pytest.approx(16.5)
     assert row["round_p99_ms"] == [11.0, 22.0]
+    assert row["round_busy"] == [0.75, 0.75], "else nobody knows why the second was slower"
+
+
+def test_what_the_processors_did_is_told_by_shares_of_their_time() -> None:
+    """Waiting for a disk is idle; a guest's time is in the user's already."""
+    before = read_ticks("cpu  100 10 50 800 20 0 5 15 90 9\ncpu0 1 2 3 4 5 6 7 8 0 0\n")
+    after = read_ticks("cpu  150 20 60 820 30 0 5 35 95 9\n")
+    assert between(before, after) == MachineTime(70 / 120, 20 / 120)
+    assert read_ticks()[3] > 0
 
 
 def test_sides_are_compared_round_by_round_where_both_answered() -> None:
