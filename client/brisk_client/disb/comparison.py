@@ -74,13 +74,13 @@ def compare(
     )
     with running_sides(sides, wanted, threads) as running:
         urgent = [network for network, job_class in wanted if job_class == REALTIME]
+        for competitor in running:
+            _settle(competitor, wanted)
         alone_s = _calibrate(next(each for each in running if each.name == RT_ONLY), urgent)
         report.notes.append(
             "alone, ms (paper's): "
             + ", ".join(f"{n} {s * 1e3:.1f} ({NETWORKS[n].paper_ms})" for n, s in alone_s.items())
         )
-        for competitor in running:
-            _settle(competitor, wanted)
         for name, workload in workloads.items():
             fitted, factor = fit(workload, alone_s, seconds)
             report.notes.append(
