@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from brisk.runtime import standing_back as module
 from brisk.runtime.loader import LoadOutcome
 from brisk.runtime.sessions import SessionTable
 from brisk.runtime.standing_back import standing_back
@@ -34,14 +35,21 @@ def test_work_and_the_threads_it_starts_are_idle_class_and_the_caller_is_not() -
 
 
 def test_where_the_policy_is_refused_the_lowest_niceness_takes_its_place(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError("not in this container")
 
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    niceness = standing_back(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-    assert niceness == 19
+    monkeypatch.setattr(module, "_TELLING", threading.Lock())
+    for _ in range(2):
+        niceness = standing_back(
+            lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        )
+        assert niceness == 19
+    told = capfd.readouterr().err
+    assert told.count("SCHED_IDLE is refused (not in this container)") == 1
+    assert "`brisk doctor` tells" in told
 
 
 def test_what_the_work_raises_reaches_the_caller() -> None:

@@ -8,7 +8,12 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from brisk.runtime.saying import say
+
 LOWEST_NICENESS = 19
+
+_TELLING = threading.Lock()
+"""Held by whoever has told that SCHED_IDLE is refused, for good: so it is told once."""
 
 _Result = TypeVar("_Result")
 
@@ -48,6 +53,11 @@ def standing_back(call: Callable[[], _Result]) -> _Result:
 def _yield_processors() -> None:
     try:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    except OSError:
+    except OSError as error:
+        if _TELLING.acquire(blocking=False):
+            say(
+                f"SCHED_IDLE is refused ({error}): loads beside real-time models run at niceness "
+                f"{LOWEST_NICENESS}; `brisk doctor` tells what allows it"
+            )
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_NICENESS)
