@@ -251,3 +251,15 @@ def test_large_regions_are_used_again_where_they_lie() -> None:
         region = arena.allocate(size)
         assert region.offset == 0
         arena.free(region)
+
+
+def test_beside_others_the_lowest_place_is_taken() -> None:
+    """So that many at once touch no more memory than they need."""
+    arena, size = Arena(SLAB_BYTES), SLAB_BYTES // 16
+    held = [arena.allocate(size) for _ in range(3)]
+    for _ in range(3 * PLACES):
+        region = arena.allocate(size)
+        assert region.offset == 3 * size
+        arena.free(region)
+    arena.free(held[1])
+    assert arena.allocate(size).offset == size

@@ -17,7 +17,7 @@ MOST_IN_TURNS = 4 * 1024 * 1024
 class Slab:
     """One memfd with its free stretches, sorted by offset, never touching each other."""
 
-    __slots__ = ("address", "descriptor", "free", "last_end", "memory", "number", "size")
+    __slots__ = ("address", "descriptor", "free", "last_end", "memory", "number", "size", "used")
 
     def __init__(self, number: int, descriptor: int, size: int) -> None:
         """Maps ``descriptor``; OSError where that cannot be."""
@@ -27,17 +27,18 @@ class Slab:
         self.memory = memoryview(mmap.mmap(descriptor, size))
         self.address = 0  # not looked up yet
         self.free = [(0, size)]
+        self.used = 0
         self.last_end = 0
 
     @property
     def is_empty(self) -> bool:
-        return self.free == [(0, self.size)]
+        return not self.used
 
     def take(self, size: int) -> int | None:
-        """The first place behind the last one taken, or the lowest: ``PLACES`` in turns where one
-        region comes after the other.
+        """Where one region comes after the other, ``PLACES`` in turns. Among others the lowest
+        place that is free, so that no more memory is touched than is in use at once.
         """
-        window = min(PLACES * size, MOST_IN_TURNS)
+        window = min(PLACES * size, MOST_IN_TURNS) if self.used < size else 0
         start = self.last_end if self.last_end < window else 0
         taken = self._take_from(start, size)
         return self._take_from(0, size) if taken is None and start else taken
@@ -50,10 +51,12 @@ class Slab:
                 left = [(offset, place - offset), (place + size, end - place - size)]
                 self.free[position : position + 1] = [each for each in left if each[1]]
                 self.last_end = place + size
+                self.used += size
                 return place
         return None
 
     def give(self, offset: int, size: int) -> None:
+        self.used -= size
         position = bisect.bisect_left(self.free, (offset, 0))
         if position < len(self.free) and offset + size == self.free[position][0]:
             size += self.free.pop(position)[1]
