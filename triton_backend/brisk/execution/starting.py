@@ -40,13 +40,10 @@ class StartingProgram:
     def threads_now(self, threads: int) -> int:
         """How many of ``threads`` cores the executor computes on at the moment.
 
-        All, also while lanes map an artefact: that is little work, and a kernel made for all
-        cores need not be made again. Weights that are laid out anew are work for a core: then
-        lanes own theirs until they end.
+        Lanes own theirs until they end: a helper of the executor's that shares a core with a lane
+        keeps the other threads of its layer waiting.
         """
-        if not self.table.is_loading or not self.wants_artefact:
-            return threads
-        return executor_threads(threads)
+        return executor_threads(threads) if self.table.is_loading else threads
 
     def start_lanes(self, threads: int, give_way: GiveWay | None = None) -> Lanes:
         """Load all layers in the background, on all cores but the executor's."""
