@@ -22,8 +22,14 @@ from brisk_client.samples.writer import GraphWriter
 SIDE, CLASSES, CHANNELS = 24, 4, 32
 
 
-def slow_network(layers: int = 60, tail: str = "ArgMax") -> onnx.ModelProto:
-    """Classifies by what its first layer sees; all others hand that on, which takes its time."""
+def slow_network(
+    layers: int = 60, tail: str = "ArgMax", block: int | None = None
+) -> onnx.ModelProto:
+    """Classifies by what its first layer sees; all others hand that on, which takes its time.
+
+    ``block``: layers in a residual block, which has exit points at its ends only, so that noise
+    of the profile moves none.
+    """
     random = np.random.default_rng(0)
     graph = GraphWriter("slow", opset=18)
     value = graph.input("image", "float32", ("batch", 1, SIDE, SIDE))
@@ -31,9 +37,14 @@ def slow_network(layers: int = 60, tail: str = "ArgMax") -> onnx.ModelProto:
     weights = [first] + [np.zeros((CHANNELS, CHANNELS, 3, 3)) for _ in range(layers - 1)]
     for weight in weights[1:]:
         weight[range(CHANNELS), range(CHANNELS), 1, 1] = 1
-    for weight in weights:
+    for number, weight in enumerate(weights, start=1):
+        if block and number % block == 1:
+            entering = value if number > 1 else None
         value = graph.add("Conv", value, graph.weight(weight), pads=[1, 1, 1, 1])
         value = graph.add("Relu", value)
+        if block and number % block == 0 and entering is not None:
+            both = graph.add("Add", value, entering)
+            value = graph.add("Mul", both, graph.weight(np.array(0.5)))
     value = graph.add("AveragePool", value, kernel_shape=[SIDE // 2] * 2, strides=[SIDE // 2] * 2)
     value = graph.add("Flatten", value)
     corners = np.eye(4).repeat(1, 0)
@@ -75,11 +86,11 @@ def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return put(tmp_path, slow_network())
 
 
-def put(folder: Path, model: onnx.ModelProto) -> Path:
+def put(folder: Path, model: onnx.ModelProto, rows: int = 1000) -> Path:
     entry = folder / "entry"
     (entry / "1").mkdir(parents=True)
     onnx.save(model, entry / "1" / "model.onnx")
-    np.savez(folder / "data.npz", image=corners(1000))
+    np.savez(folder / "data.npz", image=corners(rows))
     return entry
 
 
@@ -95,7 +106,11 @@ def left_behind(entry: Path) -> list[Path]:
     return sorted((entry.parent / "cache").glob("training/*/*"))
 
 
-def test_trained_caches_lie_beside_the_model_and_are_shown(entry: Path) -> None:
+def test_trained_caches_lie_beside_the_model_and_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_cache(tmp_path, monkeypatch)
+    entry = put(tmp_path, slow_network(block=10), rows=2000)
     made = train(entry)
     assert made.exit_code == 0, made.output
     file = entry / "1" / "model.onnx"
