@@ -1,5 +1,5 @@
-"""SCHED_IDLE, under which artefacts are built, learned caches trained, and models loaded beside
-real-time ones; a seccomp filter or an old sandbox may refuse it.
+"""SCHED_IDLE, under which artefacts are built and learned caches trained; a seccomp filter or an
+old sandbox may refuse it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def look(deployment: Deployment) -> Iterator[Finding]:
         NAME,
         Verdict.ADVICE,
         "SCHED_IDLE is refused here",
-        "loads beside real-time models, and what is made in the background, run at nice 19, as "
-        "best-effort requests do, which they slow down",
+        "what is made in the background runs at nice 19, as best-effort requests do, which it "
+        "slows down",
         "allow sched_setscheduler in the container's seccomp profile",
     )
 

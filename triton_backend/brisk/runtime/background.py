@@ -10,7 +10,6 @@ from brisk import telemetry
 from brisk.runtime.batch import RequestJob, Run
 from brisk.runtime.gate import Gate
 from brisk.runtime.pacing import Pacing
-from brisk.runtime.standing_back import LOWEST_NICENESS
 from brisk.scheduling.job import JobClass
 from brisk.scheduling.policies import Limits, Policy, Snapshot
 from brisk.scheduling.share import ShareMeter
@@ -22,6 +21,8 @@ OUT_OF_MEMORY_SCORE = 500
 _WEIGHTS = (1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87, 70, 56, 45, 36, 29, 23)
 """The kernel's weights of niceness 0 to 17 (``sched_prio_to_weight``): the share of two threads
 that compete for a processor."""
+
+LOWEST_NICENESS = 19
 
 
 class Background(Pacing):

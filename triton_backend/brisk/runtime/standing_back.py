@@ -1,4 +1,4 @@
-"""Work in a thread that runs only on what processors others leave."""
+"""Work in a thread that is less urgent than what serves requests."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from brisk.runtime.saying import say
-
-LOWEST_NICENESS = 19
-
-_TELLING = threading.Lock()
-"""Held by whoever has told that SCHED_IDLE is refused, for good: so it is told once."""
+NICENESS = 5
+"""Not SCHED_IDLE, nor 19: such a thread holds the interpreter's lock now and then, and it must
+have a processor to let go of it. With both processors busy, a real-time request beside a load
+waited 0.13 to 1.4 s for the lock under SCHED_IDLE, 0.3 to 0.4 at 19, 0.024 to 0.028 at 5."""
 
 _Result = TypeVar("_Result")
 
@@ -27,7 +25,8 @@ class _Work(Generic[_Result]):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        _yield_processors()
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         try:
             self.outcome.append(self._call())
         except BaseException as error:  # noqa: BLE001  # the caller's thread raises it
@@ -35,11 +34,10 @@ class _Work(Generic[_Result]):
 
 
 def standing_back(call: Callable[[], _Result]) -> _Result:
-    """Run ``call`` in a thread of its own under SCHED_IDLE; return or raise what it does.
+    """Run ``call`` in a nicer thread of its own; return or raise what it does.
 
-    Threads that it starts inherit the policy. A new thread each time, because one that has gone
-    under SCHED_IDLE needs a privilege to come back. Where SCHED_IDLE is refused, the lowest
-    niceness takes its place.
+    Threads that it starts inherit its niceness. A new thread each time, because one that has
+    become nicer needs a privilege to come back.
     """
     work = _Work(call)
     thread = threading.Thread(target=work.run, name="brisk-standing-back", daemon=True)
@@ -48,16 +46,3 @@ def standing_back(call: Callable[[], _Result]) -> _Result:
     if work.error is not None:
         raise work.error
     return work.outcome[0]
-
-
-def _yield_processors() -> None:
-    try:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    except OSError as error:
-        if _TELLING.acquire(blocking=False):
-            say(
-                f"SCHED_IDLE is refused ({error}): loads beside real-time models run at niceness "
-                f"{LOWEST_NICENESS}; `brisk doctor` tells what allows it"
-            )
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_NICENESS)
