@@ -77,9 +77,8 @@ class Link:
         self._is_waited_for = False
         self.lent: LentNetwork | None = None
         """The model's network, while the worker lets its requests be answered here."""
-        self._answers = Answers(
-            self._lock, self._line, self._pending, self._settle_load, self._borrow, tell, log
-        )
+        told = (self._settle_load, self._borrow, tell, log)
+        self._answers = Answers(self._lock, self._line, self._pending, *told)
         self._reader = Reader(self._answers.take, self._break_off)
         self._receiver: threading.Thread | None = None
 
@@ -250,7 +249,7 @@ class Link:
         """Blame, connect anew, load, replay; the new connection, None where there is none yet."""
         with self._lock:
             self._line.forget()
-        self.lent = None
+            self.lent = None
         self._answers.clear()
         self._blame()
         started_s = time.monotonic()
