@@ -10,10 +10,12 @@
 // step's.
 #pragma once
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -27,14 +29,16 @@ class Team {
   static constexpr int64_t LINGER_NS = 25'000;  // behind a layer, for the next one
   static constexpr int64_t PAUSE_NS = 100'000;  // between runs that follow each other at once
   static constexpr int64_t LOST_NS = 150'000;   // not seen by a spinning helper: it was displaced
+  static constexpr int64_t STARVED_NS = 1'000'000;   // without a chunk's end, all others being done
   static constexpr int64_t CROWDED_NS = 20'000'000;  // that a displaced helper's place counts as taken
   static constexpr int SPINS = 1000;  // of the caller, before it lets other processes run
-  static constexpr int MOST_CHUNKS = 0xffff;
+  static constexpr int MOST_CHUNKS = 0xffff, MOST_HELPERS = 255;
 
   using Work = void (*)(void* context, int chunk);
 
   // Makes `helpers` threads; they live as long as the process.
   void grow(int helpers) {
+    helpers = std::min(helpers, MOST_HELPERS);
     for (; made_ < helpers; ++made_) std::thread(&Team::help, this, made_ + 1).detach();
   }
 
@@ -44,11 +48,14 @@ class Team {
   // Threads there may be, the caller's own included.
   int size() const { return made_ + 1; }
 
-  // Wakes the helpers for a run on `threads` threads. They sleep after `spin_ns` without work.
+  // Wakes the helpers for a run on `threads` threads, or on one where others have their processors.
+  // They sleep after `spin_ns` without work.
   void begin(int threads, int64_t spin_ns) {
+    if (threads > 1 && starved_until_ && now_ns() < starved_until_) threads = 1;
     spin_ns_.store(spin_ns, std::memory_order_relaxed);
     wanted_.store(threads - 1, std::memory_order_relaxed);
     if (threads < 2) return;
+    part();
     awake_.store(awake_.load(std::memory_order_relaxed) | 1, std::memory_order_seq_cst);
     wake();
   }
@@ -58,7 +65,7 @@ class Team {
   int begin_run(int threads) {
     if (threads < 2) return threads;
     const int64_t now = now_ns();
-    if (now < crowded_until_.load(std::memory_order_relaxed)) return 1;
+    if (now < std::max(crowded_until_.load(std::memory_order_relaxed), starved_until_)) return 1;
     is_steady_ = now - ended_ < PAUSE_NS;
     begin(threads, is_steady_ ? PAUSE_NS : SPIN_NS);
     return threads;
@@ -82,13 +89,19 @@ class Team {
     work_ = work;
     context_ = context;
     done_.store(0, std::memory_order_relaxed);
+    is_sharing_.store(true, std::memory_order_relaxed);
     const uint64_t serial = (state_.load(std::memory_order_relaxed) >> 32) + 1;
     state_.store(serial << 32 | static_cast<uint64_t>(count) << 16, std::memory_order_seq_cst);
     wake();
     take_chunks(serial, true);
     for (int turns = 0; done_.load(std::memory_order_acquire) < count; ++turns) {
-      turns < SPINS ? pause() : std::this_thread::yield();
+      if (turns < SPINS) {
+        pause();
+      } else {
+        await(count);
+      }
     }
+    is_sharing_.store(false, std::memory_order_relaxed);
   }
 
  private:
@@ -107,8 +120,46 @@ class Team {
     }
   }
 
+  // Lets other processes run until all chunks are done. A helper that does not get on with its own,
+  // since others have its processor, gets turns on the caller's.
+  void await(int count) {
+    const int64_t since = now_ns();
+    while (done_.load(std::memory_order_acquire) < count) {
+      std::this_thread::yield();
+      const int64_t now = now_ns();
+      if (now - since < STARVED_NS || now < starved_until_) continue;
+      starved_until_ = now + CROWDED_NS;
+      const int here = sched_getcpu();
+      cpu_set_t only;
+      CPU_ZERO(&only);
+      if (here >= 0 && here < CPU_SETSIZE) CPU_SET(here, &only);
+      place(only, -1);
+    }
+  }
+
+  // Helpers may use whatever the caller may, but for the processor on which it is.
+  void part() {
+    const int here = sched_getcpu();
+    if (here == parted_from_.load(std::memory_order_relaxed) || here < 0 || here >= CPU_SETSIZE) return;
+    cpu_set_t others;
+    if (sched_getaffinity(0, sizeof others, &others)) return;
+    CPU_CLR(here, &others);
+    place(others, here);
+  }
+
+  // No set without processors is taken, nor one that the process may not use: then all stays.
+  void place(const cpu_set_t& processors, int parted_from) {
+    parted_from_.store(parted_from, std::memory_order_relaxed);
+    for (int i = 0; i < made_; ++i) {
+      const int thread = threads_[i].load(std::memory_order_relaxed);
+      if (thread) sched_setaffinity(thread, sizeof processors, &processors);
+    }
+  }
+
   void help(int number) {
     number_ = number;
+    threads_[number - 1].store(static_cast<int>(syscall(SYS_gettid)), std::memory_order_relaxed);
+    parted_from_.store(-1, std::memory_order_relaxed);  // it is to be placed, too
     uint64_t last = 0;
     while (true) {
       const uint32_t turn = awake_.load(std::memory_order_seq_cst);
@@ -117,7 +168,7 @@ class Team {
         continue;
       }
       int64_t now = now_ns();
-      const int64_t until = now + spin_ns_.load(std::memory_order_relaxed);
+      int64_t until = now + spin_ns_.load(std::memory_order_relaxed);
       while (awake_.load(std::memory_order_acquire) == turn) {
         const uint64_t serial = state_.load(std::memory_order_acquire) >> 32;
         if (serial != last) {
@@ -128,7 +179,9 @@ class Team {
         const int64_t before = now;
         now = now_ns();
         if (now - before > LOST_NS) crowded_until_.store(now + CROWDED_NS, std::memory_order_relaxed);
-        if (now > until) {
+        if (is_sharing_.load(std::memory_order_relaxed)) {
+          until = now + spin_ns_.load(std::memory_order_relaxed);
+        } else if (now > until) {
           sleep(turn);
           break;
         }
@@ -166,11 +219,13 @@ class Team {
   inline static thread_local int number_ = 0;
   int made_ = 0;
   bool is_steady_ = false;
-  int64_t ended_ = 0;
+  int64_t ended_ = 0, starved_until_ = 0;
   Work work_ = nullptr;
   void* context_ = nullptr;
   std::atomic<int64_t> spin_ns_{SPIN_NS}, crowded_until_{0};
-  std::atomic<int> wanted_{0}, sleeping_{0}, done_{0};
+  std::atomic<int> wanted_{0}, sleeping_{0}, done_{0}, parted_from_{-1};
+  std::atomic<bool> is_sharing_{false};
+  std::atomic<int> threads_[MOST_HELPERS] = {};  // as the kernel numbers them; 0: not running yet
   alignas(64) std::atomic<uint64_t> state_{0};
   alignas(64) std::atomic<uint32_t> awake_{0};  // odd while a run is in progress
 };
