@@ -59,7 +59,7 @@ def test_a_flipped_bit_in_any_region_is_found(tmp_path: Path) -> None:
     container = Container(tmp_path / "a")
     used = [*range(HEADER_BYTES), *range(HEADER_BYTES, HEADER_BYTES + 150, 7)]
     for number, blob in enumerate(BLOBS):
-        start = container._place(number).offset
+        start = container.place(number).offset
         used += range(start, start + blob.size, 509)
     for position in used:
         damaged = bytearray(whole)

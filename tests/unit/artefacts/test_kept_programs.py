@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def alike(left: Any, right: Any) -> bool:
         if left.dtype.kind in "OUS":
             return same and left.tolist() == right.tolist()
         return same and left.shape == right.shape and left.tobytes() == right.tobytes()
-    if isinstance(left, (tuple, list)):
+    if isinstance(left, Sequence) and not isinstance(left, str):
         return len(left) == len(right) and all(map(alike, left, right))
     if isinstance(left, dict):
         return left.keys() == right.keys() and all(alike(left[k], right[k]) for k in left)

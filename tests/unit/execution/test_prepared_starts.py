@@ -150,7 +150,7 @@ def test_damage_in_any_blob_is_noticed_and_the_model_used(
         if container.size(number) == 0:
             continue
         damaged = bytearray(whole)
-        damaged[container._place(number).offset + container.size(number) // 2] ^= 1
+        damaged[container.place(number).offset + container.size(number) // 2] ^= 1
         replacement = artefact.with_name("replacement")
         replacement.write_bytes(damaged)
         replacement.rename(artefact)

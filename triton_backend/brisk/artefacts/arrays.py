@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -16,6 +17,7 @@ ArrayRecord: TypeAlias = "list[Any]"
 """``[dtype, shape, blob number]``; ``["string", shape, [text, ...]]``; blob None where absent."""
 
 
+@functools.lru_cache(64)
 def dtype_named(name: object) -> np.dtype:
     """The numpy or ml_dtypes type of that name. Raises ArtefactError where there is none."""
     try:
@@ -47,7 +49,7 @@ def read_array(record: Sequence[Any], container: Container) -> np.ndarray:
         return np.array(content, object).reshape(shape)
     dtype = dtype_named(name)
     if content is None:
-        return placeholder(dtype, tuple(shape))
+        return _placeholder(dtype, tuple(shape))
     memory = container.view(content)
     count = 1
     for size in shape:
@@ -57,7 +59,8 @@ def read_array(record: Sequence[Any], container: Container) -> np.ndarray:
     return memory.view(dtype).reshape(shape)
 
 
-def placeholder(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+@functools.lru_cache(1024)
+def _placeholder(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     """An array of that type which takes no memory and whose elements nobody may read.
 
     They are NaN where the type has it, so that a solution which reads them is found out.

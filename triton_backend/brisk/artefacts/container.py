@@ -18,9 +18,8 @@ import mmap
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -34,11 +33,9 @@ _SEAL_BYTES = 32
 HEADER_BYTES = _START.size + _SEAL_BYTES
 ALIGNMENT = 64
 MOST_MANIFEST_BYTES = 1 << 28
-_PLACE = [int, int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class BlobPlace:
+class BlobPlace(NamedTuple):
     """Where a blob lies in its file, in bytes."""
 
     offset: int
@@ -65,7 +62,8 @@ class Container:
             if size < HEADER_BYTES:
                 raise ArtefactError(f"{path}: {size} bytes are no artefact")
             self._map = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)
-        self._memory = np.frombuffer(self._map, np.uint8)
+        self.memory = np.frombuffer(self._map, np.uint8)
+        """All bytes of the file, read-only, in place."""
         manifest = self._manifest(size)
         self.content: Any = manifest.get("content")
         self._blobs = self._places(manifest.get("blobs"), size)
@@ -77,7 +75,7 @@ class Container:
 
     def verify(self, number: int) -> None:
         """Compare a blob with its checksum, once. Raises ArtefactError where it differs."""
-        place = self._place(number)
+        place = self.place(number)
         if self._verified[number]:
             return
         if checksum(self._bytes(place)) != place.checksum:
@@ -86,21 +84,22 @@ class Container:
 
     def view(self, number: int) -> np.ndarray:
         """A blob's bytes, read-only, in place. Raises ArtefactError where there is none."""
-        return self._bytes(self._place(number))
+        return self._bytes(self.place(number))
 
     def size(self, number: int) -> int:
-        return self._place(number).size
+        return self.place(number).size
 
-    def _place(self, number: int) -> BlobPlace:
+    def place(self, number: int) -> BlobPlace:
+        """Raises ArtefactError where there is no such blob."""
         if not 0 <= number < len(self._blobs):
             raise ArtefactError(f"{self.path}: there is no blob {number}")
         return self._blobs[number]
 
     def _bytes(self, place: BlobPlace) -> np.ndarray:
-        return self._memory[place.offset : place.offset + place.size]
+        return self.memory[place.offset : place.offset + place.size]
 
     def _manifest(self, size: int) -> Mapping[str, Any]:
-        header = self._memory[:HEADER_BYTES].tobytes()
+        header = self.memory[:HEADER_BYTES].tobytes()
         magic, version, _, length, stated, digest = _START.unpack_from(header)
         if magic != MAGIC or version != FORMAT:
             raise ArtefactError(f"{self.path}: not an artefact of format {FORMAT}")
@@ -108,7 +107,7 @@ class Container:
             raise ArtefactError(f"{self.path}: the header is damaged")
         if stated != size or length > MOST_MANIFEST_BYTES or HEADER_BYTES + length > size:
             raise ArtefactError(f"{self.path}: {size} bytes, {stated} were written")
-        text = self._memory[HEADER_BYTES : HEADER_BYTES + length].tobytes()
+        text = self.memory[HEADER_BYTES : HEADER_BYTES + length].tobytes()
         if hashlib.blake2b(text, digest_size=32).digest() != digest:
             raise ArtefactError(f"{self.path}: the manifest is damaged")
         try:
@@ -124,15 +123,24 @@ class Container:
             raise ArtefactError(f"{self.path}: the manifest lists no blobs")
         places = []
         for entry in entries:
-            if not (isinstance(entry, list) and [type(each) for each in entry] == _PLACE):
+            place = _place_of(entry)
+            if place is None:
                 raise ArtefactError(f"{self.path}: {entry!r:.60} is no place of a blob")
-            offset, length, digest = entry
+            offset, length, _ = place
             if not (HEADER_BYTES <= offset <= size and 0 <= length <= size - offset):
                 raise ArtefactError(f"{self.path}: a blob at {offset} lies outside of the file")
             if offset % ALIGNMENT:
                 raise ArtefactError(f"{self.path}: a blob at {offset} is not aligned")
-            places.append(BlobPlace(offset, length, digest))
+            places.append(place)
         return tuple(places)
+
+
+def _place_of(entry: object) -> BlobPlace | None:
+    if type(entry) is not list or len(entry) != len(BlobPlace._fields):
+        return None
+    offset, size, checksum = entry
+    fits = type(offset) is int and type(size) is int and type(checksum) is str
+    return BlobPlace(offset, size, checksum) if fits else None
 
 
 def _seal(start: bytes) -> bytes:

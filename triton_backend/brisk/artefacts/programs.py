@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from brisk.artefacts.arrays import ArrayRecord, read_array, write_array
 from brisk.artefacts.container import Container, ContainerWriter
+from brisk.artefacts.deferred_nodes import DeferredNodes, Oracle
 from brisk.errors import ArtefactError
 from brisk.graph.program import (
     Attribute,
@@ -29,6 +31,8 @@ def write_program(
 ) -> dict[str, Any]:
     """The program as JSON. ``weights``: records of its weights that exist already."""
     known = {} if weights is None else weights
+    kinds: dict[ValueType, int] = {}
+    of = {name: kinds.setdefault(kind, len(kinds)) for name, kind in program.types.items()}
     return {
         "name": program.name,
         "inputs": [_write_variable(variable) for variable in program.inputs],
@@ -38,7 +42,9 @@ def write_program(
             name: known[name] if name in known else write_array(array, writer)
             for name, array in program.weights.items()
         },
-        "types": {name: _write_type(kind) for name, kind in program.types.items()},
+        "kinds": [_write_type(kind) for kind in kinds],
+        "types": of,
+        "oracle": _write_oracle(program, writer),
         "last_use": [list(names) for names in program.last_use],
         "captures": list(program.captures),
     }
@@ -71,8 +77,11 @@ def blobs_of(record: Any) -> list[int]:
 
 
 def _read_program(record: Mapping[str, Any], container: Container) -> Program:
+    oracle = Oracle(record["oracle"], container, _read_nodes)
+    kinds = [_read_type(kind) for kind in record["kinds"]]
     layers = tuple(
-        _read_layer(index, layer, container) for index, layer in enumerate(record["layers"])
+        _read_layer(index, layer, container, oracle)
+        for index, layer in enumerate(record["layers"])
     )
     last_use = tuple(tuple(names) for names in record["last_use"])
     if len(last_use) != len(layers):
@@ -83,7 +92,7 @@ def _read_program(record: Mapping[str, Any], container: Container) -> Program:
         outputs=tuple(map(_read_variable, record["outputs"])),
         layers=layers,
         weights={name: read_array(entry, container) for name, entry in record["weights"].items()},
-        types={name: _read_type(kind) for name, kind in record["types"].items()},
+        types={name: kinds[kind] for name, kind in record["types"].items()},
         last_use=last_use,
         captures=tuple(record["captures"]),
     )
@@ -111,12 +120,36 @@ def _read_variable(record: Any) -> Variable:
     return Variable(name, _read_type(kind), bool(optional))
 
 
+def _is_alone(layer: Layer) -> bool:
+    """Whether the layer is its main operator alone."""
+    return tuple(layer.nodes) == (layer.main,)
+
+
+def _write_oracle(program: Program, writer: ContainerWriter) -> int | None:
+    """The nodes of layers that are more than their main operator, in a blob of their own.
+
+    They are half of a program's text, and a start reads them only for layers without a solution.
+    """
+    written = {
+        str(layer.index): [_write_node(node, writer) for node in layer.nodes]
+        for layer in program.layers
+        if not _is_alone(layer)
+    }
+    if not written:
+        return None
+    return writer.add(np.frombuffer(json.dumps(written, separators=(",", ":")).encode(), np.uint8))
+
+
+def _read_nodes(record: Any, container: Container) -> tuple[Node, ...]:
+    for blob in blobs_of(record):
+        container.verify(blob)
+    return tuple(_read_node(node, container) for node in record)
+
+
 def _write_layer(layer: Layer, writer: ContainerWriter) -> dict[str, Any]:
-    """``nodes`` None: the layer is its main operator alone, as most are."""
-    alone = layer.nodes == (layer.main,)
     return {
         "main": _write_node(layer.main, writer),
-        "nodes": None if alone else [_write_node(node, writer) for node in layer.nodes],
+        "alone": _is_alone(layer),
         "outputs": list(layer.outputs),
         "epilogue": [
             [
@@ -131,13 +164,14 @@ def _write_layer(layer: Layer, writer: ContainerWriter) -> dict[str, Any]:
     }
 
 
-def _read_layer(index: int, record: Mapping[str, Any], container: Container) -> Layer:
+def _read_layer(
+    index: int, record: Mapping[str, Any], container: Container, oracle: Oracle
+) -> Layer:
     main = _read_node(record["main"], container)
-    nodes = record["nodes"]
     return Layer(
         index=index,
         main=main,
-        nodes=(main,) if nodes is None else tuple(_read_node(node, container) for node in nodes),
+        nodes=(main,) if record["alone"] else DeferredNodes(oracle, index),
         outputs=tuple(record["outputs"]),
         epilogue=tuple(
             Epilogue(operator, _read_attributes(attributes, container), operand, bool(first))

@@ -23,12 +23,12 @@ from brisk.artefacts.identity import ModelIdentity
 from brisk.artefacts.programs import blobs_of, read_program
 from brisk.compiled.library import library
 from brisk.errors import ArtefactError
-from brisk.execution.kept import read_tensor, tensor_blobs
+from brisk.execution.kept import MappedTensors, tensor_blobs
 from brisk.graph.program import Program
 from brisk.solutions.base import Solution
 from brisk.solutions.catalogue import Catalogue
 
-SCHEMA = 1
+SCHEMA = 2
 """Of the manifest's content; another one is foreign."""
 
 
@@ -82,6 +82,7 @@ class Artefact:
         self.program = program
         self.layers = tuple(layers)
         self.lanes = lanes
+        self._tensors = MappedTensors(container)
         records = container.content["program"]
         self._raw = {
             name: record[2]
@@ -107,7 +108,7 @@ class Artefact:
         kept = self.layers[index]
         if kept.tensors is None:
             return None
-        return {name: read_tensor(entry, self.container) for name, entry in kept.tensors.items()}
+        return {name: self._tensors.read(entry) for name, entry in kept.tensors.items()}
 
     def solution(self, name: str, catalogue: Catalogue) -> Solution:
         """The solution of that name. Raises ArtefactError where there is none."""

@@ -47,30 +47,54 @@ def write_tensor(tensor: torch.Tensor, writer: ContainerWriter) -> dict[str, Any
     return record | {"blob": writer.add(content), "order": order}
 
 
-def read_tensor(record: Mapping[str, Any], container: Container) -> torch.Tensor:
-    """The tensor, over the container's memory; nothing is copied.
+class MappedTensors:
+    """Tensors over a container's memory; nothing is copied. Thread-safe."""
 
-    Precondition: the container was written by a process of these libraries on this machine.
-    Raises ArtefactError where the record and its blobs do not fit together.
-    """
-    dtype = TORCH_DTYPES.get(record["dtype"])
-    shape = record["shape"]
-    if dtype is None or not all(isinstance(size, int) and size >= 0 for size in shape):
-        raise ArtefactError(f"{container.path}: a tensor of {record['dtype']} {shape}")
-    content = container.view(record["blob"])
-    if "metadata" in record:
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._whole: dict[torch.dtype, torch.Tensor] = {}
+
+    def read(self, record: Mapping[str, Any]) -> torch.Tensor:
+        """The tensor of a record.
+
+        Precondition: the container was written by a process of these libraries on this machine.
+        Raises ArtefactError where the record and its blobs do not fit together.
+        """
+        container = self._container
+        dtype, shape = TORCH_DTYPES.get(record["dtype"]), record["shape"]
+        if dtype is None or not all(isinstance(size, int) and size >= 0 for size in shape):
+            raise ArtefactError(f"{container.path}: a tensor of {record['dtype']} {shape}")
+        if "metadata" in record:
+            return self._opaque(record, dtype)
+        order = record["order"]
+        if sorted(order) != list(range(len(shape))):
+            raise ArtefactError(f"{container.path}: a tensor with the dimensions {order}")
+        offset, size, _ = container.place(record["blob"])
+        if size != math.prod(shape) * dtype.itemsize:
+            raise ArtefactError(f"{container.path}: a tensor of {shape} in {size} bytes")
+        strides, step = [1] * len(shape), 1
+        for axis in reversed(order):
+            strides[axis] = step
+            step *= max(shape[axis], 1)
+        return self._as(dtype).as_strided(shape, strides, offset // dtype.itemsize)
+
+    def _opaque(self, record: Mapping[str, Any], dtype: torch.dtype) -> torch.Tensor:
+        container = self._container
         if not opaque.is_mappable():
             raise ArtefactError(f"{container.path}: oneDNN's layouts cannot be mapped here")
-        return opaque.opaque_tensor(content, container.view(record["metadata"]), dtype, shape)
-    order = record["order"]
-    if sorted(order) != list(range(len(shape))):
-        raise ArtefactError(f"{container.path}: a tensor with the dimensions {order}")
-    if content.size != math.prod(shape) * dtype.itemsize:
-        raise ArtefactError(f"{container.path}: a tensor of {shape} in {content.size} bytes")
-    flat = from_numpy(content, _CPU)
-    assert isinstance(flat, torch.Tensor)
-    dense = flat.view(dtype).view([shape[axis] for axis in order])
-    return dense.permute([order.index(axis) for axis in range(len(shape))])
+        content, metadata = container.view(record["blob"]), container.view(record["metadata"])
+        return opaque.opaque_tensor(content, metadata, dtype, record["shape"])
+
+    def _as(self, dtype: torch.dtype) -> torch.Tensor:
+        """The whole file but for its last odd bytes: one view for all tensors of a dtype."""
+        whole = self._whole.get(dtype)
+        if whole is None:
+            memory = self._container.memory
+            even = memory[: memory.size // dtype.itemsize * dtype.itemsize]
+            flat = from_numpy(even, _CPU)
+            assert isinstance(flat, torch.Tensor)
+            whole = self._whole[dtype] = flat.view(dtype)
+        return whole
 
 
 def tensor_blobs(record: Mapping[str, Any]) -> list[int]:

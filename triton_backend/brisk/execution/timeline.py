@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -89,7 +88,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.started_ns = clock_ns()
-        self._events: list[Event] = []
+        self._events: list[tuple[str, EventKind, int | None, int, int, bool]] = []
 
     def add(
         self,
@@ -101,9 +100,10 @@ class Recorder:
     ) -> int:
         """Record a stage that ends now; returns now, which the next may start from."""
         end_ns = clock_ns()
-        self._events.append(Event(lane, kind, layer, start_ns, end_ns, stolen))
+        self._events.append((lane, kind, layer, start_ns, end_ns, stolen))
         return end_ns
 
     def timeline(self, answered_ns: int) -> Timeline:
-        events: Sequence[Event] = sorted(self._events.copy(), key=lambda event: event.start_ns)
-        return Timeline(self.started_ns, answered_ns, tuple(events))
+        events = (Event(*event) for event in self._events.copy())
+        ordered = sorted(events, key=lambda event: event.start_ns)
+        return Timeline(self.started_ns, answered_ns, tuple(ordered))

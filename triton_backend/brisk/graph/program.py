@@ -7,7 +7,7 @@ operators' definition: each fusion carries its own oracle.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -124,7 +124,7 @@ class Layer:
 
     index: int
     main: Node
-    nodes: tuple[Node, ...]
+    nodes: Sequence[Node]
     outputs: tuple[str, ...]
     epilogue: tuple[Epilogue, ...] = ()
     captures: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def graph_proto(program: Program) -> onnx.GraphProto:
     return graph
 
 
-def operator_sets(nodes: tuple[Node, ...]) -> dict[str, int]:
+def operator_sets(nodes: Sequence[Node]) -> dict[str, int]:
     """The version of each domain that ``nodes`` and their bodies were written for."""
     versions: dict[str, int] = {}
     for node in nodes:
