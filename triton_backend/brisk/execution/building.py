@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from brisk.artefacts import store
 from brisk.artefacts.arrays import ArrayRecord, write_array
@@ -73,18 +73,29 @@ def publish_artefact(
     breathe: Callable[[], None],
 ) -> Path:
     """Write the artefact of ``plan.program`` into ``directory``. Raises OSError, ArtefactError."""
-    fingerprint = fingerprint_of(plan.device, threads)
-    target = directory / store.artefact_name(model, fingerprint)
+    target = directory / store.artefact_name(model, fingerprint_of(plan.device, threads))
+    write = draw_up(plan, layers, threads, identity, breathe)
+    store.publish(target, write, model)
+    return target
+
+
+def draw_up(
+    plan: Plan,
+    layers: Sequence[ColdLayer],
+    threads: int,
+    identity: ModelIdentity,
+    breathe: Callable[[], None] = lambda: None,
+) -> Callable[[BinaryIO], None]:
+    """What writes the artefact of ``plan.program`` to a file. Raises ArtefactError."""
     writer = ContainerWriter()
     content = {
         "schema": SCHEMA,
-        "fingerprint": fingerprint,
+        "fingerprint": fingerprint_of(plan.device, threads),
         "identity": dict(identity.digests),
         "lanes": lane_count(threads),
         **_content(plan, layers, writer, breathe),
     }
-    store.publish(target, lambda file: writer.write(file, content, breathe), model)
-    return target
+    return lambda file: writer.write(file, content, breathe)
 
 
 def _content(

@@ -44,6 +44,11 @@ class LoadQueue(Generic[Task]):
                 self._tasks[number] = (_RANKS[job_class], self._tasks[number][1])
                 heapq.heappush(self._order, (_RANKS[job_class], number))
 
+    def await_task(self, timeout_s: float) -> bool:
+        """Whether there is a task, after the time-out at the latest."""
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._tasks), timeout_s)
+
     def get(self) -> Task:
         """The next task; waits for one."""
         with self._changed:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import threading
 import time
 from collections import deque
@@ -14,7 +13,7 @@ from pathlib import Path
 import torch
 
 from brisk.errors import ArtefactError, BriskError, InternalError
-from brisk.execution.heap import give_back
+from brisk.execution.practice import practise
 from brisk.runtime.artefact_use import ArtefactUse
 from brisk.runtime.cache_watch import CacheWatch
 from brisk.runtime.courtesy import Courtesy
@@ -23,10 +22,14 @@ from brisk.runtime.pipeline_session import PipelineSession
 from brisk.runtime.saying import say
 from brisk.runtime.session import Session, load_session
 from brisk.runtime.standing_back import standing_back
+from brisk.runtime.tidying import tidy_up
 from brisk.runtime.tracing import LOADS
 from brisk.runtime.upkeep import Upkeep
 from brisk.telemetry.spans import SPANS
 from brisk.wire.records import LoadModel
+
+IDLE_S = 0.2
+"""After which a worker that nobody has asked for a model yet practises loading one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +115,26 @@ class Loader:
         return self._outcomes.popleft() if self._outcomes else None
 
     def _run(self) -> None:
+        if self._device.type == "cpu" and not self._tasks.await_task(IDLE_S):
+            self._practise()
         while True:
             task = self._tasks.get()
-            if task is None:
-                gc.collect()
-                give_back()
-                continue
-            self._load(task)
+            if task is not None:
+                self._load(task)
+            elif not tidy_up(self._is_free):
+                self.give_memory_back()
+
+    def _practise(self) -> None:
+        try:
+            standing_back(functools.partial(practise, self._threads))
+        except (BriskError, OSError) as error:
+            say(f"the first load will be slower than others: {error}")
+
+    def _is_free(self, timeout_s: float) -> bool | None:
+        """Whether no request runs; None where a load is asked for, within the time-out."""
+        if self._tasks.await_task(timeout_s):
+            return None
+        return not self.upkeep.is_serving
 
     def _load(self, task: _LoadTask) -> None:
         """A call of its own: what it knows of a session must not outlive it in this thread."""

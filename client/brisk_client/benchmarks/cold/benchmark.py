@@ -47,8 +47,9 @@ LOADS = (Load(0.0), Load(0.25), Load(0.5), Load(0.5, 1), Load(1.0, 1))
 
 NOTES = (
     "first: from the load call to the first answer, in a fresh process whose libraries are "
-    "imported and which has computed nothing; second, third: the inferences after it; warm: "
-    "median of later ones",
+    "imported and which has started and run nothing but a small network (what an idle worker of "
+    "Brisk does by itself; ONNX Runtime and OpenVINO get the same, torch nothing); second, "
+    "third: the inferences after it; warm: median of later ones",
     "speed-up: ONNX Runtime's first answer at its defaults over this one's, median over rounds",
     "all engines: the same number of threads; Brisk and 'onnxruntime huge pages' run with the "
     "allocator settings that Brisk gives its runtime and the 32 MB a worker takes at its start, "

@@ -1,4 +1,4 @@
-"""Fresh processes in which an engine's libraries are imported and nothing was ever computed.
+"""Fresh processes in which an engine's libraries are imported and no model was ever started.
 
 A zygote imports an engine's libraries, then forks a child for every sample: a server has its
 libraries loaded before a model comes, but has never seen the model. The child is the whole

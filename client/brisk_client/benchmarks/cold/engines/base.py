@@ -50,10 +50,11 @@ class ColdEngine(ABC):
         Runs before the clock starts, in a process that then forks: it must compute nothing.
         """
 
-    def begin(self) -> None:  # noqa: B027  # most do nothing then
+    def begin(self) -> None:  # noqa: B027  # some do nothing then
         """What a server of this engine does in a new process before any model comes.
 
-        Runs in the sample's process before the clock starts.
+        Runs in the sample's process before the clock starts. Engines that read ONNX files start
+        Brisk's practice network and run it once, as Brisk's idle worker does.
         """
 
     def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +27,16 @@ class BriskSerial(ColdEngine):
         import_everything()
 
     def begin(self) -> None:
-        """Memory, as ``brisk.runtime.worker_process`` takes it at a worker's start."""
+        """Memory, as ``brisk.runtime.worker_process`` takes it at a worker's start, and what an
+        idle worker practises (``brisk.runtime.loader``)."""
         from brisk.execution.heap import populate, reserve
+        from brisk.execution.lanes import usable_cores
+        from brisk.execution.practice import practise
 
         populate(reserve())
+        thread = threading.Thread(target=practise, args=(usable_cores(),))
+        thread.start()
+        thread.join()
 
     def start(self, model: Path, prepared: Path | None, inputs: Arrays, threads: int) -> Start:
         import torch

@@ -16,6 +16,16 @@ class OnnxRuntime(ColdEngine):
     def import_libraries(self) -> None:
         import onnxruntime  # noqa: F401
 
+    def begin(self) -> None:
+        import onnxruntime
+
+        from brisk.execution.practice_network import build_practice, practice_inputs
+
+        session = onnxruntime.InferenceSession(
+            build_practice().SerializeToString(), _options(1), providers=["CPUExecutionProvider"]
+        )
+        session.run(None, practice_inputs())
+
     def start(self, model: Path, prepared: Path | None, inputs: Arrays, threads: int) -> Start:
         import onnxruntime
 
@@ -38,6 +48,7 @@ class OnnxRuntimeHugePages(OnnxRuntime):
         from brisk.execution.heap import populate, reserve
 
         populate(reserve())
+        super().begin()
 
 
 class OnnxRuntimeOptimised(OnnxRuntime):
