@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,20 @@ def test_a_program_with_fusions_and_weights_comes_back_whole(tmp_path: Path) -> 
     )
     program = build_program(made)
     assert alike(kept(program, tmp_path / "p"), program)
+
+
+def test_damaged_nodes_are_refused_by_whoever_reads_them(tmp_path: Path) -> None:
+    made = model("g (float[2] x) => (float[2] y) {\n a = Relu (x)\n y = Add (a, x) }")
+    fused = replace(build_program(made).layers[0], nodes=build_program(made).layers[0].nodes * 2)
+    program = replace(build_program(made), layers=(fused,), last_use=((),))
+    assert kept(program, tmp_path / "p").layers[0].nodes[1].operator == fused.nodes[1].operator
+    data = bytearray((tmp_path / "p").read_bytes())
+    data[-5] ^= 1  # the last blob
+    (tmp_path / "p").write_bytes(data)
+    container = Container(tmp_path / "p")
+    nodes = read_program(container.content, container).layers[0].nodes
+    with pytest.raises(ArtefactError, match="damaged"):
+        len(nodes)
 
 
 def test_bodies_of_control_flow_come_back(tmp_path: Path) -> None:

@@ -40,3 +40,11 @@ def test_who_takes_waits_for_what_is_put() -> None:
     queue.put("a", "normal")
     thread.join(timeout=10.0)
     assert taken == ["a"]
+
+
+def test_a_task_is_awaited_for_so_long_and_not_taken() -> None:
+    queue: LoadQueue[str] = LoadQueue()
+    assert not queue.await_task(0.01)
+    queue.put("a", "normal")
+    assert queue.await_task(0)
+    assert drained(queue, 1) == ["a"]
