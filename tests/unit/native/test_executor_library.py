@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ import torch
 from onnx import TensorProto, helper
 
 from brisk.compiled import library as shelf
-from brisk.compiled.compiler import CompilerError, compile_library, is_whole, plan_build
+from brisk.compiled.compiler import Build, CompilerError, compile_library, is_whole, plan_build
 from brisk.compiled.library import Library, absence, library, wait_until_settled
 from brisk.execution import load_program, run_serially
 from brisk.graph import read_program
@@ -57,6 +59,30 @@ def test_without_a_working_compiler_layers_run_one_by_one_and_the_reason_is_told
     (found,) = run_serially(loaded, {"x": x}).values()
     np.testing.assert_allclose(found, torch.sigmoid(x.mean((2, 3), keepdim=True)), rtol=1e-5)
     assert not list(tmp_path.glob("cache/native/*"))
+
+
+def test_what_killed_compilers_have_left_goes_and_what_others_compile_stays(
+    tmp_path: Path,
+) -> None:
+    left, others = tmp_path / "left.new", tmp_path / "others.new"
+    for folder in (left, others):
+        folder.mkdir()
+        (folder / "executor.so").write_bytes(b"half")
+    holding = (
+        "import fcntl, os, sys; at = os.open(sys.argv[1], os.O_RDONLY); "
+        "fcntl.flock(at, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", holding, str(others)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(CompilerError, match="'/bin/false' failed"):
+            compile_library(Build(Path("/bin/false"), tmp_path / "executor.so"))
+        assert [path.name for path in tmp_path.iterdir()] == ["others.new"]
+        process.kill()
+    with pytest.raises(CompilerError, match="cannot be run"):
+        compile_library(Build(Path("/bin/absent"), tmp_path / "executor.so"))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("_another_process")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import os
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,9 @@ _NICENESS = 19
 
 _TIME_OUT_S = 3600.0
 """Twenty seconds on an idle processor; a busy machine may leave a hundredth of one."""
+
+_DRAFTS = ".new"
+"""Ends the names of folders in which a library is being compiled."""
 
 _SEAL_BYTES = hashlib.sha256().digest_size
 
@@ -95,29 +100,64 @@ def compile_library(build: Build) -> None:
     folder = build.library.parent
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, made = tempfile.mkstemp(dir=folder, suffix=".new")
-        os.close(descriptor)
+        with _drafts(folder) as drafts:
+            made = drafts / build.library.name
+            _compile(build.compiler, made)
+            _seal(made)
+            os.chmod(made, 0o500)
+            os.replace(made, build.library)
     except OSError as error:
         raise CompilerError(f"'{folder}' cannot be written: {error.strerror}") from error
+
+
+def _compile(compiler: Path, made: Path) -> None:
+    """Raises CompilerError."""
+    command = [str(compiler), *FLAGS, "-o", str(made), str(SOURCES / "network.cpp")]
     try:
-        command = [str(build.compiler), *FLAGS, "-o", made, str(SOURCES / "network.cpp")]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-            with contextlib.suppress(OSError):  # it has ended already
-                os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
-            try:
-                _, errors = process.communicate(timeout=_TIME_OUT_S)
-            except subprocess.TimeoutExpired as error:
-                process.kill()
-                raise CompilerError(f"'{build.compiler}' took {_TIME_OUT_S:g} s") from error
-        if process.returncode:
-            raise CompilerError(f"'{build.compiler}' failed: {errors.strip()[:400]}")
-        _seal(Path(made))
-        os.chmod(made, 0o500)
-        os.replace(made, build.library)
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     except OSError as error:
-        raise CompilerError(f"'{build.compiler}' cannot be run: {error.strerror}") from error
+        raise CompilerError(f"'{compiler}' cannot be run: {error.strerror}") from error
+    with process:
+        with contextlib.suppress(OSError):  # it has ended already
+            os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+        try:
+            _, errors = process.communicate(timeout=_TIME_OUT_S)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            raise CompilerError(f"'{compiler}' took {_TIME_OUT_S:g} s") from error
+    if process.returncode:
+        raise CompilerError(f"'{compiler}' failed: {errors.strip()[:400]}")
+
+
+@contextlib.contextmanager
+def _drafts(folder: Path) -> Iterator[Path]:
+    """A new folder for what is being compiled, without those that killed processes have left.
+
+    A process holds the lock of its own as long as it lives. Raises OSError.
+    """
+    with _locked(folder):
+        for left in folder.glob(f"*{_DRAFTS}"):
+            with contextlib.suppress(OSError), _locked(left, fcntl.LOCK_NB):
+                shutil.rmtree(left)
+        drafts = Path(tempfile.mkdtemp(suffix=_DRAFTS, dir=folder))
+        own = contextlib.ExitStack()
+        own.enter_context(_locked(drafts))
+    with own:
+        try:
+            yield drafts
+        finally:
+            shutil.rmtree(drafts)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, how: int = 0) -> Iterator[None]:
+    """Raises BlockingIOError with ``LOCK_NB`` where another process holds it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | how)
+        yield
     finally:
-        Path(made).unlink(missing_ok=True)
+        os.close(descriptor)
 
 
 def _cache_directory() -> Path:
