@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
 
 from brisk.execution.machine_costs import NOTHING_KNOWN, MachineCosts
 from brisk.execution.plan import LayerPlan, Plan
@@ -15,12 +16,31 @@ _PRODUCTS = (Pattern.POINTWISE, Pattern.GEMM)
 
 def cold_solutions(planned: LayerPlan, catalogue: Catalogue) -> list[Solution]:
     """The solutions of a layer that load without compiling, best first; the warm one if none."""
-    fit = [
-        solution
-        for solution, verdict in catalogue.consider(planned.problem)
-        if verdict.ok and not solution.compiles
-    ]
-    return fit or [planned.solution]
+    return list(_fitting(planned, catalogue, _any)) or [planned.solution]
+
+
+def _fitting(
+    planned: LayerPlan, catalogue: Catalogue, wanted: Callable[[Solution], bool]
+) -> Iterator[Solution]:
+    """Those of them that are ``wanted``; what the plan knows is not checked again."""
+    refused = {solution for solution, _ in planned.passed_over}
+    for solution in catalogue.candidates(planned.problem):
+        if solution.compiles or solution in refused or not wanted(solution):
+            continue
+        if solution is planned.solution or solution.check(planned.problem).ok:
+            yield solution
+
+
+def _any(solution: Solution) -> bool:
+    return True
+
+
+def _is_quick(solution: Solution) -> bool:
+    return not solution.transforms_long
+
+
+def _is_plain(solution: Solution) -> bool:
+    return solution.resident and solution.pattern in _PRODUCTS
 
 
 def raw_layer(
@@ -33,9 +53,9 @@ def raw_layer(
     as one to three runs; where this machine's ``costs`` say otherwise, they count. Others are laid
     out as it is quickest.
     """
-    fit = cold_solutions(planned, catalogue)
-    quick = next((solution for solution in fit if not solution.transforms_long), fit[0])
-    plain = next((each for each in fit if each.resident and each.pattern in _PRODUCTS), quick)
+    best = next(_fitting(planned, catalogue, _any), planned.solution)
+    quick = next(_fitting(planned, catalogue, _is_quick), best)
+    plain = next(_fitting(planned, catalogue, _is_plain), quick)
     if costs.favours(quick, plain, planned.problem):
         plain = quick
     return dataclasses.replace(planned, solution=plain)
@@ -45,7 +65,8 @@ def cold_layer(planned: LayerPlan, catalogue: Catalogue) -> LayerPlan:
     """The layer with the first solution that loads without compiling."""
     if not planned.solution.compiles:
         return planned
-    return dataclasses.replace(planned, solution=cold_solutions(planned, catalogue)[0])
+    best = next(_fitting(planned, catalogue, _any), planned.solution)
+    return dataclasses.replace(planned, solution=best)
 
 
 def cold_plan(plan: Plan, catalogue: Catalogue) -> Plan:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,8 +70,42 @@ def start_program(
     False: lanes keep to their plan. Raises InvalidModelError and its kin where the model cannot
     be served.
     """
-    catalogue = catalogue or default_catalogue()
-    recorder = recorder or Recorder()
+    with _without_collections():
+        return _started(
+            model,
+            device,
+            threads,
+            artefact,
+            reject,
+            catalogue or default_catalogue(),
+            recorder or Recorder(),
+            steals=steals,
+        )
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Reading a model makes some 100,000 objects and hardly any that are let go again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _started(
+    model: Path,
+    device: torch.device,
+    threads: int,
+    artefact: Path | None,
+    reject: Callable[[ArtefactError], None],
+    catalogue: Catalogue,
+    recorder: Recorder,
+    *,
+    steals: bool,
+) -> StartingProgram:
     started_ns = clock_ns()
     lanes = lane_count(threads)
     opened: Artefact | None = None
