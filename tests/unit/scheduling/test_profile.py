@@ -12,6 +12,7 @@ from brisk.scheduling.policies import Trial
 from brisk.scheduling.profile import (
     BLOCK,
     FIRST_PAIRS,
+    LONGEST_INTERVAL,
     MOST_PROFILES,
     TRIAL_INTERVAL,
     ProfileTable,
@@ -84,10 +85,27 @@ def test_a_run_is_tried_alone_and_beside_in_turns_and_rarely_again() -> None:
     assert later.count(Trial.BESIDE) == 0
 
 
-def test_what_is_held_is_tried_beside_again_now_and_then() -> None:
+def test_what_is_held_is_tried_beside_again_ever_more_rarely() -> None:
     profile = learnt([100] * FIRST_PAIRS, [300] * FIRST_PAIRS)
-    later = [profile.next_trial(1.05) for _ in range(10 * TRIAL_INTERVAL)]
-    assert (later.count(Trial.ALONE), later.count(Trial.BESIDE)) == (0, 10)
+    later = [profile.next_trial(1.05) for _ in range(4 * LONGEST_INTERVAL)]
+    tried = [number for number, trial in enumerate(later, 1) if trial is Trial.BESIDE]
+    assert tried == [TRIAL_INTERVAL * (2**n - 1) for n in range(1, 6)] + [1008, 1520, 2032]
+    assert Trial.ALONE not in later
+
+
+def test_a_verdict_that_changes_is_tried_at_short_intervals_again() -> None:
+    profile = learnt([100] * FIRST_PAIRS, [300] * FIRST_PAIRS)
+    for _ in range(LONGEST_INTERVAL):
+        profile.next_trial(1.05)
+    later = [profile.next_trial(3.5) for _ in range(2 * TRIAL_INTERVAL)]
+    assert later.count(Trial.ALONE) == 2
+    tried = [profile.next_trial(1.05) for _ in range(TRIAL_INTERVAL)]
+    assert tried.count(Trial.BESIDE) == 1
+
+
+def test_a_clear_slowdown_takes_fewer_comparisons() -> None:
+    assert learnt([100] * 2, [130] * 2).slowdown == 1.3
+    assert learnt([100] * 2, [130, 120]).slowdown is None
 
 
 def test_a_table_of_profiles_is_bounded_and_forgets_the_one_not_used_for_longest() -> None:

@@ -29,8 +29,13 @@ BLOCK = 2
 """Runs of a kind in a row while the first comparisons are made. Two, because the first runs of a
 model also take turns with one thread and all of them: each kind gets both."""
 
-TRIAL_INTERVAL = 16
-"""Runs from one trial of the other kind to the next, so that a verdict never gets old."""
+CLEAR_PAIRS, CLEAR_SLOWDOWN = 3, 1.25
+"""Comparisons that are enough where each tells of such a slowdown."""
+
+TRIAL_INTERVAL, LONGEST_INTERVAL = 16, 512
+"""Runs from one trial of the other kind to the next, so that a verdict never gets old. A trial
+alone harms nobody; those beside best-effort work that slows the run down come after pauses that
+double, or they would be what one feels in a hundred runs."""
 
 MOST_PROFILES = 512
 """Models and shapes remembered; the one not used for longest goes first."""
@@ -46,7 +51,9 @@ class _Whole:
 class RunProfile:
     """Of one model and one set of input shapes."""
 
-    __slots__ = ("_block", "_last", "_layers", "_ratios", "_recent_ns", "_runs")
+    __slots__ = (
+        *("_block", "_is_harmed", "_last", "_layers", "_left", "_pause", "_ratios", "_recent_ns"),
+    )
 
     def __init__(self) -> None:
         self._recent_ns: deque[int] = deque(maxlen=RECENT_RUNS)
@@ -55,22 +62,30 @@ class RunProfile:
         self._block = 0
         """How many runs in a row were of the last one's kind."""
         self._layers: list[float] = []
-        self._runs = 0
+        self._is_harmed: bool | None = None
+        """The verdict at the last look; None: there was none."""
+        self._pause = self._left = TRIAL_INTERVAL
 
     def next_trial(self, limit: float) -> Trial:
         """Which of the two the next run should measure, where there is best-effort work.
 
         ``limit``: slowdown up to which runs are beside it anyway.
         """
-        self._runs += 1
         slowdown = self.slowdown
         if slowdown is None:
             was_beside = self._last is not None and self._last.beside
             is_over = self._block >= BLOCK
             return Trial.BESIDE if was_beside is not is_over else Trial.ALONE
-        if self._runs % TRIAL_INTERVAL:
+        is_harmed = slowdown > limit
+        if is_harmed is not self._is_harmed:
+            self._is_harmed, self._pause, self._left = is_harmed, TRIAL_INTERVAL, TRIAL_INTERVAL
+        self._left -= 1
+        if self._left > 0:
             return Trial.NONE
-        return Trial.ALONE if slowdown <= limit else Trial.BESIDE
+        if is_harmed:
+            self._pause = min(2 * self._pause, LONGEST_INTERVAL)
+        self._left = self._pause
+        return Trial.BESIDE if is_harmed else Trial.ALONE
 
     def learn_run(self, taken_ns: int, beside: bool, threads: int = 1) -> None:
         """What a whole run took, with or without best-effort work beside it.
@@ -108,7 +123,9 @@ class RunProfile:
     @property
     def slowdown(self) -> float | None:
         """Time beside best-effort work over time alone; None until it was compared."""
-        if len(self._ratios) < FIRST_PAIRS:
+        known = len(self._ratios)
+        is_clear = known >= CLEAR_PAIRS and min(self._ratios) >= CLEAR_SLOWDOWN
+        if known < FIRST_PAIRS and not is_clear:
             return None
         return statistics.median(self._ratios)
 
