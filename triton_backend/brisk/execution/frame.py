@@ -138,9 +138,7 @@ class Frame:
         """
         layer = self._layers[self._position].layer
         text = f"layer {layer.index} ({layer.main.describe()}) failed: {error}"
-        if isinstance(
-            error, (torch.cuda.OutOfMemoryError, MemoryError, TypeError, AttributeError)
-        ):
+        if isinstance(error, _OURS):
             return InternalError(text)
         static = all(variable.type.is_static for variable in self._loaded.program.inputs)
         if static and not isinstance(error, (IndexError, ValueError)):
