@@ -49,7 +49,7 @@ def measure_latency(
 ) -> None:
     """Latency and agreement of all sides, and whether the promise is kept."""
     loaded = load_program(read_program(case.model), torch.device("cpu"))
-    unseen = Unseen.of(loaded, cascade, case.training, case.evaluation)
+    unseen = Unseen.of(loaded, cascade, case.training, case.division, case.evaluation)
     versions: dict[str, Version | Other] = {
         f"caches, {ACCURACY:.0%}": Version(cascade, cascade.synchronous)
     }
@@ -145,7 +145,9 @@ def measure_streams(
         streams.append((video_intervals(video), VIDEO_HALF_LIFE))
     for intervals, half_life in streams:
         rows = []
-        for row in follow(bench, loaded, cascade, case.training, intervals, half_life):
+        for row in follow(
+            *(bench, loaded, cascade, case.training, case.division, intervals, half_life)
+        ):
             rows.append(row)
             label = f"{row.stream}, interval {row.number + 1}"
             for name, side in row.sides.items():

@@ -9,6 +9,7 @@ import hashlib
 import io
 import os
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from brisk.exits.samples import Samples
+from brisk.exits.samples import Division, Samples, divide
 from brisk_client.samples.bottleneck import BottleneckRecipe, train_bottleneck
 from brisk_client.samples.digits import digits_split
 
@@ -32,9 +33,8 @@ FASHION = Path("/usr/share/datasets/fashion-mnist")
 
 QUICK_VARIANTS = ("Pool(4096)", "Conv2(3,2)")
 CHEAP_VARIANTS = ("Pool(4096)", "Conv(3,1)", "Conv2(3,2)")
-NARROW_VARIANTS = ("Pool(4096)",)
-"""For a ResNet-56, whose maps have 16 to 64 channels: others hit less there, training them takes
-ten times as long."""
+NARROW_VARIANTS = ("Pool(4096)", "Conv3(3,2)")
+"""For a ResNet-56, whose maps have 16 to 64 channels."""
 
 
 _MEAN = np.array([0.485, 0.456, 0.406], np.float32)
@@ -61,6 +61,12 @@ class Case:
     """Skews of the streams that are drawn from it (GATI, 7.2.2): its images can be moved."""
     is_of_colour: bool = False
     """Its inputs are 3 x 32 x 32 pixels, which frames of a video can be brought to."""
+
+    @property
+    def division(self) -> Division:
+        """Of ``training``, as exploration divides it."""
+        other_rows = 0 if self.more_to_fit is None else len(self.more_to_fit)
+        return divide(len(self.training), 0, other_rows)
 
 
 SMALLER_BLOCKS = (1, 1, 1, 1)
@@ -162,13 +168,13 @@ def _read_idx(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray] | None:
 def cifar_case(quick: bool) -> Case | None:
     """ResNet-56; None where the data is not there.
 
-    Its training images fit predictors: with 30,000 rows one behind two thirds of the model hits
-    40 % at 97 % agreement, with 5,000 of them 29 %. Test images do all the rest.
+    Its training images fit predictors: with 20,000 of them a Conv2 of 64 channels behind half of
+    the model hits 33 % at 97 % agreement, with 50,000 41 %. Test images do all the rest.
     """
     archive, model = SHARED / "cifar10_jpeg.tar.gz", SHARED / "resnet56.onnx"
     if not archive.exists() or not model.exists():
         return None
-    parts = _read_images(archive, {"test": 1000, "train": 2000 if quick else 5000})
+    parts = _read_images(archive, {"test": 1000, "train": 5000})
     order = np.random.default_rng(0).permutation(len(parts["test"]))
     test = parts["test"].take(order)
     kept = len(test) // 5
@@ -195,13 +201,15 @@ def _read_images(archive: Path, each: dict[str, int]) -> dict[str, Samples]:
 
     images: dict[str, list[np.ndarray]] = {part: [] for part in each}
     labels: dict[str, list[int]] = {part: [] for part in each}
+    counts: Counter[tuple[str, int]] = Counter()
     with tarfile.open(archive) as files:
         for part, name, data in _members(files):
             label = CLASSES.index(name)
-            if part in each and labels[part].count(label) < each[part]:
+            if counts[part, label] < each.get(part, 0):
                 with Image.open(io.BytesIO(data)) as image:
                     images[part].append(as_input(np.asarray(image.convert("RGB"))))
                 labels[part].append(label)
+                counts[part, label] += 1
     return {
         part: Samples({"x": np.ascontiguousarray(np.stack(rows))}, np.array(labels[part]))
         for part, rows in images.items()

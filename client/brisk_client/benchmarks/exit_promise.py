@@ -16,7 +16,7 @@ from brisk.exits.audit import CascadeAudit
 from brisk.exits.calibration import CascadeCount, Promise, Scored, calibrate, count_cascade
 from brisk.exits.cascade import Cascade, Level
 from brisk.exits.lookup import SoftmaxLookUp
-from brisk.exits.samples import Samples, divide
+from brisk.exits.samples import Division, Samples
 
 CALIBRATIONS = 100
 SCORED = ("scores", "right", "far")
@@ -34,9 +34,13 @@ class Unseen:
 
     @classmethod
     def of(
-        cls, loaded: LoadedProgram, cascade: Cascade, training: Samples, evaluation: Samples
+        cls,
+        loaded: LoadedProgram,
+        cascade: Cascade,
+        training: Samples,
+        division: Division,
+        evaluation: Samples,
     ) -> Unseen:
-        division = divide(len(training), 0)
         parts = (training.take(division.tune), training.take(division.calibrate), evaluation)
         return cls(*(gather(loaded, cascade, part.inputs) for part in parts))
 

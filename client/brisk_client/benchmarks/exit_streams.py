@@ -13,7 +13,7 @@ from brisk.exits.adaptation import AdaptationSettings, Adapter, Reference
 from brisk.exits.adaptation.looking import look_at
 from brisk.exits.adaptation.material import gather
 from brisk.exits.cascade import Cascade
-from brisk.exits.samples import Samples, divide
+from brisk.exits.samples import Division, Samples
 from brisk_client.benchmarks.exit_runs import BARE, Bench, Side, Version
 
 PERIODS = 3
@@ -86,6 +86,7 @@ def follow(
     loaded: LoadedProgram,
     cascade: Cascade,
     training: Samples,
+    division: Division,
     intervals: Iterable[Interval],
     half_life: float,
 ) -> Iterator[StreamRow]:
@@ -93,7 +94,6 @@ def follow(
 
     ``half_life``: of a sample's weight, in intervals.
     """
-    division = divide(len(training), 0)
     parts = (division.fit, division.tune, division.calibrate)
     reference = Reference("", *(training.take(rows[:300]) for rows in parts))
     adapter = Adapter(loaded, cascade, reference, AdaptationSettings(half_life_s=half_life))

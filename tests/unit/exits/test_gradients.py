@@ -43,11 +43,12 @@ def test_the_selector_s_gradients_are_those_of_its_loss() -> None:
     selector, settings = Selector(8), SelectorSettings(false_hit_cost=3.0)
     logits, distances = torch.randn(20, 8), torch.randn(20)
     agrees = (torch.rand(20) > 0.3).float()
-    asymmetric_loss(selector(logits, distances), agrees, 3.0).backward()  # type: ignore[no-untyped-call]
+    weights = torch.rand(20)
+    asymmetric_loss(selector(logits, distances), agrees, weights, 3.0).backward()  # type: ignore[no-untyped-call]
     first, last = selector.network[0], selector.network[2]
     with torch.no_grad():
         seen = selector.seen(logits, distances)
-        found = _gradients(first, last, seen, agrees, settings)  # type: ignore[arg-type]
+        found = _gradients(first, last, seen, agrees, weights, settings)  # type: ignore[arg-type]
     expected = (first.weight.grad, first.bias.grad, last.weight.grad, last.bias.grad)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
@@ -112,6 +113,7 @@ def test_a_selector_learns_to_tell_right_from_wrong() -> None:
     distances = torch.zeros(800)
     agrees = (logits.softmax(1).max(1).values > 0.8).float()
     selector = Selector(6)
-    train_selector(selector, logits, distances, agrees, SelectorSettings(), seed=0)
+    weights = torch.ones(len(agrees))
+    train_selector(selector, logits, distances, agrees, weights, SelectorSettings(), seed=0)
     found = selector(logits, distances).sigmoid() > 0.5
     assert (found == (agrees > 0.5)).float().mean() > 0.95

@@ -135,7 +135,7 @@ def train(
         reference = reference_file(file)
         reference.unlink(missing_ok=True)
         if keep_data:
-            division = divide(len(samples), seed)
+            division = divide(len(samples), seed, 0 if more is None else len(more))
             write_reference(reference, found.cascade.model_digest, samples, division)
             console.print(f"written: {reference}", markup=False)
     for left in folder.iterdir():

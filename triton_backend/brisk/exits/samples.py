@@ -30,10 +30,17 @@ class Samples:
         return Samples({name: array[rows] for name, array in self.inputs.items()}, labels)
 
 
-FIT_SHARE, SELECT_SHARE, TUNE_SHARE = 0.50, 0.12, 0.18
-"""Of the 80 % that learn: for predictors, for selectors, and to tune thresholds and compose.
+SHARES = (0.50, 0.12, 0.18)
+"""For predictors, for selectors, and to tune thresholds and compose.
 
 The rest, 20 %, calibrates: it is looked at once, when all else is decided.
+"""
+
+SHARES_FITTED_ELSEWHERE = (0.10, 0.22, 0.30)
+"""Where as many other rows fit predictors, which leaves more to what proves.
+
+With 1,600 rows to calibrate, an exit that answers a third of them has to agree in 98.3 % for a
+promise of 97 %; with 3,040 in 97.9 %.
 """
 
 FEWEST = 200
@@ -50,12 +57,16 @@ class Division:
     calibrate: np.ndarray
 
 
-def divide(rows: int, seed: int) -> Division:
-    """A random division; InvalidRequestError where there are too few rows."""
+def divide(rows: int, seed: int, other_rows: int = 0) -> Division:
+    """A random division; InvalidRequestError where there are too few rows.
+
+    ``other_rows`` of other data fit predictors, too.
+    """
     if rows < FEWEST:
         raise InvalidRequestError(
             f"there are {rows} samples to train learned caches on; expected at least {FEWEST}"
         )
     order = np.random.default_rng(seed).permutation(rows)
-    bounds = np.cumsum([FIT_SHARE, SELECT_SHARE, TUNE_SHARE]) * rows
+    shares = SHARES if other_rows < rows else SHARES_FITTED_ELSEWHERE
+    bounds = np.cumsum(shares) * rows
     return Division(*np.split(order, bounds.astype(int)))

@@ -48,7 +48,7 @@ from brisk.graph import read_program
 from brisk.solutions.base import Value
 
 ROW_VISITS = 80_000
-FEWEST_EPOCHS, MOST_EPOCHS = 6, 40
+FEWEST_EPOCHS, MOST_EPOCHS = 4, 40
 """A predictor sees so many rows in all, within these numbers of epochs."""
 
 VERIFIED_ROWS = 80
@@ -92,7 +92,8 @@ def explore(
     scores = find_scores(program, settings.output)
     whole = load_program(program, torch.device("cpu"))
     executor_absence()
-    division = divide(len(samples), settings.seed)
+    other_rows = 0 if more_to_fit is None else len(more_to_fit)
+    division = divide(len(samples), settings.seed, other_rows)
     every = _everything(samples, more_to_fit, division, settings.seed)
     first = bind_rows(samples.take(slice(0, 1)), whole)
     points = _choose_points(whole, scores, first, folder, settings)

@@ -14,6 +14,14 @@ NO_CLASS = -1
 
 PREDICTED_ROWS = 256
 
+OUTLIERS_WEIGHT = 0.25
+"""Of all outliers together, over that of the ordinary rows, at most.
+
+With 2.5 times as many outliers as rows, all of weight 1, a selector behind half of a ResNet-56
+hit 29 to 32 % at 97 % agreement where the predictor's softmax alone hit 44 %; so weighted it hits
+38 to 40 %, and 36 to 39 % instead of 30 behind the floor, which keeps the same outliers out.
+"""
+
 
 def fit_selection(
     look_up: LookUp,
@@ -36,7 +44,10 @@ def fit_selection(
     with torch.no_grad():
         distances = look_up.gate(features, predicted)
     agrees = (predicted == classes).float()
-    train_selector(look_up.selector, logits, distances, agrees, settings, seed)
+    ordinary = int(real.sum())
+    light = OUTLIERS_WEIGHT * ordinary / max(len(real) - ordinary, 1)
+    weights = torch.where(real, 1.0, min(1.0, light))
+    train_selector(look_up.selector, logits, distances, agrees, weights, settings, seed)
     return look_up.doubted(logits[real], features[real])
 
 

@@ -14,13 +14,14 @@ RIGHT, WEIGHT_DECAY = 0.5, 1e-3
 
 
 def asymmetric_loss(
-    scores: torch.Tensor, agrees: torch.Tensor, false_hit_cost: float
+    scores: torch.Tensor, agrees: torch.Tensor, weights: torch.Tensor, false_hit_cost: float
 ) -> torch.Tensor:
-    """Cross-entropy of hits, rows of wrong predictions weighted by ``false_hit_cost``.
+    """Cross-entropy of hits, rows of wrong predictions weighted by ``false_hit_cost``, too.
 
-    ``scores``: logits float32 [rows]; ``agrees``: 1.0 where the prediction is the base model's.
+    ``scores``: logits float32 [rows]; ``agrees``: 1.0 where the prediction is the base model's;
+    ``weights`` float32 [rows].
     """
-    weight = torch.where(agrees > RIGHT, 1.0, false_hit_cost)
+    weight = weights * torch.where(agrees > RIGHT, 1.0, false_hit_cost)
     return functional.binary_cross_entropy_with_logits(scores, agrees, weight)
 
 
@@ -29,12 +30,13 @@ def train_selector(
     logits: torch.Tensor,
     distances: torch.Tensor,
     agrees: torch.Tensor,
+    weights: torch.Tensor,
     settings: SelectorSettings,
     seed: int,
 ) -> None:
     """Fit ``selector`` in place on a trained predictor's ``logits`` [rows, classes].
 
-    ``distances``: the gate's, float32 [rows].
+    ``distances``: the gate's, ``weights``: the rows', float32 [rows] both.
     Rows of noise have ``agrees`` 0, whatever is predicted for them.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -49,7 +51,8 @@ def train_selector(
         seen = selector.seen(logits, distances)
         for _ in range(settings.epochs):
             for chosen in torch.randperm(len(seen), generator=generator).tensor_split(batches):
-                steps.take(_gradients(first, last, seen[chosen], agrees[chosen], settings))
+                rows = (seen[chosen], agrees[chosen], weights[chosen])
+                steps.take(_gradients(first, last, *rows, settings))
     selector.eval()
 
 
@@ -58,12 +61,13 @@ def _gradients(
     last: nn.Linear,
     seen: torch.Tensor,
     agrees: torch.Tensor,
+    weights: torch.Tensor,
     settings: SelectorSettings,
 ) -> tuple[torch.Tensor, ...]:
     """Of ``asymmetric_loss``, by both layers' weights and biases."""
     hidden = first(seen).relu_()
     scores = last(hidden).squeeze(1)
-    weight = torch.where(agrees > RIGHT, 1.0, settings.false_hit_cost)
+    weight = weights * torch.where(agrees > RIGHT, 1.0, settings.false_hit_cost)
     error = ((scores.sigmoid() - agrees) * weight / len(seen)).unsqueeze(1)
     inner = (error @ last.weight) * (hidden > 0)
     return inner.T @ seen, inner.sum(0), error.T @ hidden, error.sum(0)

@@ -26,7 +26,7 @@ class PredictorSettings:
 class SelectorSettings:
     """``false_hit_cost``: weight of a wrong prediction's row against a right one's."""
 
-    epochs: int = 30
+    epochs: int = 15
     batch_rows: int = 128
     learning_rate: float = 1e-2
     false_hit_cost: float = 4.0

@@ -18,7 +18,11 @@ PAPER: tuple[Variant, ...] = (
 )
 """The six of GATI's section 7."""
 
-CATALOGUE: tuple[Variant, ...] = (*PAPER, Convolution(3, 2, depth=2))
+CATALOGUE: tuple[Variant, ...] = (
+    *PAPER,
+    Convolution(3, 2, depth=2),
+    Convolution(3, 2, depth=3),
+)
 
 
 def variant(name: str) -> Variant:
