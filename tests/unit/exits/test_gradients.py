@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from brisk.exits.gate import DistanceGate
 from brisk.exits.learning.last_layer import (
     distillation_gradient,
     exposure_gradient,
@@ -13,9 +14,10 @@ from brisk.exits.learning.last_layer import (
 )
 from brisk.exits.learning.optimizing import START, OneCycle
 from brisk.exits.learning.predictor import distillation_loss, exposure_loss, softened
+from brisk.exits.learning.selection import NO_CLASS, fit_selection
 from brisk.exits.learning.selector import _gradients, asymmetric_loss, train_selector
 from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
-from brisk.exits.lookup import Selector
+from brisk.exits.lookup import LookUp, Selector
 
 
 def test_the_distillation_s_gradient_is_that_of_its_loss() -> None:
@@ -117,3 +119,22 @@ def test_a_selector_learns_to_tell_right_from_wrong() -> None:
     train_selector(selector, logits, distances, agrees, weights, SelectorSettings(), seed=0)
     found = selector(logits, distances).sigmoid() > 0.5
     assert (found == (agrees > 0.5)).float().mean() > 0.95
+
+
+@pytest.mark.parametrize("outliers", [100, 2000])
+def test_however_many_outliers_there_are_a_selector_believes_what_is_mostly_right(
+    outliers: int,
+) -> None:
+    """Nothing tells these outliers from ordinary rows: only their weight can decide."""
+    torch.manual_seed(0)
+    ordinary = 200
+    logits, features = torch.randn(ordinary + outliers, 6), torch.randn(ordinary + outliers, 4)
+    classes = torch.full((len(logits),), NO_CLASS)
+    classes[:ordinary] = logits[:ordinary].argmax(1)
+    gate = DistanceGate(4, 6)
+    gate.fit(features[:ordinary], classes[:ordinary])
+    look_up = LookUp(nn.Linear(4, 6), Selector(6), gate)
+    fit_selection(look_up, logits, features, classes, SelectorSettings(false_hit_cost=1.0), 0)
+    gate.limit.fill_(torch.inf)
+    scores, _ = look_up.decide(logits[:ordinary], features[:ordinary])
+    assert 0.6 < float(scores.detach().mean()) < 0.9, "about 4 of 5 by weight"

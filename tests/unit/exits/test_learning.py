@@ -267,8 +267,11 @@ def test_outliers_are_of_every_kind_and_leave_integers_alone() -> None:
     assert (nearest > 0.05).all(), "none of them is a sample"
 
 
-def test_a_division_leaves_no_row_out_and_none_twice() -> None:
-    parts = divide(1000, 0)
+@pytest.mark.parametrize(("other_rows", "calibrate"), [(0, 200), (999, 200), (1000, 380)])
+def test_a_division_leaves_no_row_out_and_proves_with_more_where_others_fit(
+    other_rows: int, calibrate: int
+) -> None:
+    parts = divide(1000, 0, other_rows)
     every = np.concatenate([parts.fit, parts.select, parts.tune, parts.calibrate])
     assert sorted(every) == list(range(1000))
-    assert len(parts.calibrate) == 200
+    assert len(parts.calibrate) == calibrate

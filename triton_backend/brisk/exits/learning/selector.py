@@ -45,11 +45,12 @@ def train_selector(
     assert isinstance(last, nn.Linear), "as Selector is made"
     tensors = (first.weight, first.bias, last.weight, last.bias)
     batches = max(1, len(logits) // settings.batch_rows)
-    steps = OneCycle(tensors, settings.learning_rate, batches * settings.epochs)
+    epochs = min(settings.epochs, max(1, settings.row_visits // len(logits)))
+    steps = OneCycle(tensors, settings.learning_rate, batches * epochs)
     steps.weight_decay = WEIGHT_DECAY
     with torch.no_grad():
         seen = selector.seen(logits, distances)
-        for _ in range(settings.epochs):
+        for _ in range(epochs):
             for chosen in torch.randperm(len(seen), generator=generator).tensor_split(batches):
                 rows = (seen[chosen], agrees[chosen], weights[chosen])
                 steps.take(_gradients(first, last, *rows, settings))

@@ -24,9 +24,13 @@ class PredictorSettings:
 
 @dataclass(frozen=True, slots=True)
 class SelectorSettings:
-    """``false_hit_cost``: weight of a wrong prediction's row against a right one's."""
+    """``false_hit_cost``: weight of a wrong prediction's row against a right one's.
 
-    epochs: int = 15
+    Of many rows the epochs are fewer: no more than ``row_visits`` in all.
+    """
+
+    epochs: int = 30
     batch_rows: int = 128
     learning_rate: float = 1e-2
     false_hit_cost: float = 4.0
+    row_visits: int = 40_000
