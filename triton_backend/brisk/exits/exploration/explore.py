@@ -201,7 +201,7 @@ class _Worthwhile:
 def _everything(
     samples: Samples, more: Samples | None, division: Division, seed: int
 ) -> _Everything:
-    outliers, kinds = make_outliers(samples.take(division.select), seed)
+    outliers, kinds = make_outliers(more or samples.take(division.select), seed)
     parts = [samples, *([more] if more is not None else []), outliers]
     inputs = {
         name: np.concatenate([part.inputs[name] for part in parts]) for name in samples.inputs
