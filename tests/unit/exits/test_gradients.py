@@ -14,7 +14,7 @@ from brisk.exits.learning.last_layer import (
 )
 from brisk.exits.learning.optimizing import START, OneCycle
 from brisk.exits.learning.predictor import distillation_loss, exposure_loss, softened
-from brisk.exits.learning.selection import NO_CLASS, fit_selection
+from brisk.exits.learning.selection import NO_CLASS, OUTLIERS_WEIGHT, fit_selection
 from brisk.exits.learning.selector import _gradients, asymmetric_loss, train_selector
 from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
 from brisk.exits.lookup import LookUp, Selector
@@ -134,7 +134,8 @@ def test_however_many_outliers_there_are_a_selector_believes_what_is_mostly_righ
     gate = DistanceGate(4, 6)
     gate.fit(features[:ordinary], classes[:ordinary])
     look_up = LookUp(nn.Linear(4, 6), Selector(6), gate)
-    fit_selection(look_up, logits, features, classes, SelectorSettings(false_hit_cost=1.0), 0)
+    settings = SelectorSettings(false_hit_cost=1.0)
+    fit_selection(look_up, logits, features, classes, settings, 0, OUTLIERS_WEIGHT)
     gate.limit.fill_(torch.inf)
     scores, _ = look_up.decide(logits[:ordinary], features[:ordinary])
     assert 0.6 < float(scores.detach().mean()) < 0.9, "about 4 of 5 by weight"

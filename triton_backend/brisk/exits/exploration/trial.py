@@ -16,7 +16,7 @@ from brisk.exits.container import DamagedFileError, read_container, write_contai
 from brisk.exits.gate import DistanceGate, summary
 from brisk.exits.learning.last_layer import features_of, fit_last_layer, last_layer
 from brisk.exits.learning.predictor import train_predictor
-from brisk.exits.learning.selection import NO_CLASS, fit_selection, predict
+from brisk.exits.learning.selection import NO_CLASS, OUTLIERS_WEIGHT, fit_selection, predict
 from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
 from brisk.exits.lookup import LookUp, Selector
 from brisk.exits.outliers import CLEAR
@@ -111,9 +111,8 @@ def _train(trial: Trial) -> LookUp:
         look_up.gate.fit(summary(fit_hidden[gate_rows]), distribution[gate_rows].argmax(1))
         unseen = tensor_of(hidden, rows)
         logits = predict(look_up.predictor, unseen)
-        doubted = fit_selection(
-            look_up, logits, summary(unseen), answers, trial.selector, trial.seed
-        )
+        seen = (logits, summary(unseen), answers)
+        doubted = fit_selection(look_up, *seen, trial.selector, trial.seed, OUTLIERS_WEIGHT)
     if len(kept):
         kept_kinds = torch.from_numpy(kinds[np.searchsorted(outliers, kept)])
         unseen = tensor_of(hidden, kept)

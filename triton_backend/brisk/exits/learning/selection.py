@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 
@@ -15,7 +17,7 @@ NO_CLASS = -1
 PREDICTED_ROWS = 256
 
 OUTLIERS_WEIGHT = 0.25
-"""Of all outliers together, over that of the ordinary rows, at most.
+"""Of all outliers together, over that of the ordinary rows, where a selector is trained first.
 
 With 2.5 times as many outliers as rows, all of weight 1, a selector behind half of a ResNet-56
 hit 29 to 32 % at 97 % agreement where the predictor's softmax alone hit 44 %; so weighted it hits
@@ -30,13 +32,15 @@ def fit_selection(
     classes: torch.Tensor,
     settings: SelectorSettings,
     seed: int,
+    outliers_weight: float = math.inf,
 ) -> float:
     """Set the limit of a fitted gate and train the selector, on rows that the predictor never saw.
 
     Gives what ``LookUp.doubted`` says of the ordinary rows.
 
     ``logits`` [rows, classes] as predicted, ``features`` [rows, ...] the gate's, ``classes`` int64
-    [rows] the base model's, or NO_CLASS for outliers.
+    [rows] the base model's, or NO_CLASS for outliers; these weigh at most ``outliers_weight``
+    times as much as all ordinary rows, and each no more than one of them.
     """
     predicted = logits.argmax(1)
     real = classes != NO_CLASS
@@ -45,7 +49,7 @@ def fit_selection(
         distances = look_up.gate(features, predicted)
     agrees = (predicted == classes).float()
     ordinary = int(real.sum())
-    light = OUTLIERS_WEIGHT * ordinary / max(len(real) - ordinary, 1)
+    light = outliers_weight * ordinary / max(len(real) - ordinary, 1)
     weights = torch.where(real, 1.0, min(1.0, light))
     train_selector(look_up.selector, logits, distances, agrees, weights, settings, seed)
     return look_up.doubted(logits[real], features[real])
