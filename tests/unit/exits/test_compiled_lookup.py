@@ -47,7 +47,8 @@ def random_look_up(variant: str, shape: tuple[int, ...], classes: int) -> LookUp
     network = empty_look_up(variant, shape, classes)
     for tensor in (*network.parameters(), *network.buffers()):
         if tensor.dim():
-            tensor.copy_(torch.randn(tensor.shape) / math.sqrt(tensor.shape[-1]))
+            summands = tensor[0].numel() if tensor.dim() == 4 else tensor.shape[-1]
+            tensor.copy_(torch.randn(tensor.shape) / math.sqrt(summands))
     network.gate.scale.abs_()
     network.gate.round()
     network.gate.outside.fill_(0.5)
