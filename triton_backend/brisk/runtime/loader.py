@@ -127,8 +127,8 @@ class Loader:
     def _practise(self) -> None:
         try:
             standing_back(functools.partial(practise, self._threads))
-        except (BriskError, OSError) as error:
-            say(f"the first load will be slower than others: {error}")
+        except Exception as error:  # noqa: BLE001  # loads need this thread
+            say(f"the first load will be slower than others: {type(error).__name__}: {error}")
 
     def _is_free(self, timeout_s: float) -> bool | None:
         """Whether no request runs; None where a load is asked for, within the time-out."""
