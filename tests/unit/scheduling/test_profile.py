@@ -10,10 +10,10 @@ from brisk.errors import UnavailableError
 from brisk.scheduling.admission import predict, refuse_if_late, retry_hint
 from brisk.scheduling.policies import Trial
 from brisk.scheduling.profile import (
-    BLOCK,
     FIRST_PAIRS,
     LONGEST_INTERVAL,
     MOST_PROFILES,
+    RUNS_ALONE,
     TRIAL_INTERVAL,
     ProfileTable,
     RunProfile,
@@ -77,8 +77,9 @@ def test_a_run_is_tried_alone_and_beside_in_turns_and_rarely_again() -> None:
     while profile.slowdown is None:
         tried.append(profile.next_trial(1.05))
         profile.learn_run(100, beside=tried[-1] is Trial.BESIDE)
-    blocks = [Trial.ALONE] * BLOCK + [Trial.BESIDE] * BLOCK
-    assert tried == (blocks * FIRST_PAIRS)[: BLOCK * FIRST_PAIRS + 1]
+    block = [*[Trial.ALONE] * RUNS_ALONE, Trial.BESIDE]
+    runs = (RUNS_ALONE + 1) * FIRST_PAIRS // 2 + RUNS_ALONE - 1  # two comparisons a block
+    assert tried == (block * FIRST_PAIRS)[:runs]
     profile.next_trial(1.05)
     later = [profile.next_trial(1.05) for _ in range(10 * TRIAL_INTERVAL)]
     assert later.count(Trial.ALONE) == 10

@@ -25,9 +25,9 @@ FIRST_PAIRS = 5
 RECENT_PAIRS = 25
 """Comparisons that are remembered."""
 
-BLOCK = 2
-"""Runs of a kind in a row while the first comparisons are made. Two, because the first runs of a
-model also take turns with one thread and all of them: each kind gets both."""
+RUNS_ALONE = 3
+"""Before each run beside best-effort work while the first comparisons are made: a single one
+between runs alone is compared with both its neighbours."""
 
 CLEAR_PAIRS, CLEAR_SLOWDOWN = 3, 1.25
 """Comparisons that are enough where each tells of such a slowdown."""
@@ -74,7 +74,7 @@ class RunProfile:
         slowdown = self.slowdown
         if slowdown is None:
             was_beside = self._last is not None and self._last.beside
-            is_over = self._block >= BLOCK
+            is_over = was_beside or self._block >= RUNS_ALONE
             return Trial.BESIDE if was_beside is not is_over else Trial.ALONE
         is_harmed = slowdown > limit
         if is_harmed is not self._is_harmed:
