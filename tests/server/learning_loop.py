@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import torch
 from running import runtime_directory
 from tritonclient import grpc
 
+import waiting
 from brisk.cli.observing import Observer
 from brisk.execution import run_serially
 from brisk.server.launch import TritonServer
@@ -100,8 +101,4 @@ def ask(client: grpc.InferenceServerClient, model: str, images: np.ndarray) -> n
     return logits
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"{what} has not come about"
-        time.sleep(0.1)
+wait_until = functools.partial(waiting.wait_until, patience_s=PATIENCE_S, every_s=0.1)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from brisk.server.launch import TritonServer
 from brisk.server.locate import ServerInstallation
+from runtime_processes import processes_started_in
 
 SAMPLES = Path(__file__).resolve().parents[2] / "model_repository"
 _RUNTIME_END_TIMEOUT_S = 10.0
@@ -35,18 +36,6 @@ def private_runtime() -> Iterator[Path]:
         shutil.rmtree(parent)
 
 
-def processes_of(runtime_directory: Path) -> list[int]:
-    """Processes that were started with ``$BRISK_RUNTIME_DIR`` set to the directory."""
-    marker = f"BRISK_RUNTIME_DIR={runtime_directory}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if marker in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
-
-
 def runtime_directory(server: TritonServer) -> Path:
     """The ``$BRISK_RUNTIME_DIR`` that a running server was started with."""
     variables = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
@@ -55,10 +44,10 @@ def runtime_directory(server: TritonServer) -> Path:
 
 
 def end_processes(runtime_directory: Path) -> None:
-    """End what ``processes_of`` finds: SIGTERM, and SIGKILL after a time-out."""
+    """End what ``processes_started_in`` finds: SIGTERM, and SIGKILL after a time-out."""
     deadline_s = time.monotonic() + _RUNTIME_END_TIMEOUT_S
     signal_number = signal.SIGTERM
-    while remaining := processes_of(runtime_directory):
+    while remaining := processes_started_in(runtime_directory):
         for process in remaining:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal_number)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from entries import write_entry
 from learning_loop import Loop, wait_until
-from running import processes_of, running_server, runtime_directory
+from running import running_server, runtime_directory
 from scraping import value, wait_for
 
 from brisk.artefacts.store import cache_directory
@@ -26,7 +26,8 @@ from brisk.exits.adaptation import reference_file
 from brisk.exits.artefact import caches_file, digest_of, read_cascade, write_cascade
 from brisk.exits.cascade import Cascade
 from brisk.server.locate import ServerInstallation
-from unit.exits.adapted import make_adapted
+from runtime_processes import processes_started_in
+from unit.exits.adapted import Adapted
 
 pytestmark = pytest.mark.server
 
@@ -42,9 +43,11 @@ CONFIG = (
 
 @pytest.fixture(scope="module")
 def loop(
-    tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation, backends: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    installation: ServerInstallation,
+    backends: Path,
+    adapted: Adapted,
 ) -> Iterator[Loop]:
-    adapted = make_adapted(tmp_path_factory.mktemp("trained"))
     folder = tmp_path_factory.mktemp("learning")
     repository, cache, log = folder / "repository", folder / "cache", folder / "log"
     for name in MODELS:
@@ -79,7 +82,7 @@ def with_thresholds(cascade: Cascade, thresholds: tuple[float, ...], revision: i
 
 def learner_of(loop: Loop) -> int:
     """The process that learns."""
-    for process in processes_of(runtime_directory(loop.server)):
+    for process in processes_started_in(runtime_directory(loop.server)):
         with contextlib.suppress(OSError):
             if b"adaptation_process" in Path(f"/proc/{process}/cmdline").read_bytes():
                 return process

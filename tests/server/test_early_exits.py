@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +25,7 @@ from brisk.server.launch import TritonServer
 from brisk.server.locate import ServerInstallation
 from unit.exits.cascades import CLASSES, SIDE, hidden_at, images, network, served
 from unit.runtime.exits_model import Model, make_model
+from waiting import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -122,10 +122,8 @@ def same(ours: np.ndarray, theirs: np.ndarray) -> bool:
 
 def wait_for_caches(client: http.InferenceServerClient, model: str) -> None:
     """They are loaded behind the model itself."""
-    deadline_s = time.monotonic() + 30
-    while not same(ask(client, model, images(1)), by_the_exit(images(1))):
-        assert time.monotonic() < deadline_s, "the caches never answered"
-        time.sleep(0.05)
+    expected = by_the_exit(images(1))
+    wait_until(lambda: same(ask(client, model, images(1)), expected), "an answer of the caches")
 
 
 @pytest.mark.parametrize("rows", [1, 2, 8])
@@ -152,11 +150,8 @@ def test_in_joined_batches_every_request_gets_its_own_rows(
         model.hard[:rows],
         torch.cat([model.easy, model.hard])[-rows - 4 :],
     ]
-    deadline_s = time.monotonic() + 30
     whole = ask(client, "joined", kinds[0], brisk_early_exit=False)
-    while same(ask(client, "joined", kinds[0]), whole):
-        assert time.monotonic() < deadline_s, "the caches never answered"
-        time.sleep(0.05)
+    wait_until(lambda: not same(ask(client, "joined", kinds[0]), whole), "an answer of the caches")
     alone = [ask(client, "joined", kind) for kind in kinds]
     assert same(alone[1], ask(client, "joined", kinds[1], brisk_early_exit=False))
 
@@ -201,9 +196,12 @@ def test_the_audit_switches_off_an_exit_that_breaks_its_promise(
 ) -> None:
     wait_for_caches(client, "audited")
     inputs = images(8, seed=11)
-    deadline_s = time.monotonic() + 60
-    while not same(ask(client, "audited", inputs), by_the_model(inputs)):
-        assert time.monotonic() < deadline_s, "the exit was never switched off"
+    expected = by_the_model(inputs)
+
+    def is_off() -> bool:
+        return same(ask(client, "audited", inputs), expected)
+
+    wait_until(is_off, "the end of the exit", patience_s=60, every_s=0)
 
 
 def test_metrics_tell_hits_audits_and_what_they_led_to(

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from clients import Load, clients_at_work
 from entries import deep, doubled, write_entry
-from running import private_runtime, processes_of, running_server, runtime_directory
+from running import private_runtime, running_server, runtime_directory
 
 from brisk.server.launch import TritonServer
 from brisk.server.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
+from runtime_processes import processes_started_in
+from waiting import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -43,7 +45,7 @@ def runtime_processes(server: TritonServer) -> tuple[int, int]:
     """The supervisor and its worker."""
     found = [
         process
-        for process in processes_of(runtime_directory(server))
+        for process in processes_started_in(runtime_directory(server))
         if b"brisk.runtime" in Path(f"/proc/{process}/cmdline").read_bytes()
     ]
     (worker,) = [process for process in found if parent_of(process) in found]
@@ -54,13 +56,6 @@ def parent_of(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"{what} did not come about in {timeout_s} s"
-        time.sleep(0.02)
-
-
 def answered_more(load: Load, count: int) -> Callable[[], bool]:
     before = load.answers
     return lambda: load.answers >= before + count
@@ -69,11 +64,11 @@ def answered_more(load: Load, count: int) -> Callable[[], bool]:
 def test_a_killed_worker_costs_no_client_an_answer(server: TritonServer) -> None:
     with clients_at_work(server, CLIENTS) as load:
         for _ in range(5):
-            wait_for(answered_more(load, 2 * CLIENTS), 30, "answers between two kills")
+            wait_until(answered_more(load, 2 * CLIENTS), "answers between two kills", 30)
             _, worker = runtime_processes(server)
             os.kill(worker, signal.SIGKILL)
             started_s = time.monotonic()
-            wait_for(answered_more(load, CLIENTS), 30, "an answer after a kill")
+            wait_until(answered_more(load, CLIENTS), "an answer after a kill", 30)
             assert time.monotonic() - started_s < 5.0
     assert load.errors == []
     assert load.wrong == 0
@@ -82,11 +77,11 @@ def test_a_killed_worker_costs_no_client_an_answer(server: TritonServer) -> None
 def test_a_killed_supervisor_costs_no_client_an_answer(server: TritonServer) -> None:
     with clients_at_work(server, CLIENTS) as load:
         for _ in range(2):
-            wait_for(answered_more(load, 2 * CLIENTS), 60, "answers between two kills")
+            wait_until(answered_more(load, 2 * CLIENTS), "answers between two kills", 60)
             supervisor, worker = runtime_processes(server)
             os.kill(supervisor, signal.SIGKILL)
-            wait_for(lambda worker=worker: not alive(worker), 5, "the worker's end")
-            wait_for(answered_more(load, 2 * CLIENTS), 60, "answers after a kill")
+            wait_until(lambda worker=worker: not alive(worker), "the worker's end", 5)
+            wait_until(answered_more(load, 2 * CLIENTS), "answers after a kill", 60)
     assert load.errors == []
     assert load.wrong == 0
 
@@ -100,13 +95,13 @@ def alive(process: int) -> bool:
 def test_a_killed_stub_leaves_the_other_models_untouched(server: TritonServer) -> None:
     stub = next(
         process
-        for process in processes_of(runtime_directory(server))
+        for process in processes_started_in(runtime_directory(server))
         if b"triton_python_backend_stub" in (line := command_line(process)) and b"doubled" in line
     )
     with clients_at_work(server, CLIENTS) as load:
-        wait_for(answered_more(load, CLIENTS), 30, "the first answers")
+        wait_until(answered_more(load, CLIENTS), "the first answers", 30)
         os.kill(stub, signal.SIGKILL)
-        wait_for(answered_more(load, 4 * CLIENTS), 30, "answers after the kill")
+        wait_until(answered_more(load, 4 * CLIENTS), "answers after the kill", 30)
     assert load.errors == []
     assert load.wrong == 0
 
@@ -145,7 +140,9 @@ def test_nothing_stays_behind(
             with InferenceClient(server.endpoints.http, Transport.HTTP) as client:
                 client.infer("doubled", {"x": np.ones((1, 4), np.float32)})
             os.kill(server.pid, number)
-            wait_for(lambda: server.returncode is not None, 30, "the server's end")
-            wait_for(lambda: not processes_of(runtime), 30, "the end of all its processes")
+            wait_until(lambda: server.returncode is not None, "the server's end", 30)
+            wait_until(
+                lambda: not processes_started_in(runtime), "the end of all its processes", 30
+            )
         assert list(runtime.iterdir()) == [] if runtime.exists() else True
         assert shared_memory_regions() <= before

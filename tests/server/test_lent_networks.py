@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
-from running import SAMPLES, processes_of, runtime_directory
+from running import SAMPLES, runtime_directory
 from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
@@ -21,6 +19,8 @@ from brisk.wire.records import ModelStatus
 from brisk.wire.role import Role
 from brisk_client.inference import InferenceClient, Transport
 from brisk_client.samples.expectations import read_expectations
+from runtime_processes import processes_started_in
+from waiting import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -36,16 +36,9 @@ def newest(server: TritonServer) -> ModelStatus:
     return max(found, key=lambda model: model.version)
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"{what} has not come about"
-        time.sleep(0.1)
-
-
 @pytest.fixture
 def server(sample_server: TritonServer) -> TritonServer:
-    wait_until(lambda: newest(sample_server).lent > 0, "a loan")
+    wait_until(lambda: newest(sample_server).lent > 0, "a loan", PATIENCE_S)
     return sample_server
 
 
@@ -121,10 +114,10 @@ def test_clients_of_a_lent_network_notice_nothing_of_a_worker_that_dies(
     for thread in threads:
         thread.start()
     try:
-        wait_until(lambda: sum(answers) > 200, "answers")
+        wait_until(lambda: sum(answers) > 200, "answers", PATIENCE_S)
         os.kill(worker_of(server), signal.SIGKILL)
         before = sum(answers)
-        wait_until(lambda: sum(answers) > before + 200, "more answers")
+        wait_until(lambda: sum(answers) > before + 200, "more answers", PATIENCE_S)
     finally:
         stop.set()
         for thread in threads:
@@ -135,5 +128,5 @@ def test_clients_of_a_lent_network_notice_nothing_of_a_worker_that_dies(
 def worker_of(server: TritonServer) -> int:
     with Observer(RuntimePlace(runtime_directory(server), "cpu"), Role.FOREGROUND) as observer:
         process = observer.status().pid
-    assert process in processes_of(runtime_directory(server))
+    assert process in processes_started_in(runtime_directory(server))
     return process

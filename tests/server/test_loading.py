@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +13,15 @@ import onnx
 import pytest
 from entries import deep, doubled, identity, make_model, write_entry
 from onnx import TensorProto, helper, numpy_helper
-from running import processes_of, running_server, runtime_directory
+from running import running_server, runtime_directory
 from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
 from brisk.server.launch import TritonServer
 from brisk.server.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
+from runtime_processes import processes_started_in
+from waiting import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -27,14 +29,6 @@ SIGNATURE = (
     'input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ] '
     'output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]'
 )
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Fails after half a minute."""
-    deadline_s = time.monotonic() + 30.0
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -152,30 +146,32 @@ def test_an_unloaded_model_gives_its_memory_back(
 
     def resident_bytes() -> int:
         total = 0
-        for process in processes_of(runtime_directory(server)):
+        for process in processes_started_in(runtime_directory(server)):
             pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
             total += pages * os.sysconf("SC_PAGE_SIZE")
         return total
 
     before = resident_bytes()
+
+    def loaded() -> bool:
+        return resident_bytes() - before > 0.8 * weights.nbytes
+
     for _ in range(3):
         control.load_model("large")
-        wait_until(lambda: resident_bytes() - before > 0.8 * weights.nbytes)  # loads go on behind
+        wait_until(loaded, "the weights in memory")  # loads go on behind
         control.unload_model("large")
         wait_until_gone(control, "large")
     # Given back by the load lane, behind what else it does just then.
-    wait_until(lambda: resident_bytes() - before < 0.5 * weights.nbytes)
+    wait_until(lambda: resident_bytes() - before < 0.5 * weights.nbytes, "the memory")
 
 
 def wait_until_gone(control: http.InferenceServerClient, name: str) -> None:
-    deadline_s = time.monotonic() + 20
-    while time.monotonic() < deadline_s:
+    def is_gone() -> bool:
         states = {m["name"]: m.get("state") for m in control.get_model_repository_index()}
-        if states.get(name) == "UNAVAILABLE":
-            time.sleep(0.5)  # the memory is given back beside the unload, not before it
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{name} is still {states.get(name)}")
+        return states.get(name) == "UNAVAILABLE"
+
+    wait_until(is_gone, f"the end of {name}", patience_s=20)
+    time.sleep(0.5)  # the memory is given back beside the unload, not before it
 
 
 def test_a_changed_model_file_is_served_after_a_reload(

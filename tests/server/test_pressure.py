@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from clients import clients_at_work
 from entries import deep, write_entry
-from running import StartServer, processes_of, runtime_directory
+from running import StartServer, runtime_directory
 
 from brisk.server.launch import TritonServer
+from runtime_processes import processes_started_in
 
 pytestmark = pytest.mark.server
 
@@ -21,7 +22,7 @@ CLIENTS = 64
 def held(server: TritonServer) -> tuple[int, int]:
     """Resident bytes and open descriptors of the server, its stubs and its runtime."""
     resident_bytes = descriptors = 0
-    for process in {server.pid, *processes_of(runtime_directory(server))}:
+    for process in {server.pid, *processes_started_in(runtime_directory(server))}:
         pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
         resident_bytes += pages * os.sysconf("SC_PAGE_SIZE")
         descriptors += len(os.listdir(f"/proc/{process}/fd"))

@@ -25,6 +25,8 @@ from brisk.solutions.categories import CacheStatistics, CategoryCache, Instance
 from unit.execution.starting_models import CPU, Example, save, small_network, stage_costs
 from unit.graph.graph_models import model, random
 
+pytestmark = pytest.mark.usefixtures("private_cache")
+
 OPERATORS = ("conv3", "conv1", "relu", "add", "pool", "depthwise")
 
 
@@ -52,11 +54,6 @@ def network(operators: list[str], seed: int) -> onnx.ModelProto:
     lines.append(f"y = Flatten ({values[-1]})")
     text = "g (float[1,8,9,9] x) => (float[1,648] y) {\n" + "\n".join(lines) + "}"
     return model(text, **weights)
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
 
 
 def check_every_scheme(example: Example, artefact: Path) -> None:

@@ -25,12 +25,9 @@ from brisk.execution.warming import is_settled, warm_up
 from brisk.graph.mapping import make_private, map_file
 from unit.execution.starting_models import CPU, Example, small_network
 
+pytestmark = pytest.mark.usefixtures("private_cache")
+
 THREADS = 2
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -24,14 +24,9 @@ from brisk.exits.adaptation.window import Use, recent_choice
 from brisk.exits.calibration import count_cascade
 from brisk.exits.container import DamagedFileError
 from brisk.exits.learning.settings import PredictorSettings
-from unit.exits.adapted import Adapted, make_adapted
+from unit.exits.adapted import Adapted
 
 MOST_RETRAINING_S = 0.5
-
-
-@pytest.fixture(scope="module")
-def adapted(tmp_path_factory: pytest.TempPathFactory) -> Adapted:
-    return make_adapted(tmp_path_factory.mktemp("adapted"))
 
 
 def adapter_of(adapted: Adapted, settings: AdaptationSettings | None = None) -> Adapter:

@@ -6,8 +6,7 @@ import importlib
 import os
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -15,9 +14,9 @@ import pytest
 
 from brisk.telemetry import Statistics, metrics
 from brisk.wire.records import SampleRecord, StatisticsTold
+from waiting import PATIENCE_S, wait_until
 
 LABELS = ("net", "1", "normal")
-PATIENCE_S = 30.0
 
 
 class Endpoint:
@@ -82,13 +81,6 @@ def publisher(statistics: Statistics) -> Any:
     return module.Publisher(statistics, lambda level, text: None, 0.01)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
 def told(is_chosen: bool, *samples: SampleRecord) -> StatisticsTold:
     return StatisticsTold("foreground", is_chosen, samples, True)
 
@@ -102,9 +94,9 @@ def test_every_series_carries_the_stubs_number_and_counts_up(endpoint: Endpoint)
     statistics.count(metrics.REQUESTS, LABELS, 5)
     published = publisher(statistics)
     published.start(lambda: None)
-    wait_until(lambda: endpoint.value("brisk_requests_total") == 5)
+    wait_until(lambda: endpoint.value("brisk_requests_total") == 5, "brisk_requests_total")
     statistics.count(metrics.REQUESTS, LABELS)
-    wait_until(lambda: endpoint.value("brisk_requests_total") == 6)
+    wait_until(lambda: endpoint.value("brisk_requests_total") == 6, "brisk_requests_total")
     assert all(("stub", str(os.getpid())) in labels for _, labels in endpoint.values)
     published.close()
     assert endpoint.values == {}
@@ -116,10 +108,10 @@ def test_who_is_not_chosen_any_more_withdraws_gauges_and_keeps_counters(
     published = publisher(Statistics())
     published.start(lambda: None)
     published.take(told(True, HELD, LOADS))
-    wait_until(lambda: endpoint.value("brisk_loads_total") == 2)
+    wait_until(lambda: endpoint.value("brisk_loads_total") == 2, "brisk_loads_total")
     assert endpoint.value("brisk_loaded_models") == 3
     published.take(told(False))
-    wait_until(lambda: endpoint.value("brisk_loaded_models") is None)
+    wait_until(lambda: endpoint.value("brisk_loaded_models") is None, "brisk_loaded_models")
     assert endpoint.value("brisk_loads_total") == 2
     published.close()
 
@@ -144,7 +136,7 @@ def test_a_stub_ends_while_its_worker_does_not_read(
 
     published.start(ask)
     assert asked.wait(PATIENCE_S)
-    wait_until(lambda: endpoint.value("brisk_requests_total") == 1)
+    wait_until(lambda: endpoint.value("brisk_requests_total") == 1, "brisk_requests_total")
     statistics.count(metrics.REQUESTS, LABELS)
     published.close()
     assert endpoint.values == {}
@@ -157,6 +149,6 @@ def test_a_metric_that_this_version_does_not_know_is_left_out(endpoint: Endpoint
     published = publisher(Statistics())
     published.start(lambda: None)
     published.take(told(True, SampleRecord("brisk_of_the_future", (), (1,)), LOADS))
-    wait_until(lambda: endpoint.value("brisk_loads_total") == 2)
+    wait_until(lambda: endpoint.value("brisk_loads_total") == 2, "brisk_loads_total")
     assert endpoint.value("brisk_of_the_future") is None
     published.close()

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
-from instruction_sets import INSTRUCTION_SETS, compiled_library
 from unit.native.test_small_runs import Network, check
 
-
-@pytest.fixture(autouse=True, scope="module", params=INSTRUCTION_SETS)
-def _library(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield from compiled_library(request.param)
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("instruction_set", "threads_restored")
 
 
 @pytest.mark.parametrize(

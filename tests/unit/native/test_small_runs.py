@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,22 +15,11 @@ from brisk.execution.joining import LONGEST_NS
 from brisk.graph import read_program
 from brisk.native.run import SmallRun
 from brisk.solutions.catalogue import reference_catalogue
-from instruction_sets import INSTRUCTION_SETS, compiled_library
+
+pytestmark = pytest.mark.usefixtures("instruction_set", "threads_restored")
 
 CPU = torch.device("cpu")
 RTOL, ATOL = 1e-4, 1e-5
-
-
-@pytest.fixture(autouse=True, scope="module", params=INSTRUCTION_SETS)
-def _library(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield from compiled_library(request.param)
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 class Network:

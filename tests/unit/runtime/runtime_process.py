@@ -8,8 +8,7 @@ import os
 import signal
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,19 +22,10 @@ from brisk.frontend.pending import OutputReader, Reply
 from brisk.wire.channel import send_record
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import AttachSlab, Result, TensorForm
-
-PATIENCE_S = 30.0
-"""Longest wait for anything; only a failing test takes it."""
-
+from runtime_processes import processes_started_in
+from waiting import PATIENCE_S, wait_until
 
 SLOW_INPUT = np.full((500, 500), 0.01, np.float32)
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"{what} has not come about"
-        time.sleep(0.005)
 
 
 class Answer(Reply):
@@ -142,15 +132,11 @@ def describe(path: Path, **changes: object) -> ModelDescription:
 
 def processes_of(place: RuntimePlace) -> list[int]:
     """The supervisor first, then its worker; ended ones are left out."""
-    marker = f"BRISK_RUNTIME_DIR={place.base}".encode()
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if marker in (entry / "environ").read_bytes().split(
-                    b"\0"
-                ) and b"brisk.runtime" in (entry / "cmdline").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
+    for process in processes_started_in(place.base):
+        with contextlib.suppress(OSError):
+            if b"brisk.runtime" in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"):
+                found.append(process)
     return sorted(found, key=lambda process: _parent(process) in found)
 
 

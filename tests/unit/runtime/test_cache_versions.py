@@ -21,7 +21,8 @@ from brisk.frontend.connection import Connection
 from brisk.wire.place import RuntimePlace
 from brisk.wire.role import Role
 from unit.runtime.exits_model import Model, ask, make_model, taken
-from unit.runtime.runtime_process import describe, end_processes, opened, quick_model, wait_until
+from unit.runtime.runtime_process import describe, end_processes, opened, quick_model
+from waiting import wait_until
 
 NEVER = 2.0
 """A threshold that no score reaches."""

@@ -28,8 +28,8 @@ from unit.runtime.runtime_process import (
     quick_model,
     slow_model,
     submit,
-    wait_until,
 )
+from waiting import wait_until
 
 
 @pytest.fixture(scope="module")

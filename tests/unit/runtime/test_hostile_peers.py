@@ -46,9 +46,9 @@ from unit.runtime.runtime_process import (
     memory_file,
     opened,
     quick_model,
-    wait_until,
     worker_of,
 )
+from waiting import wait_until
 
 HELLO = Hello(PROTOCOL_VERSION, __version__, 1, 0)
 MARK = Region(0, 0, 64)

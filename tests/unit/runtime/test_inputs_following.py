@@ -25,9 +25,9 @@ from unit.runtime.runtime_process import (
     kill,
     opened,
     quick_model,
-    wait_until,
     worker_of,
 )
+from waiting import wait_until
 
 ROW = np.ones((1, 4), np.float32)
 ROWS = 8192

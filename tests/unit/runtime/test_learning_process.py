@@ -17,15 +17,10 @@ from brisk.exits.versions import candidate_file
 from brisk.runtime.adaptation import Adaptation
 from brisk.runtime.adaptation_process import open_learner
 from brisk.runtime.sampling import write_samples
-from unit.exits.adapted import Adapted, make_adapted
+from unit.exits.adapted import Adapted
 
 PATIENCE_S = 240
 """The process runs on what other processes leave."""
-
-
-@pytest.fixture(scope="module")
-def adapted(tmp_path_factory: pytest.TempPathFactory) -> Adapted:
-    return make_adapted(tmp_path_factory.mktemp("adapted"))
 
 
 @pytest.fixture

@@ -16,15 +16,8 @@ from brisk.frontend.lent import LentNetwork
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import ModelStatus, TensorForm
 from brisk.wire.role import Role
-from unit.runtime.runtime_process import (
-    Answer,
-    describe,
-    end_processes,
-    kill,
-    opened,
-    wait_until,
-    worker_of,
-)
+from unit.runtime.runtime_process import Answer, describe, end_processes, kill, opened, worker_of
+from waiting import wait_until
 
 SIZE, CHANNELS, CLASSES = 8, 16, 10
 

@@ -27,9 +27,9 @@ from unit.runtime.runtime_process import (
     kill,
     opened,
     submit,
-    wait_until,
     worker_of,
 )
+from waiting import wait_until
 
 LANES = ("queue", "layers", "requests", "load lane")
 ROW = np.ones((1, 4), np.float32)

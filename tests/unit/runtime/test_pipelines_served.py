@@ -43,8 +43,8 @@ from unit.runtime.runtime_process import (
     opened,
     slow_model,
     submit,
-    wait_until,
 )
+from waiting import wait_until
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 

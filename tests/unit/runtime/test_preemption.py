@@ -29,8 +29,8 @@ from unit.runtime.runtime_process import (
     slow_model,
     submit,
     supervisor_of,
-    wait_until,
 )
+from waiting import wait_until
 
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 

@@ -32,9 +32,9 @@ from unit.runtime.runtime_process import (
     processes_of,
     submit,
     supervisor_of,
-    wait_until,
     worker_of,
 )
+from waiting import wait_until
 
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 

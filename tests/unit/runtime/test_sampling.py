@@ -12,12 +12,9 @@ import torch
 
 from brisk.exits.versions import samples_folder
 from brisk.runtime.sampling import Sampler, write_samples
-from unit.runtime.runtime_process import wait_until
+from waiting import wait_until
 
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("private_cache")
 
 
 def runs_of(model: Path, rows: torch.Tensor) -> list[SimpleNamespace]:

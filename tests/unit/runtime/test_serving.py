@@ -27,9 +27,9 @@ from unit.runtime.runtime_process import (
     infer,
     opened,
     submit,
-    wait_until,
     worker_of,
 )
+from waiting import wait_until
 
 
 def rows(count: int) -> np.ndarray:

@@ -25,8 +25,8 @@ from unit.runtime.runtime_process import (
     processes_of,
     submit,
     supervisor_of,
-    wait_until,
 )
+from waiting import wait_until
 
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -16,21 +14,10 @@ from brisk.graph import build_program
 from brisk.solutions import opaque
 from brisk.solutions.catalogue import default_catalogue, reference_catalogue
 from brisk.solutions.convolution_blocked import SOLUTIONS
-from instruction_sets import INSTRUCTION_SETS, compiled_library
+
+pytestmark = pytest.mark.usefixtures("instruction_set", "threads_restored")
 
 CPU, CATALOGUE = torch.device("cpu"), default_catalogue()
-
-
-@pytest.fixture(autouse=True, scope="module", params=INSTRUCTION_SETS)
-def _library(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield from compiled_library(request.param)
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 class Case:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -13,14 +13,10 @@ from brisk.errors import BriskError
 from brisk.execution import LoadedProgram, load_program, run_serially
 from brisk.graph import build_program
 from brisk.solutions import gemm_blocked
-from instruction_sets import INSTRUCTION_SETS, compiled_library
+
+pytestmark = pytest.mark.usefixtures("instruction_set")
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True, scope="module", params=INSTRUCTION_SETS)
-def _library(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield from compiled_library(request.param)
 
 
 def load(matrix: np.ndarray, nodes: Sequence[tuple[str, ...]], rank: int = 3) -> LoadedProgram:

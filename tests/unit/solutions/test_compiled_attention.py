@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,20 +11,13 @@ from torch.nn import functional
 
 from brisk.solutions import attention_blocked, normalisation_rows, self_attention_blocked
 from brisk.solutions.compiled_layer import CompiledLayer, Fused, padded_bias, panels
-from instruction_sets import INSTRUCTION_SETS, compiled_library
 
-
-@pytest.fixture(autouse=True, scope="module", params=INSTRUCTION_SETS)
-def _library(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield from compiled_library(request.param)
+pytestmark = pytest.mark.usefixtures("instruction_set")
 
 
 @pytest.fixture(params=[1, 3], autouse=True)
-def _threads(request: pytest.FixtureRequest) -> object:
-    before = torch.get_num_threads()
+def _threads(request: pytest.FixtureRequest, threads_restored: None) -> None:
     torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
 
 
 def attend(*operands: torch.Tensor | None, scale: float = 0.3) -> torch.Tensor:
