@@ -15,8 +15,8 @@ from running import runtime_directory
 from tritonclient import grpc
 
 import waiting
-from brisk.cli.observing import Observer
 from brisk.execution import run_serially
+from brisk.observer import Observer
 from brisk.server.launch import TritonServer
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import ModelStatus

@@ -12,7 +12,7 @@ from running import SAMPLES, runtime_directory
 from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
-from brisk.cli.observing import Observer
+from brisk.observer import Observer
 from brisk.server.launch import TritonServer
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import ModelStatus

@@ -18,7 +18,7 @@ from scraping import PATIENCE_S, Series, scrape, value, wait_for
 from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
-from brisk.cli.observing import Observer
+from brisk.observer import Observer
 from brisk.server.launch import TritonServer
 from brisk.server.locate import ServerInstallation
 from brisk.wire.place import RuntimePlace

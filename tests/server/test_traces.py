@@ -15,7 +15,7 @@ from entries import deep, write_entry
 from running import running_server, runtime_directory
 from tritonclient import http
 
-from brisk.cli.observing import Observer
+from brisk.observer import Observer
 from brisk.server.launch import TritonServer
 from brisk.server.locate import ServerInstallation
 from brisk.wire.place import RuntimePlace

@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "triton_backend" / "brisk"
+CLIENT = ROOT / "client" / "brisk_client"
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 _LINE = re.compile(r"(?P<name>[a-z_]+): imports (?P<allowed>[a-z_, ]+)")
 
@@ -122,6 +123,17 @@ def test_a_package_does_without(layer: str, foreign: str) -> None:
     for file in files_of(layer):
         for line, module in imported_modules(file):
             assert module.split(".")[0] != foreign, f"{file.relative_to(ROOT)}:{line}"
+
+
+def test_the_client_imports_no_command_and_only_commands_import_the_client() -> None:
+    """``cli`` runs what ``brisk_client`` has, which is above everything else."""
+    for file in sorted(CLIENT.rglob("*.py")):
+        for line, module in imported_modules(file):
+            assert not module.startswith("brisk.cli"), f"{file.relative_to(ROOT)}:{line}"
+    for layer in set(LAYERS) - {"cli"}:
+        for file in files_of(layer):
+            for line, module in imported_modules(file):
+                assert module.split(".")[0] != "brisk_client", f"{file.relative_to(ROOT)}:{line}"
 
 
 def test_the_package_itself_imports_nothing() -> None:

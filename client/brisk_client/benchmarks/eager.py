@@ -1,4 +1,4 @@
-"""The sample models as a torch user writes them, for the eager engine of ``brisk bench warm``.
+"""The sample models as a torch user writes them, for the torch engines of the benchmarks.
 
 They compute the same network with random weights of their own: the same work, other answers.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -102,12 +104,48 @@ NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
 }
 
 
+def network_named(name: str) -> nn.Module:
+    """Raises LookupError where there is none."""
+    if name not in NETWORKS:
+        raise LookupError(f"'{name}' has no torch form; there are: {', '.join(NETWORKS)}")
+    return NETWORKS[name]()
+
+
 def eager_network(model: Path) -> nn.Module:
     """The network of the repository entry that ``model`` (ENTRY/VERSION/model.onnx) belongs to.
 
     Raises LookupError where there is none.
     """
-    entry = model.resolve().parent.parent.name
-    if entry not in NETWORKS:
-        raise LookupError(f"'{entry}' has no torch form; there are: {', '.join(NETWORKS)}")
-    return NETWORKS[entry]()
+    return network_named(model.resolve().parent.parent.name).eval()
+
+
+def saved_weights(name: str, folder: Path) -> Path:
+    """A file in ``folder`` with weights of the network ``name``, always the same; made once.
+
+    Raises LookupError where there is no such network.
+    """
+    target = folder / "torch.pt"
+    if not target.exists():
+        torch.manual_seed(0)
+        torch.save(network_named(name).state_dict(), target)
+    return target
+
+
+def mapped_network(name: str, weights: Path) -> nn.Module:
+    """The network ``name`` over the file that ``saved_weights`` made, mapped, nothing copied."""
+    with torch.device("meta"):
+        network = network_named(name).eval()
+    network.load_state_dict(torch.load(weights, mmap=True, weights_only=True), assign=True)
+    return network
+
+
+def inference(network: Callable[..., Any]) -> Callable[[Mapping[str, np.ndarray]], list[Any]]:
+    """What runs ``network`` on arrays, in their order, and gives its outputs as arrays."""
+
+    def infer(inputs: Mapping[str, np.ndarray]) -> list[Any]:
+        with torch.inference_mode():
+            results = network(*[torch.from_numpy(array) for array in inputs.values()])
+        many = results if isinstance(results, (list, tuple)) else [results]
+        return [value.numpy() for value in many]
+
+    return infer

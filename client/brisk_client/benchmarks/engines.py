@@ -96,17 +96,10 @@ def open_torch(model: Path, threads: int) -> Infer:
     """
     import torch
 
-    from brisk_client.benchmarks.eager import eager_network
+    from brisk_client.benchmarks.eager import eager_network, inference
 
     torch.set_num_threads(threads)
-    network = eager_network(model).eval()
-
-    def infer(inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        with torch.inference_mode():
-            tensors = [torch.from_numpy(array) for array in inputs.values()]
-            return [network(*tensors).numpy()]
-
-    return infer
+    return inference(eager_network(model))
 
 
 ENGINES: Mapping[str, Callable[[Path, int], Infer]] = {

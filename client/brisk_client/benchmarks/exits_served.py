@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from brisk.cli.observing import Observer
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.exits.artefact import caches_file, digest_of, read_cascade, write_cascade
 from brisk.exits.cascade import Cascade
@@ -27,6 +26,7 @@ from brisk.exits.container import DamagedFileError
 from brisk.exits.exploration import ExplorationSettings, explore
 from brisk.exits.reading import read_samples
 from brisk.graph import read_program
+from brisk.observer import Observer
 from brisk.wire.place import RuntimePlace
 from brisk.wire.role import Role
 from brisk_client.benchmarks.command_line import benchmark_parser, deliver

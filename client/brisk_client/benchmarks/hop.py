@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,16 +20,15 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from brisk.errors import BriskError
 from brisk.frontend.connection import Connection
 from brisk.frontend.model_load import ModelDescription
-from brisk.frontend.pending import OutputReader, Reply
 from brisk.frontend.promptness import EYES_OPEN_NS
 from brisk.wire.place import RuntimePlace
-from brisk.wire.records import Result, TensorForm
+from brisk.wire.records import TensorForm
 from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.surroundings import environment, wait_until_gone
+from brisk_client.benchmarks.timed_reply import TimedReply
 from brisk_client.report import Check, Report, plot_bars
 
 LIMIT_MS = 0.15
@@ -39,8 +37,6 @@ LIMIT_MS = 0.15
 SHAPE = (1, 3, 224, 224)
 
 IDLE_S = 5e-3
-
-ANSWER_TIMEOUT_S = 30.0
 
 NOTES = (
     "hop = from before `stage` to `Reply.succeed`, less the worker's execution time",
@@ -90,37 +86,6 @@ class _Copying:
         started_ns = time.monotonic_ns()
         np.copyto(self._memory, self._image.reshape(-1))
         self.took_ns = time.monotonic_ns() - started_ns
-
-
-class TimedReply(Reply):
-    """Notes when the answer came, then lets the asker go on."""
-
-    def __init__(self) -> None:
-        self._answered = threading.Event()
-        self._result: Result | None = None
-        self._error: BriskError | None = None
-        self.answered_ns = 0
-
-    def succeed(self, result: Result, read: OutputReader) -> None:
-        self.answered_ns = time.monotonic_ns()
-        self._result = result
-        self._answered.set()
-
-    def fail(self, error: BriskError) -> None:
-        self._error = error
-        self._answered.set()
-
-    def is_answered(self) -> bool:
-        return self._answered.is_set()
-
-    def wait(self) -> Result:
-        """The answer; raises its error, TimeoutError where none comes."""
-        if not self._answered.wait(ANSWER_TIMEOUT_S):
-            raise TimeoutError(f"no answer in {ANSWER_TIMEOUT_S:g} s")
-        if self._error is not None:
-            raise self._error
-        assert self._result is not None
-        return self._result
 
 
 def run(quick: bool = False, threads: int = 1) -> Report:

@@ -65,7 +65,7 @@ from brisk_client.benchmarks.eager import eager_network
 class TritonPythonModel:
     def initialize(self, args):
         torch.set_num_threads({threads})
-        self.network = eager_network(Path({file!r})).eval()
+        self.network = eager_network(Path({file!r}))
 
 """
     + TORCH_EXECUTE

@@ -19,16 +19,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from brisk.errors import BriskError
 from brisk.frontend.connection import Connection
 from brisk.frontend.model_load import ModelDescription
-from brisk.frontend.pending import OutputReader, Reply
 from brisk.wire.place import RuntimePlace
-from brisk.wire.records import Result, TensorForm
+from brisk.wire.records import TensorForm
 from brisk_client.benchmarks.surroundings import environment, wait_until_gone
+from brisk_client.benchmarks.timed_reply import TimedReply
 from brisk_client.disb.settling import wait_until_settled
-
-ANSWER_TIMEOUT_S = 120.0
 
 IDLE_EXIT_S = "0.2"
 
@@ -59,38 +56,6 @@ class Timed:
         return self.answered_ns - self.submitted_ns
 
 
-class _TimedReply(Reply):
-    def __init__(self) -> None:
-        self._answered = threading.Event()
-        self._result: Result | None = None
-        self._error: BriskError | None = None
-        self.answered_ns = 0
-        self.outputs = b""
-
-    @property
-    def is_answered(self) -> bool:
-        return self._answered.is_set()
-
-    def succeed(self, result: Result, read: OutputReader) -> None:
-        self.answered_ns = time.monotonic_ns()
-        self._result = result
-        self.outputs = b"".join(bytes(read(region)) for region in result.regions)
-        self._answered.set()
-
-    def fail(self, error: BriskError) -> None:
-        self._error = error
-        self._answered.set()
-
-    def wait(self) -> Result:
-        """Raises the request's error, TimeoutError where no answer comes."""
-        if not self._answered.wait(ANSWER_TIMEOUT_S):
-            raise TimeoutError(f"no answer in {ANSWER_TIMEOUT_S:g} s")
-        if self._error is not None:
-            raise self._error
-        assert self._result is not None
-        return self._result
-
-
 class ProbedModel:
     """A model of a probed runtime, asked with one fixed input. Used by one thread at a time."""
 
@@ -108,9 +73,9 @@ class ProbedModel:
         self._input = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
         self._output = output
 
-    def submit(self, job_class: str) -> tuple[int, _TimedReply]:
+    def submit(self, job_class: str) -> tuple[int, TimedReply]:
         """Send a request; when, and where its answer comes."""
-        reply = _TimedReply()
+        reply = TimedReply()
         array = self._input
         self._connection.announce(job_class)
         staged = self._connection.stage((TensorForm("x", "FP32", array.shape),), [array.nbytes])
@@ -130,7 +95,7 @@ class ProbedModel:
         return [self.ask(job_class) for _ in range(runs)][-1]
 
 
-def finish(submitted_ns: int, reply: _TimedReply) -> Timed:
+def finish(submitted_ns: int, reply: TimedReply) -> Timed:
     """Wait for an answer."""
     result = reply.wait()
     return Timed(

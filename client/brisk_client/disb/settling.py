@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from brisk.cli.observing import Observer
+from brisk.observer import Observer
 from brisk.wire.place import RuntimePlace
 from brisk.wire.role import role_of
 

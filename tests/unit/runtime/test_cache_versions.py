@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from brisk.artefacts.store import cache_directory
-from brisk.cli.observing import Observer
 from brisk.exits.artefact import caches_file, write_cascade
 from brisk.exits.cascade import Cascade
 from brisk.exits.versions import adapted_file, candidate_file, make_private_folder, samples_folder
 from brisk.frontend.connection import Connection
+from brisk.observer import Observer
 from brisk.wire.place import RuntimePlace
 from brisk.wire.role import Role
 from unit.runtime.exits_model import Model, ask, make_model, taken

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from brisk.cli import caches
-from brisk.cli.observing import Observer
 from brisk.exits.artefact import caches_file, write_cascade
 from brisk.frontend.connection import Connection
+from brisk.observer import Observer
 from brisk.runtime.served_caches import REVIEWED_ROWS
 from brisk.telemetry.metrics import SWITCHED_OFF_EXITS
 from brisk.wire.place import RuntimePlace

@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from brisk.cli.observing import Observer
 from brisk.frontend.connection import Connection
 from brisk.frontend.lent import LentNetwork
+from brisk.observer import Observer
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import ModelStatus, TensorForm
 from brisk.wire.role import Role

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.cli.observing import Observer, observe_all
 from brisk.cli.status import look
 from brisk.cli.status_text import render
 from brisk.errors import UnavailableError
+from brisk.observer import Observer, observe_all
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import AskStatistics, ForgetStatistics, SampleRecord, StatisticsTold
 from brisk.wire.role import Role

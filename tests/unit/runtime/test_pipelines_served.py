@@ -13,7 +13,6 @@ import pytest
 from onnx import helper
 
 from brisk import __version__
-from brisk.cli.observing import Observer
 from brisk.errors import (
     CancelledError,
     InvalidModelError,
@@ -21,6 +20,7 @@ from brisk.errors import (
     UnavailableError,
 )
 from brisk.frontend.connection import Connection
+from brisk.observer import Observer
 from brisk.telemetry.metrics import PIPELINE_NODES, PIPELINE_OBJECTIVES
 from brisk.wire.channel import Receiver, send_record
 from brisk.wire.mark import MARK_BYTES

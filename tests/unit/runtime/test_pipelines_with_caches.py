@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from brisk.cli.observing import Observer
 from brisk.frontend.connection import Connection
+from brisk.observer import Observer
 from brisk.telemetry.metrics import AUDITED_ANSWERS, EARLY_ANSWERS, PIPELINE_NODES, Metric
 from brisk.wire.place import RuntimePlace
 from brisk.wire.role import Role

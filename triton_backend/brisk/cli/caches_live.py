@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from brisk.cli.observing import observe_all
 from brisk.cli.status_text import exits_table
 from brisk.errors import BriskError
+from brisk.observer import observe_all
 from brisk.wire.place import runtime_place
 from brisk.wire.records import ModelStatus
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from brisk.cli.observing import Observer, observe_all
 from brisk.cli.status_text import Snapshot, render
+from brisk.observer import Observer, observe_all
 from brisk.wire.place import runtime_place
 
 

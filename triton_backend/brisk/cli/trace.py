@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from brisk.cli.observing import Observer, observe_all
 from brisk.cli.trace_file import ProcessSpans, write_perfetto, write_picture
 from brisk.errors import InvalidConfigurationError
+from brisk.observer import Observer, observe_all
 from brisk.telemetry.spans import SPANS
 from brisk.wire.place import runtime_place
 from brisk.wire.role import Role

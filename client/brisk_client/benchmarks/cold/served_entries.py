@@ -18,18 +18,17 @@ BRISK, UNPREPARED = "brisk", "brisk unprepared"
 
 MAPPED_TORCH_MODEL = (
     """
+from pathlib import Path
+
 import torch
 import triton_python_backend_utils as pb_utils
-from brisk_client.benchmarks.eager import NETWORKS
+from brisk_client.benchmarks.eager import mapped_network
 
 
 class TritonPythonModel:
     def initialize(self, args):
         torch.set_num_threads({threads})
-        with torch.device("meta"):
-            self.network = NETWORKS[{network!r}]().eval()
-        weights = torch.load({weights!r}, mmap=True, weights_only=True)
-        self.network.load_state_dict(weights, assign=True)
+        self.network = mapped_network({network!r}, Path({weights!r}))
 
 """
     + TORCH_EXECUTE
@@ -44,6 +43,7 @@ def write_cold_entries(repository: Path, files: ModelFiles, threads: int) -> dic
     import torch
 
     from brisk.execution.preparation import prepare
+    from brisk_client.benchmarks.eager import NETWORKS, saved_weights
 
     entries = {}
     for engine in (BRISK, UNPREPARED):
@@ -59,8 +59,8 @@ def write_cold_entries(repository: Path, files: ModelFiles, threads: int) -> dic
         repository, files.model, "onnxruntime", ONNXRUNTIME_MODEL, {"threads": threads}
     )
     entries["onnxruntime"] = "onnxruntime"
-    weights = _torch_weights(files)
-    if weights is not None:
+    if files.name in NETWORKS:
+        weights = saved_weights(files.name, files.folder)
         values = {"threads": threads, "network": files.name, "weights": str(weights)}
         write_python_entry(repository, files.model, "torch", MAPPED_TORCH_MODEL, values)
         entries["torch"] = "torch"
@@ -73,18 +73,3 @@ def _place(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def _torch_weights(files: ModelFiles) -> Path | None:
-    """The weights of the same network in torch, saved once; None where it has no torch form."""
-    import torch
-
-    from brisk_client.benchmarks.eager import NETWORKS
-
-    if files.name not in NETWORKS:
-        return None
-    target = files.folder / "torch.pt"
-    if not target.exists():
-        torch.manual_seed(0)
-        torch.save(NETWORKS[files.name]().state_dict(), target)
-    return target

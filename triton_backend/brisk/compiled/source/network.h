@@ -1,5 +1,5 @@
 // What crosses the C interface: a network as a table of steps over tensors. Mirrored, field by
-// field, by brisk/native/table.py.
+// field, by brisk/compiled/table.py.
 #pragma once
 #include <cstdint>
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from brisk_client.benchmarks.cold.engines.base import (
     Arrays,
     ColdEngine,
@@ -31,17 +29,18 @@ class AotInductor(ColdEngine):
         import torch
         from torch._inductor import aoti_compile_and_package, config
 
-        from brisk_client.benchmarks.eager import NETWORKS
+        from brisk_client.benchmarks.eager import network_named
 
-        name = network_name(model)
-        if name not in NETWORKS:
-            raise EngineUnavailableError(f"'{name}' has no torch form")
         target = folder / "torch.pt2"
         if not target.exists():
             torch.manual_seed(0)
             examples = tuple(torch.from_numpy(array) for array in inputs.values())
             with torch.inference_mode(), config.patch(freezing=True):
-                exported = torch.export.export(NETWORKS[name]().eval(), examples)
+                try:
+                    network = network_named(network_name(model)).eval()
+                except LookupError as error:
+                    raise EngineUnavailableError(str(error)) from error
+                exported = torch.export.export(network, examples)
                 aoti_compile_and_package(exported, package_path=str(target))
         return target
 
@@ -49,14 +48,8 @@ class AotInductor(ColdEngine):
         import torch
         from torch._inductor import aoti_load_package
 
+        from brisk_client.benchmarks.eager import inference
+
         torch.set_num_threads(threads)
-        network = aoti_load_package(str(prepared))
-        values = [torch.from_numpy(array) for array in inputs.values()]
-
-        def infer() -> list[np.ndarray]:
-            with torch.inference_mode():
-                results = network(*values)
-            many = results if isinstance(results, (list, tuple)) else [results]
-            return [value.numpy() for value in many]
-
-        return Start(infer(), infer)
+        infer = inference(aoti_load_package(str(prepared)))
+        return Start(infer(inputs), lambda: infer(inputs))

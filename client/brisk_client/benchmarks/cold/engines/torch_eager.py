@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from brisk_client.benchmarks.cold.engines.base import (
     Arrays,
     ColdEngine,
@@ -28,35 +26,22 @@ class TorchEager(ColdEngine):
         import brisk_client.benchmarks.eager  # noqa: F401
 
     def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path:
-        import torch
+        from brisk_client.benchmarks.eager import saved_weights
 
-        from brisk_client.benchmarks.eager import NETWORKS
-
-        name = network_name(model)
-        if name not in NETWORKS:
-            raise EngineUnavailableError(f"'{name}' has no torch form")
-        target = folder / "torch.pt"
-        if not target.exists():
-            torch.manual_seed(0)
-            torch.save(NETWORKS[name]().state_dict(), target)
-        return target
+        try:
+            return saved_weights(network_name(model), folder)
+        except LookupError as error:
+            raise EngineUnavailableError(str(error)) from error
 
     def start(self, model: Path, prepared: Path | None, inputs: Arrays, threads: int) -> Start:
         import torch
 
-        from brisk_client.benchmarks.eager import NETWORKS
+        from brisk_client.benchmarks.eager import inference, mapped_network
 
+        assert prepared is not None
         torch.set_num_threads(threads)
-        with torch.device("meta"):
-            network = NETWORKS[network_name(model)]().eval()
-        weights = torch.load(str(prepared), mmap=True, weights_only=True)
-        network.load_state_dict(weights, assign=True)
-
-        def infer() -> list[np.ndarray]:
-            with torch.inference_mode():
-                return [network(*[torch.from_numpy(array) for array in inputs.values()]).numpy()]
-
-        return Start(infer(), infer)
+        infer = inference(mapped_network(network_name(model), prepared))
+        return Start(infer(inputs), lambda: infer(inputs))
 
 
 def network_name(model: Path) -> str:
