@@ -7,37 +7,27 @@ import torch
 from torch import nn
 
 from brisk.exits.gate import DistanceGate
-from brisk.exits.learning.last_layer import (
-    distillation_gradient,
-    exposure_gradient,
-    fit_last_layer,
-)
+from brisk.exits.learning import last_layer
+from brisk.exits.learning.last_layer import Wanted, fit_last_layer
 from brisk.exits.learning.optimizing import START, OneCycle
-from brisk.exits.learning.predictor import distillation_loss, exposure_loss, softened
+from brisk.exits.learning.predictor import distillation_loss, exposure_loss
 from brisk.exits.learning.selection import NO_CLASS, OUTLIERS_WEIGHT, fit_selection
 from brisk.exits.learning.selector import _gradients, asymmetric_loss, train_selector
 from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
 from brisk.exits.lookup import LookUp, Selector
 
 
-def test_the_distillation_s_gradient_is_that_of_its_loss() -> None:
+def test_the_last_layer_s_gradient_is_that_of_its_losses() -> None:
     torch.manual_seed(0)
-    settings = PredictorSettings(temperature=3.0, soft_share=0.6)
-    logits = torch.randn(7, 5, requires_grad=True)
+    settings = PredictorSettings(temperature=3.0, soft_share=0.6, exposure=0.4)
+    logits = torch.randn(12, 5, requires_grad=True)
     teacher = torch.randn(7, 5).softmax(1)
-    labels = teacher.argmax(1)
-    distillation_loss(logits, teacher, labels, settings).backward()  # type: ignore[no-untyped-call]
-    found = distillation_gradient(
-        logits.detach(), softened(teacher, 3.0), nn.functional.one_hot(labels, 5).float(), settings
-    )
-    torch.testing.assert_close(found, logits.grad)
-
-
-def test_the_exposure_s_gradient_is_that_of_its_loss() -> None:
-    torch.manual_seed(0)
-    logits = torch.randn(7, 5, requires_grad=True)
-    exposure_loss(logits).backward()  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(exposure_gradient(logits.detach()), logits.grad)
+    known, unknown = logits[:7], logits[7:]
+    loss = distillation_loss(known, teacher, teacher.argmax(1), settings)
+    (loss + settings.exposure * exposure_loss(unknown)).backward()  # type: ignore[no-untyped-call]
+    wanted = Wanted.of_samples(teacher, settings).beside(Wanted.of_outliers(5, 5, settings))
+    found = wanted.gradient(logits.detach().T, settings.temperature)
+    torch.testing.assert_close(found.T, logits.grad)
 
 
 def test_the_selector_s_gradients_are_those_of_its_loss() -> None:
@@ -90,7 +80,11 @@ def separable(rows: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return features, nn.functional.one_hot(classes, 4).float()
 
 
-def test_a_last_layer_learns_its_classes_and_less_of_an_opinion_of_outliers() -> None:
+@pytest.mark.parametrize("halved", [False, True])
+def test_a_last_layer_learns_its_classes_and_less_of_an_opinion_of_outliers(
+    halved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_layer, "has_bfloat16", lambda: halved)
     features, teacher = separable(600, 0)
     outliers = torch.randn(100, 12) - 4
     layers = [nn.Linear(12, 4) for _ in range(3)]
@@ -135,7 +129,8 @@ def test_however_many_outliers_there_are_a_selector_believes_what_is_mostly_righ
     gate.fit(features[:ordinary], classes[:ordinary])
     look_up = LookUp(nn.Linear(4, 6), Selector(6), gate)
     settings = SelectorSettings(false_hit_cost=1.0)
-    fit_selection(look_up, logits, features, classes, settings, 0, OUTLIERS_WEIGHT)
+    distances = gate.distance(features, logits.argmax(1))
+    fit_selection(look_up, logits, distances, classes, settings, 0, OUTLIERS_WEIGHT)
     gate.limit.fill_(torch.inf)
-    scores, _ = look_up.decide(logits[:ordinary], features[:ordinary])
+    scores, _ = look_up.decide(logits[:ordinary], distances[:ordinary])
     assert 0.6 < float(scores.detach().mean()) < 0.9, "about 4 of 5 by weight"

@@ -182,6 +182,12 @@ def is_intel() -> bool:
     return b"Intel" in _processor()
 
 
+@functools.cache
+def has_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16 itself (AVX-512, AMX or Arm's instructions)."""
+    return b"bf16" in _processor()
+
+
 def main() -> int:
     """Compile unless it is done; the exit status is 1 where that is impossible here."""
     try:

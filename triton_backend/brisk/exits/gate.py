@@ -28,6 +28,8 @@ SHRINKAGE = 0.1
 CENTRE_ROWS = 5.0
 """A class's centre is drawn towards that of all data as if by so many rows."""
 
+PART_ROWS = 256
+
 KEPT = 0.98
 """Share of held-out samples of the training distribution that pass."""
 
@@ -77,32 +79,33 @@ class DistanceGate(nn.Module):
         inside, outside = self._split(features)
         return (inside - self.centres[classes]).square().sum(1) + outside
 
-    def forward(self, features: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
-        """The logarithm of the distance over the limit: above 0 is too far; float32 [rows]."""
-        return (self.distance(features, classes) / self.limit).clamp_min(1e-6).log()
+    def relative(self, distances: torch.Tensor) -> torch.Tensor:
+        """The logarithm of distances over the limit: above 0 is too far; float32 [rows]."""
+        return (distances / self.limit).clamp_min(1e-6).log()
 
     def _split(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Whitened coordinates in the subspace, and the weighted squares outside of it."""
-        standard = (features - self.mean) * self.scale
+        standard = (features - self.mean).mul_(self.scale)
         inside = standard @ self.basis
-        rest = (standard.square().sum(1) - inside.square().sum(1)).clamp_min(0)
+        rest = (_squares(standard) - _squares(inside)).clamp_min(0)
         return inside @ self.whitening, rest * self.outside
 
     @torch.no_grad()
     def fit(self, features: torch.Tensor, classes: torch.Tensor) -> None:
         """From summaries of training data, [rows, features], and the base model's classes."""
         self.mean.copy_(features.mean(0))
-        variance = (features - self.mean).square().mean(0)
+        standard = features - self.mean
+        variance = _mean_squares(standard)
         floor = 1e-6 * variance.mean().clamp_min(1e-12)
         self.scale.copy_((variance + floor).rsqrt())
-        standard = (features - self.mean) * self.scale
+        standard.mul_(self.scale)
         rank = self.basis.shape[1]
-        self.basis.copy_(_main_directions(standard, rank))
+        self.basis.copy_(_main_directions(standard, self.basis))
         self.round()
         inside = standard @ self.basis
         beyond = standard.shape[1] - rank
         if beyond:
-            rest = standard.square().sum(1) - inside.square().sum(1)
+            rest = _squares(standard) - _squares(inside)
             self.outside.copy_(beyond / rest.mean().clamp_min(1e-6) / beyond)
         centres = self._class_means(inside, classes)
         offset = inside - centres[classes]
@@ -126,9 +129,9 @@ class DistanceGate(nn.Module):
         return sums / (counts + CENTRE_ROWS)
 
     @torch.no_grad()
-    def set_limit(self, held_out: torch.Tensor, classes: torch.Tensor) -> None:
-        """Let ``KEPT`` of held-out summaries pass; ``classes`` are the predicted ones."""
-        self.limit.copy_(torch.quantile(self.distance(held_out, classes), KEPT))
+    def set_limit(self, distances: torch.Tensor) -> None:
+        """Let ``KEPT`` of held-out rows pass, whose distances these are."""
+        self.limit.copy_(torch.quantile(distances, KEPT))
 
 
 def as_bytes(basis: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -142,11 +145,34 @@ def as_bytes(basis: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (basis / unit.unsqueeze(1)).round().to(torch.int8), unit
 
 
-def _main_directions(rows: torch.Tensor, rank: int) -> torch.Tensor:
-    """Orthonormal, [features, rank], of greatest variance; nearly so where there are many."""
+def _squares(rows: torch.Tensor) -> torch.Tensor:
+    """Each row's sum of squares. (Squares in a tensor of their own take ten times as long: the
+    kernel has to find fresh pages for tens of megabytes.)"""
+    return torch.linalg.vector_norm(rows, dim=1).square()
+
+
+def _mean_squares(rows: torch.Tensor) -> torch.Tensor:
+    """Each column's."""
+    sums = [part.square().sum(0) for part in torch.split(rows, PART_ROWS)]
+    return torch.stack(sums).sum(0) / len(rows)
+
+
+def _main_directions(rows: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """Orthonormal, [features, rank], of greatest variance; nearly so where there are many.
+
+    ``before``: those of earlier data, from which one step of the power method leads to these, or
+    zeros, where there is none.
+    """
+    rank = before.shape[1]
     if rows.shape[1] <= EXACT_FEATURES:
         _, vectors = torch.linalg.eigh((rows.T @ rows).double())
         return vectors[:, -rank:].float()
-    _, _, directions = torch.svd_lowrank(rows, q=min(rank + SPARE, *rows.shape), niter=2)
-    found = directions[:, :rank]
-    return functional.pad(found, (0, rank - found.shape[1]))
+    if not before.any():
+        _, _, directions = torch.svd_lowrank(rows, q=min(rank + SPARE, *rows.shape), niter=2)
+        found = directions[:, :rank]
+        return functional.pad(found, (0, rank - found.shape[1]))
+    start = torch.cat([before, torch.randn(len(before), SPARE)], 1)
+    space, _ = torch.linalg.qr(rows.T @ (rows @ start))
+    inside = rows @ space
+    _, turned = torch.linalg.eigh((inside.T @ inside).double())
+    return space @ turned[:, -rank:].float()

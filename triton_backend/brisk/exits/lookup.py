@@ -75,36 +75,36 @@ class LookUp(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         logits: torch.Tensor = self.predictor(hidden)
-        score, near = self.decide(logits, summary(hidden))
+        score, near = self.decide(logits, self.gate.distance(summary(hidden), logits.argmax(1)))
         return logits, score, near
 
     def decide(
-        self, logits: torch.Tensor, features: torch.Tensor
+        self, logits: torch.Tensor, distances: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Score and nearness of predictions, from them and the gate's features [rows, ...]."""
-        distances = self.gate(features, logits.argmax(1))
-        score = self.selector(logits, distances).sigmoid()
-        near = distances <= 0
+        """Score and nearness of predictions, from them and their rows' distances [rows]."""
+        relative = self.gate.relative(distances)
+        score = self.selector(logits, relative).sigmoid()
+        near = relative <= 0
         return score * (near & (score >= self.floor)), near
 
     @torch.no_grad()
-    def doubted(self, logits: torch.Tensor, features: torch.Tensor) -> float:
+    def doubted(self, logits: torch.Tensor, distances: torch.Tensor) -> float:
         """The score that ``DOUBTED`` of the ordinary rows which the gate lets pass stay under."""
-        scores, _ = self.decide(logits, features)
+        scores, _ = self.decide(logits, distances)
         passing = scores[scores > 0]
         return float(passing.quantile(DOUBTED)) if len(passing) else 0.0
 
     @torch.no_grad()
     def set_floor(
-        self, logits: torch.Tensor, features: torch.Tensor, kinds: torch.Tensor, doubted: float
+        self, logits: torch.Tensor, distances: torch.Tensor, kinds: torch.Tensor, doubted: float
     ) -> None:
         """Let at most ``1 - REFUSED`` of each kind of outliers reach it.
 
         Where some reach any score, ``doubted`` at least: strange rows of other kinds do, too.
-        ``logits`` and ``features`` of outliers that trained nothing; ``kinds`` int64 [rows].
+        ``logits`` and ``distances`` of outliers that trained nothing; ``kinds`` int64 [rows].
         """
         self.floor.zero_()
-        scores, _ = self.decide(logits, features)
+        scores, _ = self.decide(logits, distances)
         found = [
             scores[kinds == kind].quantile(REFUSED, interpolation="higher")
             for kind in set(kinds.tolist())
@@ -120,7 +120,7 @@ class SoftmaxLookUp(LookUp):
     """
 
     def decide(
-        self, logits: torch.Tensor, features: torch.Tensor
+        self, logits: torch.Tensor, distances: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         score = logits.softmax(1).max(1).values
         return score, torch.ones_like(score, dtype=torch.bool)

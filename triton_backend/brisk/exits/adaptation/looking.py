@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
 
 from brisk.exits.adaptation.material import Material
 from brisk.exits.calibration import Looked, Scored, in_order
@@ -17,34 +16,35 @@ from brisk.exits.lookup import LookUp
 
 def look(network: LookUp, index: int, material: Material) -> Looked:
     """The rows through exit ``index`` alone."""
-    return decided(network, predicted(network.predictor, index, material))
+    return decided(network, predicted(network, index, material))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predicted:
     """Rows that a predictor has seen, its selector has not: ``logits`` [rows, classes],
-    ``summaries`` [rows, gate's features], the base model's ``classes`` int64 [rows]."""
+    the gate's ``distances`` float32 [rows], the base model's ``classes`` int64 [rows]."""
 
     logits: torch.Tensor
-    summaries: torch.Tensor
+    distances: torch.Tensor
     classes: torch.Tensor
 
     def take(self, rows: np.ndarray) -> Predicted:
         chosen = torch.from_numpy(rows)
-        return Predicted(self.logits[chosen], self.summaries[chosen], self.classes[chosen])
+        return Predicted(self.logits[chosen], self.distances[chosen], self.classes[chosen])
 
 
-def predicted(predictor: nn.Module, index: int, material: Material) -> Predicted:
-    """The rows as the predictor of exit ``index`` answers them."""
+def predicted(network: LookUp, index: int, material: Material) -> Predicted:
+    """The rows as predictor and gate of exit ``index`` see them; the gate may lack its limit."""
     with torch.no_grad():
-        logits = last_layer(predictor)(material.features[index])
-    return Predicted(logits, material.summaries[index], material.teacher.argmax(1))
+        logits = last_layer(network.predictor)(material.features[index])
+        distances = network.gate.distance(material.summaries[index], logits.argmax(1))
+    return Predicted(logits, distances, material.teacher.argmax(1))
 
 
 def decided(network: LookUp, rows: Predicted) -> Looked:
     """What selector and gate of ``network`` make of rows that its predictor has seen."""
     with torch.no_grad():
-        score, near = network.decide(rows.logits, rows.summaries)
+        score, near = network.decide(rows.logits, rows.distances)
     return Looked(score.numpy(), (rows.logits.argmax(1) == rows.classes).numpy(), near.numpy())
 
 

@@ -74,8 +74,7 @@ def retrain(
         )
         changed.gate.fit(fit.summaries[index], fit.teacher.argmax(1))
         rows, learned, kept = (
-            predicted(changed.predictor, index, part)
-            for part in (select, strange.learned, strange.kept)
+            predicted(changed, index, part) for part in (select, strange.learned, strange.kept)
         )
         learned = dataclasses.replace(learned, classes=torch.full_like(learned.classes, NO_CLASS))
         halves = [np.arange(first, len(select), 2) for first in range(2)]
@@ -108,11 +107,11 @@ def _selected(
     doubted = fit_selection(
         changed,
         torch.cat([rows.logits, learned.logits]),
-        torch.cat([rows.summaries, learned.summaries]),
+        torch.cat([rows.distances, learned.distances]),
         torch.cat([rows.classes, learned.classes]),
         settings.selector,
         settings.seed,
     )
     if len(kinds):
-        changed.set_floor(kept.logits, kept.summaries, kinds, doubted)
+        changed.set_floor(kept.logits, kept.distances, kinds, doubted)
     return changed.eval().requires_grad_(False)

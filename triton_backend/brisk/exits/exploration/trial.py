@@ -110,15 +110,18 @@ def _train(trial: Trial) -> LookUp:
         gate_rows = slice(GATE_ROWS)
         look_up.gate.fit(summary(fit_hidden[gate_rows]), distribution[gate_rows].argmax(1))
         unseen = tensor_of(hidden, rows)
-        logits = predict(look_up.predictor, unseen)
-        seen = (logits, summary(unseen), answers)
+        seen = (*_predicted(look_up, unseen), answers)
         doubted = fit_selection(look_up, *seen, trial.selector, trial.seed, OUTLIERS_WEIGHT)
     if len(kept):
         kept_kinds = torch.from_numpy(kinds[np.searchsorted(outliers, kept)])
-        unseen = tensor_of(hidden, kept)
-        logits = predict(look_up.predictor, unseen)
-        look_up.set_floor(logits, summary(unseen), kept_kinds, doubted)
+        look_up.set_floor(*_predicted(look_up, tensor_of(hidden, kept)), kept_kinds, doubted)
     return look_up.eval().requires_grad_(False)
+
+
+def _predicted(look_up: LookUp, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of all rows, and the gate's distances."""
+    logits = predict(look_up.predictor, hidden)
+    return logits, look_up.gate.distance(summary(hidden), logits.argmax(1))
 
 
 def _fit(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+from torch.optim.adamw import adamw
 
 WARM_UP = 0.3
 """Share of the steps in which the rate rises, from ``1 / START``; it falls to nothing then."""
@@ -17,17 +18,19 @@ _BETAS, _TINY = (0.9, 0.999), 1e-8
 class OneCycle:
     """Decoupled weight decay (Loshchilov and Hutter, 2019), one cycle (Smith and Topin, 2018).
 
-    torch's own take some 100 µs a step, however small the tensors are.
+    torch's optimizers and schedules take some 100 µs a step, however small the tensors are; its
+    function takes 30 to 50.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], rate: float, steps: int) -> None:
         self.weight_decay = 1e-2
-        self._tensors = tuple(tensors)
+        self._tensors = list(tensors)
         self._rate = rate
         self._steps = steps
         self._taken = 0
         self._means = [torch.zeros_like(tensor) for tensor in tensors]
         self._squares = [torch.zeros_like(tensor) for tensor in tensors]
+        self._counts = [torch.zeros(()) for _ in tensors]
 
     @property
     def rate(self) -> float:
@@ -45,12 +48,14 @@ class OneCycle:
         """One step. Precondition: no gradient is being recorded."""
         rate = self.rate
         self._taken += 1
-        first, second = (1 - beta**self._taken for beta in _BETAS)
-        for tensor, gradient, mean, square in zip(
-            self._tensors, gradients, self._means, self._squares, strict=True
-        ):
-            mean.lerp_(gradient, 1 - _BETAS[0])
-            square.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
-            tensor.mul_(1 - rate * self.weight_decay)
-            scale = square.sqrt().div_(math.sqrt(second)).add_(_TINY)
-            tensor.addcdiv_(mean, scale, value=-rate / first)
+        adamw(
+            *(self._tensors, list(gradients), self._means, self._squares, [], self._counts),
+            fused=True,
+            amsgrad=False,
+            beta1=_BETAS[0],
+            beta2=_BETAS[1],
+            lr=rate,
+            weight_decay=self.weight_decay,
+            eps=_TINY,
+            maximize=False,
+        )

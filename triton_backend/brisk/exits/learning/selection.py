@@ -28,7 +28,7 @@ hit 29 to 32 % at 97 % agreement where the predictor's softmax alone hit 44 %; s
 def fit_selection(
     look_up: LookUp,
     logits: torch.Tensor,
-    features: torch.Tensor,
+    distances: torch.Tensor,
     classes: torch.Tensor,
     settings: SelectorSettings,
     seed: int,
@@ -38,21 +38,19 @@ def fit_selection(
 
     Gives what ``LookUp.doubted`` says of the ordinary rows.
 
-    ``logits`` [rows, classes] as predicted, ``features`` [rows, ...] the gate's, ``classes`` int64
-    [rows] the base model's, or NO_CLASS for outliers; these weigh at most ``outliers_weight``
-    times as much as all ordinary rows, and each no more than one of them.
+    ``logits`` [rows, classes] as predicted, ``distances`` float32 [rows] the gate's of them,
+    ``classes`` int64 [rows] the base model's, or NO_CLASS for outliers; these weigh at most
+    ``outliers_weight`` times as much as all ordinary rows, and each no more than one of them.
     """
-    predicted = logits.argmax(1)
     real = classes != NO_CLASS
-    look_up.gate.set_limit(features[real], predicted[real])
-    with torch.no_grad():
-        distances = look_up.gate(features, predicted)
-    agrees = (predicted == classes).float()
+    look_up.gate.set_limit(distances[real])
+    relative = look_up.gate.relative(distances)
+    agrees = (logits.argmax(1) == classes).float()
     ordinary = int(real.sum())
     light = outliers_weight * ordinary / max(len(real) - ordinary, 1)
     weights = torch.where(real, 1.0, min(1.0, light))
-    train_selector(look_up.selector, logits, distances, agrees, weights, settings, seed)
-    return look_up.doubted(logits[real], features[real])
+    train_selector(look_up.selector, logits, relative, agrees, weights, settings, seed)
+    return look_up.doubted(logits[real], distances[real])
 
 
 def predict(predictor: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
