@@ -15,7 +15,7 @@ from brisk.exits.collecting import Collected
 from brisk.exits.compiled_lookup import look_up_bytes
 from brisk.exits.container import read_container
 from brisk.exits.exploration.composing import Tried
-from brisk.exits.exploration.profile import look_up_seconds, run_of
+from brisk.exits.exploration.profile import Between, look_up_seconds, run_of
 from brisk.exits.exploration.settings import Progress
 from brisk.exits.exploration.trial import Trial, evaluate, tensor_of
 from brisk.exits.lookup import LookUp
@@ -29,7 +29,8 @@ from brisk.solutions.base import Value
 class Evaluation:
     """Trained variants measured on this machine and on the rows that did not train them.
 
-    ``example``: inputs of one row for ``loaded``, which runs between two look-ups.
+    ``example``: inputs of one row for ``loaded``, which runs between two look-ups and takes
+    ``run_s`` where it was profiled.
     """
 
     loaded: LoadedProgram
@@ -38,6 +39,7 @@ class Evaluation:
     collected: Collected
     division: Division
     example: Mapping[str, Value]
+    run_s: float
 
     def try_all(
         self, trials: Sequence[Trial], progress: Progress
@@ -45,7 +47,7 @@ class Evaluation:
         """The trials with their networks, in the same order."""
         tried: list[Tried] = []
         networks: list[LookUp] = []
-        before = run_of(self.loaded, self.example)
+        between = Between(run_of(self.loaded, self.example), self.run_s)
         by_position = {point.position: index for index, point in enumerate(self.points)}
         for trial in trials:
             index = by_position[trial.position]
@@ -57,7 +59,7 @@ class Evaluation:
                 Tried(
                     point=index,
                     variant=trial.variant,
-                    lookup_s=look_up_seconds(network, one, before),
+                    lookup_s=look_up_seconds(network, one, between),
                     memory_bytes=look_up_bytes(network, tuple(one.shape[1:])) + one.nbytes,
                     example=one,
                     tune=self._scored(network, hidden, self.division.tune),

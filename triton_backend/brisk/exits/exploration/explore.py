@@ -118,7 +118,8 @@ def explore(
     run_trials(trials, settings.jobs, progress.advance)
 
     progress.stage("measuring", len(trials))
-    explorer = Evaluation(loaded, points, scores, collected, division, first)
+    profile = profile_base(whole, loaded, first)  # training may have taken hours
+    explorer = Evaluation(loaded, points, scores, collected, division, first, profile.cut_s)
     tried, networks = explorer.try_all(trials, progress)
     stopping = load_program(
         program, torch.device("cpu"), cuts=[p.position for p in exit_points(program, scores.layer)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import statistics
 import time
@@ -16,8 +17,8 @@ from brisk.exits.lookup import LookUp
 from brisk.exits.serving.lane import LookUpLane, Ticket, look_up
 from brisk.solutions.base import Value
 
-WARM_UP, RUNS = 5, 25
-LOOK_UPS = 25
+WARM_UP, RUNS = 5, 60
+LOOK_UPS = 60
 TURNS = 100
 """In which the burden of a look-up is measured: a few hundredths of the model's time."""
 
@@ -40,58 +41,94 @@ class BaseProfile:
 def profile_base(
     whole: LoadedProgram, cut: LoadedProgram, inputs: Mapping[str, Value]
 ) -> BaseProfile:
-    """Run the model some times, ``whole`` and, timed at each boundary, ``cut``, in turns."""
+    """Run the model some times, ``whole`` and, timed at each boundary, ``cut``, in turns.
+
+    What stopping costs is a hundredth of the model's time, which varies by more from one second to
+    the next: so it is the median of what two runs behind each other differ by.
+    """
     steps: dict[int, list[float]] = {}
     totals: list[float] = []
+    stopping: list[float] = []
+    run = run_of(whole, inputs)
     begun_s = time.perf_counter()
-    with torch.inference_mode():
-        for run in range(WARM_UP + RUNS):
-            if run == WARM_UP or run == 1:
-                steps, totals = {}, []
-            started_s = time.perf_counter()
-            frame = Frame(whole, inputs)
-            while not frame.step():
-                pass
-            totals.append(time.perf_counter() - started_s)
-            frame = Frame(cut, inputs)
-            before_s, finished = time.perf_counter(), False
-            while not finished:
-                finished = frame.step()
-                now_s = time.perf_counter()
-                steps.setdefault(frame.layers_done, []).append(now_s - before_s)
-                before_s = now_s
-            if len(totals) > 2 and time.perf_counter() - begun_s > MOST_SECONDS:
-                break
+    for turn in range(WARM_UP + RUNS):
+        if turn in (1, WARM_UP):
+            steps, totals, stopping = {}, [], []
+        total_s = taken_s(run) if turn % 2 else 0.0
+        sum_s = 0.0
+        for position, step_s in _steps(cut, inputs):
+            steps.setdefault(position, []).append(step_s)
+            sum_s += step_s
+        total_s = total_s or taken_s(run)
+        totals.append(total_s)
+        stopping.append(sum_s - total_s)
+        if len(totals) > 2 and time.perf_counter() - begun_s > MOST_SECONDS:
+            break
     reach_s, sum_s = {0: 0.0}, 0.0
     for position in sorted(steps):
         sum_s += statistics.median(steps[position])
         reach_s[position] = sum_s
-    return BaseProfile(reach_s, statistics.median(totals), sum_s)
+    median_s = statistics.median(totals)
+    return BaseProfile(reach_s, median_s, median_s + max(0.0, statistics.median(stopping)))
+
+
+def _steps(cut: LoadedProgram, inputs: Mapping[str, Value]) -> list[tuple[int, float]]:
+    """Layers done at each stop of a run, and the seconds to there from the one before."""
+    made, finished = [], False
+    with torch.inference_mode():
+        frame = Frame(cut, inputs)
+        before_s = time.perf_counter()
+        while not finished:
+            finished = frame.step()
+            now_s = time.perf_counter()
+            made.append((frame.layers_done, now_s - before_s))
+            before_s = now_s
+    return made
+
+
+def taken_s(run: Callable[[], object]) -> float:
+    started_s = time.perf_counter()
+    run()
+    return time.perf_counter() - started_s
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """What a model does between two look-ups: a ``run``, which takes ``run_s`` where it is what
+    look-ups are compared with."""
+
+    run: Callable[[], None]
+    run_s: float
 
 
 def look_up_seconds(
-    network: LookUp, hidden: torch.Tensor, before: Callable[[], None] | None = None
+    network: LookUp, hidden: torch.Tensor, between: Between | None = None
 ) -> float:
     """Median time of a look-up of one row in this thread, decision included.
 
-    ``before`` each: the model, whose weights push a look-up's out of the processor's cache, where
-    one after the other would find them. That is twice the time and more.
+    A model's weights push a look-up's out of the processor's cache, where one after the other
+    would find them: that is twice the time and more. What else the machine does slows down both,
+    and composition compares them to a hundredth; so it is their ratio here times ``run_s``.
     """
     ready = ready_look_up(network, tuple(hidden.shape[1:]))
     hidden = as_made(hidden)
     times: list[float] = []
+    runs: list[float] = []
     begun_s = time.perf_counter()
-    for run in range(3 + LOOK_UPS):
-        if before is not None:
-            before()
+    for turn in range(3 + LOOK_UPS):
+        run_s = taken_s(between.run) if between is not None else 0.0
         ticket = Ticket(0, ready, 0.5, hidden.clone(), (0,))  # just made, as when it is served
-        started_s = time.perf_counter()
-        look_up(ticket)
-        if run >= 3 or not times:
-            times.append(time.perf_counter() - started_s)
+        look_s = taken_s(functools.partial(look_up, ticket))
+        if turn == 3:
+            times, runs = [], []
+        times.append(look_s)
+        runs.append(run_s)
         if time.perf_counter() - begun_s > MOST_SECONDS / 4:
             break
-    return statistics.median(times)
+    median_s = statistics.median(times)
+    if between is None:
+        return median_s
+    return median_s / statistics.median(runs) * between.run_s
 
 
 def as_made(hidden: torch.Tensor) -> torch.Tensor:
@@ -128,47 +165,67 @@ def lane_cost(
     loaded: LoadedProgram, inputs: Mapping[str, Value], network: LookUp, hidden: torch.Tensor
 ) -> LaneCost:
     """Measured by running the model without a look-up, with one in the lane in its first half,
-    and with one in this thread there, in turns. ``loaded`` stops at every boundary that an exit
-    may have, so that what the lane has found is noticed soon.
+    and with one in this thread there, in turns, which are compared within each. ``loaded`` stops
+    at every boundary that an exit may have, so that what the lane has found is noticed soon.
     """
     lane = LookUpLane()
     hidden = as_made(hidden)
-    alone_s = look_up_seconds(network, hidden, run_of(loaded, inputs))
     ready = ready_look_up(network, tuple(hidden.shape[1:]))
-    quarter = len(loaded.layers) // 4
-    taken: dict[bool | None, list[float]] = {None: [], False: [], True: []}
-    seen: list[float] = []
+    turns: list[dict[bool | None, _Turn]] = []
     begun_s = time.perf_counter()
-    with torch.inference_mode():
-        for turn in range(WARM_UP + TURNS):
-            for synchronous in random.sample(list(taken), len(taken)):
-                ticket = Ticket(0, ready, 2.0, hidden, (0,))
-                offered_s = noticed_s = None
-                frame = Frame(loaded, inputs)
-                started_s = time.perf_counter()
-                finished = False
-                while not finished:
-                    finished = frame.step()
-                    if offered_s is None and frame.layers_done >= quarter:
-                        ticket.hidden = hidden.clone()
-                        offered_s = time.perf_counter()
-                        if synchronous is False:
-                            lane.offer(ticket)
-                        elif synchronous:
-                            ticket.outcome = look_up(ticket)
-                    if noticed_s is None and ticket.outcome is not None:
-                        noticed_s = time.perf_counter()
-                ended_s = time.perf_counter()
-                if turn >= WARM_UP or turn == 0:
-                    taken[synchronous].append(ended_s - started_s)
-                    if synchronous is False and offered_s is not None:
-                        seen.append((noticed_s or ended_s) - offered_s)
-            if turn > 4 and ended_s - begun_s > MOST_SECONDS:
-                break
+    for turn in range(WARM_UP + TURNS):
+        if turn in (1, WARM_UP):
+            turns = []
+        made = {}
+        for synchronous in random.sample((None, False, True), 3):
+            ticket = Ticket(0, ready, 2.0, hidden, (0,))
+            made[synchronous] = _run_with(loaded, inputs, ticket, lane, synchronous)
+        turns.append(made)
+        if turn > 4 and time.perf_counter() - begun_s > MOST_SECONDS:
+            break
     lane.close()
-    plain, beside, within = (statistics.median(taken[way]) for way in (None, False, True))
-    return LaneCost(
-        max(0.0, statistics.median(seen) - alone_s),
-        max(0.0, beside - plain),
-        max(0.0, within - plain - alone_s),
+    alone_s = statistics.median(one[True].look_up_s for one in turns)
+    beside = statistics.median(one[False].whole_s - one[None].whole_s for one in turns)
+    within = statistics.median(
+        one[True].whole_s - one[True].look_up_s - one[None].whole_s for one in turns
     )
+    seen = statistics.median(one[False].look_up_s for one in turns)
+    return LaneCost(max(0.0, seen - alone_s), max(0.0, beside), max(0.0, within))
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A run of the model; ``look_up_s``: until its frame, or this thread, had the outcome."""
+
+    whole_s: float
+    look_up_s: float
+
+
+def _run_with(
+    loaded: LoadedProgram,
+    inputs: Mapping[str, Value],
+    ticket: Ticket,
+    lane: LookUpLane,
+    synchronous: bool | None,
+) -> _Turn:
+    """One run, the ticket looked up behind its first quarter; None: not at all."""
+    quarter = len(loaded.layers) // 4
+    offered_s = noticed_s = None
+    with torch.inference_mode():
+        frame = Frame(loaded, inputs)
+        started_s = time.perf_counter()
+        finished = False
+        while not finished:
+            finished = frame.step()
+            if offered_s is None and frame.layers_done >= quarter:
+                ticket.hidden = ticket.hidden.clone()
+                offered_s = time.perf_counter()
+                if synchronous is False:
+                    lane.offer(ticket)
+                elif synchronous:
+                    ticket.outcome = look_up(ticket)
+            if noticed_s is None and ticket.outcome is not None:
+                noticed_s = time.perf_counter()
+        ended_s = time.perf_counter()
+    look_up_s = (noticed_s or ended_s) - (offered_s or started_s)
+    return _Turn(ended_s - started_s, look_up_s)
