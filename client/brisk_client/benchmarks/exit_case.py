@@ -30,7 +30,7 @@ from brisk_client.benchmarks.exit_streams import (
     mean_speed_up,
     zipf_intervals,
 )
-from brisk_client.benchmarks.exit_video import video_intervals
+from brisk_client.benchmarks.exit_video import READINGS, video_intervals
 from brisk_client.report import Check, Report
 
 ACCURACY = 0.97
@@ -142,7 +142,7 @@ def measure_streams(
     loaded = load_program(read_program(case.model), torch.device("cpu"))
     streams = [(zipf_intervals(case.evaluation, alpha), ZIPF_HALF_LIFE) for alpha in case.zipf]
     if video is not None and case.is_of_colour:
-        streams.append((video_intervals(video), VIDEO_HALF_LIFE))
+        streams += [(video_intervals(video, one), VIDEO_HALF_LIFE) for one in READINGS]
     for intervals, half_life in streams:
         rows = []
         for row in follow(

@@ -59,11 +59,13 @@ class StreamRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Interval:
-    """Between two retrainings: requests ``arriving``, then those that are ``measured``."""
+    """Between two retrainings: requests ``arriving``, of which caches learn from a share that is
+    ``sampled``, then those that are ``measured``."""
 
     stream: str
     arriving: Samples
     measured: Samples
+    sampled: float = SAMPLED
 
 
 def zipf_intervals(evaluation: Samples, alpha: float) -> Iterator[Interval]:
@@ -74,11 +76,11 @@ def zipf_intervals(evaluation: Samples, alpha: float) -> Iterator[Interval]:
     """
     random = np.random.default_rng(int(alpha * 10))
     for period in range(PERIODS):
-        drawn = (
+        arriving, measured = (
             _draw(evaluation, alpha, period * 3, count, random)
             for count in (LEARNED_FROM, MEASURED)
         )
-        yield Interval(f"Zipf {alpha}", *drawn)
+        yield Interval(f"Zipf {alpha}", arriving, measured)
 
 
 def follow(
@@ -90,7 +92,7 @@ def follow(
     intervals: Iterable[Interval],
     half_life: float,
 ) -> Iterator[StreamRow]:
-    """Of each interval: a fifth of the requests is sampled, caches learn, latency is measured.
+    """Of each interval: some of the requests are sampled, caches learn, latency is measured.
 
     ``half_life``: of a sample's weight, in intervals.
     """
@@ -99,7 +101,7 @@ def follow(
     adapter = Adapter(loaded, cascade, reference, AdaptationSettings(half_life_s=half_life))
     random = np.random.default_rng(0)
     for number, interval in enumerate(intervals):
-        sampled = random.uniform(size=len(interval.arriving)) < SAMPLED
+        sampled = random.uniform(size=len(interval.arriving)) < interval.sampled
         adapter.take(interval.arriving.take(np.flatnonzero(sampled)).inputs, float(number))
         outcome = adapter.adapt(float(number))
         versions = {

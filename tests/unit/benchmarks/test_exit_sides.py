@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from brisk.exits.samples import Samples
 from brisk_client.benchmarks import exit_tails, exit_video
 from brisk_client.benchmarks.exit_runs import BARE, Bench, Version
 from brisk_client.benchmarks.exit_tails import TailCase, tail_rows
-from brisk_client.benchmarks.exit_video import video_intervals
+from brisk_client.benchmarks.exit_video import READINGS, squares_of, video_intervals
 from unit.exits.cascades import images, network, served
 
 
@@ -63,11 +64,10 @@ def test_every_request_of_the_tails_misses_every_cache(monkeypatch: pytest.Monke
     assert all(0 < row["median_ms"] <= row["p99_ms"] for row in rows)
 
 
-def test_a_video_is_read_in_parts_of_frames_and_measured_an_interval_later(
+def test_a_video_is_read_in_parts_and_squares_and_measured_an_interval_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
-    monkeypatch.setattr(exit_video, "FRAMES", 10)
     monkeypatch.setattr(exit_video, "MEASURED", 24)
     file = tmp_path / "video.avi"
     frames = np.repeat(np.arange(0, 240, 8, np.uint8), 192 * 256 * 3).reshape(30, 192, 256, 3)
@@ -75,11 +75,24 @@ def test_a_video_is_read_in_parts_of_frames_and_measured_an_interval_later(
     form = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "256x192", "-r", "10", "-i", "-"]
     command = [ffmpeg.get_ffmpeg_exe(), "-v", "error", *form, str(file)]
     subprocess.run(command, input=frames.tobytes(), check=True)
-    intervals = list(video_intervals(file))
-    assert len(intervals) == 2
-    first = intervals[0].arriving.inputs["x"]
-    assert first.shape == (480, 3, 32, 32)
-    assert first[::48].mean() > 2  # white
-    assert first[5].mean() < first[5 + 48 * 9].mean()  # it grows brighter
-    assert intervals[0].measured.inputs["x"].shape == (24, 3, 32, 32)
-    assert intervals[0].measured.inputs["x"][5].mean() > first[5].mean()
+    for whole, requests in zip(READINGS, (48, 3), strict=True):
+        reading = dataclasses.replace(whole, frames=10)
+        intervals = list(video_intervals(file, reading))
+        assert len(intervals) == 2
+        assert {interval.sampled for interval in intervals} == {reading.sampled}
+        first = intervals[0].arriving.inputs["x"]
+        assert first.shape == (10 * requests, 3, 32, 32)
+        assert first[::requests, :, :5, :5].mean() > 2  # white
+        assert first[2].mean() < first[2 + requests * 9].mean()  # it grows brighter
+        assert intervals[0].measured.inputs["x"].shape == (24, 3, 32, 32)
+        assert intervals[0].measured.inputs["x"][-1].mean() > first[2].mean()
+
+
+def test_squares_are_as_high_as_the_frame_and_cover_its_width() -> None:
+    frame = np.zeros((192, 256, 3), np.uint8)
+    frame[:, :6], frame[:, -6:], frame[:6] = 60, 120, 240
+    squares = squares_of(frame)
+    assert squares.shape == (3, 32, 32, 3)
+    assert [square[1:, 0].mean() for square in squares] == [60, 0, 0]
+    assert [square[1:, -1].mean() for square in squares] == [0, 0, 120]
+    assert (squares[:, 0] == 240).all()

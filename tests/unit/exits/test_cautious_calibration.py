@@ -74,3 +74,11 @@ def test_what_no_score_lets_through_is_never_answered() -> None:
     steps = list(answering_more_and_more(frozenset({0}), Scored(scores, scores > 0)))
     assert all(step[0] > 0 for step in steps)
     assert steps[-1][0] == np.float32(0.9)
+
+
+def test_where_an_exit_is_always_right_it_comes_to_answer_all() -> None:
+    random = np.random.default_rng(5)
+    parts = [drawn(random, rows, 0.0, 2) for rows in (60, 160)]
+    found = calibrate_cautiously(*parts, PROMISE, lambda count: float(count.exits[0].answered))
+    assert found is not None
+    assert found.count.exits[0].answered >= 155
