@@ -74,6 +74,7 @@ class Case:
             self.attributes.get("strides", 1),
             0,
             self.attributes.get("dilations", 1),
+            self.attributes.get("group", 1),
         )
         for other in others:
             expected = expected + other
@@ -108,6 +109,53 @@ def test_a_blocked_convolution_is_as_exact_as_float32_can_be(
     case = Case(weight, ANY, **attributes)
     assert case.solution == "blocked_convolution"
     case.check(shape)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("channels", "kernel", "sizes", "attributes"),
+    [
+        (32, (3, 3), (33, 27), {"pads": [1, 1, 1, 1]}),
+        (33, (5, 5), (14, 15), {"pads": [2, 2, 2, 2], "strides": [2, 2]}),
+        (7, (3, 1), (9, 40), {"pads": [0, 3, 1, 0], "strides": [1, 2]}),
+        (96, (3, 3), (7, 7), {"pads": [2, 2, 2, 2], "dilations": [2, 2]}),
+        (2, (1, 1), (1, 1), {}),
+    ],
+)
+def test_a_depthwise_convolution_of_any_batch_and_size(
+    threads: int,
+    channels: int,
+    kernel: tuple[int, int],
+    sizes: tuple[int, int],
+    attributes: dict[str, list[int]],
+) -> None:
+    torch.set_num_threads(threads)
+    case = Case((channels, 1, *kernel), ANY, group=channels, **attributes)
+    assert case.solution == "depthwise_convolution"
+    for batch in (1, 3):
+        case.check((batch, channels, *sizes))
+
+
+def test_a_depthwise_convolution_adds_what_follows_it() -> None:
+    case = Case((24, 1, 3, 3), ("n", 24, 9, 9), second=("n", 24, 7, 7), group=24)
+    assert case.solution == "depthwise_convolution"
+    assert len(case.loaded.layers) == 1
+    case.check((2, 24, 9, 9), (2, 24, 7, 7))
+
+
+def test_a_depthwise_convolution_of_more_rows_than_helpers_can_be_told_of() -> None:
+    torch.set_num_threads(2)
+    case = Case((2, 1, 1, 3), ANY, group=2, pads=[0, 1, 0, 1])
+    case.check((3, 2, 40_000, 2))
+
+
+@pytest.mark.parametrize("weight", [(8, 2, 3, 3), (8, 1, 3, 3)])
+def test_groups_of_several_channels_or_outputs_are_other_solutions(
+    weight: tuple[int, ...],
+) -> None:
+    case = Case(weight, ("n", 4 * weight[1], 9, 9), group=4)
+    assert case.solution != "depthwise_convolution"
+    case.check((2, 4 * weight[1], 9, 9))
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -26,7 +26,7 @@ def prepare(
     disk: Annotated[
         float,
         typer.Option(min=0.0, help="What kept weights may take, as a multiple of the model's."),
-    ] = 2.0,
+    ] = 3.0,
 ) -> None:
     """Measure each layer's candidates here, choose for the first answer, and keep the result.
 

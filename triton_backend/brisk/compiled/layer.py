@@ -5,6 +5,12 @@ from __future__ import annotations
 import ctypes
 from ctypes import c_float, c_int32, c_int64, c_void_p
 
+BY_CHANNEL = -1
+"""The unit of a depthwise convolution."""
+
+MOST_TAPS = 128
+"""Of a depthwise convolution: as many as its code has places for."""
+
 _Pair = c_int32 * 2
 _Strides = c_int64 * 3
 

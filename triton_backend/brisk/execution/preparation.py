@@ -26,8 +26,9 @@ from brisk.execution.selection import Candidate, Schedule, schedule, select
 from brisk.graph import read_program
 from brisk.solutions.catalogue import Catalogue, default_catalogue
 
-DISK_FACTOR = 2.0
-"""Default of what weights for starts may take on disk, as a multiple of the model's weights."""
+DISK_FACTOR = 3.0
+"""Default of what weights for starts may take on disk, as a multiple of the model's weights. At 2
+a U-Net's widest layers were transformed at each start, into memory that the kernel had to give."""
 
 TAKEOVER = 0.4
 """What each processor adds to the executor's speed when its lane has ended: ResNet-50 and the

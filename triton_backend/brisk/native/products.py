@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from brisk.compiled.layer import MOST_TAPS
 from brisk.compiled.table import Kind
 from brisk.native.drawing import (
     DEPTHWISE_PER_NS,
@@ -29,9 +30,6 @@ MOST_MULTIPLICATIONS = 4_000_000
 
 MOST_DEPTHWISE = 8_000_000
 """The same of a depthwise convolution, where oneDNN's is no faster: its run stays below 1 ms."""
-
-MOST_TAPS = 128
-"""Of a depthwise convolution: as many as the executor has places for."""
 
 
 def draw_convolution(problem: Problem, sketch: Sketch) -> None:

@@ -10,6 +10,7 @@ from brisk.errors import UnsupportedOperatorError
 from brisk.solutions.base import Problem, Solution, Verdict
 
 FAMILIES: tuple[str, ...] = (
+    "convolution_depthwise",
     "convolution_graph",
     "convolution_small",
     "convolution_blocked",

@@ -71,6 +71,11 @@ def panels(matrix: torch.Tensor) -> torch.Tensor:
     return split.movedim(-2, -3).contiguous()
 
 
+def whole_vectors(rows: torch.Tensor) -> torch.Tensor:
+    """(rows, columns) with columns of zeros up to whole vectors."""
+    return functional.pad(rows, (0, -rows.shape[1] % _loaded().block)).contiguous()
+
+
 def padded_bias(bias: torch.Tensor | None, outputs: int) -> torch.Tensor:
     """Of whole panels; zeros where there is none."""
     if bias is None:
@@ -98,7 +103,7 @@ class CompiledCall:
 
 
 class CompiledLayer(CompiledCall):
-    """A layer with its weights: ``panels`` (see ``LayerEntry.weights``) and ``bias``.
+    """A layer with its weights: ``panels`` (see ``source/layer.h``) and ``bias``.
 
     Calls take tensors of the sizes that the caller has checked; none may be empty.
     """

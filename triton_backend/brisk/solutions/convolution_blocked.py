@@ -99,7 +99,8 @@ class BlockedConvolution(Solution):
         assert isinstance(geometry, Geometry)
         assert weight is not None
         assert weight.constant is not None
-        outputs, channels = weight.constant.shape[:2]
+        outputs = weight.constant.shape[0]
+        channels = weight.constant.shape[1] * geometry.group
 
         def made(fused: Fused) -> CompiledLayer:
             return CompiledLayer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -79,7 +80,10 @@ def measure(
     dropped: bool = False,
     outputs: Path | None = None,
 ) -> dict[str, EngineSamples]:
-    """``effort.rounds`` samples of each engine, A B C, B C A, C A B: who was before whom counts.
+    """``effort.rounds`` samples of each engine, each round in an order of its own.
+
+    Orders are drawn (the same ones in every run), since who was before whom counts: behind an
+    engine that used much memory the next one's is given anew by a virtual machine's host.
 
     ``dropped``: the files leave the page cache before each sample, else they are in it. An engine
     that fails is left out, with a note. First answers go to ``outputs``/ENGINE.npz.
@@ -95,7 +99,7 @@ def measure(
                 continue
             found[name] = EngineSamples(name, ready.files, [], [])
         for turn in range(effort.rounds):
-            for name in _rotated(list(zygotes), turn, effort.rounds):
+            for name in random.Random(turn).sample(list(zygotes), len(zygotes)):
                 zygote, ours = zygotes[name], found[name]
                 if dropped:
                     ours.disk_s.append(page_cache.disk_seconds(ours.files))
@@ -118,9 +122,3 @@ def measure(
                     note(f"{files.name}: {error}")
                     del zygotes[name], found[name]
     return found
-
-
-def _rotated(names: list[str], turn: int, rounds: int) -> list[str]:
-    """The order of a round: each begins elsewhere, spread evenly."""
-    first = turn * len(names) // rounds
-    return names[first:] + names[:first]

@@ -3,12 +3,15 @@
 #pragma once
 #include <algorithm>
 
+#include "layer.h"
 #include "operators.h"
+#include "team.h"
 
 namespace brisk {
 
 constexpr int COLUMNS = ROWS;  // of a block: as many sums as registers leave room for
 constexpr int MOST_TAPS = 128;  // their places lie on the stack
+constexpr int64_t LEAST_SHARED = 100'000;  // multiplications; fewer are not worth a second thread
 
 struct DepthwiseTaps {
   int count;
@@ -104,5 +107,59 @@ inline void depthwise_row(const Step& step, const float* weights, const float* b
     }
   }
 }
+
+// One layer of its own, rows of its result shared among threads.
+class Depthwise {
+ public:
+  Depthwise(const Layer& layer, const Call& call) : layer_(layer), call_(call) {
+    step_.activation = layer.activation;
+    step_.alpha = layer.alpha;
+    step_.beta = layer.beta;
+    step_.source = map(call.height, call.width);
+    step_.second = step_.target = map(call.out_height, call.out_width);
+    std::copy_n(layer.kernel, 2, step_.kernel);
+    std::copy_n(layer.stride, 2, step_.stride);
+    std::copy_n(layer.dilation, 2, step_.dilation);
+    std::copy_n(layer.before, 2, step_.before);
+  }
+
+  void run(Team& team) {
+    const int rows = call_.images * call_.out_height;
+    const int64_t products =
+        int64_t{rows} * step_.target.row * layer_.kernel[0] * layer_.kernel[1];
+    per_chunk_ = products < LEAST_SHARED ? rows : rows / Team::MOST_CHUNKS + 1;
+    team.share([](void* self, int chunk) { static_cast<Depthwise*>(self)->compute(chunk); }, this,
+               (rows + per_chunk_ - 1) / per_chunk_);
+  }
+
+ private:
+  Tensor map(int height, int width) const {
+    const int64_t channels = layer_.channels;
+    Tensor made{};
+    made.image = height * width * channels;
+    made.row = width * channels;
+    made.column = channels;
+    made.channel = 1;
+    made.height = height;
+    made.width = width;
+    made.channels = layer_.channels;
+    return made;
+  }
+
+  void compute(int chunk) const {
+    const int end = std::min((chunk + 1) * per_chunk_, call_.images * call_.out_height);
+    for (int row = chunk * per_chunk_; row < end; ++row) {
+      const int64_t image = row / call_.out_height, result = image * step_.target.image;
+      depthwise_row(step_, layer_.weights, layer_.bias, call_.source + image * step_.source.image,
+                    call_.second ? call_.second + result : nullptr, call_.target + result,
+                    row % call_.out_height);
+    }
+  }
+
+  const Layer& layer_;
+  const Call& call_;
+  Step step_{};
+  int per_chunk_ = 1;
+};
 
 }  // namespace brisk

@@ -5,10 +5,14 @@
 
 namespace brisk {
 
-// `unit` 0: direct; else the output positions a side of a Winograd tile (2 or 4).
+constexpr int32_t BY_CHANNEL = -1;
+
+// `unit` 0: direct; BY_CHANNEL: depthwise; else the output positions a side of a Winograd tile (2
+// or 4).
 // `weights`: by panel of PANEL outputs, then input, then output of the panel; zeros fill the last
 // panel, and the inputs up to whole blocks of WIDTH. Inputs count taps first: (row, column,
-// channel). Winograd: such panels for each of (unit + 2)^2 places, one after the other.
+// channel). Winograd: such panels for each of (unit + 2)^2 places, one after the other. Depthwise:
+// by tap, then channel, filled up to whole vectors with zeros, which are a further tap.
 // `bias`: of whole panels.
 struct Layer {
   int32_t unit, activation, channels, outputs;

@@ -16,7 +16,6 @@
 namespace brisk {
 namespace {
 
-constexpr int64_t LEAST_SHARED = 100'000;  // multiplications; fewer are not worth a second thread
 constexpr int POSITIONS = 64;              // of one chunk at most: their pointers lie on the stack
 
 Team& team() {
@@ -260,6 +259,8 @@ int brisk_layer_run(const brisk::Layer* layer, int threads, int images, int heig
       brisk::Winograd<2>(*layer, call).run(team, threads);
     } else if (layer->unit == 4) {
       brisk::Winograd<4>(*layer, call).run(team, threads);
+    } else if (layer->unit == brisk::BY_CHANNEL) {
+      brisk::Depthwise(*layer, call).run(team);
     } else {
       brisk::Direct(*layer, call).run(team, threads);
     }
