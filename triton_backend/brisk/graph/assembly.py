@@ -88,7 +88,7 @@ class Assembler:
     ) -> None:
         """Outer constants that a body reads become its own (shared) weights, the rest captures."""
         captures = []
-        for name in sorted(self._reads(graph) - local):
+        for name in sorted(self._reads(graph) - local) if outer is not NOWHERE else ():
             if name in outer.weights:
                 draft.weights[name] = outer.weights[name]
                 draft.types[name] = type_of_array(outer.weights[name])

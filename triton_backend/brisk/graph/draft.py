@@ -52,9 +52,13 @@ def reads_of(layer: Layer) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Who makes and who reads each value of ``layers``, by position; and what bodies read."""
+    """Who makes and who reads each value of ``layers``, and what bodies read.
+
+    Positions are those in ``places``, the same layers with gaps where others were.
+    """
 
     layers: list[Layer]
+    places: list[Layer | None]
     maker: dict[str, int]
     readers: dict[str, set[int]]
     captured: frozenset[str]

@@ -29,17 +29,16 @@ class Rewriter:
     """
 
     def __init__(self, draft: Draft) -> None:
-        """Takes over what a pass before this one has indexed, where it changed nothing."""
+        """Takes over what the pass before this one has indexed."""
         self.draft = draft
         self.rewrites = 0
-        self._layers: list[Layer | None] = list(draft.layers)
         self._kept = set(draft.outputs)
         index = draft.index
         if index is None or index.layers is not draft.layers:
             index = _index(draft.layers)
-        self._index: Index | None = index
+        self._layers, self._captured = index.places, index.captured
         self._maker, self._readers = index.maker, index.readers
-        self._captured = index.captured
+        self._is_changed = False
         draft.index = None
 
     def __iter__(self) -> Iterator[Layer]:
@@ -57,10 +56,11 @@ class Rewriter:
 
     def commit(self) -> int:
         """Give the draft its new layers; return how many rewrites were made."""
-        if self._index is None:
-            self.draft.layers = [layer for layer in self._layers if layer is not None]
-        else:
-            self.draft.index = self._index
+        draft = self.draft
+        if self._is_changed:
+            draft.layers = [layer for layer in self._layers if layer is not None]
+            self._captured = _captured(draft.layers)
+        draft.index = Index(draft.layers, self._layers, self._maker, self._readers, self._captured)
         return self.rewrites
 
     def maker(self, name: str) -> Layer | None:
@@ -156,9 +156,14 @@ class Rewriter:
         self.rewrites += 1
 
     def insert_before(self, layer: Layer, new: Layer) -> None:
-        """Add a layer in front of ``layer`` (all positions behind it move by one)."""
-        self._layers.insert(self._position(layer), new)
-        self._index = None
+        """Add a layer in front of ``layer``: into a gap there, else all behind it move by one."""
+        position = self._position(layer)
+        if position and self._layers[position - 1] is None:
+            self._layers[position - 1] = new
+            self._enter(position - 1, new)
+            return
+        self._layers.insert(position, new)
+        self._is_changed = True
         self._maker, self._readers = {}, {}
         for position, entry in enumerate(self._layers):
             if entry is not None:
@@ -209,10 +214,11 @@ class Rewriter:
         return self._maker[next(name for name in layer.outputs if name)]
 
     def _enter(self, position: int, layer: Layer) -> None:
+        self._is_changed = True
         _enter(position, layer, self._maker, self._readers)
 
     def _leave(self, position: int) -> None:
-        self._index = None
+        self._is_changed = True
         layer = self._layers[position]
         assert layer is not None
         self._layers[position] = None
@@ -227,8 +233,11 @@ def _index(layers: list[Layer]) -> Index:
     readers: dict[str, set[int]] = {}
     for position, layer in enumerate(layers):
         _enter(position, layer, maker, readers)
-    captured = frozenset(name for layer in layers for name in layer.captures)
-    return Index(layers, maker, readers, captured)
+    return Index(layers, list(layers), maker, readers, _captured(layers))
+
+
+def _captured(layers: list[Layer]) -> frozenset[str]:
+    return frozenset(name for layer in layers for name in layer.captures)
 
 
 def _enter(

@@ -84,6 +84,8 @@ def _neutral(graph: Rewriter, node: Node) -> str | None:
         other = node.inputs[1 - place]
         if array is None or array.dtype.kind not in "fiu" or array.size > 4096:
             continue
+        if array.size and array.item(0) != wanted:
+            continue
         target = graph.draft.type_of(node.outputs[0])
         if np.all(array == wanted) and _same_shape(graph.draft.type_of(other), target):
             return other
