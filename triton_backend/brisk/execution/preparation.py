@@ -35,7 +35,7 @@ TAKEOVER = 0.4
 encoder ran 1.4 to 1.45 times as fast on two processors as on one."""
 
 LONGEST_PROFILE_S = 6.0
-"""After which layers not yet measured get the default plan."""
+"""Of processor time, after which layers not yet measured get the default plan."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,10 @@ SYMBOLIC_SIZE = 64
 """Stands for sizes that are not known, other than the batch, which is 1."""
 
 MOST_CANDIDATES = 4
+
+MOST_PATIENCE = 5
+"""What measuring may take on the clock, as a multiple of its processor time: others' work on the
+same processors is no reason for a worse plan."""
 _SAMPLE_BYTES = 1 << 22
 
 
@@ -50,6 +54,8 @@ def profile(
 ) -> list[list[Measured]]:
     """For each layer its candidates, measured; empty where it could not be run or time ran out.
 
+    ``longest_s``: of the calling thread's processor time. That is what costs are counted in, too,
+    as it computes alone: what other processes take of the clock is not the layers'.
     Inputs are made up: random numbers, ones for integers, so a program whose flow depends on
     its values may be measured on another path than it takes.
     """
@@ -64,7 +70,8 @@ def profile(
 def _profile(
     plan: Plan, catalogue: Catalogue, longest_s: float, breathe: Callable[[], None]
 ) -> list[list[Measured]]:
-    until_s = time.monotonic() + longest_s
+    used_up_s = time.thread_time() + longest_s
+    until_s = time.monotonic() + MOST_PATIENCE * longest_s
     frame = FramePlan.of(plan.program)
     byte_ns = _verification_ns_per_byte()
     found: list[list[Measured]] = [[] for _ in plan.layers]
@@ -76,7 +83,7 @@ def _profile(
             return found
         for index, planned in enumerate(plan.layers):
             breathe()
-            if time.monotonic() > until_s:
+            if time.thread_time() > used_up_s or time.monotonic() > until_s:
                 return found
             try:
                 found[index], layer = _measure(planned, frame, catalogue, values, byte_ns)
@@ -118,9 +125,9 @@ def _measure(
     ]
     for _ in range(RUNS):
         for trial in trials:
-            begun_ns = time.perf_counter_ns()
+            begun_ns = time.thread_time_ns()
             trial.layer.kernel(*[values[slot] for slot in trial.layer.reads])
-            trial.runs_ns.append(time.perf_counter_ns() - begun_ns)
+            trial.runs_ns.append(time.thread_time_ns() - begun_ns)
     measured = [
         way
         for trial in trials
@@ -130,11 +137,11 @@ def _measure(
 
 
 def _load(planned: LayerPlan, frame: FramePlan, catalogue: Catalogue) -> _Trial:
-    started_ns = time.perf_counter_ns()
+    started_ns = time.thread_time_ns()
     weights = planned.solution.transform(planned.problem)
-    transformed_ns = time.perf_counter_ns()
+    transformed_ns = time.thread_time_ns()
     layer = load_layer(planned, frame, catalogue, weights)
-    created_ns = time.perf_counter_ns()
+    created_ns = time.thread_time_ns()
     return _Trial(
         planned.solution,
         layer,
@@ -172,9 +179,9 @@ def _verification_ns_per_byte() -> float:
     sample = np.ones(_SAMPLE_BYTES, np.uint8)
     times = []
     for _ in range(3):
-        started_ns = time.perf_counter_ns()
+        started_ns = time.thread_time_ns()
         checksum(sample)
-        times.append(time.perf_counter_ns() - started_ns)
+        times.append(time.thread_time_ns() - started_ns)
     return min(times) / _SAMPLE_BYTES
 
 
