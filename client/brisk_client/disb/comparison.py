@@ -33,7 +33,7 @@ from brisk_client.workload.description import Continuous, Task, Workload
 from brisk_client.workload.requests import SERVICE, UNLIMITED, make_request, model_metadata
 
 WARM_UPS = 12
-"""Before the first round of a side: a worker tries thread counts in its first eight runs."""
+"""Before the first run of a side: a worker tries thread counts in its first eight runs."""
 
 _CALIBRATION = 15
 
@@ -88,6 +88,7 @@ def compare(
                 "real-time clients need the same share of the machine"
             )
             samples = _measure(running, fitted, rounds, name)
+            report.notes.append(f"{name}: {rounds} rounds after a rehearsal that does not count")
             for side in sides:
                 row = {"workload": name, "side": side, **summarise_side(samples, side)}
                 report.rows.append(row)
@@ -97,14 +98,20 @@ def compare(
 def _measure(
     running: Sequence[Side], workload: Workload, rounds: int, name: str
 ) -> dict[str, list[Sample]]:
-    """Each run is told on standard error, so that a benchmark cut short has said something."""
+    """Each run is told on standard error, so that a benchmark cut short has said something.
+
+    The first one of every side is a rehearsal that does not count: in it policies find out by how
+    much best-effort work slows each network down, which REEF measures ahead of all (5.2).
+    """
     console = Console(stderr=True, highlight=False)
     samples: dict[str, list[Sample]] = {side.name: [] for side in running}
-    for number in range(rounds):
+    for number in range(rounds + 1):
         for side in running:
             found = sample(side, workload, 1 if number else WARM_UPS)
-            samples[side.name].append(found)
-            text = f"{name}, round {number + 1}, {side.name}: {describe(found)}"
+            if number:
+                samples[side.name].append(found)
+            stage = f"round {number}" if number else "rehearsal"
+            text = f"{name}, {stage}, {side.name}: {describe(found)}"
             console.print(text, soft_wrap=True)
     return samples
 

@@ -90,6 +90,7 @@ class Upkeep:
                 return
         care.loaded()
         report_start(session, care.labels)
+        self._await_quiet()  # else the copy would compete with the rest of the first request
         make_private()
         caches = self._caches.open(session)
         cuts = () if caches is None else caches.cascade.cuts
