@@ -27,7 +27,7 @@ from brisk_client.disb.sides import (
     Side,
     running_sides,
 )
-from brisk_client.disb.workloads import fit
+from brisk_client.disb.workloads import fit, realtime_only
 from brisk_client.report import Check, Report
 from brisk_client.workload.description import Continuous, Task, Workload
 from brisk_client.workload.requests import SERVICE, UNLIMITED, make_request, model_metadata
@@ -73,19 +73,17 @@ def compare(
         {(t.model, t.job_class or REALTIME) for w in workloads.values() for t in w.tasks}
     )
     with running_sides(sides, wanted, threads) as running:
-        urgent = [network for network, job_class in wanted if job_class == REALTIME]
         for competitor in running:
             _settle(competitor, wanted)
-        alone_s = _calibrate(next(each for each in running if each.name == RT_ONLY), urgent)
-        report.notes.append(
-            "alone, ms (paper's): "
-            + ", ".join(f"{n} {s * 1e3:.1f} ({NETWORKS[n].paper_ms})" for n, s in alone_s.items())
-        )
+        alone = next(each for each in running if each.name == RT_ONLY)
         for name, workload in workloads.items():
+            alone_s = _calibrate(alone, sorted({t.model for t in realtime_only(workload).tasks}))
             fitted, factor = fit(workload, alone_s, seconds)
+            times = (f"{n} {s * 1e3:.1f} ({NETWORKS[n].paper_ms})" for n, s in alone_s.items())
             report.notes.append(
                 f"{name}: arrivals {factor:.2f} times as far apart as in the paper, so that the "
-                "real-time clients need the same share of the machine"
+                f"real-time clients need the same share of the machine; ms in turns, without "
+                f"best-effort work (paper's): {', '.join(times)}"
             )
             samples = _measure(running, fitted, rounds, name)
             report.notes.append(f"{name}: {rounds} rounds after a rehearsal that does not count")
@@ -132,23 +130,26 @@ def _settle(side: Side, wanted: Sequence[tuple[str, str]]) -> None:
 
 
 def _calibrate(side: Side, networks: Sequence[str]) -> dict[str, float]:
-    """Latency of each of ``networks`` alone, one real-time request after the other.
+    """Latency of each of ``networks`` without best-effort work, one request after the other.
 
-    The first quartile: what disturbs a machine from outside should not look like its capacity.
+    They take turns, as they will in the workload: on a CPU each drives the others' weights out of
+    the caches. The first quartile: what disturbs a machine from outside should not look like its
+    capacity.
     """
-    found = {}
     with grpc.insecure_channel(side.server.grpc, options=UNLIMITED) as channel:
         infer = channel.unary_unary(f"{SERVICE}ModelInfer")
+        requests, times_s = {}, {name: list[float]() for name in networks}
         for name in networks:
             task = Task(name, entry_name(name, REALTIME), Continuous(), job_class=REALTIME)
-            request = make_request(task, model_metadata(channel, task), 0)
-            times_s = []
-            for _ in range(WARM_UPS + _CALIBRATION):
+            requests[name] = make_request(task, model_metadata(channel, task), 0)
+        for _ in range(WARM_UPS + _CALIBRATION):
+            for name, request in requests.items():
                 before_s = time.monotonic()
                 infer(request, timeout=60.0)
-                times_s.append(time.monotonic() - before_s)
-            found[name] = statistics.quantiles(times_s[WARM_UPS:], n=4)[0]
-    return found
+                times_s[name].append(time.monotonic() - before_s)
+    return {
+        name: statistics.quantiles(found[WARM_UPS:], n=4)[0] for name, found in times_s.items()
+    }
 
 
 def add_checks(report: Report) -> None:
