@@ -1,13 +1,21 @@
-"""What is made once for the whole run."""
+"""What is made once for the whole run, and the order in which several processes run it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from unit.exits.adapted import Adapted
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """What ``pytest -n`` asks."""
+    from two_stages import TwoStages
+
+    return TwoStages(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +24,11 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Adapted:
     from unit.exits.adapted import make_adapted
 
     return make_adapted(tmp_path_factory.mktemp("adapted"))
+
+
+@pytest.fixture(scope="session")
+def node_cases() -> list[Any]:
+    """All node cases of the ONNX project. Nothing of them is to be changed."""
+    from brisk_client.benchmarks.onnx_cases import collect_cases
+
+    return collect_cases()

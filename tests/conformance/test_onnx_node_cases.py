@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -14,7 +16,7 @@ from brisk_client.benchmarks.conformance import (
     passing_exclusions,
     summarise,
 )
-from brisk_client.benchmarks.onnx_cases import Outcome, collect_cases, compare, run_case
+from brisk_client.benchmarks.onnx_cases import Outcome, compare, run_case
 
 CPU = torch.device("cpu")
 
@@ -27,8 +29,8 @@ ORACLE_EXCEPTIONS = (
 
 
 @pytest.fixture(scope="module")
-def cases() -> dict[str, object]:
-    return {case.name: case for case in collect_cases()}
+def cases(node_cases: list[Any]) -> dict[str, object]:
+    return {case.name: case for case in node_cases}
 
 
 @pytest.fixture(scope="module")

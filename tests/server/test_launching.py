@@ -72,7 +72,7 @@ def regions() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if f"brisk_server_{os.getpid()}_" in name}
 
 
-def test_a_started_server_is_ready_and_leaves_nothing_when_it_stops(
+def test_a_started_server_is_ready_for_this_machine_only_and_leaves_nothing_when_it_stops(
     start_server: StartServer, tmp_path: Path
 ) -> None:
     server = start_server(make_repository(tmp_path / "repository"))
@@ -84,22 +84,16 @@ def test_a_started_server_is_ready_and_leaves_nothing_when_it_stops(
     metrics = urllib.request.urlopen(f"http://{server.endpoints.metrics}/metrics", timeout=5)
     with metrics:
         assert b"nv_inference_count" in metrics.read()
-    assert server.stop() == 0
-    assert not is_alive(pid)
-    assert group_members(pid) == []
-    assert not regions()
-    assert server.stop() is None
-
-
-def test_all_services_listen_on_the_loopback_address_only(
-    start_server: StartServer, tmp_path: Path
-) -> None:
-    server = start_server(make_repository(tmp_path / "repository"))
     for endpoint in (server.endpoints.http, server.endpoints.grpc, server.endpoints.metrics):
         port = int(endpoint.rpartition(":")[2])
         with socket.socket() as elsewhere:
             elsewhere.settimeout(2)
             assert elsewhere.connect_ex(("127.0.0.2", port)) != 0
+    assert server.stop() == 0
+    assert not is_alive(pid)
+    assert group_members(pid) == []
+    assert not regions()
+    assert server.stop() is None
 
 
 def test_a_server_that_cannot_load_a_model_fails_with_the_reason_from_its_log(

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from entries import deep, doubled, write_entry
-from running import StartServer
+from running import running_server
 from tritonclient import grpc
 
 from brisk.server.launch import TritonServer
+from brisk.server.locate import ServerInstallation
 from brisk_client.urgency import infer
 from brisk_client.workload.description import (
     Continuous,
@@ -36,12 +38,17 @@ CONFIG = (
 )
 
 
-@pytest.fixture
-def server(tmp_path: Path, start_server: StartServer) -> TritonServer:
-    repository = tmp_path / "repository"
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation, backends: Path
+) -> Iterator[TritonServer]:
+    folder = tmp_path_factory.mktemp("workloads")
+    repository = folder / "repository"
     write_entry(repository, "deep", deep(20, 256), CONFIG.format(width=256, output="y"))
     write_entry(repository, "doubled", doubled(), CONFIG.format(width=4, output="z"))
-    return start_server(repository, ["--disable-auto-complete-config"])
+    options = ["--disable-auto-complete-config"]
+    with running_server(installation, repository, backends, folder / "log", options) as running:
+        yield running
 
 
 def test_all_loads_run_together_and_every_request_has_its_row(
@@ -74,26 +81,6 @@ def test_all_loads_run_together_and_every_request_has_its_row(
     assert [path.name for path in rows_file.parent.iterdir()] == ["all.csv"]
 
 
-def test_a_server_that_goes_away_is_counted_and_the_run_ends(server: TritonServer) -> None:
-    tasks = (
-        Task("camera", "doubled", Periodic(50.0), job_class="realtime"),
-        Task("batch", "deep", Continuous(), job_class="besteffort"),
-    )
-    gone = threading.Event()
-
-    def kill(counts: object) -> None:
-        if not gone.is_set():
-            gone.set()
-            os.kill(server.pid, signal.SIGKILL)
-
-    assert server.endpoints.grpc is not None
-    outcome = run_workload(Workload(3.0, tasks), server.endpoints.grpc, watch=kill)
-    for task in outcome.tasks:
-        assert task.answered > 0
-        assert task.failed > 0
-    assert outcome.errors
-
-
 def test_a_model_that_is_not_there_is_named(server: TritonServer) -> None:
     workload = Workload(1.0, (Task("camera", "nothing", Periodic(1.0)),))
     assert server.endpoints.grpc is not None
@@ -114,3 +101,24 @@ def test_the_helper_sets_class_and_deadline_on_a_plain_client(server: TritonServ
             infer(client, "deep", [long], job_class="besteffort", deadline_s=1e-6)
     finally:
         client.close()
+
+
+def test_a_server_that_goes_away_is_counted_and_the_run_ends(server: TritonServer) -> None:
+    """The last one: no other has a server behind it."""
+    tasks = (
+        Task("camera", "doubled", Periodic(50.0), job_class="realtime"),
+        Task("batch", "deep", Continuous(), job_class="besteffort"),
+    )
+    gone = threading.Event()
+
+    def kill(counts: object) -> None:
+        if not gone.is_set():
+            gone.set()
+            os.kill(server.pid, signal.SIGKILL)
+
+    assert server.endpoints.grpc is not None
+    outcome = run_workload(Workload(3.0, tasks), server.endpoints.grpc, watch=kill)
+    for task in outcome.tasks:
+        assert task.answered > 0
+        assert task.failed > 0
+    assert outcome.errors

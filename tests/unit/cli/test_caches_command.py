@@ -86,6 +86,13 @@ def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return put(tmp_path, slow_network())
 
 
+@pytest.fixture
+def small_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As ``entry``, for what is said whether caches would pay or not."""
+    own_cache(tmp_path, monkeypatch)
+    return put(tmp_path, slow_network(layers=15))
+
+
 def put(folder: Path, model: onnx.ModelProto, rows: int = 1000) -> Path:
     entry = folder / "entry"
     (entry / "1").mkdir(parents=True)
@@ -187,15 +194,15 @@ def test_caches_that_would_slow_the_model_down_are_not_written(
     assert not caches_file(entry / "1" / "model.onnx").exists()
 
 
-def test_a_memory_budget_that_nothing_fits_is_said(entry: Path) -> None:
-    made = train(entry, "--memory-budget", "100")
+def test_a_memory_budget_that_nothing_fits_is_said(small_entry: Path) -> None:
+    made = train(small_entry, "--memory-budget", "100")
     assert made.exit_code == 0, made.output
     assert "no caches were written: " in made.stdout
     assert "larger than the memory budget" in made.stdout
 
 
-def test_an_accuracy_that_the_data_cannot_prove_is_said(entry: Path) -> None:
-    made = train(entry, "--accuracy", "0.999")
+def test_an_accuracy_that_the_data_cannot_prove_is_said(small_entry: Path) -> None:
+    made = train(small_entry, "--accuracy", "0.999")
     assert made.exit_code == 0, made.output
     assert "cannot be proved with confidence 95% on 200 held-out samples" in made.stdout
 
@@ -210,10 +217,10 @@ def test_an_accuracy_that_the_data_cannot_prove_is_said(entry: Path) -> None:
     ],
 )
 def test_data_that_does_not_fit_is_refused_in_words(
-    entry: Path, arrays: dict[str, np.ndarray], text: str
+    small_entry: Path, arrays: dict[str, np.ndarray], text: str
 ) -> None:
-    np.savez(entry.parent / "data.npz", **arrays)
-    answer = train(entry)
+    np.savez(small_entry.parent / "data.npz", **arrays)
+    answer = train(small_entry)
     assert isinstance(answer.exception, InvalidRequestError)
     with pytest.raises(InvalidRequestError, match=text):
         raise answer.exception
@@ -239,13 +246,13 @@ def test_a_model_that_does_not_classify_is_refused_before_data_is_read(
         ("--variants", "Pool(1)", "there is no cache variant 'Pool(1)'"),
     ],
 )
-def test_a_wrong_option_is_named(entry: Path, option: str, value: str, text: str) -> None:
-    answer = train(entry, option, value)
+def test_a_wrong_option_is_named(small_entry: Path, option: str, value: str, text: str) -> None:
+    answer = train(small_entry, option, value)
     assert isinstance(answer.exception, InvalidConfigurationError)
     assert text in str(answer.exception)
 
 
-def test_showing_says_where_there_are_no_caches(entry: Path) -> None:
-    answer = CliRunner().invoke(application, ["caches", "show", str(entry)])
+def test_showing_says_where_there_are_no_caches(small_entry: Path) -> None:
+    answer = CliRunner().invoke(application, ["caches", "show", str(small_entry)])
     assert isinstance(answer.exception, InvalidModelError)
     assert "has no caches; `brisk caches train" in str(answer.exception)

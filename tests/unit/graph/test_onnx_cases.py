@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from typing import Any
 
 from brisk.errors import BriskError
 from brisk.graph import build_program
@@ -12,15 +12,10 @@ REFUSED: dict[str, str] = {}
 """Cases that are not read, each with its reason."""
 
 
-def test_all_node_cases_are_read_but_those_listed() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # making the cases divides by zero on purpose
-        from onnx.backend.test.case.node import collect_testcases
-
-        cases = collect_testcases(None)
-    assert len(cases) > 1000
+def test_all_node_cases_are_read_but_those_listed(node_cases: list[Any]) -> None:
+    assert len(node_cases) > 1000
     failed = {}
-    for case in cases:
+    for case in node_cases:
         try:
             check_integrity(build_program(case.model))
         except BriskError as error:
