@@ -5,6 +5,8 @@ What measures times or starts servers comes last, in one process, when the other
 
 from __future__ import annotations
 
+import pytest
+from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
@@ -16,7 +18,6 @@ BESIDE_OTHERS = (
         for name in (
             "datatypes",
             "launching",
-            "loading",
             "pipelines",
             "requests",
             "triton_features",
@@ -60,6 +61,10 @@ def is_alone(file: str) -> bool:
 
 class TwoStages(LoadScopeScheduling):
     """File by file to whoever is free; the last unit, of all that runs alone, when one is left."""
+
+    def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False  # not by numbers of tests: long ones are few
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]

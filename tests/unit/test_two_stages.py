@@ -37,7 +37,7 @@ class Run:
     """Two processes that run ``tests`` in turns, each as soon as it knows what comes next."""
 
     def __init__(self, tests: list[str]) -> None:
-        options = SimpleNamespace(tx=["2*popen"], numprocesses=2, loadscopereorder=False)
+        options = SimpleNamespace(tx=["2*popen"], numprocesses=2, loadscopereorder=True)
         config = SimpleNamespace(option=options, getvalue=lambda name: getattr(options, name))
         self.tests = tests
         self.scheduler = TwoStages(config)  # type: ignore[arg-type]
