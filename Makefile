@@ -1,12 +1,14 @@
 # make run          a real Triton serves the sample models through Brisk; Ctrl-C stops it
 # make run ONCE=1   the same, but ends after every model was asked; status 0 if all was right
-# make test         linters, type check and all tests (tests/two_stages.py); TESTS=tests/unit for some of them
+# make test         linters, type check and all tests; TESTS=tests/unit for some of them
+#                   PROCESSES=2: what is not timed in two processes first (tests/two_stages.py)
 # make image-test   builds docker/Dockerfile.cpu, runs it and asks it; needs Docker or buildah
 # make bench        the benchmark BENCH (warm); ARGS="--quick" and other options of it
 # make clean        removes what was generated, .venv stays
 
 VENV := .venv
 TESTS ?= tests
+PROCESSES ?= 1
 BENCH ?= warm
 SOURCES := triton_backend client tests model_repository
 
@@ -32,7 +34,7 @@ test: test-environment samples
 	$(VENV)/bin/ruff check $(SOURCES)
 	$(VENV)/bin/ruff format --check $(SOURCES)
 	$(VENV)/bin/mypy triton_backend client
-	$(VENV)/bin/pytest -n 2 --max-worker-restart 0 $(TESTS)
+	$(VENV)/bin/pytest $(if $(filter-out 1,$(PROCESSES)),-n $(PROCESSES) --max-worker-restart 0) $(TESTS)
 
 image-test: test-environment samples
 	BRISK_TEST_IMAGES=1 $(VENV)/bin/pytest -m image tests/docker
