@@ -47,12 +47,6 @@ class _EncoderWriter:
         scale = graph.weight(self.random.uniform(0.8, 1.2, HIDDEN))
         return graph.add("Add", graph.add("Mul", value, scale), self.normal(HIDDEN))
 
-    def gelu(self, value: str) -> str:
-        graph = self.graph
-        inner = graph.add("Erf", graph.add("Div", value, graph.scalar(2.0**0.5)))
-        inner = graph.add("Mul", value, graph.add("Add", inner, graph.scalar(1.0)))
-        return graph.add("Mul", inner, graph.scalar(0.5))
-
     def size(self, value: str, axis: int) -> str:
         """One dimension of ``value`` as a one-element tensor."""
         graph = self.graph
@@ -105,7 +99,7 @@ class _EncoderWriter:
         graph = self.graph
         attended = graph.add("Add", self.attention(value, mask), value)
         value = self.layer_normalization(attended)
-        inner = self.gelu(self.linear(value, HIDDEN, FEED_FORWARD))
+        inner = self.graph.gelu(self.linear(value, HIDDEN, FEED_FORWARD))
         inner = self.linear(inner, FEED_FORWARD, HIDDEN)
         return self.layer_normalization(graph.add("Add", inner, value))
 

@@ -58,6 +58,12 @@ class GraphWriter:
         self._nodes.append(node)
         return f"{name}_value"
 
+    def gelu(self, value: str) -> str:
+        """Half of the value times one more than the error function of it over the root of 2."""
+        inner = self.add("Erf", self.add("Div", value, self.scalar(2.0**0.5)))
+        inner = self.add("Mul", value, self.add("Add", inner, self.scalar(1.0)))
+        return self.add("Mul", inner, self.scalar(0.5))
+
     def model(self) -> onnx.ModelProto:
         """The finished, checked model."""
         graph = helper.make_graph(

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from brisk.execution.building import ColdLayer
 from brisk.execution.cold_plan import raw_layer
 from brisk.execution.kept import can_keep, tensor_bytes
+from brisk.execution.machine_costs import weight_bytes
 from brisk.execution.plan import LayerPlan
-from brisk.solutions.base import Problem
 from brisk.solutions.catalogue import Catalogue
 
 
@@ -28,7 +28,7 @@ def within_budget(
     Such a layer starts as it would without an artefact, and gets its warm solution later. All
     raw: no less is possible, whatever the budget.
     """
-    raw = [_raw_bytes(layer.problem) for layer in layers]
+    raw = [weight_bytes(layer.problem) for layer in layers]
     kept = [_kept_bytes(layer, breathe) for layer in layers]
     growth = [
         size - plain if layer.cached else 0
@@ -48,17 +48,9 @@ def within_budget(
 def _kept_bytes(layer: ColdLayer, breathe: Callable[[], None]) -> int:
     """Of the weights that the artefact would hold for the layer's start."""
     if not layer.cached:
-        return _raw_bytes(layer.problem)
+        return weight_bytes(layer.problem)
     breathe()
     tensors = layer.solution.transform(layer.problem).values()
     if not all(map(can_keep, tensors)):
-        return _raw_bytes(layer.problem)
+        return weight_bytes(layer.problem)
     return sum(map(tensor_bytes, tensors))
-
-
-def _raw_bytes(problem: Problem) -> int:
-    return sum(
-        operand.constant.nbytes
-        for operand in problem.operands
-        if operand is not None and operand.constant is not None
-    )

@@ -50,16 +50,10 @@ class _VitWriter(LayerWriter):
         context = graph.add("Reshape", context, graph.integers(self.batch, _PATCHES + 1, _WIDTH))
         return self.project(context, _WIDTH, _WIDTH)
 
-    def gelu(self, value: str) -> str:
-        graph = self.graph
-        inner = graph.add("Erf", graph.add("Div", value, graph.scalar(2.0**0.5)))
-        inner = graph.add("Mul", value, graph.add("Add", inner, graph.scalar(1.0)))
-        return graph.add("Mul", inner, graph.scalar(0.5))
-
     def block(self, value: str) -> str:
         graph = self.graph
         value = graph.add("Add", value, self.attention(self.norm(value)))
-        inner = self.gelu(self.project(self.norm(value), _WIDTH, _INNER))
+        inner = self.graph.gelu(self.project(self.norm(value), _WIDTH, _INNER))
         return graph.add("Add", value, self.project(inner, _INNER, _WIDTH))
 
     def tokens(self, image: str) -> str:
