@@ -140,3 +140,9 @@ def test_the_package_itself_imports_nothing() -> None:
     """It is loaded before any of its parts, in the stub too."""
     modules = [module for _, module in imported_modules(PACKAGE / "__init__.py")]
     assert set(modules) <= {"__future__"}
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """pytest imports them by these, whatever their folders."""
+    names = [file.name for file in (ROOT / "tests").rglob("test_*.py")]
+    assert [name for name in names if names.count(name) > 1] == []
