@@ -1,14 +1,14 @@
 # make run          a real Triton serves the sample models through Brisk; Ctrl-C stops it
 # make run ONCE=1   the same, but ends after every model was asked; status 0 if all was right
 # make test         linters, type check and all tests; TESTS=tests/unit for some of them
-#                   PROCESSES=2: what is not timed in two processes first (tests/two_stages.py)
+#                   PROCESSES=1: all in one process, else what is not timed in two (tests/two_stages.py)
 # make image-test   builds docker/Dockerfile.cpu, runs it and asks it; needs Docker or buildah
 # make bench        the benchmark BENCH (warm); ARGS="--quick" and other options of it
 # make clean        removes what was generated, .venv stays
 
 VENV := .venv
 TESTS ?= tests
-PROCESSES ?= 1
+PROCESSES ?= 2
 BENCH ?= warm
 SOURCES := triton_backend client tests model_repository
 
