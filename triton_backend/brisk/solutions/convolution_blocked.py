@@ -68,15 +68,22 @@ class BlockedConvolution(Solution):
         assert weight is not None
         assert weight.constant is not None
         assert isinstance(geometry, Geometry)
+        reason = self._refusal(problem, geometry, weight.constant.shape)
+        reason = reason or library_refusal(problem)
+        return verdict if reason is None else refused(reason)
+
+    def _refusal(
+        self, problem: Problem, geometry: Geometry, weight: tuple[int, ...]
+    ) -> str | None:
+        """Why this form is not for a convolution with a weight of that shape; None where it is."""
         if len(geometry.kernel) != 2 or geometry.group != 1:
-            return refused("not in two dimensions, or of several groups")
-        if weight.constant.shape[1] < FEWEST_CHANNELS:
-            return refused(f"{weight.constant.shape[1]} channels, at least {FEWEST_CHANNELS}")
+            return "not in two dimensions, or of several groups"
+        if weight[1] < FEWEST_CHANNELS:
+            return f"{weight[1]} channels, at least {FEWEST_CHANNELS}"
         count = multiplications(problem, geometry)
         if count is not None and count < FEWEST_MULTIPLICATIONS:
-            return refused(f"{count} multiplications an image, at least {FEWEST_MULTIPLICATIONS}")
-        reason = library_refusal(problem)
-        return verdict if reason is None else refused(reason)
+            return f"{count} multiplications an image, at least {FEWEST_MULTIPLICATIONS}"
+        return None
 
     def transform(self, problem: Problem) -> Mapping[str, torch.Tensor]:
         """``panels`` and ``bias`` as the library wants them, plain float32 tensors."""

@@ -10,11 +10,10 @@ import torch
 from torch.nn import functional
 
 from brisk.compiled.layer import BY_CHANNEL, MOST_TAPS
-from brisk.solutions.base import Pattern, Problem, Solution, Verdict, refused
-from brisk.solutions.compiled_layer import library_refusal, padded_bias, whole_vectors
-from brisk.solutions.convolution import OneDnnConvolution
+from brisk.solutions.base import Pattern, Problem, Solution
+from brisk.solutions.compiled_layer import padded_bias, whole_vectors
 from brisk.solutions.convolution_blocked import BlockedConvolution
-from brisk.solutions.convolution_geometry import Geometry, read_geometry
+from brisk.solutions.convolution_geometry import Geometry
 from brisk.solutions.epilogue import constant_tensor
 
 
@@ -26,21 +25,14 @@ class DepthwiseConvolution(BlockedConvolution):
     transforms_long = False
     unit: ClassVar[int] = BY_CHANNEL
 
-    def check(self, problem: Problem) -> Verdict:
-        verdict = OneDnnConvolution().check(problem)
-        if not verdict.ok:
-            return verdict
-        weight, geometry = problem.operand(1), read_geometry(problem)
-        assert weight is not None
-        assert weight.constant is not None
-        assert isinstance(geometry, Geometry)
-        outputs, channels = weight.constant.shape[:2]
-        if len(geometry.kernel) != 2 or not geometry.group == outputs > channels == 1:
-            return refused("not in two dimensions, or channels are not a group each")
+    def _refusal(
+        self, problem: Problem, geometry: Geometry, weight: tuple[int, ...]
+    ) -> str | None:
+        if len(geometry.kernel) != 2 or not geometry.group == weight[0] > weight[1] == 1:
+            return "not in two dimensions, or channels are not a group each"
         if math.prod(geometry.kernel) > MOST_TAPS:
-            return refused(f"{math.prod(geometry.kernel)} taps, at most {MOST_TAPS}")
-        reason = library_refusal(problem)
-        return verdict if reason is None else refused(reason)
+            return f"{math.prod(geometry.kernel)} taps, at most {MOST_TAPS}"
+        return None
 
     def transform(self, problem: Problem) -> Mapping[str, torch.Tensor]:
         """``panels``: (taps and one of zeros, channels up to whole vectors); ``bias``."""
