@@ -11,7 +11,7 @@ import torch
 from brisk.execution import Frame, run_serially
 from brisk.exits.compiled_lookup import LookedUp
 from brisk.exits.serving import ExitingFrame, LookUpLane
-from brisk.exits.serving.lane import Ticket, look_up
+from brisk.exits.serving.lane import Outcome, Ticket, look_up
 from unit.exits.cascades import Served, hidden_at, images, served
 
 
@@ -27,7 +27,8 @@ class StagedLane(LookUpLane):
 
     def perform(self) -> None:
         ticket = self.taken.pop(0)
-        ticket.outcome = look_up(ticket)
+        found = look_up(ticket.look_up, ticket.hidden, ticket.threshold)
+        ticket.outcome = found or Outcome((), None)
 
 
 def start(model: Served, inputs: torch.Tensor, lane: LookUpLane | None) -> ExitingFrame:

@@ -9,7 +9,7 @@ import numpy as np
 
 from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Level
-from brisk.exits.composition import Candidate, CompositionProblem, Outcomes, expect_counted
+from brisk.exits.composition import Candidate, CompositionProblem, Outcomes
 from brisk.exits.exploration.choosing import (
     MOST_IN_RESERVE,
     in_reserve,
@@ -40,21 +40,20 @@ def problem(budget_bytes: int | None = None) -> CompositionProblem:
 
 def test_points_far_from_those_in_use_have_one_each_the_better_variant() -> None:
     one = problem()
-    expected = expect_counted(one, (0,))
-    assert in_reserve(one, expected) == [8, 4, 2]  # 0.5, then halfway, then either neighbour
+    assert in_reserve(one, (0,)) == [8, 4, 2]  # 0.5, then halfway, then either neighbour
     assert MOST_IN_RESERVE == 3
-    assert in_reserve(one, expect_counted(one, (6,)))[0] == 0
+    assert in_reserve(one, (6,))[0] == 0
 
 
 def test_a_point_late_in_the_model_has_none() -> None:
     one = dataclasses.replace(problem(), total_s=0.5)
-    found = in_reserve(one, expect_counted(one, (0,)))
+    found = in_reserve(one, (0,))
     assert found == [2]  # at 0.2; 0.3 and its look-up end behind 60 %
 
 
 def test_the_memory_budget_counts_reserves_too() -> None:
     one = problem(budget_bytes=250)
-    assert in_reserve(one, expect_counted(one, (0,))) == [8]
+    assert in_reserve(one, (0,)) == [8]
 
 
 def test_a_cache_in_reserve_answers_nothing_at_any_level() -> None:

@@ -1,65 +1,154 @@
-"""Which way of looking up and which chain are taken: the mean, and what a miss costs."""
+"""Which chains are raced, and which one of them is taken."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
+import torch
 
+from brisk.exits.calibration import Looked
 from brisk.exits.composition import Candidate, CompositionProblem, Outcomes
-from brisk.exits.exploration.choosing import noticed_at
-from brisk.exits.exploration.composing import composed
+from brisk.exits.exploration.assembling import noticed_at
+from brisk.exits.exploration.choosing import choose, winner
+from brisk.exits.exploration.composing import Tried
+from brisk.exits.exploration.finalists import (
+    MOST_FINALISTS,
+    Composer,
+    Finalist,
+    finalists,
+)
+from brisk.exits.exploration.race import Verification
 from brisk.exits.exploration.settings import ExplorationSettings
 
-SETTINGS = ExplorationSettings(miss_cost=0.02)
+SETTINGS = ExplorationSettings(accuracy=0.97, confidence=0.95)
+ROWS = 2000
 
 
-def problem(burden_s: float, lookup_s: float = 0.0, missed: int = 40) -> CompositionProblem:
-    """One cache that answers all of a hundred inputs but ``missed``."""
-    hits = np.arange(100)[None] >= missed
-    one = Candidate(0, "one", float(hits.mean()), 1.0, lookup_s, 1, burden_s)
-    return CompositionProblem(
-        reach_s=(0.1,),
-        total_s=1.0,
-        candidates=(one,),
-        accuracy=0.97,
-        outcomes=Outcomes(hits, np.ones_like(hits)),
+def entrant(synchronous: bool, late_s: float, mean_s: float, hit_rate: float = 0.6):
+    """A finalist, and how it did against a model that takes a second."""
+    return (
+        Finalist(synchronous, (0,), (0.5,), mean_s),
+        Verification(1.0, mean_s, hit_rate, late_s),
     )
 
 
 def test_a_way_on_which_misses_are_on_time_goes_before_a_faster_one() -> None:
-    synchronous, found = composed({True: problem(0.03), False: problem(0.01, 0.2)}, SETTINGS)
-    assert (synchronous, found.chosen) == (False, (0,))
-    careless = dataclasses.replace(SETTINGS, miss_cost=None)
-    synchronous, _ = composed({True: problem(0.03), False: problem(0.01, 0.2)}, careless)
-    assert synchronous
+    raced = [entrant(True, 0.03, 0.5), entrant(False, 0.01, 0.6)]
+    assert not winner(raced, 0.02).synchronous
+    assert winner(raced, None).synchronous
 
 
 def test_the_mean_alone_counts_where_hardly_an_input_is_missed() -> None:
-    ways = {True: problem(0.03, missed=0), False: problem(0.01, 0.2, missed=0)}
-    assert composed(ways, SETTINGS)[0]
+    raced = [entrant(True, 0.03, 0.2, hit_rate=0.995), entrant(False, 0.01, 0.3, hit_rate=0.995)]
+    assert winner(raced, 0.02).synchronous
 
 
-def test_the_mean_alone_counts_where_no_cache_is_on_time() -> None:
-    synchronous, found = composed({True: problem(0.03), False: problem(0.05, 0.2)}, SETTINGS)
-    assert (synchronous, found.chosen) == (True, (0,))
+def test_the_mean_alone_counts_where_none_is_on_time_and_faster() -> None:
+    assert winner([entrant(True, 0.03, 0.5), entrant(False, 0.05, 0.6)], 0.02).synchronous
+    assert winner([entrant(True, 0.03, 0.5), entrant(False, 0.01, 1.1)], 0.02).synchronous
 
 
-def test_a_chain_is_cut_short_where_all_of_it_would_be_late() -> None:
-    hits = np.stack([np.arange(100) >= 40, np.arange(100) >= 10])
-    candidates = tuple(
-        Candidate(point, "one", float(hit.mean()), 1.0, 0.0, 1, 0.015)
-        for point, hit in enumerate(hits)
+def tried(point: int, hits: float, wrong: float, seed: int) -> Tried:
+    """A cache that scores ``hits`` of the inputs above a half; a share ``wrong`` of these is."""
+    random = np.random.default_rng(seed)
+
+    def looked() -> Looked:
+        hit = np.arange(ROWS) % 100 < hits * 100
+        scores = np.where(hit, random.uniform(0.5, 1, ROWS), random.uniform(0, 0.5, ROWS))
+        right = np.where(hit, random.uniform(size=ROWS) >= wrong, random.uniform(size=ROWS) < 0.5)
+        return Looked(scores.astype(np.float32), right, np.ones(ROWS, bool))
+
+    return Tried(point, "Pool(4096)", 0.01, True, 100, torch.zeros(1, 4), looked(), looked())
+
+
+def problem_of(caches: list[Tried], lookup_s: float, burden_s: float) -> CompositionProblem:
+    """Points are a tenth of the model's second apart."""
+    return CompositionProblem(
+        reach_s=tuple(0.1 * (point + 1) for point in range(5)),
+        total_s=1.0,
+        candidates=tuple(
+            Candidate(one.point, one.variant, 0.5, 0.97, lookup_s, 100, burden_s) for one in caches
+        ),
+        accuracy=SETTINGS.accuracy,
+        outcomes=Outcomes(
+            np.array([one.tune.scores >= 0.5 for one in caches]),
+            np.array([one.tune.right for one in caches]),
+        ),
     )
-    both = dataclasses.replace(
-        problem(0.0),
-        reach_s=(0.1, 0.3),
-        candidates=candidates,
-        outcomes=Outcomes(hits, np.ones_like(hits)),
-    )
-    careless = dataclasses.replace(SETTINGS, miss_cost=None)
-    assert composed({True: both}, careless)[1].chosen == (0, 1)
-    assert composed({True: both}, SETTINGS)[1].chosen == (1,)
+
+
+def ways(caches: list[Tried]) -> dict[bool, CompositionProblem]:
+    return {True: problem_of(caches, 0.0, 0.02), False: problem_of(caches, 0.1, 0.01)}
+
+
+def test_what_can_be_proved_goes_before_what_hits_more() -> None:
+    """The first cache hits most early, and is right in 96 %: only a part of that can be proved."""
+    bold, sure = tried(0, 0.8, 0.04, 1), tried(2, 0.7, 0.002, 2)
+    found = finalists(ways([bold, sure]), [bold, sure], SETTINGS)
+    assert found[0].chosen == (1,) or found[0].chosen == (0, 1)
+    assert 1 in found[0].chosen
+
+
+def test_the_fastest_come_first_and_each_way_is_there() -> None:
+    caches = [tried(point, 0.3 + 0.1 * point, 0.002, point) for point in range(4)]
+    found = finalists(ways(caches), caches, SETTINGS)
+    assert 2 <= len(found) <= MOST_FINALISTS
+    assert {one.synchronous for one in found[:2]} == {True, False}
+    assert all(one.latency_s < 1.0 for one in found)
+    best = {one.synchronous: one.latency_s for one in reversed(found)}
+    assert best[True] < best[False], "a hand-over costs a tenth here"
+
+
+def test_no_single_cache_or_pair_is_expected_to_be_faster_than_the_first() -> None:
+    caches = [tried(point, 0.3 + 0.1 * point, 0.005 * point, point) for point in range(4)]
+    composer = Composer(ways(caches)[True], True, caches, SETTINGS.promise)
+    best = composer.chains()[0]
+    chains = [(i,) for i in range(4)] + list(itertools.combinations(range(4), 2))
+    for chain in chains:
+        one = composer.provable(chain)
+        if one is not None:
+            assert best.latency_s <= composer.rehearsed(one).latency_s + 1e-9
+
+
+def test_held_out_rows_have_no_say_in_what_is_raced() -> None:
+    caches = [tried(point, 0.3 + 0.1 * point, 0.01, point) for point in range(4)]
+    random = np.random.default_rng(9)
+    other = [
+        dataclasses.replace(
+            one,
+            held_out=Looked(
+                random.uniform(size=ROWS).astype(np.float32),
+                random.uniform(size=ROWS) < 0.5,
+                np.ones(ROWS, bool),
+            ),
+        )
+        for one in caches
+    ]
+    assert finalists(ways(caches), caches, SETTINGS) == finalists(ways(other), other, SETTINGS)
+
+
+def test_nothing_is_raced_that_cannot_be_proved_or_is_slower() -> None:
+    hopeless = tried(0, 0.8, 0.3, 1)
+    assert finalists(ways([hopeless]), [hopeless], SETTINGS) == []
+    dear = tried(0, 0.3, 0.0, 1)
+    assert finalists({True: problem_of([dear], 0.0, 0.4)}, [dear], SETTINGS) == []
+
+
+def test_a_stricter_promise_may_have_a_cache_of_its_own() -> None:
+    """97 % is proved early; 99 % only by the later cache, which is off for 97 %."""
+    early, late = tried(0, 0.8, 0.012, 1), tried(3, 0.8, 0.0, 2)
+    problem = problem_of([early, late], 0.0, 0.02)
+    first = Composer(problem, True, [early, late], SETTINGS.promise).chains()[0]
+    assert first.chosen == (0,)
+    chosen = choose(problem, first, [early, late], SETTINGS)
+    assert not isinstance(chosen, str)
+    levels = {level.accuracy: level for level in chosen.levels}
+    assert chosen.tried == (0, 1)
+    assert np.isinf(levels[0.97].thresholds[1])
+    assert levels[0.97].count.exits[0].answered > 0.5 * ROWS
+    assert levels[0.99].count.exits[1].answered > 0.5 * ROWS
 
 
 def test_the_lane_is_asked_at_the_first_boundary_where_it_will_be_done() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -112,8 +111,8 @@ def finished(rows: int, hits: int, spent_s: float) -> SimpleNamespace:
     answers = [Answer(tuple(range(hits)), {}, 0, torch.zeros(hits, 2))] if hits else []
     return SimpleNamespace(
         rows=rows,
-        looked=Counter({0: rows}),
-        spent_ns=Counter({0: int(spent_s * rows * 1e9)}),
+        looked=[rows],
+        spent_ns=[int(spent_s * rows * 1e9)],
         answers=answers,
     )
 

@@ -112,7 +112,7 @@ def compile_library(build: Build) -> None:
 
 def _compile(compiler: Path, made: Path) -> None:
     """Raises CompilerError."""
-    command = [str(compiler), *FLAGS, "-o", str(made), str(SOURCES / "network.cpp")]
+    command = [str(compiler), *FLAGS, "-o", str(made), str(SOURCES / "exports.cpp")]
     try:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     except OSError as error:

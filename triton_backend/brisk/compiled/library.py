@@ -10,6 +10,7 @@ from ctypes import POINTER, c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
+from brisk.compiled.asked import LookUpEntry
 from brisk.compiled.compiler import Build, CompilerError, compile_library, is_whole, plan_build
 from brisk.compiled.layer import AttentionEntry, LayerEntry
 from brisk.compiled.table import StepEntry
@@ -42,6 +43,8 @@ class Library:
             raise CompilerError(f"'{path}' reads layers of another size")
         if functions.brisk_verdict_bytes() != ctypes.sizeof(VerdictEntry):
             raise CompilerError(f"'{path}' reads verdicts of another size")
+        if functions.brisk_look_up_bytes() != ctypes.sizeof(LookUpEntry):
+            raise CompilerError(f"'{path}' reads look-ups of another size")
         if functions.brisk_attention_bytes() != ctypes.sizeof(AttentionEntry):
             raise CompilerError(f"'{path}' reads attentions of another size")
         self.path = path
@@ -64,10 +67,21 @@ class Library:
         self.run_layer.argtypes = (c_void_p, *[c_int] * 6, *[c_void_p] * 3)
         self.run_layer.restype = c_int
         self.look_up = unlocked.brisk_look_up
-        """network, VerdictEntry's address, rows, addresses of hidden outputs, logits, scores and
-        nearness. Gives the interpreter's lock up and excludes nothing else."""
-        self.look_up.argtypes = (c_void_p, c_void_p, c_int, *[c_void_p] * 4)
-        self.look_up.restype = None
+        """LookUpEntry's address, that of the hidden outputs, rows, threshold: whether a row is
+        answered, or far. Gives the interpreter's lock up and excludes nothing else."""
+        self.look_up.argtypes, self.look_up.restype = (c_void_p, c_void_p, c_int, c_float), c_int
+        self.new_lane = functions.brisk_lane_new
+        """The address of a lane with a thread of its own; None where there can be none."""
+        self.new_lane.argtypes, self.new_lane.restype = (), c_void_p
+        self.delete_lane = unlocked.brisk_lane_delete
+        self.delete_lane.argtypes, self.delete_lane.restype = (c_void_p,), None
+        self.offer = functions.brisk_lane_offer
+        """Lane, LookUpEntry's address: whether the lane makes it; it stays there until then."""
+        self.offer.argtypes, self.offer.restype = (c_void_p, c_void_p), c_int
+        self.watch = functions.brisk_watch
+        """LookUpEntry's address: ``run`` and ``run_unlocked`` of this thread end, nothing made,
+        where it ``stops``. None: no more."""
+        self.watch.argtypes, self.watch.restype = (c_void_p,), None
         self.attend = unlocked.brisk_attention_run
         """AttentionEntry's address, threads, addresses of query, key, value, mask (or None) and
         result."""

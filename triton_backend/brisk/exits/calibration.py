@@ -216,21 +216,34 @@ def calibrate(
 
     None where not even the most promising one is.
     """
+    return tested(in_sequence(tuning, held_out.scores.shape[1], promise, value), held_out, promise)
+
+
+def in_sequence(
+    tuning: Scored, rows: int, promise: Promise, value: Callable[[CascadeCount], float]
+) -> list[tuple[float, ...]]:
+    """Proposals as ``rows`` held-out inputs are to test them: from safe to bold, each of greater
+    ``value`` than those before it."""
     proposals = propose(tuning, promise.accuracy)
-    share = held_out.scores.shape[1] / max(tuning.scores.shape[1], 1)
+    share = rows / max(tuning.scores.shape[1], 1)
     counts = {thresholds: count_cascade(tuning, thresholds) for thresholds in proposals}
     proposals = [p for p in proposals if any(e.answered for e in counts[p].exits)]
     proposals.sort(key=lambda p: -promise.margin(scaled(counts[p], share)))
-    proposals = _gaining(proposals, lambda p: value(counts[p]))
-    passed: list[tuple[float, ...]] = []
-    for thresholds in proposals:
-        if not promise.keeps(count_cascade(held_out, thresholds)):
+    return _gaining(proposals, lambda p: value(counts[p]))
+
+
+def tested(
+    sequence: Sequence[tuple[float, ...]], held_out: Scored, promise: Promise
+) -> Calibration | None:
+    """The last of ``sequence`` before the first that is not proved; None where that is the first
+    one."""
+    found = None
+    for thresholds in sequence:
+        count = count_cascade(held_out, thresholds)
+        if not promise.keeps(count):
             break
-        passed.append(thresholds)
-    if not passed:
-        return None
-    best = max(passed, key=lambda p: value(counts[p]))
-    return Calibration(best, count_cascade(held_out, best))
+        found = Calibration(thresholds, count)
+    return found
 
 
 def _gaining(

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import functools
 import math
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from ctypes import c_bool, c_float
@@ -21,21 +22,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from brisk.compiled.asked import LookUpEntry
 from brisk.compiled.library import Library, library
-from brisk.compiled.table import Kind
 from brisk.compiled.verdict import MOST_GREATEST, MOST_RANK, RANK_STEP, VerdictEntry
 from brisk.exits.gate import DistanceGate, as_bytes
 from brisk.exits.lookup import FARTHEST, FLOOR, LookUp, Selector, SoftmaxLookUp
+from brisk.exits.predictor_steps import as_array, as_sizes, draw_predictor
 from brisk.exits.variants import Shape, weights_bytes
-from brisk.exits.variants.base import AsImage
-from brisk.native.sketch import RefusedError, Sketch, Step, View
-from brisk.solutions.onednn_fusion import NO_ACTIVATION, Activation
+from brisk.native.sketch import RefusedError, Sketch
 
 MOST_ROWS = 64
-MOST_WEIGHTS = 2_000_000
-"""Of a predictor that is compiled, which copies them; torch is as fast with more."""
-
-_RELU = Activation("relu")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +53,26 @@ class LookedUp:
         if isinstance(self.found, torch.Tensor):
             return self.found
         return torch.frombuffer(self.found, dtype=torch.float32).view(-1, self.classes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """A look-up for machine code, all that it reads and writes; to be kept until it is done."""
+
+    library: Library
+    entry: LookUpEntry
+    address: int
+    hidden: torch.Tensor
+    logits: ctypes.Array[c_float]
+    scores: ctypes.Array[c_float]
+    near: ctypes.Array[c_bool]
+    by: CompiledLookUp
+
+    def looked_up(self, rows: int) -> LookedUp:
+        """What it says of the first ``rows``. Precondition: it is done."""
+        classes = len(self.logits) // len(self.scores)
+        logits = (c_float * (rows * classes)).from_buffer_copy(self.logits)
+        return LookedUp(self.scores[:rows], self.near[:rows], classes, logits)
 
 
 ReadyLookUp = Callable[[torch.Tensor], LookedUp]
@@ -81,8 +97,12 @@ def asked_by_torch(network: LookUp, hidden: torch.Tensor) -> LookedUp:
 def look_up_bytes(network: LookUp, shape: Shape) -> int:
     """Memory of the weights of a look-up, those that its compiled form copies included."""
     own = weights_bytes(network)
-    is_compiled = isinstance(ready_look_up(network, shape), CompiledLookUp)
-    return own * 2 if is_compiled else own
+    return own * 2 if is_compiled(network, shape) else own
+
+
+def is_compiled(network: LookUp, shape: Shape) -> bool:
+    """Whether machine code will look it up, which takes the library that is there by then."""
+    return isinstance(ready_look_up(network, shape), CompiledLookUp) and library() is not None
 
 
 class CompiledLookUp:
@@ -97,7 +117,7 @@ class CompiledLookUp:
         self._shape = shape
         self._order = torch.channels_last if len(shape) == 3 else torch.contiguous_format
         self._classes = _last(network.predictor).out_features
-        self._sketch: Sketch | None = _draw_predictor(network.predictor, shape)
+        self._sketch: Sketch | None = draw_predictor(network.predictor, shape)
         self._arrays: dict[str, np.ndarray] = {}
         self._verdict = VerdictEntry(**_geometry(shape), classes=self._classes)
         if not isinstance(network, SoftmaxLookUp):
@@ -110,19 +130,56 @@ class CompiledLookUp:
                 setattr(self._verdict, name, array.ctypes.data)
         self._address = ctypes.addressof(self._verdict)
         self._library: Library | None = None
+        self._own = threading.local()
         self._steps: int | None = None
 
     def __call__(self, hidden: torch.Tensor) -> LookedUp:
-        rows = hidden.shape[0]
-        executor = self._library or self._prepare()
+        looked = self.ask_here(hidden, -math.inf)
+        assert looked is not None, "every row scores that"
+        return looked
+
+    def ask_here(self, hidden: torch.Tensor, threshold: float) -> LookedUp | None:
+        """In this thread; None: no row scores ``threshold``, and all are near.
+
+        Between two layers all that a call touches has to come from memory first: torch and ctypes
+        took three times as long as the look-up. So memory for results is kept by each thread.
+        """
+        rows, executor = hidden.shape[0], self._library or self._prepare()
         if executor is None or not 0 < rows <= MOST_ROWS or hidden.shape[1:] != self._shape:
             return asked_by_torch(self._network, hidden)
         if not hidden.is_contiguous(memory_format=self._order):
             hidden = hidden.contiguous(memory_format=self._order)
+        try:
+            own: Asked = self._own.asked
+        except AttributeError:
+            own = self._own.asked = self._asked(executor, hidden, MOST_ROWS)
+        if not executor.look_up(own.address, hidden.data_ptr(), rows, threshold):
+            return None
+        return own.looked_up(rows)
+
+    def ask(self, hidden: torch.Tensor, threshold: float, *, may_stop: bool) -> Asked | None:
+        """A look-up for a lane; None: only torch can.
+
+        ``may_stop``: where all rows score ``threshold``, the model need not go on.
+        """
+        rows, executor = hidden.shape[0], self._library or self._prepare()
+        if executor is None or not 0 < rows <= MOST_ROWS or hidden.shape[1:] != self._shape:
+            return None
+        if not hidden.is_contiguous(memory_format=self._order):
+            hidden = hidden.contiguous(memory_format=self._order)
+        asked = self._asked(executor, hidden, rows)
+        asked.entry.threshold, asked.entry.may_stop = threshold, may_stop
+        return asked
+
+    def _asked(self, executor: Library, hidden: torch.Tensor, rows: int) -> Asked:
         logits = (c_float * (rows * self._classes))()
         scores, near = (c_float * rows)(), (c_bool * rows)()
-        executor.look_up(self._steps, self._address, rows, hidden.data_ptr(), logits, scores, near)
-        return LookedUp(scores[:], near[:], self._classes, logits)
+        entry = LookUpEntry(
+            *(self._steps, self._address, hidden.data_ptr()),
+            *(ctypes.addressof(logits), ctypes.addressof(scores), ctypes.addressof(near)),
+            *(math.inf, rows, False),
+        )
+        return Asked(executor, entry, ctypes.addressof(entry), hidden, logits, scores, near, self)
 
     def _prepare(self) -> Library | None:
         """The executor, with the steps made, once it is there."""
@@ -143,99 +200,10 @@ def _last(predictor: nn.Module) -> nn.Linear:
     return found
 
 
-def _as_sizes(shape: Shape) -> tuple[int, ...]:
-    """Of a feature map as the executor counts them: channels first."""
-    return (shape[1], shape[0], 1) if len(shape) == 2 else shape
-
-
 def _geometry(shape: Shape) -> dict[str, int]:
-    channels, height, width = (*_as_sizes(shape), 1, 1)[:3]
+    channels, height, width = (*as_sizes(shape), 1, 1)[:3]
     is_flat = int(len(shape) == 1)
     return {"height": height, "width": width, "channels": channels, "is_flat": is_flat}
-
-
-def _draw_predictor(predictor: nn.Module, shape: Shape) -> Sketch:
-    """The steps from input 0 to output 0, the logits."""
-    weights = sum(parameter.numel() for parameter in predictor.parameters())
-    if weights > MOST_WEIGHTS:
-        raise RefusedError(f"{weights} weights, at most {MOST_WEIGHTS}")
-    sketch = Sketch("rows")
-    view = sketch.add_input("value", 0, _as_sizes(shape), planar=False)
-    layers = list(predictor) if isinstance(predictor, nn.Sequential) else [predictor]
-    is_rows = len(shape) == 2  # [positions, features], which FC(h) reads in that order
-    for layer, following in zip(layers, [*layers[1:], None], strict=True):
-        activation = _RELU if isinstance(following, nn.ReLU) else NO_ACTIVATION
-        match layer:
-            case AsImage():
-                is_rows = False
-            case nn.ReLU() | nn.Flatten():
-                continue
-            case nn.AdaptiveAvgPool2d():
-                view = _draw_pool(sketch, view, layer)
-            case nn.Conv2d():
-                view = _draw_convolution(sketch, view, layer, activation)
-            case nn.Linear():
-                view = _draw_product(sketch, view, layer, activation, is_rows)
-                is_rows = False
-            case _:
-                raise RefusedError(f"a predictor with {type(layer).__name__}")
-        sketch.values["value"] = view
-    sketch.make_output("value", 0)
-    return sketch
-
-
-def _draw_pool(sketch: Sketch, source: View, layer: nn.AdaptiveAvgPool2d) -> View:
-    height, width = layer.output_size  # type: ignore[misc]  # a pair, as variants make it
-    target = sketch.new_view((source.sizes[0], int(height or 1), int(width or 1)))
-    sketch.steps.append(Step(Kind.ADAPTIVE_POOL, source, target))
-    return target
-
-
-def _draw_convolution(
-    sketch: Sketch, source: View, layer: nn.Conv2d, activation: Activation
-) -> View:
-    pad, stride, kernel = layer.padding[0], layer.stride[0], layer.kernel_size[0]
-    if isinstance(pad, str) or layer.groups != 1 or layer.dilation != (1, 1):
-        raise RefusedError("a convolution of another kind")
-    sides = [(side + 2 * pad - kernel) // stride + 1 for side in source.sizes[1:]]
-    beyond = [
-        max((count - 1) * stride + kernel - pad - side, 0)
-        for count, side in zip(sides, source.sizes[1:], strict=True)
-    ]
-    read = sketch.value("value", (pad, pad, beyond[0], beyond[1]))
-    target = sketch.new_view((layer.out_channels, *sides))
-    sketch.steps.append(
-        Step(
-            *(Kind.CONVOLUTION, read, target, None, activation),
-            kernel=(kernel, kernel),
-            strides=(stride, stride),
-            before=(pad, pad),
-            weights=_array(layer.weight),
-            bias=None if layer.bias is None else _array(layer.bias),
-        )
-    )
-    return target
-
-
-def _draw_product(
-    sketch: Sketch, source: View, layer: nn.Linear, activation: Activation, is_rows: bool
-) -> View:
-    """A product with all of a map is a convolution whose kernel is as large as the map."""
-    channels, height, width = (*source.sizes, 1, 1)[:3]
-    weights = _array(layer.weight)
-    if is_rows:  # in the order of positions, then features
-        weights = weights.reshape(-1, height, channels).transpose(0, 2, 1)
-    read = sketch.value("value")
-    target = sketch.new_view((layer.out_features,))
-    sketch.steps.append(
-        Step(
-            *(Kind.CONVOLUTION, read, target, None, activation),
-            kernel=(height, width),
-            weights=np.ascontiguousarray(weights.reshape(-1, channels, height, width)),
-            bias=_array(layer.bias),
-        )
-    )
-    return target
 
 
 def _fill_gate(verdict: VerdictEntry, gate: DistanceGate, shape: Shape) -> dict[str, np.ndarray]:
@@ -254,12 +222,12 @@ def _fill_gate(verdict: VerdictEntry, gate: DistanceGate, shape: Shape) -> dict[
     more = padded - rank
     steps, unit = as_bytes(gate.basis.detach())
     return {
-        "mean": np.ascontiguousarray(_array(gate.mean)[order]),
-        "scale": np.ascontiguousarray(_array(gate.scale)[order]),
-        "unit": np.ascontiguousarray(_array(unit)[order]),
+        "mean": np.ascontiguousarray(as_array(gate.mean)[order]),
+        "scale": np.ascontiguousarray(as_array(gate.scale)[order]),
+        "unit": np.ascontiguousarray(as_array(unit)[order]),
         "basis": np.pad(steps.numpy()[order], ((0, 0), (0, more))),
-        "whitening": np.pad(_array(gate.whitening), ((0, more), (0, more))),
-        "centres": np.pad(_array(gate.centres), ((0, 0), (0, more))),
+        "whitening": np.pad(as_array(gate.whitening), ((0, more), (0, more))),
+        "centres": np.pad(as_array(gate.centres), ((0, 0), (0, more))),
     }
 
 
@@ -273,12 +241,7 @@ def _fill_selector(verdict: VerdictEntry, selector: Selector) -> dict[str, np.nd
     verdict.last_bias = float(last.bias)
     verdict.least_logarithm, verdict.farthest = FLOOR, FARTHEST
     return {
-        "hidden": _array(first.weight),
-        "hidden_bias": _array(first.bias),
-        "last": np.ascontiguousarray(_array(last.weight)[0]),
+        "hidden": as_array(first.weight),
+        "hidden_bias": as_array(first.bias),
+        "last": np.ascontiguousarray(as_array(last.weight)[0]),
     }
-
-
-def _array(tensor: torch.Tensor) -> np.ndarray:
-    made: np.ndarray = np.ascontiguousarray(tensor.detach().float().numpy())
-    return made

@@ -77,10 +77,11 @@ class ServedCaches:
         """Count a run that is finished."""
         tally = self.tally
         tally.rows += frame.rows
-        for index, looked in frame.looked.items():
-            use = tally.uses.setdefault(index, Use())
-            use.looked += looked
-            use.spent_ns += frame.spent_ns[index]
+        for index, looked in enumerate(frame.looked):
+            if looked:
+                use = tally.uses.setdefault(index, Use())
+                use.looked += looked
+                use.spent_ns += frame.spent_ns[index]
         for answer in frame.answers:
             if answer.exit_index is not None:
                 tally.answered[answer.exit_index] += len(answer.rows)

@@ -10,7 +10,6 @@
 // step's.
 #pragma once
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,6 +19,8 @@
 #include <cstdint>
 #include <thread>
 #include <vector>
+
+#include "placement.h"
 
 namespace brisk {
 
@@ -32,13 +33,13 @@ class Team {
   static constexpr int64_t STARVED_NS = 1'000'000;   // without a chunk's end, all others being done
   static constexpr int64_t CROWDED_NS = 20'000'000;  // that a displaced helper's place counts as taken
   static constexpr int SPINS = 1000;  // of the caller, before it lets other processes run
-  static constexpr int MOST_CHUNKS = 0xffff, MOST_HELPERS = 255;
+  static constexpr int MOST_CHUNKS = 0xffff;
 
   using Work = void (*)(void* context, int chunk);
 
   // Makes `helpers` threads; they live as long as the process.
   void grow(int helpers) {
-    helpers = std::min(helpers, MOST_HELPERS);
+    helpers = std::min(helpers, Placement::MOST_HELPERS);
     for (; made_ < helpers; ++made_) std::thread(&Team::help, this, made_ + 1).detach();
   }
 
@@ -55,7 +56,7 @@ class Team {
     spin_ns_.store(spin_ns, std::memory_order_relaxed);
     wanted_.store(threads - 1, std::memory_order_relaxed);
     if (threads < 2) return;
-    part();
+    placement_.part(made_);
     awake_.store(awake_.load(std::memory_order_relaxed) | 1, std::memory_order_seq_cst);
     wake();
   }
@@ -129,37 +130,13 @@ class Team {
       const int64_t now = now_ns();
       if (now - since < STARVED_NS || now < starved_until_) continue;
       starved_until_ = now + CROWDED_NS;
-      const int here = sched_getcpu();
-      cpu_set_t only;
-      CPU_ZERO(&only);
-      if (here >= 0 && here < CPU_SETSIZE) CPU_SET(here, &only);
-      place(only, -1);
-    }
-  }
-
-  // Helpers may use whatever the caller may, but for the processor on which it is.
-  void part() {
-    const int here = sched_getcpu();
-    if (here == parted_from_.load(std::memory_order_relaxed) || here < 0 || here >= CPU_SETSIZE) return;
-    cpu_set_t others;
-    if (sched_getaffinity(0, sizeof others, &others)) return;
-    CPU_CLR(here, &others);
-    place(others, here);
-  }
-
-  // No set without processors is taken, nor one that the process may not use: then all stays.
-  void place(const cpu_set_t& processors, int parted_from) {
-    parted_from_.store(parted_from, std::memory_order_relaxed);
-    for (int i = 0; i < made_; ++i) {
-      const int thread = threads_[i].load(std::memory_order_relaxed);
-      if (thread) sched_setaffinity(thread, sizeof processors, &processors);
+      placement_.gather(made_);
     }
   }
 
   void help(int number) {
     number_ = number;
-    threads_[number - 1].store(static_cast<int>(syscall(SYS_gettid)), std::memory_order_relaxed);
-    parted_from_.store(-1, std::memory_order_relaxed);  // it is to be placed, too
+    placement_.join(number - 1);
     uint64_t last = 0;
     while (true) {
       const uint32_t turn = awake_.load(std::memory_order_seq_cst);
@@ -223,9 +200,9 @@ class Team {
   Work work_ = nullptr;
   void* context_ = nullptr;
   std::atomic<int64_t> spin_ns_{SPIN_NS}, crowded_until_{0};
-  std::atomic<int> wanted_{0}, sleeping_{0}, done_{0}, parted_from_{-1};
+  std::atomic<int> wanted_{0}, sleeping_{0}, done_{0};
   std::atomic<bool> is_sharing_{false};
-  std::atomic<int> threads_[MOST_HELPERS] = {};  // as the kernel numbers them; 0: not running yet
+  Placement placement_;
   alignas(64) std::atomic<uint64_t> state_{0};
   alignas(64) std::atomic<uint32_t> awake_{0};  // odd while a run is in progress
 };

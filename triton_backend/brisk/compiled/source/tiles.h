@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "blocks.h"
+#include "dots.h"
 
 namespace brisk {
 
@@ -17,6 +18,7 @@ struct Convolution {
   const float* weights;
   const float* bias;             // padded to whole panels
   int channels;
+  bool are_dots;                 // weights are those of `compute_dots`
 };
 
 // For `R` positions and `V` vectors: sources[r] is a position's first float; results to targets.
@@ -64,10 +66,29 @@ inline void compute_rows(const Convolution& work, int first_channel, const float
   }
 }
 
+// One position of few outputs.
+inline void compute_position(const Convolution& work, const float* source, float* target,
+                             const float* second) {
+  float sums[MOST_DOTS];
+  compute_dots(work.weights, work.channels, source, work.tap_offsets, work.taps, work.run, sums);
+  for (int channel = 0; channel < work.channels; channel += WIDTH) {
+    const int count = work.channels - channel;
+    Vector value = load_some(sums + channel, count) + load(work.bias + channel);
+    if (second) value += load_some(second + channel, count);
+    store_some(target + channel, activate(value, *work.step), count);
+  }
+}
+
 // `count` positions, ROWS at a time.
 inline void compute_positions(const Convolution& work, int first_channel, int count,
                               const float* const* sources, float* const* targets,
                               const float* const* seconds) {
+  if (work.are_dots) {
+    for (int i = 0; i < count; ++i) {
+      compute_position(work, sources[i], targets[i], seconds ? seconds[i] : nullptr);
+    }
+    return;
+  }
   for (int done = 0; done < count; done += ROWS) {
     const float* const* from = sources + done;
     float* const* to = targets + done;

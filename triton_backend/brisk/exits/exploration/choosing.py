@@ -1,12 +1,12 @@
-"""From trained variants to a cascade that keeps its promise: composition, then calibration."""
+"""From the chains that were raced to a cascade that keeps its promise."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from brisk.exits.bounds import fewest_to_prove
 from brisk.exits.calibration import (
     CascadeCount,
     ExitCount,
@@ -14,68 +14,123 @@ from brisk.exits.calibration import (
     calibrate,
     in_order,
 )
-from brisk.exits.cascade import Exit, Level
+from brisk.exits.cascade import Level
 from brisk.exits.composition import (
     CompositionProblem,
-    Expectation,
-    expect_counted,
+    compose_by_expected_latency,
 )
-from brisk.exits.exploration.composing import Tried, composed
-from brisk.exits.exploration.settings import STRICTER_LEVELS, ExplorationSettings
-from brisk.exits.lookup import LookUp
-from brisk.exits.points import ExitPoint
+from brisk.exits.exploration.composing import Tried
+from brisk.exits.exploration.finalists import (
+    Composer,
+    Finalist,
+    in_turn,
+    saving_of,
+)
+from brisk.exits.exploration.race import Verification
+from brisk.exits.exploration.settings import ExplorationSettings
 
 MOST_IN_RESERVE = 3
 RESERVED_BY = 0.6
 """Share of the model's time by which a cache in reserve has to end."""
+
+MOST_CHOSEN = 4
+CLEARLY = 0.03
+"""A stricter promise has caches of its own where they spare it that share of the model's time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
     """``tried``: indices of the cascade's variants, in order, those in reserve among them.
 
-    ``levels``: one at least. ``expectation`` is of the variants that answer from the start.
+    ``levels``: one at least. ``latency_s``: the mean that is expected of the first one.
     """
 
     problem: CompositionProblem
     synchronous: bool
     tried: tuple[int, ...]
-    expectation: Expectation
+    latency_s: float
     levels: tuple[Level, ...]
 
 
+def winner(raced: Sequence[tuple[Finalist, Verification]], miss_cost: float | None) -> Finalist:
+    """Of least mean latency: first among those that are on time for inputs that they miss, so that
+    the slowest of a hundred is no slower than the model. Among all, where none is and faster."""
+    on_time = [
+        (finalist, one)
+        for finalist, one in raced
+        if one.is_on_time(miss_cost) and one.cascade_s < one.base_s
+    ]
+    return min(on_time or raced, key=lambda pair: pair[1].cascade_s)[0]
+
+
 def choose(
-    problems: Mapping[bool, CompositionProblem],
+    problem: CompositionProblem,
+    found: Finalist,
     tried: Sequence[Tried],
     settings: ExplorationSettings,
 ) -> Chosen | str:
-    """The cascade, or in words why there is none. ``problems`` by whether it is synchronous.
-
-    Precondition: something was tried.
-    """
-    synchronous, expectation = composed(problems, settings)
-    problem = problems[synchronous]
-    if not expectation.chosen:
-        return (
-            f"composition chose none: no cache would make the model's "
-            f"{problem.total_s * 1e3:.2f} ms shorter at accuracy {settings.accuracy:.2%}"
-        )
-    chosen = _without_rare(expectation, tried, settings)
-    levels = _calibrated(problem, chosen, tried, settings) if chosen else ()
-    if not levels or levels[0].accuracy != settings.accuracy:
-        held_out = tried[0].held_out.scores.shape[0]
-        return (
-            f"accuracy {settings.accuracy:.2%} cannot be proved with confidence "
-            f"{settings.confidence:.0%} on {held_out} held-out samples; more data, or a lower "
-            "accuracy or confidence, may help"
-        )
-    expected = expect_counted(problem, chosen)
-    kept = sorted({*chosen, *in_reserve(problem, expected)}, key=lambda i: tried[i].point)
-    levels = tuple(with_reserve(level, chosen, kept) for level in levels)
-    return Chosen(problem, synchronous, tuple(kept), expected, levels)
+    """The cascade that ``found`` becomes, or in words why its promise cannot be kept."""
+    chains = {settings.promise: found.chosen}
+    for promise in settings.stricter:
+        chains[promise] = _chain_for(promise, problem, found, tried, chains.values())
+    proved: list[tuple[Level, tuple[int, ...]]] = []
+    for promise, chain in chains.items():
+        level = _calibrated(problem, chain, tried, promise)
+        if level is not None:
+            proved.append((level, chain))
+        elif promise == settings.promise:
+            return why_not_proved(tried, settings)
+    chosen = in_turn(problem, {index for _, chain in proved for index in chain})
+    kept = in_turn(problem, {*chosen, *in_reserve(problem, chosen)})
+    levels = tuple(with_reserve(level, chain, kept) for level, chain in proved)
+    return Chosen(problem, found.synchronous, kept, found.latency_s, levels)
 
 
-def in_reserve(problem: CompositionProblem, expected: Expectation) -> list[int]:
+def why_none(
+    problems: Mapping[bool, CompositionProblem],
+    tried: Sequence[Tried],
+    settings: ExplorationSettings,
+) -> str:
+    """In words why there are no finalists. Precondition: something was tried."""
+    if any(compose_by_expected_latency(problem).chosen for problem in problems.values()):
+        return why_not_proved(tried, settings)
+    total_s = next(iter(problems.values())).total_s
+    return (
+        f"composition chose none: no cache would make the model's {total_s * 1e3:.2f} ms shorter "
+        f"at accuracy {settings.accuracy:.2%}"
+    )
+
+
+def why_not_proved(tried: Sequence[Tried], settings: ExplorationSettings) -> str:
+    held_out = tried[0].held_out.scores.shape[0]
+    return (
+        f"accuracy {settings.accuracy:.2%} cannot be proved with confidence "
+        f"{settings.confidence:.0%} on {held_out} held-out samples; more data, or a lower "
+        "accuracy or confidence, may help"
+    )
+
+
+def _chain_for(
+    promise: Promise,
+    problem: CompositionProblem,
+    found: Finalist,
+    tried: Sequence[Tried],
+    chains: Collection[tuple[int, ...]],
+) -> tuple[int, ...]:
+    """For a stricter promise the same caches, unless with others it is clearly faster, which have
+    room beside those of ``chains``."""
+    composer = Composer(problem, found.synchronous, tried, promise)
+    own, others = composer.provable(found.chosen), composer.chains()
+    own_s = problem.total_s if own is None else composer.rehearsed(own).latency_s
+    if not others or others[0].latency_s > own_s - CLEARLY * problem.total_s:
+        return found.chosen
+    together = in_turn(problem, {*others[0].chosen, *itertools.chain(*chains)})
+    points = {problem.candidates[index].point for index in together}
+    has_room = len(points) == len(together) <= MOST_CHOSEN and problem.fits(together)
+    return others[0].chosen if has_room else found.chosen
+
+
+def in_reserve(problem: CompositionProblem, chosen: Sequence[int]) -> list[int]:
     """Caches for traffic unlike the data, where adaptation has learned it; the best first.
 
     What answers nearly all of the data at one exit answers half of traffic that is harder, and the
@@ -84,7 +139,7 @@ def in_reserve(problem: CompositionProblem, expected: Expectation) -> list[int]:
     """
     assert problem.outcomes is not None, "exploration counts outcomes"
     agreement = problem.outcomes.right.mean(1)
-    used = [problem.candidates[index].point for index in expected.chosen]
+    used = [problem.candidates[index].point for index in chosen]
     best: dict[int, tuple[float, int]] = {}
     for index, one in enumerate(problem.candidates):
         end_s = problem.reach_s[one.point] + one.burden_s + one.lookup_s
@@ -92,7 +147,8 @@ def in_reserve(problem: CompositionProblem, expected: Expectation) -> list[int]:
         if one.point not in used and end_s <= RESERVED_BY * problem.total_s:
             best[one.point] = min(best.get(one.point, (value_s, index)), (value_s, index))
     kept: list[int] = []
-    used_bytes, most_bytes = expected.memory_bytes, problem.memory_budget_bytes
+    used_bytes = sum(problem.candidates[index].memory_bytes for index in chosen)
+    most_bytes = problem.memory_budget_bytes
     while best and len(kept) < MOST_IN_RESERVE:
         taken_s = [problem.reach_s[point] for point in used] or [problem.total_s]
         point = max(best, key=lambda point: min(abs(problem.reach_s[point] - s) for s in taken_s))
@@ -116,77 +172,14 @@ def with_reserve(level: Level, chosen: Sequence[int], kept: Sequence[int]) -> Le
     )
 
 
-def _without_rare(
-    expectation: Expectation, tried: Sequence[Tried], settings: ExplorationSettings
-) -> tuple[int, ...]:
-    """Caches that will answer too few held-out inputs to prove anything are left out."""
-    fewest = fewest_to_prove(settings.accuracy, settings.confidence)
-    held_out = tried[0].held_out.scores.shape[0]
-    return tuple(
-        index
-        for index, share in zip(expectation.chosen, expectation.answered, strict=True)
-        if share * held_out >= fewest
-    )
-
-
 def _calibrated(
     problem: CompositionProblem,
-    chosen: Sequence[int],
+    chain: Sequence[int],
     tried: Sequence[Tried],
-    settings: ExplorationSettings,
-) -> tuple[Level, ...]:
-    """The promise asked for and all stricter ones that can be proved."""
-    tuning = in_order([tried[index].tune for index in chosen])
-    held_out = in_order([tried[index].held_out for index in chosen])
-    candidates = [problem.candidates[index] for index in chosen]
-    gains_s = [problem.total_s - problem.reach_s[one.point] - one.lookup_s for one in candidates]
-    burdens_s = [one.burden_s for one in candidates]
-
-    def saved_s(count: CascadeCount) -> float:
-        return count.saving_s(gains_s, burdens_s)
-
-    levels = []
-    stricter = (level for level in STRICTER_LEVELS if level > settings.accuracy)
-    for accuracy in (settings.accuracy, *stricter):
-        promise = Promise(accuracy, settings.confidence)
-        found = calibrate(tuning, held_out, promise, saved_s)
-        if found is not None:
-            levels.append(Level(accuracy, found.thresholds, found.count))
-    return tuple(levels)
-
-
-def noticed_at(position: int, wait_s: float, reach_s: Mapping[int, float]) -> int | None:
-    """The first boundary that is reached ``wait_s`` after ``position``; None: the end is."""
-    ready_s = reach_s[position] + wait_s
-    behind = (other for other, at_s in sorted(reach_s.items()) if other > position)
-    return next((other for other in behind if reach_s[other] >= ready_s), None)
-
-
-def exit_of(
-    chosen: Chosen,
-    index: int,
-    points: Sequence[ExitPoint],
-    tried: Sequence[Tried],
-    networks: Sequence[LookUp],
-    reach_s: Mapping[int, float],
-) -> Exit:
-    """The cache ``index`` of those tried, as it is served; ``networks`` are theirs.
-
-    ``reach_s``: of every boundary at which the model may stop.
-    """
-    one, candidate = tried[index], chosen.problem.candidates[index]
-    end_s = chosen.problem.reach_s[one.point] + candidate.lookup_s
-    point, noticed = points[one.point], None
-    if not chosen.synchronous:
-        noticed = noticed_at(point.position, candidate.lookup_s, reach_s)
-    return Exit(
-        point=point,
-        variant=one.variant,
-        shape=tuple(one.example.shape[1:]),
-        network=networks[index],
-        lookup_s=one.lookup_s,
-        memory_bytes=one.memory_bytes,
-        saved_s=max(0.0, chosen.problem.total_s - end_s),
-        burden_s=candidate.burden_s,
-        noticed_at=noticed,
-    )
+    promise: Promise,
+) -> Level | None:
+    """Thresholds of ``chain`` that held-out rows prove."""
+    tuning = in_order([tried[index].tune for index in chain])
+    held_out = in_order([tried[index].held_out for index in chain])
+    found = calibrate(tuning, held_out, promise, saving_of(problem, chain))
+    return None if found is None else Level(promise.accuracy, found.thresholds, found.count)

@@ -1,9 +1,7 @@
-"""Trained variants as a composition problem, and the way of looking up and chain that solve it."""
+"""Trained variants as a composition problem."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,42 +12,53 @@ from brisk.exits.calibration import Looked, threshold_for
 from brisk.exits.composition import (
     Candidate,
     CompositionProblem,
-    Expectation,
     Outcomes,
-    compose_by_expected_latency,
-    expect_counted,
 )
-from brisk.exits.exploration.profile import BaseProfile, LaneCost
+from brisk.exits.exploration.profile import BaseProfile
 from brisk.exits.exploration.settings import ExplorationSettings
 from brisk.exits.points import ExitPoint
 
 COMPOSED_STRICTNESS = 0.6
 """Candidates are judged at thresholds that use up this share of the allowed disagreement."""
 
-TAIL = 0.01
-"""Share of inputs that the slowest are: with fewer misses these do not decide how slow."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tried:
     """A trained variant: its costs, and its scores on the rows to tune and to calibrate with.
 
-    ``lookup_s``: in the thread that runs the model. ``example``: one hidden output, [1, ...].
+    ``lookup_s``: in the thread that runs the model. ``is_compiled``: by machine code. ``example``:
+    one hidden output, [1, ...].
     """
 
     point: int
     variant: str
     lookup_s: float
+    is_compiled: bool
     memory_bytes: int
     example: torch.Tensor
     tune: Looked
     held_out: Looked
 
 
+@dataclass(frozen=True, slots=True)
+class LaneCost:
+    """``handover_s``: what a look-up in the lane takes longer than in the same thread, until the
+    frame notices. What one that misses adds to the base model's time: ``burden_s`` in the lane,
+    and, in the model's own thread, ``wake_s`` besides the look-up itself.
+
+    ``stops``: boundaries at which a model has to stop for an exit that is looked up in the lane.
+    """
+
+    handover_s: float
+    burden_s: float
+    wake_s: float = 0.0
+    stops: int = 2
+
+
 def composition_problem(
     tried: Sequence[Tried],
     points: Sequence[ExitPoint],
-    cost: LaneCost,
+    costs: Mapping[bool, LaneCost],
     profile: BaseProfile,
     settings: ExplorationSettings,
     synchronous: bool,
@@ -58,18 +67,23 @@ def composition_problem(
 
     In the lane a look-up takes its hand-over too, and burdens the model a little. In the model's
     own thread all of it is a burden, for hits and misses alike, and look-ups never overlap. Either
-    way the model has to stop at the exit, which costs a part of what joined layers gain; for the
-    lane it stops once more, to see what that has found.
+    way the model has to stop at the exit, which costs a part of what joined layers gain; where
+    torch looks up in the lane it stops once more, to see what that has found. ``costs``: by
+    whether machine code looks up.
     """
     wanted = 1 - COMPOSED_STRICTNESS * (1 - settings.accuracy)
     stop_s = max(0.0, profile.cut_s - profile.total_s) / len(points)
-    looking_s = stop_s + cost.wake_s if synchronous else 2 * stop_s + cost.burden_s
     hits, right, candidates = [], [], []
     for one in tried:
         scores, ok = one.tune.scores, one.tune.right
         hit = scores >= threshold_for(scores, ok, wanted)
         hits.append(hit)
         right.append(ok)
+        cost = costs[one.is_compiled]
+        if synchronous:
+            burden_s = stop_s + cost.wake_s + one.lookup_s
+        else:
+            burden_s = cost.stops * stop_s + cost.burden_s
         candidates.append(
             Candidate(
                 point=one.point,
@@ -78,7 +92,7 @@ def composition_problem(
                 accuracy=float(ok[hit].mean()) if hit.any() else 1.0,
                 lookup_s=0.0 if synchronous else one.lookup_s + cost.handover_s,
                 memory_bytes=one.memory_bytes,
-                burden_s=looking_s + (one.lookup_s if synchronous else 0.0),
+                burden_s=burden_s,
             )
         )
     reach_s = [
@@ -93,31 +107,3 @@ def composition_problem(
         memory_budget_bytes=settings.memory_budget_bytes,
         outcomes=Outcomes(np.array(hits), np.array(right)) if tried else None,
     )
-
-
-def composed(
-    problems: Mapping[bool, CompositionProblem], settings: ExplorationSettings
-) -> tuple[bool, Expectation]:
-    """The way of looking up, and its chain, of least mean latency.
-
-    First among those that delay an input which all of them miss by no more than ``miss_cost`` of
-    the model's time, or that hardly an input misses: the slowest of a hundred is no slower then.
-    Among all, where no such chain is faster than the model.
-    """
-    ways: list[tuple[bool, Expectation]] = []
-    for synchronous, problem in problems.items():
-        free = expect_counted(problem, compose_by_expected_latency(problem).chosen)
-        ways.append((synchronous, free))
-        if settings.miss_cost is not None:
-            most_s = settings.miss_cost * problem.total_s
-            bound = dataclasses.replace(problem, most_burden_s=most_s)
-            kept = expect_counted(problem, compose_by_expected_latency(bound).chosen)
-            ways.append((synchronous, kept))
-
-    def is_on_time(way: tuple[bool, Expectation]) -> bool:
-        problem, (_, one) = problems[way[0]], way
-        late = problem.burden_s(one.chosen) > (settings.miss_cost or math.inf) * problem.total_s
-        return bool(one.chosen) and (not late or 1 - sum(one.answered) < TAIL)
-
-    on_time = [way for way in ways if is_on_time(way)]
-    return min(on_time or ways, key=lambda way: way[1].latency_s)

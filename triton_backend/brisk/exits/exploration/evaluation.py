@@ -12,7 +12,7 @@ from brisk.execution import LoadedProgram
 from brisk.exits.building import empty_look_up, load_weights
 from brisk.exits.calibration import Looked
 from brisk.exits.collecting import Collected
-from brisk.exits.compiled_lookup import look_up_bytes
+from brisk.exits.compiled_lookup import is_compiled, look_up_bytes
 from brisk.exits.container import read_container
 from brisk.exits.exploration.composing import Tried
 from brisk.exits.exploration.profile import Between, look_up_seconds, run_of
@@ -60,6 +60,7 @@ class Evaluation:
                     point=index,
                     variant=trial.variant,
                     lookup_s=look_up_seconds(network, one, between),
+                    is_compiled=is_compiled(network, tuple(one.shape[1:])),
                     memory_bytes=look_up_bytes(network, tuple(one.shape[1:])) + one.nbytes,
                     example=one,
                     tune=self._scored(network, hidden, self.division.tune),

@@ -16,27 +16,20 @@ from brisk.execution import LoadedProgram, load_program
 from brisk.execution.joining import executor_absence
 from brisk.exits.artefact import digest_of
 from brisk.exits.building import empty_look_up
-from brisk.exits.cascade import Cascade, Expected
+from brisk.exits.cascade import Cascade
 from brisk.exits.collecting import Collected, bind_rows, collect
 from brisk.exits.composition import CompositionProblem
+from brisk.exits.exploration.assembling import Assembly
 from brisk.exits.exploration.checks import check_classes, check_rows
-from brisk.exits.exploration.choosing import (
-    Chosen,
-    choose,
-    exit_of,
-)
+from brisk.exits.exploration.choosing import Chosen, choose, why_none, winner
 from brisk.exits.exploration.composing import composition_problem
 from brisk.exits.exploration.evaluation import Evaluation
-from brisk.exits.exploration.profile import (
-    BaseProfile,
-    LaneCost,
-    lane_cost,
-    look_up_seconds,
-    profile_base,
-)
+from brisk.exits.exploration.finalists import finalists
+from brisk.exits.exploration.lane_profile import lane_costs
+from brisk.exits.exploration.profile import BaseProfile, look_up_seconds, profile_base
+from brisk.exits.exploration.race import Verification
 from brisk.exits.exploration.settings import ExplorationSettings, Progress, Silent
 from brisk.exits.exploration.trial import Trial
-from brisk.exits.exploration.verify import Verification, verify
 from brisk.exits.exploration.workers import run_trials
 from brisk.exits.learning.settings import PredictorSettings
 from brisk.exits.outliers import make_outliers
@@ -51,7 +44,7 @@ ROW_VISITS = 80_000
 FEWEST_EPOCHS, MOST_EPOCHS = 4, 40
 """A predictor sees so many rows in all, within these numbers of epochs."""
 
-VERIFIED_ROWS = 80
+RACED_ROWS = 160
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,33 +118,23 @@ def explore(
         program, torch.device("cpu"), cuts=[p.position for p in exit_points(program, scores.layer)]
     )
     everywhere_s = profile_base(whole, stopping, first).reach_s
-    cost = (
-        lane_cost(stopping, first, networks[0], tried[0].example) if tried else LaneCost(0.0, 0.0)
-    )
+    costs = lane_costs(tried, networks, loaded, stopping, first)
     problems = {
-        synchronous: composition_problem(tried, points, cost, profile, settings, synchronous)
+        synchronous: composition_problem(tried, points, costs, profile, settings, synchronous)
         for synchronous in settings.look_ups.modes
     }
-    found = choose(problems, tried, settings) if tried else worthwhile.absence
+    assembly = Assembly(
+        *(program, digest_of(model_file), scores, points, tried, networks, problems),
+        *(everywhere_s, settings.confidence),
+    )
+    rows = division.tune[:RACED_ROWS]
+    inputs = [bind_rows(samples.take(slice(row, row + 1)), loaded) for row in rows]
+    progress.stage("racing", 1)
+    found = _choose(assembly, whole, inputs, settings) if tried else worthwhile.absence
     cascade, verification = None, None
-    progress.stage("verifying", 1)
     if isinstance(found, Chosen):
-        cascade = Cascade(
-            model_digest=digest_of(model_file),
-            scores=scores,
-            exits=tuple(
-                exit_of(found, index, points, tried, networks, everywhere_s)
-                for index in found.tried
-            ),
-            levels=found.levels,
-            confidence=settings.confidence,
-            expected=Expected(profile.total_s, found.expectation.latency_s),
-            synchronous=found.synchronous,
-        )
-        served = load_program(program, torch.device("cpu"), cuts=cascade.cuts)
-        rows = division.tune[:VERIFIED_ROWS]
-        inputs = [bind_rows(samples.take(slice(row, row + 1)), loaded) for row in rows]
-        verification = verify(whole, served, cascade, inputs)
+        cascade = assembly.of(found)
+        [verification] = assembly.raced(whole, [cascade], inputs)
     progress.advance()
     reason = found if isinstance(found, str) else ""
     if verification is not None and verification.cascade_s >= verification.base_s:
@@ -170,6 +153,26 @@ def explore(
         verification,
         _label_agreement(samples, collected),
     )
+
+
+def _choose(
+    assembly: Assembly,
+    whole: LoadedProgram,
+    inputs: Sequence[Mapping[str, Value]],
+    settings: ExplorationSettings,
+) -> Chosen | str:
+    """What the fastest finalist becomes; in words why there is nothing. No held-out row is looked
+    at before the race is over, and then only the winner is calibrated with them."""
+    problems, tried = assembly.problems, assembly.tried
+    entered = finalists(problems, tried, settings)
+    if not entered:
+        return why_none(problems, tried, settings)
+    best = entered[0]
+    if len(entered) > 1:
+        cascades = [assembly.unproved(one, settings.accuracy) for one in entered]
+        times = assembly.raced(whole, cascades, inputs)
+        best = winner(list(zip(entered, times, strict=True)), settings.miss_cost)
+    return choose(problems[best.synchronous], best, tried, settings)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import random
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -14,14 +14,11 @@ import torch
 from brisk.execution import Frame, LoadedProgram
 from brisk.exits.compiled_lookup import ready_look_up
 from brisk.exits.lookup import LookUp
-from brisk.exits.serving.lane import LookUpLane, Ticket, look_up
+from brisk.exits.serving.lane import look_up
 from brisk.solutions.base import Value
 
 WARM_UP, RUNS = 5, 60
 LOOK_UPS = 60
-TURNS = 100
-"""In which the burden of a look-up is measured: a few hundredths of the model's time."""
-
 MOST_SECONDS = 2.0
 """A measurement ends by then, however few runs it has."""
 
@@ -117,8 +114,8 @@ def look_up_seconds(
     begun_s = time.perf_counter()
     for turn in range(3 + LOOK_UPS):
         run_s = taken_s(between.run) if between is not None else 0.0
-        ticket = Ticket(0, ready, 0.5, hidden.clone(), (0,))  # just made, as when it is served
-        look_s = taken_s(functools.partial(look_up, ticket))
+        made = hidden.clone()  # just now, as when it is served
+        look_s = taken_s(functools.partial(look_up, ready, made, math.inf))
         if turn == 3:
             times, runs = [], []
         times.append(look_s)
@@ -147,85 +144,3 @@ def run_of(loaded: LoadedProgram, inputs: Mapping[str, Value]) -> Callable[[], N
                 pass
 
     return run
-
-
-@dataclass(frozen=True, slots=True)
-class LaneCost:
-    """``handover_s``: what a look-up in the lane takes longer than in the same thread, until the
-    frame notices. What one that misses adds to the base model's time: ``burden_s`` in the lane,
-    and, in the model's own thread, ``wake_s`` besides the look-up itself.
-    """
-
-    handover_s: float
-    burden_s: float
-    wake_s: float = 0.0
-
-
-def lane_cost(
-    loaded: LoadedProgram, inputs: Mapping[str, Value], network: LookUp, hidden: torch.Tensor
-) -> LaneCost:
-    """Measured by running the model without a look-up, with one in the lane in its first half,
-    and with one in this thread there, in turns, which are compared within each. ``loaded`` stops
-    at every boundary that an exit may have, so that what the lane has found is noticed soon.
-    """
-    lane = LookUpLane()
-    hidden = as_made(hidden)
-    ready = ready_look_up(network, tuple(hidden.shape[1:]))
-    turns: list[dict[bool | None, _Turn]] = []
-    begun_s = time.perf_counter()
-    for turn in range(WARM_UP + TURNS):
-        if turn in (1, WARM_UP):
-            turns = []
-        made = {}
-        for synchronous in random.sample((None, False, True), 3):
-            ticket = Ticket(0, ready, 2.0, hidden, (0,))
-            made[synchronous] = _run_with(loaded, inputs, ticket, lane, synchronous)
-        turns.append(made)
-        if turn > 4 and time.perf_counter() - begun_s > MOST_SECONDS:
-            break
-    lane.close()
-    alone_s = statistics.median(one[True].look_up_s for one in turns)
-    beside = statistics.median(one[False].whole_s - one[None].whole_s for one in turns)
-    within = statistics.median(
-        one[True].whole_s - one[True].look_up_s - one[None].whole_s for one in turns
-    )
-    seen = statistics.median(one[False].look_up_s for one in turns)
-    return LaneCost(max(0.0, seen - alone_s), max(0.0, beside), max(0.0, within))
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """A run of the model; ``look_up_s``: until its frame, or this thread, had the outcome."""
-
-    whole_s: float
-    look_up_s: float
-
-
-def _run_with(
-    loaded: LoadedProgram,
-    inputs: Mapping[str, Value],
-    ticket: Ticket,
-    lane: LookUpLane,
-    synchronous: bool | None,
-) -> _Turn:
-    """One run, the ticket looked up behind its first quarter; None: not at all."""
-    quarter = len(loaded.layers) // 4
-    offered_s = noticed_s = None
-    with torch.inference_mode():
-        frame = Frame(loaded, inputs)
-        started_s = time.perf_counter()
-        finished = False
-        while not finished:
-            finished = frame.step()
-            if offered_s is None and frame.layers_done >= quarter:
-                ticket.hidden = ticket.hidden.clone()
-                offered_s = time.perf_counter()
-                if synchronous is False:
-                    lane.offer(ticket)
-                elif synchronous:
-                    ticket.outcome = look_up(ticket)
-            if noticed_s is None and ticket.outcome is not None:
-                noticed_s = time.perf_counter()
-        ended_s = time.perf_counter()
-    look_up_s = (noticed_s or ended_s) - (offered_s or started_s)
-    return _Turn(ended_s - started_s, look_up_s)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from brisk.exits.calibration import Promise
 from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
 from brisk.exits.variants import CATALOGUE
 
@@ -51,6 +52,19 @@ class ExplorationSettings:
     look_ups: LookUps = LookUps.AUTOMATIC
     predictor: PredictorSettings | None = None
     selector: SelectorSettings = field(default_factory=SelectorSettings)
+
+    @property
+    def promise(self) -> Promise:
+        return Promise(self.accuracy, self.confidence)
+
+    @property
+    def stricter(self) -> tuple[Promise, ...]:
+        """That a request may ask for instead."""
+        return tuple(
+            Promise(accuracy, self.confidence)
+            for accuracy in STRICTER_LEVELS
+            if accuracy > self.accuracy
+        )
 
 
 class Progress(Protocol):

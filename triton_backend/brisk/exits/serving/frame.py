@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -76,9 +76,9 @@ class ExitingFrame:
         self._far: set[int] = set()
         self._answers: list[Answer] = []
         self._given = 0
-        self.looked: Counter[int] = Counter()
+        self.looked = [0] * len(cascade.exits)
         """By exit: rows that were looked up."""
-        self.spent_ns: Counter[int] = Counter()
+        self.spent_ns = [0] * len(cascade.exits)
         """By exit: this thread's time for looking up, or for handing it to the lane."""
         self.error: Exception | None = None
         """What a look-up has raised: its rows were left to the model."""
@@ -113,13 +113,24 @@ class ExitingFrame:
         if self._tickets and self._take_look_ups():
             return True
         frame = self._frame
-        finished = frame.step()
+        finished = self._advance()
+        if (
+            self._tickets and self._tickets[0].stops
+        ):  # what the layers should have made is not there
+            return self._take_look_ups()
         place = self._places.exits.get(frame.layers_done)
         if place is not None and not finished:
             self._offer(*place)
         if finished and self._rows:
             self._answer_rest()
         return not self._rows
+
+    def _advance(self) -> bool:
+        """Run one layer, or joined ones; these end early where a look-up answers all rows."""
+        if not self._tickets or not self._tickets[0].may_stop:
+            return self._frame.step()
+        with self._tickets[0].watched():
+            return self._frame.step()
 
     def take_answers(self) -> list[Answer]:
         """Rows answered since the last call."""
@@ -183,25 +194,31 @@ class ExitingFrame:
         return values
 
     def _offer(self, index: int, slot: int) -> None:
-        exit_ = self._cascade.exits[index]
         threshold = self._level.thresholds[index]
-        hidden = self._frame.value_at(slot)
-        off = index in self._switched_off or threshold == float("inf")
-        if off or not isinstance(hidden, torch.Tensor) or hidden.shape[1:] != exit_.shape:
+        if threshold == math.inf or index in self._switched_off:
+            return
+        exit_, hidden = self._cascade.exits[index], self._frame.value_at(slot)
+        if not isinstance(hidden, torch.Tensor) or hidden.shape[1:] != exit_.shape:
             return
         begun_ns = time.monotonic_ns()
-        ticket = Ticket(index, exit_.look_up, threshold, hidden, self._rows)
         if self._lane is None:
-            ticket.outcome = look_up(ticket)
-        elif not self._lane.offer(ticket):
-            return
-        self._tickets.append(ticket)
+            outcome = look_up(exit_.look_up, hidden, threshold)
+            if outcome is not None:
+                ticket = Ticket(index, exit_.look_up, threshold, hidden, self._rows)
+                ticket.outcome = outcome
+                self._tickets.append(ticket)
+        else:
+            alone = not self._tickets and not self._leaving and self._far.isdisjoint(self._rows)
+            ticket = Ticket(index, exit_.look_up, threshold, hidden, self._rows, alone)
+            if not self._lane.offer(ticket):
+                return
+            self._tickets.append(ticket)
         self.looked[index] += len(self._rows)
         self.spent_ns[index] += time.monotonic_ns() - begun_ns
 
     def _take_look_ups(self) -> bool:
         """Answer the rows of the look-ups that are done, let them leave; True: none is left."""
-        while self._tickets and (outcome := self._tickets[0].outcome) is not None:
+        while self._tickets and (outcome := self._tickets[0].poll()) is not None:
             ticket = self._tickets.pop(0)
             self.error = self.error or outcome.error
             if outcome.hits:

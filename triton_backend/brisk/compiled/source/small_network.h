@@ -2,32 +2,33 @@
 //
 // Feature maps lie channels-last, with a border of zeros where a convolution reads beyond their
 // edge. Callers of one network wait for each other.
+#pragma once
+#include <atomic>
 #include <mutex>
-#include <system_error>
 
-#include "attention.h"
 #include "depthwise.h"
-#include "normalisation.h"
 #include "operators.h"
 #include "prepared.h"
-#include "verdict.h"
-#include "winograd.h"
+#include "team.h"
 
 namespace brisk {
-namespace {
 
-constexpr int POSITIONS = 64;              // of one chunk at most: their pointers lie on the stack
+constexpr int POSITIONS = 64;  // of one chunk at most: their pointers lie on the stack
 
-Team& team() {
+inline Team& team() {
   static Team* everlasting = new Team;  // helpers may use it while the process ends
   return *everlasting;
 }
 
 // Held by whoever uses the team or a workspace.
-std::mutex& turn() {
+inline std::mutex& turn() {
   static std::mutex* everlasting = new std::mutex;
   return *everlasting;
 }
+
+// Where not null, a run of this thread ends behind the step during which it has become 1: what it
+// would have made is not needed any more.
+inline thread_local const std::atomic<int32_t>* watched = nullptr;
 
 class Network {
  public:
@@ -44,7 +45,11 @@ class Network {
     const std::lock_guard<std::mutex> alone(busy_), held(turn());
     if (!take(images, inputs, outputs)) return;
     threads = team().begin_run(threads);
-    for (Prepared& prepared : prepared_) run_step(prepared, threads);
+    const std::atomic<int32_t>* stops = watched;
+    for (Prepared& prepared : prepared_) {
+      run_step(prepared, threads);
+      if (stops && stops->load(std::memory_order_relaxed)) break;
+    }
     team().end_run(threads);
   }
 
@@ -180,109 +185,4 @@ class Network {
   void* const* outputs_ = nullptr;
 };
 
-// Whoever computes one layer: 0, or 1 where there is no memory. The helpers stay awake a moment for
-// the next one.
-template <class F>
-int compute_alone(int threads, F compute) {
-  const std::lock_guard<std::mutex> held(turn());
-  Team& crew = team();
-  crew.begin(threads, Team::LINGER_NS);
-  try {
-    compute(crew);
-  } catch (const std::bad_alloc&) {
-    return 1;
-  }
-  return 0;
-}
-
-}  // namespace
 }  // namespace brisk
-
-extern "C" {
-
-// Size of a step's record, so that a table laid out otherwise is refused.
-int brisk_step_bytes() { return sizeof(brisk::Step); }
-
-// A network of `count` steps with `floats` floats of scratch memory; null where there is no
-// memory. Copies all it needs of the steps' weights.
-void* brisk_network_new(const brisk::Step* steps, int count, int64_t floats) {
-  try {
-    return new brisk::Network(steps, count, floats);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-
-void brisk_network_delete(void* network) { delete static_cast<brisk::Network*>(network); }
-
-// Makes the threads that runs may use, the caller's own included; fewer where there are no more.
-void brisk_threads(int threads) {
-  try {
-    brisk::team().grow(threads - 1);
-  } catch (const std::system_error&) {
-  }
-}
-
-void brisk_network_run(void* network, int images, int threads, void* const* inputs,
-                       void* const* outputs) {
-  static_cast<brisk::Network*>(network)->run(images, threads, inputs, outputs);
-}
-
-int brisk_verdict_bytes() { return sizeof(brisk::Verdict); }
-
-// A look-up of `rows` hidden outputs: `network` makes their logits, `verdict` decides about them.
-// Excludes no other computation but calls of the same network.
-void brisk_look_up(void* network, const brisk::Verdict* verdict, int rows, const float* hidden,
-                   float* logits, float* scores, uint8_t* near) {
-  void* inputs[] = {const_cast<float*>(hidden)};
-  void* outputs[] = {logits};
-  static_cast<brisk::Network*>(network)->run_alone(rows, inputs, outputs);
-  const int64_t floats = static_cast<int64_t>(verdict->height) * verdict->width * verdict->channels;
-  for (int row = 0; row < rows; ++row) {
-    brisk::decide(*verdict, hidden + row * floats, logits + row * verdict->classes, scores + row,
-                  near + row);
-  }
-}
-
-// Outputs of a panel, and inputs of a block.
-int brisk_panel() { return brisk::PANEL; }
-int brisk_block() { return brisk::WIDTH; }
-
-int brisk_layer_bytes() { return sizeof(brisk::Layer); }
-
-int brisk_layer_run(const brisk::Layer* layer, int threads, int images, int height, int width,
-                    int out_height, int out_width, const float* source, const float* second,
-                    float* target) {
-  const brisk::Call call{images, height, width, out_height, out_width, 0, source, second, target};
-  return brisk::compute_alone(threads, [&](brisk::Team& team) {
-    if (layer->unit == 2) {
-      brisk::Winograd<2>(*layer, call).run(team, threads);
-    } else if (layer->unit == 4) {
-      brisk::Winograd<4>(*layer, call).run(team, threads);
-    } else if (layer->unit == brisk::BY_CHANNEL) {
-      brisk::Depthwise(*layer, call).run(team);
-    } else {
-      brisk::Direct(*layer, call).run(team, threads);
-    }
-  });
-}
-
-int brisk_attention_bytes() { return sizeof(brisk::Attention); }
-
-// `mask` may be null.
-int brisk_attention_run(const brisk::Attention* shape, int threads, const float* query,
-                        const float* key, const float* value, const float* mask, float* target) {
-  return brisk::compute_alone(threads, [&](brisk::Team& team) {
-    brisk::Attending(*shape, query, key, value, mask, target).run(team, threads);
-  });
-}
-
-// `bias` may be null.
-int brisk_rows_normalise(int threads, int64_t rows, int64_t width, float epsilon,
-                         const float* scale, const float* bias, const float* source,
-                         float* target) {
-  return brisk::compute_alone(threads, [&](brisk::Team& team) {
-    brisk::Normalising{rows, width, epsilon, scale, bias, source, target}.run(team);
-  });
-}
-}

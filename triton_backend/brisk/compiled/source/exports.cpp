@@ -1,0 +1,137 @@
+// What Python calls: see brisk/compiled/library.py.
+#include <exception>
+#include <new>
+#include <system_error>
+
+#include "attention.h"
+#include "lane.h"
+#include "normalisation.h"
+#include "small_network.h"
+#include "winograd.h"
+
+namespace brisk {
+namespace {
+
+// Whoever computes one layer: 0, or 1 where there is no memory. The helpers stay awake a moment for
+// the next one.
+template <class F>
+int compute_alone(int threads, F compute) {
+  const std::lock_guard<std::mutex> held(turn());
+  Team& crew = team();
+  crew.begin(threads, Team::LINGER_NS);
+  try {
+    compute(crew);
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace brisk
+
+extern "C" {
+
+// Size of a step's record, so that a table laid out otherwise is refused.
+int brisk_step_bytes() { return sizeof(brisk::Step); }
+
+// A network of `count` steps with `floats` floats of scratch memory; null where there is no
+// memory. Copies all it needs of the steps' weights.
+void* brisk_network_new(const brisk::Step* steps, int count, int64_t floats) {
+  try {
+    return new brisk::Network(steps, count, floats);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void brisk_network_delete(void* network) { delete static_cast<brisk::Network*>(network); }
+
+// Makes the threads that runs may use, the caller's own included; fewer where there are no more.
+void brisk_threads(int threads) {
+  try {
+    brisk::team().grow(threads - 1);
+  } catch (const std::system_error&) {
+  }
+}
+
+void brisk_network_run(void* network, int images, int threads, void* const* inputs,
+                       void* const* outputs) {
+  static_cast<brisk::Network*>(network)->run(images, threads, inputs, outputs);
+}
+
+int brisk_verdict_bytes() { return sizeof(brisk::Verdict); }
+
+int brisk_look_up_bytes() { return sizeof(brisk::LookUp); }
+
+// In the calling thread: whether it says anything of a row. Excludes no other computation but calls of
+// the same network.
+int brisk_look_up(brisk::LookUp* asked, const float* hidden, int rows, float threshold) {
+  asked->hidden = hidden;
+  asked->rows = rows;
+  asked->threshold = threshold;
+  return brisk::look_up(*asked);
+}
+
+// Null where there is no thread or no memory for it.
+void* brisk_lane_new() {
+  try {
+    return new brisk::Lane;
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+// Waits until what it has taken on is made.
+void brisk_lane_delete(void* lane) { delete static_cast<brisk::Lane*>(lane); }
+
+int brisk_lane_offer(void* lane, brisk::LookUp* asked) {
+  return static_cast<brisk::Lane*>(lane)->offer(asked);
+}
+
+// Runs of the calling thread end early where `asked` says that the model need not go on; null: none
+// does any more. What such a run would have made is undefined.
+void brisk_watch(const brisk::LookUp* asked) { brisk::watched = asked ? &asked->stops : nullptr; }
+
+// Outputs of a panel, and inputs of a block.
+int brisk_panel() { return brisk::PANEL; }
+int brisk_block() { return brisk::WIDTH; }
+
+int brisk_layer_bytes() { return sizeof(brisk::Layer); }
+
+int brisk_layer_run(const brisk::Layer* layer, int threads, int images, int height, int width,
+                    int out_height, int out_width, const float* source, const float* second,
+                    float* target) {
+  const brisk::Call call{images, height, width, out_height, out_width, 0, source, second, target};
+  return brisk::compute_alone(threads, [&](brisk::Team& team) {
+    if (layer->unit == 2) {
+      brisk::Winograd<2>(*layer, call).run(team, threads);
+    } else if (layer->unit == 4) {
+      brisk::Winograd<4>(*layer, call).run(team, threads);
+    } else if (layer->unit == brisk::BY_CHANNEL) {
+      brisk::Depthwise(*layer, call).run(team);
+    } else {
+      brisk::Direct(*layer, call).run(team, threads);
+    }
+  });
+}
+
+int brisk_attention_bytes() { return sizeof(brisk::Attention); }
+
+// `mask` may be null.
+int brisk_attention_run(const brisk::Attention* shape, int threads, const float* query,
+                        const float* key, const float* value, const float* mask, float* target) {
+  return brisk::compute_alone(threads, [&](brisk::Team& team) {
+    brisk::Attending(*shape, query, key, value, mask, target).run(team, threads);
+  });
+}
+
+// `bias` may be null.
+int brisk_rows_normalise(int threads, int64_t rows, int64_t width, float epsilon,
+                         const float* scale, const float* bias, const float* source,
+                         float* target) {
+  return brisk::compute_alone(threads, [&](brisk::Team& team) {
+    brisk::Normalising{rows, width, epsilon, scale, bias, source, target}.run(team);
+  });
+}
+}
