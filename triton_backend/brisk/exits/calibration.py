@@ -51,6 +51,12 @@ class Scored:
         far = None if self.far is None else self.far[:, rows]
         return Scored(self.scores[:, rows], self.right[:, rows], far)
 
+    def only(self, exits: Sequence[int]) -> Scored:
+        """The exits in these places."""
+        places = list(exits)
+        far = None if self.far is None else self.far[places]
+        return Scored(self.scores[places], self.right[places], far)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Looked:
@@ -163,12 +169,14 @@ def threshold_for(scores: np.ndarray, right: np.ndarray, accuracy: float) -> flo
     return float(ranked[fitting[-1]]) if len(fitting) else float("inf")
 
 
-def propose(tuning: Scored, accuracy: float) -> list[tuple[float, ...]]:
+def propose(
+    tuning: Scored, accuracy: float, strictness: Sequence[float] = STRICTNESS
+) -> list[tuple[float, ...]]:
     """Thresholds of the whole cascade: one set for each strictness and each choice of exits."""
     proposals = [
         proposal
         for choice in choices_of_exits(len(tuning.scores))
-        for proposal in propose_for(choice, tuning, accuracy)
+        for proposal in propose_for(choice, tuning, accuracy, strictness)
     ]
     return list(dict.fromkeys(proposals))
 
@@ -182,12 +190,13 @@ def choices_of_exits(count: int) -> list[frozenset[int]]:
 
 
 def propose_for(
-    choice: Collection[int], tuning: Scored, accuracy: float
+    choice: Collection[int],
+    tuning: Scored,
+    accuracy: float,
+    strictness: Sequence[float] = STRICTNESS,
 ) -> list[tuple[float, ...]]:
     """For these exits, the strictest first. An exit left out has an infinite threshold."""
-    proposals = (
-        _thresholds(tuning, 1 - strictness * (1 - accuracy), choice) for strictness in STRICTNESS
-    )
+    proposals = (_thresholds(tuning, 1 - share * (1 - accuracy), choice) for share in strictness)
     return list(dict.fromkeys(proposals))
 
 
@@ -216,20 +225,25 @@ def calibrate(
 
     None where not even the most promising one is.
     """
-    return tested(in_sequence(tuning, held_out.scores.shape[1], promise, value), held_out, promise)
+    proposals = propose(tuning, promise.accuracy)
+    rows = held_out.scores.shape[1]
+    return tested(in_sequence(proposals, tuning, rows, promise, value), held_out, promise)
 
 
 def in_sequence(
-    tuning: Scored, rows: int, promise: Promise, value: Callable[[CascadeCount], float]
+    proposals: Collection[tuple[float, ...]],
+    tuning: Scored,
+    rows: int,
+    promise: Promise,
+    value: Callable[[CascadeCount], float],
 ) -> list[tuple[float, ...]]:
-    """Proposals as ``rows`` held-out inputs are to test them: from safe to bold, each of greater
-    ``value`` than those before it."""
-    proposals = propose(tuning, promise.accuracy)
+    """``proposals`` as ``rows`` held-out inputs are to test them: from safe to bold, each of
+    greater ``value`` than those before it."""
     share = rows / max(tuning.scores.shape[1], 1)
     counts = {thresholds: count_cascade(tuning, thresholds) for thresholds in proposals}
-    proposals = [p for p in proposals if any(e.answered for e in counts[p].exits)]
-    proposals.sort(key=lambda p: -promise.margin(scaled(counts[p], share)))
-    return _gaining(proposals, lambda p: value(counts[p]))
+    answering = [p for p in counts if any(e.answered for e in counts[p].exits)]
+    answering.sort(key=lambda p: -promise.margin(scaled(counts[p], share)))
+    return _gaining(answering, lambda p: value(counts[p]))
 
 
 def tested(

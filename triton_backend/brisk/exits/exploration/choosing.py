@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +9,6 @@ from dataclasses import dataclass
 from brisk.exits.calibration import (
     CascadeCount,
     ExitCount,
-    Promise,
-    calibrate,
-    in_order,
 )
 from brisk.exits.cascade import Level
 from brisk.exits.composition import (
@@ -20,12 +16,7 @@ from brisk.exits.composition import (
     compose_by_expected_latency,
 )
 from brisk.exits.exploration.composing import Tried
-from brisk.exits.exploration.finalists import (
-    Composer,
-    Finalist,
-    in_turn,
-    saving_of,
-)
+from brisk.exits.exploration.finalists import Composer, Finalist, in_turn, with_another
 from brisk.exits.exploration.race import Verification
 from brisk.exits.exploration.settings import ExplorationSettings
 
@@ -70,18 +61,23 @@ def choose(
     settings: ExplorationSettings,
 ) -> Chosen | str:
     """The cascade that ``found`` becomes, or in words why its promise cannot be kept."""
-    chains = {settings.promise: found.chosen}
-    for promise in settings.stricter:
-        chains[promise] = _chain_for(promise, problem, found, tried, chains.values())
+    used: tuple[int, ...] = ()
     proved: list[tuple[Level, tuple[int, ...]]] = []
-    for promise, chain in chains.items():
-        level = _calibrated(problem, chain, tried, promise)
-        if level is not None:
-            proved.append((level, chain))
+    for promise in (settings.promise, *settings.stricter):
+        composer = Composer(problem, found.synchronous, tried, promise)
+        chains = composer.chains(found.chosen)
+        if promise == settings.promise:
+            chains = [found, *(one for one in chains if one.chosen != found.chosen)]
+        else:
+            chains = _beside(problem, used, chains)
+        calibrated = composer.calibrated(with_another(chains)) if chains else None
+        if calibrated is not None:
+            chain, made = calibrated
+            proved.append((Level(promise.accuracy, made.thresholds, made.count), chain))
+            used = in_turn(problem, {*used, *chain})
         elif promise == settings.promise:
             return why_not_proved(tried, settings)
-    chosen = in_turn(problem, {index for _, chain in proved for index in chain})
-    kept = in_turn(problem, {*chosen, *in_reserve(problem, chosen)})
+    kept = in_turn(problem, {*used, *in_reserve(problem, used)})
     levels = tuple(with_reserve(level, chain, kept) for level, chain in proved)
     return Chosen(problem, found.synchronous, kept, found.latency_s, levels)
 
@@ -110,24 +106,22 @@ def why_not_proved(tried: Sequence[Tried], settings: ExplorationSettings) -> str
     )
 
 
-def _chain_for(
-    promise: Promise,
-    problem: CompositionProblem,
-    found: Finalist,
-    tried: Sequence[Tried],
-    chains: Collection[tuple[int, ...]],
-) -> tuple[int, ...]:
-    """For a stricter promise the same caches, unless with others it is clearly faster, which have
-    room beside those of ``chains``."""
-    composer = Composer(problem, found.synchronous, tried, promise)
-    own, others = composer.provable(found.chosen), composer.chains()
-    own_s = problem.total_s if own is None else composer.rehearsed(own).latency_s
-    if not others or others[0].latency_s > own_s - CLEARLY * problem.total_s:
-        return found.chosen
-    together = in_turn(problem, {*others[0].chosen, *itertools.chain(*chains)})
+def _beside(
+    problem: CompositionProblem, used: tuple[int, ...], chains: Sequence[Finalist]
+) -> list[Finalist]:
+    """Those for a stricter promise: of the caches ``used`` already, unless with others, which have
+    room beside them, it is clearly faster."""
+    own = [one for one in chains if set(one.chosen) <= set(used)]
+    able = [one for one in chains if _has_room(problem, {*used, *one.chosen})]
+    gain_s = CLEARLY * problem.total_s
+    return own if own and own[0].latency_s <= able[0].latency_s + gain_s else able
+
+
+def _has_room(problem: CompositionProblem, together: Collection[int]) -> bool:
+    """Whether they can be in one cascade: a boundary has one exit."""
     points = {problem.candidates[index].point for index in together}
-    has_room = len(points) == len(together) <= MOST_CHOSEN and problem.fits(together)
-    return others[0].chosen if has_room else found.chosen
+    few = len(points) == len(together) <= MOST_CHOSEN
+    return few and problem.fits(in_turn(problem, together))
 
 
 def in_reserve(problem: CompositionProblem, chosen: Sequence[int]) -> list[int]:
@@ -170,16 +164,3 @@ def with_reserve(level: Level, chosen: Sequence[int], kept: Sequence[int]) -> Le
         tuple(thresholds.get(index, math.inf) for index in kept),
         CascadeCount(level.count.inputs, exits, level.count.wrong_anywhere),
     )
-
-
-def _calibrated(
-    problem: CompositionProblem,
-    chain: Sequence[int],
-    tried: Sequence[Tried],
-    promise: Promise,
-) -> Level | None:
-    """Thresholds of ``chain`` that held-out rows prove."""
-    tuning = in_order([tried[index].tune for index in chain])
-    held_out = in_order([tried[index].held_out for index in chain])
-    found = calibrate(tuning, held_out, promise, saving_of(problem, chain))
-    return None if found is None else Level(promise.accuracy, found.thresholds, found.count)

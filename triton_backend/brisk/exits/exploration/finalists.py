@@ -8,6 +8,7 @@ pairs are looked at, too, each by what calibration proves of tuning rows that ar
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from brisk.exits.calibration import (
+    Calibration,
     CascadeCount,
     Promise,
     Scored,
@@ -22,6 +24,7 @@ from brisk.exits.calibration import (
     in_order,
     in_sequence,
     propose,
+    propose_for,
     scaled,
     tested,
 )
@@ -39,6 +42,9 @@ REHEARSED = 10
 
 DRAWS = 10
 """Of held-out rows in such a trial, from either half of the tuning rows."""
+
+STRICTNESS = tuple(step / 40 for step in range(41))
+"""As in calibration, in smaller steps: of one that is not proved less is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +85,9 @@ class Composer:
     tried: Sequence[Tried]
     promise: Promise
 
-    def chains(self) -> list[Finalist]:
-        """The most promising ones, the fastest first; all are faster than the model."""
+    def chains(self, *more: tuple[int, ...]) -> list[Finalist]:
+        """The most promising ones, those of ``more`` among them, the fastest first; all are faster
+        than the model."""
         found: dict[tuple[int, ...], Finalist] = {}
         for index in range(len(self.problem.candidates)):
             self._look_at((index,), found)
@@ -88,8 +95,39 @@ class Composer:
         for pair in itertools.combinations(singles, 2):
             self._look_at(in_turn(self.problem, pair), found)
         self._look_at(compose_by_expected_latency(self.problem).chosen, found)
-        rehearsed = map(self.rehearsed, _fastest(found.values())[:REHEARSED])
+        promising = {one.chosen: one for one in _fastest(found.values())[:REHEARSED]}
+        for chain in more:
+            self._look_at(chain, promising)
+        rehearsed = map(self.rehearsed, promising.values())
         return _fastest(one for one in rehearsed if one.latency_s < self.problem.total_s)
+
+    def calibrated(self, chains: Sequence[Finalist]) -> tuple[tuple[int, ...], Calibration] | None:
+        """What held-out rows prove of ``chains``, tested in one sequence: the exits that answer,
+        with their thresholds and counts."""
+        union = in_turn(self.problem, {index for one in chains for index in one.chosen})
+        held_out = in_order([self.tried[index].held_out for index in union])
+        sequence = self._sequence([one.chosen for one in chains], union, self._tuning(union))
+        found = tested(sequence, held_out, self.promise)
+        if found is None:
+            return None
+        kept = [place for place, one in enumerate(found.count.exits) if one.answered]
+        exits = tuple(found.count.exits[place] for place in kept)
+        count = CascadeCount(found.count.inputs, exits, found.count.wrong_anywhere)
+        thresholds = tuple(found.thresholds[place] for place in kept)
+        return tuple(union[place] for place in kept), Calibration(thresholds, count)
+
+    def _sequence(
+        self, chains: Sequence[tuple[int, ...]], union: tuple[int, ...], tuning: Scored
+    ) -> list[tuple[float, ...]]:
+        """Thresholds of ``union``, by which each of ``chains`` alone answers, in testing order."""
+        proposals: dict[tuple[float, ...], None] = {}
+        for chain in chains:
+            of_chain = tuning.only([union.index(index) for index in chain])
+            for thresholds in propose(of_chain, self.promise.accuracy, STRICTNESS):
+                at = dict(zip(chain, thresholds, strict=True))
+                proposals[tuple(at.get(index, math.inf) for index in union)] = None
+        saving_s = saving_of(self.problem, union)
+        return in_sequence(proposals, tuning, self._held_out_rows, self.promise, saving_s)
 
     def _look_at(self, chain: Sequence[int], found: dict[tuple[int, ...], Finalist]) -> None:
         one = self.provable(chain)
@@ -132,14 +170,14 @@ class Composer:
         saved_s = []
         for proposing, proving in (halves, halves[::-1]):
             ours, theirs = tuning.take(proposing), tuning.take(proving)
-            sequence = in_sequence(ours, self._held_out_rows, self.promise, saving_s)
+            sequence = self._sequence([one.chosen], one.chosen, ours)
             for _ in range(DRAWS):
                 drawn = theirs.take(random.integers(len(proving), size=self._held_out_rows))
                 found = tested(sequence, drawn, self.promise)
                 saved_s.append(0.0 if found is None else saving_s(found.count))
         mean_s = statistics.mean(saved_s)
         likely = min(
-            propose(tuning, self.promise.accuracy),
+            propose_for(range(len(one.chosen)), tuning, self.promise.accuracy),
             key=lambda thresholds: abs(saving_s(count_cascade(tuning, thresholds)) - mean_s),
         )
         return replace(one, thresholds=likely, latency_s=self.problem.total_s - mean_s)
@@ -150,6 +188,18 @@ class Composer:
 
     def _tuning(self, chain: Sequence[int]) -> Scored:
         return in_order([self.tried[index].tune for index in chain])
+
+
+def with_another(chains: Sequence[Finalist]) -> list[Finalist]:
+    """The first one and the best that shares no cache with it, to be tested in one sequence: where
+    the first fails early, the other has had its turn.
+
+    (Fashion-MNIST split anew 24 times: at 99 % 2.03 times as fast, the first alone 1.88.)
+    Precondition: there is one.
+    """
+    first = set(chains[0].chosen)
+    others = (one for one in chains[1:] if first.isdisjoint(one.chosen))
+    return [chains[0], *itertools.islice(others, 1)]
 
 
 def _fastest(found: Iterable[Finalist]) -> list[Finalist]:
