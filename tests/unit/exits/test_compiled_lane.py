@@ -11,6 +11,7 @@ import torch
 
 from brisk.compiled.library import absence, wait_until_settled
 from brisk.execution import Frame, run_serially
+from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Cascade, Exit, Level
 from brisk.exits.compiled_lookup import CompiledLookUp, ready_look_up
 from brisk.exits.exploration.race import race
@@ -108,9 +109,38 @@ def _scores(model: Served, inputs: torch.Tensor) -> list[float]:
         frame = Frame(model.cut, {"image": inputs})
         while frame.layers_done < exit_.point.position:
             frame.step()
-        hidden = frame.value_at(model.places.exits[exit_.point.position][1])
+        hidden = frame.value_at(model.places.exits[exit_.point.position][0][1])
     assert isinstance(hidden, torch.Tensor)
     return list(exit_.look_up(hidden).scores)
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_two_caches_at_one_boundary_answer_one_after_the_other(synchronous: bool) -> None:
+    """The second sees what the first has missed, and nothing where that is nothing."""
+    inputs, model = images(5), compiled(ALWAYS)
+    first, later = model.cascade.exits
+    scores = sorted(_scores(model, inputs))
+    exits = (first, dataclasses.replace(first, variant="Pool(8192)"), later)
+    count = CascadeCount(5, (ExitCount(0, 0),) * 3, 0)
+
+    def run(threshold: float) -> ExitingFrame:
+        level = Level(0.97, (threshold, ALWAYS, NEVER), count)
+        cascade = dataclasses.replace(model.cascade, exits=exits, levels=(level,))
+        places = find_places(model.cut, cascade)
+        assert places is not None
+        lane = None if synchronous else PromptLane()
+        frame = ExitingFrame(model.cut, cascade, places, level, lane, {"image": inputs})
+        finish(frame)
+        return frame
+
+    both = run((scores[2] + scores[3]) / 2)
+    taken = {row: answer.exit_index for answer in both.answers for row in answer.rows}
+    assert sorted(taken.values()) == [0, 0, 1, 1, 1]  # type: ignore[type-var]
+    alone = run(ALWAYS)
+    assert {answer.exit_index for answer in alone.answers} == {0}
+    if synchronous:
+        assert both.looked == [5, 3, 0]
+        assert alone.looked == [5, 0, 0]
 
 
 def test_a_stopped_run_leaves_nothing_behind_for_the_next_one() -> None:

@@ -40,20 +40,21 @@ def problem(budget_bytes: int | None = None) -> CompositionProblem:
 
 def test_points_far_from_those_in_use_have_one_each_the_better_variant() -> None:
     one = problem()
-    assert in_reserve(one, (0,)) == [8, 4, 2]  # 0.5, then halfway, then either neighbour
+    assert in_reserve(one, (0,)) == [1, 8, 4]  # there, too, then 0.5, then halfway
     assert MOST_IN_RESERVE == 3
-    assert in_reserve(one, (6,))[0] == 0
+    assert in_reserve(one, (0, 1)) == [8, 4, 2]  # then either neighbour
+    assert in_reserve(one, (6,))[:2] == [7, 0]
 
 
 def test_a_point_late_in_the_model_has_none() -> None:
     one = dataclasses.replace(problem(), total_s=0.5)
     found = in_reserve(one, (0,))
-    assert found == [2]  # at 0.2; 0.3 and its look-up end behind 60 %
+    assert found == [1, 2]  # at 0.1 and 0.2; 0.3 and its look-up end behind 60 %
 
 
 def test_the_memory_budget_counts_reserves_too() -> None:
     one = problem(budget_bytes=250)
-    assert in_reserve(one, (0,)) == [8]
+    assert in_reserve(one, (0,)) == [1]
 
 
 def test_a_cache_in_reserve_answers_nothing_at_any_level() -> None:

@@ -18,6 +18,7 @@ from brisk.exits.exploration.finalists import (
     Composer,
     Finalist,
     finalists,
+    with_another,
 )
 from brisk.exits.exploration.race import Verification
 from brisk.exits.exploration.settings import ExplorationSettings
@@ -134,6 +135,15 @@ def test_nothing_is_raced_that_cannot_be_proved_or_is_slower() -> None:
     assert finalists(ways([hopeless]), [hopeless], SETTINGS) == []
     dear = tried(0, 0.3, 0.0, 1)
     assert finalists({True: problem_of([dear], 0.0, 0.4)}, [dear], SETTINGS) == []
+
+
+def test_the_best_chain_is_tested_with_the_best_that_shares_nothing_with_it() -> None:
+    chains = [
+        Finalist(True, chosen, (0.5,) * len(chosen), 0.1)
+        for chosen in ((0, 2), (0,), (2, 3), (1, 3), (1,))
+    ]
+    assert [one.chosen for one in with_another(chains)] == [(0, 2), (1, 3)]
+    assert with_another(chains[:3]) == chains[:1]
 
 
 def test_a_stricter_promise_may_have_a_cache_of_its_own() -> None:

@@ -202,6 +202,23 @@ def test_sums_constants_and_several_outputs_agree_with_the_reference(tmp_path: P
     check(file, network.sizes)
 
 
+@pytest.mark.parametrize("outputs", [1, 7, 8, 9, 16, 17])
+@pytest.mark.parametrize("kernel", [{"kernel_shape": [6, 7]}, {"dilations": [2, 2]}])
+def test_layers_of_few_outputs_at_one_position_agree_with_the_reference(
+    tmp_path: Path, outputs: int, kernel: dict[str, list[int]]
+) -> None:
+    """Sums over rows that are no whole vectors, tap by tap where these are apart."""
+    network = Network((5, 6, 7), outputs)
+    network.add("Conv", network.weight(11, 5, 3, 3), pads=[1, 1, 1, 1])
+    size = kernel.get("kernel_shape", [3, 3])
+    weight = network.weight(outputs, 11, *size)
+    network.add("Conv", weight, network.weight(outputs), strides=[3, 3], **kernel)
+    network.add("Relu")
+    network.add("Flatten")
+    network.add("Gemm", network.weight(10, outputs), transB=1)
+    check(network.save(tmp_path), network.sizes, (1, 2, 9))
+
+
 def test_nan_reaches_the_output(tmp_path: Path) -> None:
     network = Network((4, 6, 6))
     network.add("Conv", network.weight(4, 4, 3, 3), pads=[1, 1, 1, 1])

@@ -109,15 +109,16 @@ def run_base(
     """What is at each point, float32 [rows, ...], and the distribution [rows, classes]."""
     places = slots_of(loaded)
     wanted = {point.position: places[point.value] for point in points}
-    hidden: list[torch.Tensor] = []
+    found: dict[int, torch.Tensor] = {}
     layered = dataclasses.replace(loaded, joined=None)
     with torch.inference_mode():
         frame = Frame(layered, inputs)
         while frame.layers_done <= scores.layer:
             frame.step()
             if frame.layers_done in wanted:
-                hidden.append(tensor_at(frame, wanted[frame.layers_done]))
+                found[frame.layers_done] = tensor_at(frame, wanted[frame.layers_done])
         distribution = as_probabilities(tensor_at(frame, places[scores.value]), scores.form)
+    hidden = [found[point.position] for point in points]
     rows = {len(value) for value in (*hidden, distribution)}
     if len(rows) != 1:
         raise InvalidModelError(

@@ -129,7 +129,9 @@ def in_reserve(problem: CompositionProblem, chosen: Sequence[int]) -> list[int]:
 
     What answers nearly all of the data at one exit answers half of traffic that is harder, and the
     other half would go through all of the model. So unused points get a cache, those farthest from
-    any that are used first: earlier ones for what recurs, later ones for what is harder.
+    any that are used first: earlier ones for what recurs, later ones for what is harder. Before
+    these the first exit's point gets another variant: of the one that is better for the data
+    adaptation may not learn as much.
     """
     assert problem.outcomes is not None, "exploration counts outcomes"
     agreement = problem.outcomes.right.mean(1)
@@ -138,14 +140,17 @@ def in_reserve(problem: CompositionProblem, chosen: Sequence[int]) -> list[int]:
     for index, one in enumerate(problem.candidates):
         end_s = problem.reach_s[one.point] + one.burden_s + one.lookup_s
         value_s = end_s + (1 - float(agreement[index])) * problem.total_s
-        if one.point not in used and end_s <= RESERVED_BY * problem.total_s:
+        is_wanted = one.point not in used or (one.point == used[0] and index not in chosen)
+        if is_wanted and end_s <= RESERVED_BY * problem.total_s:
             best[one.point] = min(best.get(one.point, (value_s, index)), (value_s, index))
     kept: list[int] = []
     used_bytes = sum(problem.candidates[index].memory_bytes for index in chosen)
     most_bytes = problem.memory_budget_bytes
     while best and len(kept) < MOST_IN_RESERVE:
-        taken_s = [problem.reach_s[point] for point in used] or [problem.total_s]
+        taken_s = [problem.reach_s[point] for point in used]
         point = max(best, key=lambda point: min(abs(problem.reach_s[point] - s) for s in taken_s))
+        if used[0] in best:
+            point = used[0]
         _, index = best.pop(point)
         needed = used_bytes + problem.candidates[index].memory_bytes
         if most_bytes is None or needed <= most_bytes:

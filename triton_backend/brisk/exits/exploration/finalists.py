@@ -218,4 +218,4 @@ def saving_of(
 
 def in_turn(problem: CompositionProblem, chain: Collection[int]) -> tuple[int, ...]:
     """In the order of their points."""
-    return tuple(sorted(chain, key=lambda index: problem.candidates[index].point))
+    return tuple(sorted(chain, key=lambda index: (problem.candidates[index].point, index)))

@@ -114,14 +114,14 @@ class ExitingFrame:
             return True
         frame = self._frame
         finished = self._advance()
-        if (
-            self._tickets and self._tickets[0].stops
-        ):  # what the layers should have made is not there
-            return self._take_look_ups()
-        place = self._places.exits.get(frame.layers_done)
-        if place is not None and not finished:
-            self._offer(*place)
-        if finished and self._rows:
+        if self._tickets and self._tickets[0].stops:
+            return self._take_look_ups()  # what the layers should have made is not there
+        if not finished:
+            for index, slot in self._places.exits.get(frame.layers_done, ()):
+                self._offer(index, slot)
+                if self._lane is None and self._tickets and self._take_look_ups():
+                    return True
+        elif self._rows:
             self._answer_rest()
         return not self._rows
 

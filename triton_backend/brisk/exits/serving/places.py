@@ -14,13 +14,13 @@ from brisk.graph.program import Program
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """``exits``: by layers done, the exit's index and the slot it reads.
+    """``exits``: by layers done, the exits there, each by index, and the slot that it reads.
 
     ``rows``: by layers done, the slots of everything that is live, where all of it has the batch
     as first dimension; rows can leave there. ``scores_slot``: of the model's own class scores.
     """
 
-    exits: Mapping[int, tuple[int, int]]
+    exits: Mapping[int, tuple[tuple[int, int], ...]]
     rows: Mapping[int, tuple[int, ...]]
     scores_slot: int
 
@@ -32,10 +32,10 @@ def find_places(loaded: LoadedProgram, cascade: Cascade) -> Places | None:
     for exit_ in cascade.exits:
         if known.get(exit_.point.position) != exit_.point:
             return None
-    exits = {
-        exit_.point.position: (index, slots[exit_.point.value])
-        for index, exit_ in enumerate(cascade.exits)
-    }
+    exits: dict[int, tuple[tuple[int, int], ...]] = {}
+    for index, exit_ in enumerate(cascade.exits):
+        position = exit_.point.position
+        exits[position] = (*exits.get(position, ()), (index, slots[exit_.point.value]))
     return Places(exits, _row_slots(program, slots), slots[cascade.scores.value])
 
 
