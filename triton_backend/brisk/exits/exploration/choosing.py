@@ -16,7 +16,7 @@ from brisk.exits.composition import (
     compose_by_expected_latency,
 )
 from brisk.exits.exploration.composing import Tried
-from brisk.exits.exploration.finalists import Composer, Finalist, in_turn, with_another
+from brisk.exits.exploration.finalists import Composer, Finalist, apart, in_turn
 from brisk.exits.exploration.race import Verification
 from brisk.exits.exploration.settings import ExplorationSettings
 
@@ -70,7 +70,7 @@ def choose(
             chains = [found, *(one for one in chains if one.chosen != found.chosen)]
         else:
             chains = _beside(problem, used, chains)
-        calibrated = composer.calibrated(with_another(chains)) if chains else None
+        calibrated = composer.calibrated(apart(chains)) if chains else None
         if calibrated is not None:
             chain, made = calibrated
             proved.append((Level(promise.accuracy, made.thresholds, made.count), chain))
