@@ -44,7 +44,7 @@ ROW_VISITS = 80_000
 FEWEST_EPOCHS, MOST_EPOCHS = 4, 40
 """A predictor sees so many rows in all, within these numbers of epochs."""
 
-RACED_ROWS = 160
+RACED_ROWS = 320
 
 
 @dataclass(frozen=True, slots=True, eq=False)
