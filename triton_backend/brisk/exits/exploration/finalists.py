@@ -122,7 +122,7 @@ class Composer:
         if best is None:
             return None
         _, chain, found = best
-        kept = [place for place, one in enumerate(found.count.exits) if one.answered]
+        kept = _answering(found.count)
         exits = tuple(found.count.exits[place] for place in kept)
         count = CascadeCount(found.count.inputs, exits, found.count.wrong_anywhere)
         thresholds = tuple(found.thresholds[place] for place in kept)
@@ -165,7 +165,7 @@ class Composer:
         if best is None:
             return None
         saved_s, count, thresholds = best
-        kept = [place for place, one in enumerate(count.exits) if one.answered]
+        kept = _answering(count)
         return Finalist(
             self.synchronous,
             tuple(chain[place] for place in kept),
@@ -202,6 +202,11 @@ class Composer:
 
     def _tuning(self, chain: Sequence[int]) -> Scored:
         return in_order([self.tried[index].tune for index in chain])
+
+
+def _answering(count: CascadeCount) -> list[int]:
+    """Places of the exits that answer anything."""
+    return [place for place, one in enumerate(count.exits) if one.answered]
 
 
 def apart(chains: Sequence[Finalist]) -> list[Finalist]:
