@@ -25,8 +25,9 @@ RESERVED_BY = 0.6
 """Share of the model's time by which a cache in reserve has to end."""
 
 MOST_CHOSEN = 4
-CLEARLY = 0.03
-"""A stricter promise has caches of its own where they spare it that share of the model's time."""
+CLEARLY = 0.1
+"""A stricter promise has caches of its own where they spare it that share of the model's time: all
+other requests stop at them, too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,8 +114,9 @@ def _beside(
     room beside them, it is clearly faster."""
     own = [one for one in chains if set(one.chosen) <= set(used)]
     able = [one for one in chains if _has_room(problem, {*used, *one.chosen})]
-    gain_s = CLEARLY * problem.total_s
-    return own if own and own[0].latency_s <= able[0].latency_s + gain_s else able
+    own_s = own[0].latency_s if own else problem.total_s
+    is_clear = able and able[0].latency_s < own_s - CLEARLY * problem.total_s
+    return able if is_clear else own
 
 
 def _has_room(problem: CompositionProblem, together: Collection[int]) -> bool:
