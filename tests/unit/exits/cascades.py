@@ -18,7 +18,7 @@ from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.points import exit_points
 from brisk.exits.scores import find_scores, slots_of
-from brisk.exits.serving import Places, find_places
+from brisk.exits.serving import ExitingFrame, LookUpLane, Places, find_places
 from brisk.graph import build_program
 from brisk_client.samples.writer import GraphWriter
 
@@ -123,6 +123,19 @@ def served(
     places = find_places(cut, cascade)
     assert places is not None
     return Served(whole, cut, cascade, places)
+
+
+def start(model: Served, inputs: torch.Tensor, lane: LookUpLane | None) -> ExitingFrame:
+    return ExitingFrame(
+        model.cut, model.cascade, model.places, model.level, lane, {"image": inputs}
+    )
+
+
+def finish(frame: ExitingFrame) -> dict[str, torch.Tensor]:
+    with torch.inference_mode():
+        while not frame.step():
+            pass
+    return frame.results()  # type: ignore[return-value]
 
 
 def hidden_at(

@@ -17,7 +17,7 @@ from brisk.exits.compiled_lookup import CompiledLookUp, ready_look_up
 from brisk.exits.exploration.race import race
 from brisk.exits.serving import ExitingFrame, LookUpLane, find_places
 from brisk.exits.serving.lane import Ticket
-from unit.exits.cascades import Served, images, served
+from unit.exits.cascades import Served, finish, images, served, start
 from unit.exits.test_compiled_lookup import random_look_up
 
 ALWAYS, NEVER = -1.0, 2.0
@@ -47,19 +47,6 @@ def compiled(threshold: float) -> Served:
     places = find_places(model.cut, cascade)
     assert places is not None
     return dataclasses.replace(model, cascade=cascade, places=places)
-
-
-def start(model: Served, inputs: torch.Tensor, lane: LookUpLane | None) -> ExitingFrame:
-    return ExitingFrame(
-        model.cut, model.cascade, model.places, model.level, lane, {"image": inputs}
-    )
-
-
-def finish(frame: ExitingFrame) -> dict[str, torch.Tensor]:
-    with torch.inference_mode():
-        while not frame.step():
-            pass
-    return frame.results()  # type: ignore[return-value]
 
 
 class PromptLane(LookUpLane):

@@ -12,7 +12,7 @@ from brisk.execution import Frame, run_serially
 from brisk.exits.compiled_lookup import LookedUp
 from brisk.exits.serving import ExitingFrame, LookUpLane
 from brisk.exits.serving.lane import Outcome, Ticket, look_up
-from unit.exits.cascades import Served, hidden_at, images, served
+from unit.exits.cascades import Served, finish, hidden_at, images, served, start
 
 
 class StagedLane(LookUpLane):
@@ -29,19 +29,6 @@ class StagedLane(LookUpLane):
         ticket = self.taken.pop(0)
         found = look_up(ticket.look_up, ticket.hidden, ticket.threshold)
         ticket.outcome = found or Outcome((), None)
-
-
-def start(model: Served, inputs: torch.Tensor, lane: LookUpLane | None) -> ExitingFrame:
-    return ExitingFrame(
-        model.cut, model.cascade, model.places, model.level, lane, {"image": inputs}
-    )
-
-
-def finish(frame: ExitingFrame) -> dict[str, torch.Tensor]:
-    with torch.inference_mode():
-        while not frame.step():
-            pass
-    return frame.results()  # type: ignore[return-value]
 
 
 def by_hand(model: Served, inputs: torch.Tensor) -> tuple[torch.Tensor, list[int | None]]:
