@@ -120,7 +120,7 @@ def _beside(
 
 
 def _has_room(problem: CompositionProblem, together: Collection[int]) -> bool:
-    """Whether they can be in one cascade: a boundary has one exit."""
+    """Whether they can be one chain: a boundary has one that is not in reserve."""
     points = {problem.candidates[index].point for index in together}
     few = len(points) == len(together) <= MOST_CHOSEN
     return few and problem.fits(in_turn(problem, together))
