@@ -10,6 +10,8 @@ from collections.abc import Callable
 from brisk.server.launch import TritonServer
 
 PATIENCE_S = 30.0
+PUBLICATION_S = 0.5
+"""Far longer than one publication takes, which a scrape may find half done."""
 _LINE = re.compile(r"^(brisk_\w+)(?:\{(.*)\})? (\S+)$")
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -34,8 +36,10 @@ def value(found: Series, name: str, **labels: str) -> float:
 
 
 def wait_for(server: TritonServer, condition: Callable[[Series], bool]) -> Series:
+    """The series once the condition holds and what was counted at that time is published whole."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition(found := scrape(server)):
         assert time.monotonic() < deadline_s, sorted({name for name, _ in found})
         time.sleep(0.1)
-    return found
+    time.sleep(PUBLICATION_S)
+    return scrape(server)
