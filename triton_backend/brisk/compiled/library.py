@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Sequence
 from ctypes import POINTER, c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from brisk.compiled.asked import LookUpEntry
 from brisk.compiled.compiler import Build, CompilerError, compile_library, is_whole, plan_build
@@ -51,7 +52,14 @@ class Library:
         self.panel: int = functions.brisk_panel()
         self.block: int = functions.brisk_block()
         self._new = functions.brisk_network_new
-        self._new.argtypes, self._new.restype = (POINTER(StepEntry), c_int, c_int64), c_void_p
+        self._new.argtypes = (POINTER(StepEntry), c_int, c_int64, c_void_p)
+        self._new.restype = c_void_p
+        self._packed = functions.brisk_network_packed
+        self._packed.argtypes, self._packed.restype = (POINTER(StepEntry), c_int), c_int64
+        self._pack = functions.brisk_network_pack
+        self._pack.argtypes, self._pack.restype = (POINTER(StepEntry), c_int, c_void_p), None
+        self._reserve = functions.brisk_network_reserve
+        self._reserve.argtypes, self._reserve.restype = (c_void_p, c_int), c_int
         self._threads = functions.brisk_threads
         self.delete = functions.brisk_network_delete
         self.delete.argtypes, self.delete.restype = (c_void_p,), None
@@ -95,15 +103,38 @@ class Library:
     def name(self) -> str:
         return self.path.stem
 
+    def packed(self, steps: ctypes.Array[StepEntry]) -> np.ndarray:
+        """The steps' weights as its kernels read them: float32, for ``new_network``."""
+        made = np.zeros(self.packed_floats(steps), np.float32)
+        self._pack(steps, len(steps), made.ctypes.data)
+        return made
+
+    def packed_floats(self, steps: ctypes.Array[StepEntry]) -> int:
+        """How many there are of ``packed``."""
+        return int(self._packed(steps, len(steps)))
+
     def new_network(
-        self, steps: Sequence[StepEntry] | ctypes.Array[StepEntry], scratch_floats: int
+        self,
+        steps: ctypes.Array[StepEntry],
+        image_floats: int,
+        packed: np.ndarray | None = None,
     ) -> int:
-        """The address of a network; MemoryError where there is no memory for it."""
-        table = steps if isinstance(steps, ctypes.Array) else (StepEntry * len(steps))(*steps)
-        address: int | None = self._new(table, len(steps), scratch_floats)
+        """The address of a network with ``image_floats`` of scratch memory for each image that is
+        reserved; MemoryError where there is no memory for it.
+
+        ``packed``: what ``packed`` gave of such steps, to be kept alive, and the steps' own
+        weights are not read; None: they are copied.
+        """
+        memory = None if packed is None else packed.ctypes.data
+        address: int | None = self._new(steps, len(steps), image_floats, memory)
         if not address:
-            raise MemoryError(f"{scratch_floats} floats for a run of small layers")
+            raise MemoryError(f"the weights of {len(steps)} steps of a run of small layers")
         return address
+
+    def reserve(self, network: int, images: int) -> None:
+        """Let runs have up to ``images`` images. Raises MemoryError."""
+        if self._reserve(network, images):
+            raise MemoryError(f"scratch memory for {images} images of a run of small layers")
 
     def use_threads(self, count: int) -> None:
         """Runs may ask for ``count`` threads from now on."""

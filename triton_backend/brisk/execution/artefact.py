@@ -24,11 +24,13 @@ from brisk.artefacts.programs import blobs_of, read_program
 from brisk.compiled.library import library
 from brisk.errors import ArtefactError
 from brisk.execution.kept import MappedTensors, tensor_blobs
+from brisk.execution.kept_runs import read_run
+from brisk.execution.runs import DrawnRun
 from brisk.graph.program import Program
 from brisk.solutions.base import Solution
 from brisk.solutions.catalogue import Catalogue
 
-SCHEMA = 2
+SCHEMA = 3
 """Of the manifest's content; another one is foreign."""
 
 
@@ -76,12 +78,25 @@ class Artefact:
     """An artefact that fits its model and this machine. Thread-safe."""
 
     def __init__(
-        self, container: Container, program: Program, layers: Sequence[KeptLayer], lanes: int
+        self,
+        container: Container,
+        program: Program,
+        layers: Sequence[KeptLayer],
+        runs: Sequence[Mapping[str, Any]],
+        lanes: int,
     ) -> None:
+        """``runs``: records of runs of small layers, in order."""
         self.container = container
         self.program = program
         self.layers = tuple(layers)
         self.lanes = lanes
+        self._runs = tuple(runs)
+        self.run_of: Mapping[int, int] = {
+            place: number
+            for number, record in enumerate(runs)
+            for place in range(record["first"], record["last"] + 1)
+        }
+        """By layer the number of the run that it is a member of."""
         self._tensors = MappedTensors(container)
         records = container.content["program"]
         self._raw = {
@@ -103,6 +118,17 @@ class Artefact:
         for blob in self.layers[index].blobs:
             self.container.verify(blob)
 
+    @property
+    def run_count(self) -> int:
+        return len(self._runs)
+
+    def run(self, number: int) -> DrawnRun:
+        """A run of small layers, verified. Raises ArtefactError where it is damaged."""
+        try:
+            return read_run(self._runs[number], self.container)
+        except _MALFORMED as error:
+            raise ArtefactError(f"{self.path}: run {number}: {error!r}") from error
+
     def weights(self, index: int) -> Mapping[str, torch.Tensor] | None:
         """The kept transformed weights of a layer; None where there are none."""
         kept = self.layers[index]
@@ -116,6 +142,10 @@ class Artefact:
         if solution is None:
             raise ArtefactError(f"{self.path}: there is no solution '{name}'")
         return solution
+
+    def has_raw(self, index: int) -> bool:
+        """Whether it holds all of a layer's constants as the model has them."""
+        return self._absent.isdisjoint(self.program.layers[index].operands)
 
     def verify_raw(self, index: int) -> None:
         """Check a layer's constants as the model has them.
@@ -169,7 +199,8 @@ def open_artefact(path: Path, model: Path, device: torch.device, threads: int) -
         layers = [_kept_layer(record) for record in content["layers"]]
         if len(layers) != len(program.layers):
             raise ArtefactError(f"{path}: {len(program.layers)} layers, {len(layers)} planned")
-        return Artefact(container, program, layers, max(int(content["lanes"]), 1))
+        lanes = max(int(content["lanes"]), 1)
+        return Artefact(container, program, layers, content["runs"], lanes)
     except ArtefactError:
         raise
     except _MALFORMED as error:

@@ -14,10 +14,11 @@ from brisk.artefacts.container import ContainerWriter
 from brisk.artefacts.identity import ModelIdentity
 from brisk.artefacts.programs import blobs_of, write_program
 from brisk.execution.artefact import SCHEMA, UNMEASURED, LayerCosts, fingerprint_of
-from brisk.execution.joining import refusals
 from brisk.execution.kept import can_keep, write_tensor
+from brisk.execution.kept_runs import PackedRun
 from brisk.execution.lanes import dealt, lane_count
 from brisk.execution.plan import Plan
+from brisk.execution.runs import DrawnRun
 from brisk.graph.program import Layer
 from brisk.solutions.base import Problem, Solution
 
@@ -42,19 +43,21 @@ class ColdLayer:
         return self.warm is not self.solution
 
 
-def default_layers(cold: Plan, warm: Plan, lanes: int) -> list[ColdLayer]:
+def default_layers(
+    cold: Plan, warm: Plan, lanes: int, runs: Sequence[DrawnRun] = ()
+) -> list[ColdLayer]:
     """The plan without measurements: cached wherever that is possible.
 
-    Layers that are computed in a run of small ones once they are warm need their raw weights.
+    Members of ``runs`` need their raw weights, for what a run does not fit.
     """
-    joinable = refusals(warm.program, [planned.problem for planned in warm.layers])
+    joined = {place for run in runs for place in run.places}
     queues = dealt(len(cold.layers), lanes)
     lane_of = {index: lane for lane, queue in enumerate(queues) for index in queue}
     return [
         ColdLayer(
             planned.problem,
             planned.solution,
-            cached=joinable[index] is not None
+            cached=index not in joined
             and bool(planned.solution.transformed_operands(planned.problem)),
             warm=target.solution,
             lane=lane_of[index],
@@ -71,10 +74,11 @@ def publish_artefact(
     identity: ModelIdentity,
     directory: Path,
     breathe: Callable[[], None],
+    runs: Sequence[PackedRun] = (),
 ) -> Path:
     """Write the artefact of ``plan.program`` into ``directory``. Raises OSError, ArtefactError."""
     target = directory / store.artefact_name(model, fingerprint_of(plan.device, threads))
-    write = draw_up(plan, layers, threads, identity, breathe)
+    write = draw_up(plan, layers, threads, identity, breathe, runs)
     store.publish(target, write, model)
     return target
 
@@ -85,6 +89,7 @@ def draw_up(
     threads: int,
     identity: ModelIdentity,
     breathe: Callable[[], None] = lambda: None,
+    runs: Sequence[PackedRun] = (),
 ) -> Callable[[BinaryIO], None]:
     """What writes the artefact of ``plan.program`` to a file. Raises ArtefactError."""
     writer = ContainerWriter()
@@ -93,7 +98,7 @@ def draw_up(
         "fingerprint": fingerprint_of(plan.device, threads),
         "identity": dict(identity.digests),
         "lanes": lane_count(threads),
-        **_content(plan, layers, writer, breathe),
+        **_content(plan, layers, runs, writer, breathe),
     }
     return lambda file: writer.write(file, content, breathe)
 
@@ -101,20 +106,26 @@ def draw_up(
 def _content(
     plan: Plan,
     layers: Sequence[ColdLayer],
+    runs: Sequence[PackedRun],
     writer: ContainerWriter,
     breathe: Callable[[], None],
 ) -> dict[str, Any]:
     weights = plan.program.weights
+    run_at = {packed.run.first: packed for packed in runs}
+    joined = {place for packed in runs for place in packed.run.places}
+    run_records = []
     records: dict[str, ArrayRecord] = {}
     kept: list[dict[str, Any]] = []
     names: list[tuple[str, ...]] = []
-    for layer in layers:
+    for place, layer in enumerate(layers):
         breathe()
+        if place in run_at:
+            run_records.append(run_at[place].write(writer))
         tensors = _write_tensors(layer, writer) if layer.cached else None
         covered = layer.solution.transformed_operands(layer.problem) if tensors else frozenset()
         needed = _constants(layer.problem.layer, covered, weights)
         for name in needed:
-            if name not in records:
+            if name not in records and place not in joined:
                 records[name] = write_array(weights[name], writer)
         names.append(needed)
         kept.append(
@@ -127,7 +138,12 @@ def _content(
             }
         )
     own = {variable.name for variable in (*plan.program.inputs, *plan.program.outputs)}
-    raw = {name for layer in layers if layer.needs_raw for name in layer.problem.layer.operands}
+    raw = {
+        name
+        for place, layer in enumerate(layers)
+        if layer.needs_raw or place in joined
+        for name in layer.problem.layer.operands
+    }
     for name, array in weights.items():
         if name in records:
             continue
@@ -139,7 +155,7 @@ def _content(
     for entry, layer_names, record in zip(kept, names, program["layers"], strict=True):
         held = [records[name][2] for name in layer_names]
         entry["blobs"] = [blob for blob in held if isinstance(blob, int)] + blobs_of(record)
-    return {"program": program, "layers": kept}
+    return {"program": program, "layers": kept, "runs": run_records}
 
 
 def _constants(

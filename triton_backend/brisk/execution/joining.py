@@ -6,23 +6,21 @@ and larger batches run layer by layer.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from brisk.compiled.library import absence, wait_until_settled
 from brisk.compiled.table import Kind
+from brisk.execution.loaded_layer import LoadedLayer
+from brisk.execution.runs import DrawnRun
 from brisk.graph.program import Dimension, Program
 from brisk.native.drawing import sizes_of
 from brisk.native.layers import draw_layer
-from brisk.native.run import Outside, SmallRun
+from brisk.native.run import Outside
 from brisk.native.sketch import RefusedError, Sketch, View
-from brisk.solutions.base import Problem, Value
+from brisk.solutions.base import Problem
 from brisk.solutions.problem import dynamic_operands
-
-if TYPE_CHECKING:
-    from brisk.execution.loading import LoadedLayer
 
 LONGEST_NS = 1_000_000.0
 """Of a run, as predicted, on one thread."""
@@ -44,6 +42,24 @@ class JoinedLayers:
     layers: tuple[LoadedLayer, ...]
     most_images: int
     done: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, layers: Sequence[LoadedLayer], runs: Sequence[tuple[DrawnRun, LoadedLayer]]
+    ) -> JoinedLayers | None:
+        """All layers of a program, those of ``runs``, which are in order, joined; None: no run."""
+        if not runs:
+            return None
+        joined: list[LoadedLayer] = []
+        starts: list[int] = []
+        done = 0
+        for run, layer in runs:
+            joined += [*layers[done : run.first], layer]
+            starts += range(done, run.first + 1)
+            done = run.last + 1
+        starts += range(done, len(layers) + 1)
+        most = min(run.images for run, _ in runs)
+        return cls((*joined, *layers[done:]), most, tuple(starts))
 
 
 @dataclass(slots=True)
@@ -99,7 +115,7 @@ def refusals(
 ) -> list[str | None]:
     """By layer: None where it is part of a run of small layers, else why it is not.
 
-    ``cuts`` as in ``join_small_layers``.
+    ``cuts`` as in ``drawn_runs``.
     """
     found: list[str | None] = [None] * len(problems)
     drafts = _draft(program, problems, found, cuts)
@@ -108,6 +124,18 @@ def refusals(
             for place in draft.places:
                 found[place] = "it stands alone"
     return found
+
+
+def drawn_runs(
+    program: Program, problems: Sequence[Problem], cuts: Collection[int] = ()
+) -> list[DrawnRun]:
+    """The runs of small layers in order, as steps.
+
+    No run crosses a boundary of ``cuts``, numbers of layers done: a frame stops there.
+    """
+    drafts = _draft(program, problems, [None] * len(problems), cuts)
+    runs = (_drawn(program, draft) for draft in drafts if draft.is_worth_it)
+    return [run for run in runs if run is not None]
 
 
 def join_small_layers(
@@ -119,33 +147,34 @@ def join_small_layers(
 ) -> JoinedLayers | None:
     """The layers with runs of small ones joined; None where there is nothing to join.
 
-    ``layers`` are those of ``problems``, one each. No run crosses a boundary of ``cuts``, numbers
-    of layers done: a frame stops there. Runs of a program with cuts give up the interpreter's
-    lock, because something else computes beside it: the look-ups of its caches.
+    ``layers`` are those of ``problems``, one each.
     """
-    drafts = [
-        draft
-        for draft in _draft(program, problems, [None] * len(problems), cuts)
-        if draft.is_worth_it
-    ]
-    joined: list[LoadedLayer] = []
-    starts: list[int] = []
-    done = 0
-    most = MOST_IMAGES
-    for draft in drafts:
-        first, last = draft.places[0], draft.places[-1]
-        made = _join(program, draft, layers, slots, unlocked=bool(cuts))
-        if made is None:
-            continue
-        layer, images = made
-        joined += [*layers[done:first], layer]
-        starts += range(done, first + 1)
-        most = min(most, images)
-        done = last + 1
-    if not joined:
-        return None
-    starts += range(done, len(layers) + 1)
-    return JoinedLayers((*joined, *layers[done:]), most, tuple(starts))
+    runs = drawn_runs(program, problems, cuts)
+    return join_runs(program, runs, layers, slots, unlocked=bool(cuts))
+
+
+def join_runs(
+    program: Program,
+    runs: Sequence[DrawnRun],
+    layers: Sequence[LoadedLayer],
+    slots: Mapping[str, int],
+    *,
+    unlocked: bool,
+) -> JoinedLayers | None:
+    """All ``layers`` with ``runs`` joined. ``unlocked``: they give up the interpreter's lock, where
+    something else computes beside them, as look-ups of learned caches do.
+    """
+    made = []
+    for run in runs:
+        members = [layers[place] for place in run.places]
+        load = functools.partial(_given, members)
+        layer = run.load(program, slots, members[0].solution, load, unlocked=unlocked)
+        made.append((run, layer))
+    return JoinedLayers.of(layers, made)
+
+
+def _given(members: Sequence[LoadedLayer]) -> Sequence[LoadedLayer]:
+    return members
 
 
 def _draft(
@@ -186,36 +215,24 @@ def _batch(program: Program) -> Dimension:
     return found.pop() if len(found) == 1 else None
 
 
-def _join(
-    program: Program,
-    draft: _Draft,
-    layers: Sequence[LoadedLayer],
-    slots: Mapping[str, int],
-    *,
-    unlocked: bool,
-) -> tuple[LoadedLayer, int] | None:
-    """The draft as one layer, and the greatest batch it takes."""
-    sketch, members = draft.sketch, [layers[place] for place in draft.places]
-    wanted = _outputs(program, draft)
+def _drawn(program: Program, draft: _Draft) -> DrawnRun | None:
+    """The draft with its outputs; None where it cannot be one run after all."""
+    sketch, wanted = draft.sketch, _outputs(program, draft)
     if not sketch.integers <= set(wanted):
         return None  # an int64 value needs room that only an output has
-    results = []
+    outputs = {}
     for index, name in enumerate(wanted):
         view = sketch.make_output(name, index)
-        dtype = "int64" if name in sketch.integers else "float32"
-        results.append(Outside.of(view, dtype))
+        outputs[name] = Outside.of(view, "int64" if name in sketch.integers else "float32")
     images = int((LONGEST_NS - sketch.call_ns) / max(sketch.image_ns, 1.0))
-    images = min(max(images, 1), MOST_IMAGES)
-    reads = tuple(slots[name] for name in draft.inputs)
-    writes = tuple(slots[name] for name in wanted)
-    by_layers = _LayerByLayer(members, reads, writes)
-    inputs = [Outside.of(view, "float32") for view in draft.inputs.values()]
-    is_whole = len(members) == len(layers)
-    run = SmallRun(sketch, inputs, results, images, by_layers, unlocked, is_whole)
-    died = {slot for member in members for slot in member.dead}
-    dead = tuple(slot for slot in (*reads, *writes) if slot in died)
-    joined = dataclasses.replace(members[0], kernel=run, reads=reads, writes=writes, dead=dead)
-    return joined, images
+    return DrawnRun(
+        draft.places[0],
+        draft.places[-1],
+        {name: Outside.of(view, "float32") for name, view in draft.inputs.items()},
+        outputs,
+        min(max(images, 1), MOST_IMAGES),
+        sketch,
+    )
 
 
 def _outputs(program: Program, draft: _Draft) -> list[str]:
@@ -225,21 +242,3 @@ def _outputs(program: Program, draft: _Draft) -> list[str]:
     for layer in program.layers[draft.places[-1] + 1 :]:
         behind.update(layer.operands)
     return [name for name in made if name in behind]
-
-
-class _LayerByLayer:
-    """The members' own kernels, one after the other."""
-
-    def __init__(
-        self, members: Sequence[LoadedLayer], reads: Sequence[int], writes: Sequence[int]
-    ) -> None:
-        self._members = tuple(members)
-        self._reads = tuple(reads)
-        self._writes = tuple(writes)
-
-    def __call__(self, *operands: Value) -> Sequence[Value]:
-        values = dict(zip(self._reads, operands, strict=True))
-        for member in self._members:
-            made = member.kernel(*[values[slot] for slot in member.reads])
-            values.update(zip(member.writes, made, strict=False))
-        return [values[slot] for slot in self._writes]

@@ -17,6 +17,8 @@ from brisk.errors import ArtefactError
 from brisk.execution.building import default_layers, draw_up
 from brisk.execution.cold_plan import cold_plan
 from brisk.execution.frame import Frame
+from brisk.execution.joining import drawn_runs
+from brisk.execution.kept_runs import packed_runs
 from brisk.execution.lanes import compute_alone, lane_count
 from brisk.execution.plan import make_plan
 from brisk.execution.practice_network import build_practice, practice_inputs
@@ -26,6 +28,8 @@ from brisk.solutions.catalogue import default_catalogue
 from brisk.solutions.values import from_numpy
 
 _CPU = torch.device("cpu")
+_RUN_BYTES = 1 << 24
+"""More than the network's runs have of weights."""
 
 
 @torch.inference_mode()
@@ -41,11 +45,12 @@ def practise(threads: int) -> None:
         model = Path(folder) / "model.onnx"
         model.write_bytes(build_practice().SerializeToString())
         plan = make_plan(read_program(model), _CPU, catalogue)
-        layers = default_layers(cold_plan(plan, catalogue), plan, lane_count(threads))
+        runs = drawn_runs(plan.program, [planned.problem for planned in plan.layers])
+        layers = default_layers(cold_plan(plan, catalogue), plan, lane_count(threads), runs)
         identity = identify(model.parent, (model.name,))
         artefact = model.with_suffix(".artefact")
         with artefact.open("wb") as file:
-            draw_up(plan, layers, threads, identity)(file)
+            draw_up(plan, layers, threads, identity, runs=packed_runs(runs, _RUN_BYTES))(file)
         for prepared in (None, artefact):
             _start(model, threads, prepared)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +18,13 @@ from brisk.execution.artefact import find_artefact, open_artefact
 from brisk.execution.building import ColdLayer, default_layers, publish_artefact
 from brisk.execution.cold_plan import cold_plan
 from brisk.execution.disk_budget import within_budget
+from brisk.execution.joining import drawn_runs
+from brisk.execution.kept_runs import PackedRun, packed_runs
 from brisk.execution.lanes import lane_count
 from brisk.execution.machine_costs import read_costs, write_costs
 from brisk.execution.plan import Plan, make_plan
 from brisk.execution.profiling import Measured, profile
+from brisk.execution.runs import DrawnRun
 from brisk.execution.selection import Candidate, Schedule, schedule, select
 from brisk.graph import read_program
 from brisk.solutions.catalogue import Catalogue, default_catalogue
@@ -109,10 +112,12 @@ def prepare(
         plan = make_plan(read_program(model), device, catalogue)
         budget = int(disk_factor * sum(array.nbytes for array in plan.program.weights.values()))
         lanes = lane_count(threads)
+        runs = drawn_runs(plan.program, [planned.problem for planned in plan.layers])
+        packed = packed_runs(runs, budget)
         layers, planned = _planned_layers(
-            plan, catalogue, lanes, budget, breathe, is_measured=is_measured
+            plan, runs, packed, catalogue, lanes, budget, breathe, is_measured=is_measured
         )
-        path = publish_artefact(model, plan, layers, threads, identity, target, breathe)
+        path = publish_artefact(model, plan, layers, threads, identity, target, breathe, packed)
         if stamps(home, names) != before:
             path.unlink(missing_ok=True)
             raise InvalidModelError(f"{model} has changed while it was prepared")
@@ -122,6 +127,8 @@ def prepare(
 
 def _planned_layers(
     plan: Plan,
+    runs: Sequence[DrawnRun],
+    packed: Sequence[PackedRun],
     catalogue: Catalogue,
     lanes: int,
     disk_bytes: int,
@@ -130,10 +137,11 @@ def _planned_layers(
     is_measured: bool,
 ) -> tuple[list[ColdLayer], Schedule | None]:
     """The layers as measured costs choose them; by default rules where they cannot be measured."""
-    layers = default_layers(cold_plan(plan, catalogue), plan, lanes)
-    measured = profile(plan, catalogue, LONGEST_PROFILE_S, breathe) if is_measured else []
+    disk_bytes -= sum(each.packed.nbytes for each in packed)
+    layers = default_layers(cold_plan(plan, catalogue), plan, lanes, runs)
+    measured = profile(plan, packed, catalogue, LONGEST_PROFILE_S, breathe) if is_measured else []
     if measured:
-        _pool(plan, measured)
+        _pool(plan, measured, {place for each in packed for place in each.run.places})
     if not measured or not all(measured):
         return within_budget(layers, catalogue, disk_bytes, breathe), None
     options = [_allowed(each, layer) for each, layer in zip(measured, layers, strict=True)]
@@ -153,13 +161,16 @@ def _planned_layers(
     return planned, made
 
 
-def _pool(plan: Plan, measured: Sequence[Sequence[Measured]]) -> None:
-    """Let starts of other models on this machine know what was measured, raw weights only."""
+def _pool(plan: Plan, measured: Sequence[Sequence[Measured]], joined: Collection[int]) -> None:
+    """Let starts of other models on this machine know what was measured, raw weights only.
+
+    Nothing of ``joined``, layers that are part of runs.
+    """
     found = [
         (way.candidate.solution, planned.problem, way.costs.load, way.costs.first_run)
-        for planned, ways in zip(plan.layers, measured, strict=True)
+        for index, (planned, ways) in enumerate(zip(plan.layers, measured, strict=True))
         for way in ways
-        if not way.candidate.is_cached
+        if not way.candidate.is_cached and index not in joined
     ]
     write_costs(read_costs(plan.device).pooled(found), plan.device)
 

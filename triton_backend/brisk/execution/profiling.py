@@ -11,11 +11,13 @@ import numpy as np
 import torch
 
 from brisk.artefacts.checksum import checksum
-from brisk.errors import BriskError
-from brisk.execution.artefact import LayerCosts
+from brisk.errors import BriskError, InternalError
+from brisk.execution.artefact import UNMEASURED, LayerCosts
 from brisk.execution.cold_plan import cold_solutions
 from brisk.execution.kept import can_keep, tensor_bytes
-from brisk.execution.loading import FramePlan, LoadedLayer, load_layer
+from brisk.execution.kept_runs import PackedRun
+from brisk.execution.loaded_layer import LoadedLayer
+from brisk.execution.loading import FramePlan, load_layer
 from brisk.execution.plan import LayerPlan, Plan
 from brisk.execution.selection import Candidate
 from brisk.graph.program import Variable
@@ -50,10 +52,15 @@ class Measured:
 
 
 def profile(
-    plan: Plan, catalogue: Catalogue, longest_s: float, breathe: Callable[[], None]
+    plan: Plan,
+    runs: Sequence[PackedRun],
+    catalogue: Catalogue,
+    longest_s: float,
+    breathe: Callable[[], None],
 ) -> list[list[Measured]]:
     """For each layer its candidates, measured; empty where it could not be run or time ran out.
 
+    What a start computes in ``runs`` is measured so: the first member has the costs of all.
     ``longest_s``: of the calling thread's processor time. That is what costs are counted in, too,
     as it computes alone: what other processes take of the clock is not the layers'.
     Inputs are made up: random numbers, ones for integers, so a program whose flow depends on
@@ -62,18 +69,24 @@ def profile(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _profile(plan, catalogue, longest_s, breathe)
+        return _profile(plan, runs, catalogue, longest_s, breathe)
     finally:
         torch.set_num_threads(threads)
 
 
 def _profile(
-    plan: Plan, catalogue: Catalogue, longest_s: float, breathe: Callable[[], None]
+    plan: Plan,
+    runs: Sequence[PackedRun],
+    catalogue: Catalogue,
+    longest_s: float,
+    breathe: Callable[[], None],
 ) -> list[list[Measured]]:
     used_up_s = time.thread_time() + longest_s
     until_s = time.monotonic() + MOST_PATIENCE * longest_s
     frame = FramePlan.of(plan.program)
     byte_ns = _verification_ns_per_byte()
+    run_at = {packed.run.first: packed for packed in runs}
+    done = 0
     found: list[list[Measured]] = [[] for _ in plan.layers]
     with torch.inference_mode():
         loaded = frame.assemble(plan.device, ())
@@ -82,11 +95,19 @@ def _profile(
         except (BriskError, RuntimeError, KeyError, TypeError):
             return found
         for index, planned in enumerate(plan.layers):
+            if index < done:
+                found[index] = [_unmeasured(planned)]
+                continue
             breathe()
             if time.thread_time() > used_up_s or time.monotonic() > until_s:
                 return found
             try:
-                found[index], layer = _measure(planned, frame, catalogue, values, byte_ns)
+                if index in run_at:
+                    done = run_at[index].run.last + 1
+                    measured, layer = _measure_run(run_at[index], planned, frame, values, byte_ns)
+                    found[index] = [measured]
+                else:
+                    found[index], layer = _measure(planned, frame, catalogue, values, byte_ns)
                 made = layer.kernel(*[values[slot] for slot in layer.reads])
             except Exception:  # noqa: BLE001  # made-up values may be nonsense to any operator
                 return found
@@ -134,6 +155,36 @@ def _measure(
         for way in _ways(trial, planned, byte_ns, is_desired=trial is trials[0])
     ]
     return measured, trials[0].layer
+
+
+def _measure_run(
+    packed: PackedRun,
+    planned: LayerPlan,
+    frame: FramePlan,
+    values: Sequence[Value],
+    byte_ns: float,
+) -> tuple[Measured, LoadedLayer]:
+    """``planned``: its first layer. Raises InternalError where it does not fit ``values``."""
+    begun_ns = time.thread_time_ns()
+    layer = packed.ready.load(frame.program, frame.slots, planned.solution, _refuse_members)
+    create_ns = time.thread_time_ns() - begun_ns
+    runs_ns = []
+    for _ in range(RUNS):
+        begun_ns = time.thread_time_ns()
+        layer.kernel(*[values[slot] for slot in layer.reads])
+        runs_ns.append(time.thread_time_ns() - begun_ns)
+    load_ns, run_ns = int(packed.packed.nbytes * byte_ns) + create_ns, min(runs_ns[1:])
+    candidate = Candidate(planned.solution.name, False, load_ns, run_ns, 0)
+    return Measured(candidate, LayerCosts(load_ns, runs_ns[0], run_ns)), layer
+
+
+def _refuse_members() -> Sequence[LoadedLayer]:
+    raise InternalError("a run of small layers does not fit the inputs that are made up")
+
+
+def _unmeasured(planned: LayerPlan) -> Measured:
+    """Of a layer that costs nothing, a run having computed it."""
+    return Measured(Candidate(planned.solution.name, False, 0, 0, 0), UNMEASURED)
 
 
 def _load(planned: LayerPlan, frame: FramePlan, catalogue: Catalogue) -> _Trial:

@@ -14,7 +14,8 @@ from enum import Enum
 
 from brisk.errors import BriskError
 from brisk.execution.joining import JoinedLayers
-from brisk.execution.loading import LoadedLayer, load_layer
+from brisk.execution.loaded_layer import LoadedLayer
+from brisk.execution.loading import load_layer
 from brisk.execution.machine_costs import MachineCosts
 from brisk.execution.plan import LayerPlan
 from brisk.execution.sources import LayerSource, ModelSource

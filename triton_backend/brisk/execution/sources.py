@@ -12,10 +12,12 @@ import torch
 from brisk.errors import ArtefactError, InternalError
 from brisk.execution.artefact import Artefact
 from brisk.execution.cold_plan import raw_layer
-from brisk.execution.joining import JoinedLayers, join_small_layers, refusals
-from brisk.execution.loading import FramePlan, LoadedLayer, load_layer
+from brisk.execution.joining import JoinedLayers, drawn_runs, join_runs, join_small_layers
+from brisk.execution.loaded_layer import LoadedLayer
+from brisk.execution.loading import FramePlan, load_layer
 from brisk.execution.machine_costs import NOTHING_KNOWN, MachineCosts
 from brisk.execution.plan import LayerPlan, Plan, make_plan
+from brisk.execution.run_source import RunSource
 from brisk.execution.timeline import EventKind, Recorder, clock_ns
 from brisk.graph import read_program
 from brisk.graph.program import Program
@@ -53,7 +55,7 @@ class LayerSource(ABC):
     ) -> JoinedLayers | None:
         """The layers, all of them, with runs of small ones joined; None: nothing to join.
 
-        ``cuts`` as in ``join_small_layers``.
+        ``cuts`` as in ``drawn_runs``.
         """
 
 
@@ -138,13 +140,17 @@ class ArtefactSource(LayerSource):
         self._damaged = damaged
         self._model_source: ModelSource | None = None
         self._lock = threading.Lock()
+        self._runs = RunSource(artefact, self.frame, self._solution, self.load_warm)
 
     def load(self, index: int, lane: str, stolen: bool) -> LoadedLayer:
-        if not self.is_given_up:
-            try:
+        try:
+            layer = self._load_joined(index, lane, stolen)
+            if layer is not None:
+                return layer
+            if not self.is_given_up:
                 return self._load(index, lane, stolen)
-            except ArtefactError as error:
-                self._give_up(error)
+        except ArtefactError as error:
+            self._give_up(error)
         return self._fallback().load(index, lane, stolen)
 
     def solution_names(self) -> list[str]:
@@ -152,16 +158,17 @@ class ArtefactSource(LayerSource):
 
     def warm_layers(self) -> list[int]:
         if self.is_given_up:
-            return self._fallback().warm_layers()
-        layers = enumerate(self._artefact.layers)
-        return [index for index, layer in layers if layer.warm != layer.solution]
+            others = self._fallback().warm_layers()
+        else:
+            layers = enumerate(self._artefact.layers)
+            others = [index for index, layer in layers if layer.warm != layer.solution]
+        return sorted({*others, *self._runs.members()})
 
     def load_warm(self, index: int) -> LoadedLayer:
         if not self.is_given_up:
             try:
                 self._artefact.verify_raw(index)
-                name = self._artefact.layers[index].warm
-                solution = self._artefact.solution(name, self._catalogue)
+                solution = self._solution(index, is_warm=True)
                 return load_layer(self._planned(index, solution), self.frame, self._catalogue)
             except ArtefactError as error:
                 self._give_up(error)
@@ -172,16 +179,31 @@ class ArtefactSource(LayerSource):
     ) -> JoinedLayers | None:
         if self.is_given_up:
             return self._fallback().join(layers, cuts)
+        if not cuts and (joined := self._runs.join(layers)) is not None:
+            return joined
         frame = self.frame
         problems = [self._problem(index) for index in range(len(frame.program.layers))]
+        raw = self._artefact.has_raw
+        runs = [
+            run
+            for run in drawn_runs(frame.program, problems, cuts)
+            if all(raw(place) for place in run.places)
+        ]
         try:
-            for index, refusal in enumerate(refusals(frame.program, problems, cuts)):
-                if refusal is None:
-                    self._artefact.verify_raw(index)
+            for place in (place for run in runs for place in run.places):
+                self._artefact.verify_raw(place)
         except ArtefactError as error:
             self._give_up(error)
             return self._fallback().join(layers, cuts)
-        return join_small_layers(frame.program, problems, layers, frame.slots, cuts)
+        return join_runs(frame.program, runs, layers, frame.slots, unlocked=bool(cuts))
+
+    def _load_joined(self, index: int, lane: str, stolen: bool) -> LoadedLayer | None:
+        """None where the layer is not part of a run. Raises ArtefactError."""
+        started_ns = clock_ns()
+        layer = self._runs.layer(index, is_damaged=self.is_given_up)
+        if layer is not None and layer.writes:
+            self._recorder.add(lane, EventKind.READ, index, started_ns, stolen)
+        return layer
 
     def _load(self, index: int, lane: str, stolen: bool) -> LoadedLayer:
         artefact, add = self._artefact, self._recorder.add
@@ -189,7 +211,7 @@ class ArtefactSource(LayerSource):
         artefact.verify(index)
         verified_ns = add(lane, EventKind.READ, index, started_ns, stolen)
         weights = artefact.weights(index)
-        solution = artefact.solution(artefact.layers[index].solution, self._catalogue)
+        solution = self._solution(index)
         planned = self._planned(index, solution)
         if weights is None:
             weights = solution.transform(planned.problem)
@@ -197,6 +219,10 @@ class ArtefactSource(LayerSource):
         layer = load_layer(planned, self.frame, self._catalogue, weights)
         add(lane, EventKind.CREATE, index, transformed_ns, stolen)
         return layer
+
+    def _solution(self, index: int, *, is_warm: bool = False) -> Solution:
+        kept = self._artefact.layers[index]
+        return self._artefact.solution(kept.warm if is_warm else kept.solution, self._catalogue)
 
     def _planned(self, index: int, solution: Solution) -> LayerPlan:
         return LayerPlan(self._problem(index), solution, ())

@@ -16,7 +16,7 @@ from typing import TypeAlias, overload
 
 from brisk.errors import BriskError, InternalError
 from brisk.execution.joining import JoinedLayers
-from brisk.execution.loading import LoadedLayer
+from brisk.execution.loaded_layer import LoadedLayer
 from brisk.execution.timeline import EventKind, Recorder, clock_ns
 
 PATIENCE_S = 0.001

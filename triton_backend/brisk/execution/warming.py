@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from brisk.compiled.library import is_final
-from brisk.execution.loading import LoadedLayer
+from brisk.execution.loaded_layer import LoadedLayer
 from brisk.execution.starting import StartingProgram
 
 

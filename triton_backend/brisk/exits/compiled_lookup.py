@@ -186,8 +186,8 @@ class CompiledLookUp:
         executor, sketch = library(), self._sketch
         if executor is None or sketch is None:
             return None
-        floats = sketch.place(MOST_ROWS)
-        self._steps = executor.new_network([step.entry() for step in sketch.steps], floats)
+        self._steps = sketch.compiled().network(executor)
+        executor.reserve(self._steps, MOST_ROWS)
         weakref.finalize(self, executor.delete, self._steps)
         self._sketch, self._library = None, executor
         return executor

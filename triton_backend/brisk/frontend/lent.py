@@ -45,6 +45,7 @@ class LentNetwork:
         library = Library(Path(record.library))
         steps = unpack_steps(memory, record.steps)
         self._network = library.new_network(steps, record.floats)  # copies all weights
+        library.reserve(self._network, record.images)
         self._run = library.run
         self._most_images = record.images
         self._inputs = tuple(map(_Place.of, record.inputs))

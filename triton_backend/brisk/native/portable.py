@@ -29,8 +29,9 @@ class PortableTensor:
 
 @dataclass(frozen=True, slots=True)
 class PortableNetwork:
-    """For ``brisk.compiled.portable``: ``content`` has so many ``steps``; the network takes
-    ``floats`` of scratch memory and up to ``images`` images, of the library in ``library``.
+    """For ``brisk.compiled.portable``: ``content`` has so many ``steps`` of the library in
+    ``library``; the network takes ``floats`` of scratch memory for each of ``images`` images at
+    most.
     """
 
     library: Path

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from brisk.compiled.library import Library, library
-from brisk.native.sketch import Sketch, View
+from brisk.native.sketch import Sketch, Steps, View
 from brisk.solutions.base import Kernel, Value
 from brisk.solutions.values import TORCH_DTYPES
 
@@ -49,14 +49,14 @@ class SmallRun:
 
     __slots__ = (
         *("__weakref__", "_by_layers", "_inputs", "_inputs_address", "_images", "_is_whole"),
-        *("_network", "_orders", "_outputs", "_outputs_address", "_run", "_shapes", "_sketch"),
-        *("_templates", "_threads", "_unlocked", "_use_threads", "floats", "most_images"),
-        *("operands", "results"),
+        *("_network", "_orders", "_outputs", "_outputs_address", "_reserve", "_room", "_run"),
+        *("_drawn", "_shapes", "_templates", "_threads", "_unlocked", "_use_threads"),
+        *("floats", "most_images", "operands", "results"),
     )
 
     def __init__(
         self,
-        sketch: Sketch,
+        drawn: Sketch | Steps,
         operands: Sequence[Outside],
         results: Sequence[Outside],
         most_images: int,
@@ -64,15 +64,20 @@ class SmallRun:
         unlocked: bool = False,
         is_whole: bool = False,
     ) -> None:
-        """``is_whole``: the run is all of a program, which others may want as data."""
+        """``is_whole``: the run is all of a program, which others may want as data.
+
+        ``drawn``: a sketch, or its steps.
+        """
         self.most_images = most_images
         self.operands = tuple(operands)
         self.results = tuple(results)
         self.floats = 0
-        """Of scratch memory, once it has been compiled."""
+        """Of scratch memory for an image, once it has been compiled."""
+        self._room = 0
+        """Images that there is scratch memory for."""
         self._unlocked = unlocked
         self._is_whole = is_whole
-        self._sketch: Sketch | None = sketch
+        self._drawn: Sketch | Steps | None = drawn
         self._orders = tuple(operand.order for operand in operands)
         self._by_layers = by_layers
         self._inputs = (ctypes.c_void_p * len(self.operands))()
@@ -92,7 +97,8 @@ class SmallRun:
     @property
     def sketch(self) -> Sketch | None:
         """Of a whole program, once the executor has been compiled."""
-        return self._sketch if self._is_whole and self._network is not None else None
+        drawn = self._drawn if self._is_whole and self._network is not None else None
+        return drawn if isinstance(drawn, Sketch) else None
 
     def __call__(self, *operands: torch.Tensor) -> Sequence[Value]:
         inputs, outputs = self._inputs, self._outputs
@@ -124,6 +130,10 @@ class SmallRun:
         fits = all(one.shape == shape for one, shape in zip(operands, shapes, strict=True))
         if not (fits and 0 < images <= self.most_images and self._is_prepared()):
             return self._by_layers(*operands)
+        if images > self._room:
+            assert self._network is not None
+            self._reserve(self._network, images)
+            self._room = images
         self._images, self._shapes = images, shapes
         self._templates = [result.template(images) for result in self.results]
         return self(*operands)
@@ -136,13 +146,13 @@ class SmallRun:
         return executor is not None
 
     def _prepare(self, executor: Library) -> None:
-        sketch = self._sketch
-        assert sketch is not None
-        self.floats = sketch.place(self.most_images)
-        entries = [step.entry() for step in sketch.steps]
-        self._network = executor.new_network(entries, self.floats)
+        drawn = self._drawn
+        assert drawn is not None
+        steps = drawn.compiled() if isinstance(drawn, Sketch) else drawn
+        self.floats = steps.floats
+        self._network = steps.network(executor)
         self._run = executor.run_unlocked if self._unlocked else executor.run
-        self._use_threads = executor.use_threads
-        if not self._is_whole:
-            self._sketch = None
+        self._reserve, self._use_threads = executor.reserve, executor.use_threads
+        if isinstance(drawn, Sketch) and not self._is_whole:
+            self._drawn = None
         weakref.finalize(self, executor.delete, self._network)

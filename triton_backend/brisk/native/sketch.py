@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from brisk.compiled.library import Library
 from brisk.compiled.table import ACTIVATIONS, Kind, Place, StepEntry, TensorEntry
 from brisk.graph.program import Dimension
 from brisk.solutions.onednn_fusion import NO_ACTIVATION, Activation
@@ -25,7 +26,8 @@ class RefusedError(Exception):
 class Area:
     """One value's memory. ``border``: zeros above, left of, below and right of each image.
 
-    ``is_dense``: others read or write it as it is, so it can have no border.
+    ``is_dense``: others read or write it as it is, so it can have no border. ``stride``: floats
+    from an image's to the next one's; 0: they lie side by side.
     """
 
     place: Place
@@ -36,11 +38,16 @@ class Area:
     is_dense: bool = False
     border: tuple[int, int, int, int] = (0, 0, 0, 0)
     offset: int = 0
+    stride: int = 0
 
     @property
     def image_floats(self) -> int:
         top, left, bottom, right = self.border
         return (self.height + top + bottom) * (self.width + left + right) * self.channels
+
+    @property
+    def image_stride(self) -> int:
+        return self.stride or self.image_floats
 
     def entry(self) -> TensorEntry:
         top, left, _, right = self.border
@@ -48,7 +55,8 @@ class Area:
         row = (self.width + left + right) * column
         return TensorEntry(
             *(self.place, self.index, self.offset + top * row + left * column),
-            *(self.image_floats, row, column, 1, self.height, self.width, self.channels, 0),
+            *(self.image_stride, row, column, 1),
+            *(self.height, self.width, self.channels, 0),
         )
 
 
@@ -69,12 +77,12 @@ class View:
             area = self.area
             if (area.height, area.width, area.channels) == (height, width, channels):
                 return area.entry()
-            entry = TensorEntry(area.place, area.index, area.offset, area.image_floats)
+            entry = TensorEntry(area.place, area.index, area.offset, area.image_stride)
             entry.row, entry.column, entry.channel = width * channels, channels, 1
         else:
             channels, height, width = self.sizes
             entry = TensorEntry(self.area.place, self.area.index, self.area.offset)
-            entry.image, entry.row = channels * height * width, width
+            entry.image, entry.row = self.area.image_stride, width
             entry.column, entry.channel = 1, height * width
         entry.height, entry.width, entry.channels = height, width, channels
         return entry
@@ -125,6 +133,22 @@ class Step:
         if self.bias is not None:
             entry.bias = self.bias.ctypes.data_as(pointer)
         return entry
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What the executor makes a network of, with ``floats`` of scratch memory an image.
+
+    ``packed``: the weights as it reads them; None: they are where ``entries`` point to.
+    """
+
+    entries: ctypes.Array[StepEntry]
+    floats: int
+    packed: np.ndarray | None = None
+
+    def network(self, executor: Library) -> int:
+        """Its address; ``packed`` must outlive it. Raises MemoryError."""
+        return executor.new_network(self.entries, self.floats, self.packed)
 
 
 @dataclass(slots=True)
@@ -202,11 +226,20 @@ class Sketch:
         view.area.place, view.area.index, view.area.is_dense = Place.OUTPUT, index, True
         return view
 
-    def place(self, images: int) -> int:
-        """Give scratch areas their offsets for up to ``images`` images; floats in all."""
+    def compiled(self) -> Steps:
+        """Valid as long as the sketch."""
+        floats = self._place()
+        entries = [step.entry() for step in self.steps]
+        return Steps((StepEntry * len(entries))(*entries), floats)
+
+    def _place(self) -> int:
+        """Give scratch areas their offsets within an image's; floats of an image."""
         offset = 0
         for area in self.areas:
             if area.place is Place.SCRATCH:
                 area.offset = offset
-                offset += (area.image_floats * images + 31) // 16 * 16
+                offset += (area.image_floats + 31) // 16 * 16
+        for area in self.areas:
+            if area.place is Place.SCRATCH:
+                area.stride = offset
         return offset

@@ -154,8 +154,8 @@ class Lend(NamedTuple):
 
     A memfd beside this record holds ``size`` bytes: ``steps`` of the compiled executor in the
     file ``library`` with their weights (``brisk.compiled.portable``). It takes ``floats`` of
-    scratch memory and up to ``images`` images. ``inputs`` and ``outputs`` in the executor's order,
-    shapes without the batch.
+    scratch memory for each of up to ``images`` images. ``inputs`` and ``outputs`` in the
+    executor's order, shapes without the batch.
     """
 
     model: int

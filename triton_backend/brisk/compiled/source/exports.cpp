@@ -35,14 +35,36 @@ extern "C" {
 // Size of a step's record, so that a table laid out otherwise is refused.
 int brisk_step_bytes() { return sizeof(brisk::Step); }
 
-// A network of `count` steps with `floats` floats of scratch memory; null where there is no
-// memory. Copies all it needs of the steps' weights.
-void* brisk_network_new(const brisk::Step* steps, int count, int64_t floats) {
+// Floats that `brisk_network_pack` writes.
+int64_t brisk_network_packed(const brisk::Step* steps, int count) {
+  return brisk::packed_floats(steps, count);
+}
+
+// The steps' weights as kernels read them; `to` has zeros.
+void brisk_network_pack(const brisk::Step* steps, int count, float* to) {
+  brisk::pack(steps, count, to);
+}
+
+// A network of `count` steps with `floats` floats of scratch memory for each image that is reserved;
+// null where there is no memory. Reads the steps' weights from `packed`, as `brisk_network_pack` wrote them, as long as it
+// lives; where that is null it copies all it needs of those the steps point to.
+void* brisk_network_new(const brisk::Step* steps, int count, int64_t floats, const float* packed) {
   try {
-    return new brisk::Network(steps, count, floats);
+    return new brisk::Network(steps, count, floats, packed);
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
+}
+
+// Gives it scratch memory for up to `images` images, as every run needs it: 0, or 1 where there is
+// none.
+int brisk_network_reserve(void* network, int images) {
+  try {
+    static_cast<brisk::Network*>(network)->reserve(images);
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+  return 0;
 }
 
 void brisk_network_delete(void* network) { delete static_cast<brisk::Network*>(network); }

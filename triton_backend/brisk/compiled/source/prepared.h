@@ -22,12 +22,55 @@ inline Memory zeros(int64_t floats) {
   return Memory(memory);
 }
 
+// A step with what its kernel reads; the weights are somebody else's memory.
 struct Prepared {
   Step step;
   Convolution convolution;
-  Memory weights, bias;
+  const float *weights = nullptr, *bias = nullptr;
   std::vector<int64_t> tap_offsets;
 };
+
+inline int64_t whole_lines(int64_t floats) { return (floats + 15) / 16 * 16; }
+
+inline int panels_of(const Step& step) { return (step.target.channels + PANEL - 1) / PANEL; }
+
+// Whether a row of taps is read as one: its positions lie side by side.
+inline bool is_joined(const Step& step) {
+  return step.dilation[1] == 1 && step.source.column == step.source.channels;
+}
+
+inline int taps_of(const Step& step) { return step.kernel[0] * (is_joined(step) ? 1 : step.kernel[1]); }
+
+// Floats of a tap.
+inline int run_of(const Step& step) {
+  return is_joined(step) ? step.kernel[1] * step.source.channels : step.source.channels;
+}
+
+inline int padded_channels(const Step& step) {
+  return (step.target.channels + WIDTH - 1) / WIDTH * WIDTH;
+}
+
+// Floats of a step's weights as its kernel reads them; 0 where it has none.
+inline int64_t weight_floats(const Step& step) {
+  const int size = step.kernel[0] * step.kernel[1];
+  if (step.kind == DEPTHWISE) return whole_lines(int64_t{size + 1} * padded_channels(step));
+  if (step.kind != CONVOLUTION) return 0;
+  if (has_dots(step)) {
+    return whole_lines(step.target.channels * taps_of(step) * tap_vectors(run_of(step)) * WIDTH);
+  }
+  return whole_lines(int64_t{panels_of(step)} * PANEL * size * step.source.channels);
+}
+
+inline int64_t bias_floats(const Step& step) {
+  if (step.kind == DEPTHWISE) return whole_lines(padded_channels(step));
+  return step.kind == CONVOLUTION ? whole_lines(panels_of(step) * PANEL) : 0;
+}
+
+// Of weights, and behind them the bias; with room for a vector that is read past them.
+inline int64_t packed_floats(const Step& step) {
+  const int64_t floats = weight_floats(step) + bias_floats(step);
+  return floats ? floats + whole_lines(WIDTH) : 0;
+}
 
 // Weights by panel, then tap, then input channel, then output channel of the panel.
 inline void pack_panels(const Step& step, float* to) {
@@ -46,51 +89,53 @@ inline void pack_panels(const Step& step, float* to) {
   }
 }
 
-inline void prepare_convolution(Prepared& made) {
+inline void pack_rows_of_dots(const Step& step, float* to) {
+  const int inputs = step.source.channels, width = step.kernel[1];
+  const int size = step.kernel[0] * width, taps = taps_of(step), run = run_of(step);
+  for (int tap = 0; tap < taps; ++tap) {
+    pack_dots(to, step.target.channels, taps, tap, run, [&](int output, int k) {
+      const int64_t in = static_cast<int64_t>(output) * inputs + k % inputs;
+      return step.weights[in * size + (is_joined(step) ? tap * width + k / inputs : tap)];
+    });
+  }
+}
+
+// By tap, then channel.
+inline void pack_channels(const Step& step, float* to) {
+  const int taps = step.kernel[0] * step.kernel[1], padded = padded_channels(step);
+  for (int c = 0; c < step.target.channels; ++c) {
+    for (int tap = 0; tap < taps; ++tap) to[tap * padded + c] = step.weights[c * taps + tap];
+  }
+}
+
+// `to` has `packed_floats` zeros.
+inline void pack(const Step& step, float* to) {
+  if (step.kind == DEPTHWISE) {
+    pack_channels(step, to);
+  } else if (step.kind == CONVOLUTION) {
+    has_dots(step) ? pack_rows_of_dots(step, to) : pack_panels(step, to);
+  } else {
+    return;
+  }
+  float* bias = to + weight_floats(step);
+  if (step.bias) std::memcpy(bias, step.bias, sizeof(float) * step.target.channels);
+}
+
+// `packed`: what `pack` has made of the step. `made` stays where it is.
+inline void prepare(Prepared& made, const float* packed) {
   const Step& step = made.step;
-  const int inputs = step.source.channels, outputs = step.target.channels;
-  const int height = step.kernel[0], width = step.kernel[1];
-  const int panels = (outputs + PANEL - 1) / PANEL, size = height * width;
-  const bool is_joined = step.dilation[1] == 1 && step.source.column == inputs;
-  const bool are_dots = has_dots(step);
-  for (int y = 0; y < height; ++y) {
-    for (int x = 0; x < (is_joined ? 1 : width); ++x) {
+  if (!packed_floats(step)) return;
+  made.weights = packed;
+  made.bias = packed + weight_floats(step);
+  if (step.kind != CONVOLUTION) return;
+  for (int y = 0; y < step.kernel[0]; ++y) {
+    for (int x = 0; x < (is_joined(step) ? 1 : step.kernel[1]); ++x) {
       made.tap_offsets.push_back(y * step.dilation[0] * step.source.row +
                                  x * step.dilation[1] * step.source.column);
     }
   }
-  const int taps = static_cast<int>(made.tap_offsets.size());
-  const int run = is_joined ? width * inputs : inputs;
-  if (are_dots) {
-    made.weights = zeros(outputs * taps * tap_vectors(run) * WIDTH);
-    for (int tap = 0; tap < taps; ++tap) {
-      pack_dots(made.weights.get(), outputs, taps, tap, run, [&](int output, int k) {
-        const int64_t in = static_cast<int64_t>(output) * inputs + k % inputs;
-        return step.weights[in * size + (is_joined ? tap * width + k / inputs : tap)];
-      });
-    }
-  } else {
-    made.weights = zeros(static_cast<int64_t>(panels) * PANEL * size * inputs);
-    pack_panels(step, made.weights.get());
-  }
-  made.bias = zeros(panels * PANEL);
-  if (step.bias) std::memcpy(made.bias.get(), step.bias, sizeof(float) * outputs);
-  made.convolution = {&made.step, taps, run, made.tap_offsets.data(), made.weights.get(),
-                      made.bias.get(), outputs, are_dots};
-}
-
-inline void prepare_depthwise(Prepared& made) {
-  const Step& step = made.step;
-  const int channels = step.target.channels, taps = step.kernel[0] * step.kernel[1];
-  const int padded = (channels + WIDTH - 1) / WIDTH * WIDTH;
-  made.weights = zeros(static_cast<int64_t>(taps + 1) * padded);
-  made.bias = zeros(padded);
-  for (int c = 0; c < channels; ++c) {
-    for (int tap = 0; tap < taps; ++tap) {
-      made.weights[tap * padded + c] = step.weights[c * taps + tap];
-    }
-  }
-  if (step.bias) std::memcpy(made.bias.get(), step.bias, sizeof(float) * channels);
+  made.convolution = {&made.step, taps_of(step), run_of(step), made.tap_offsets.data(), made.weights,
+                      made.bias, step.target.channels, has_dots(step)};
 }
 
 }  // namespace brisk

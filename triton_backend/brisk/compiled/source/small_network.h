@@ -30,17 +30,43 @@ inline std::mutex& turn() {
 // would have made is not needed any more.
 inline thread_local const std::atomic<int32_t>* watched = nullptr;
 
+inline int64_t packed_floats(const Step* steps, int count) {
+  int64_t floats = 0;
+  for (int i = 0; i < count; ++i) floats += packed_floats(steps[i]);
+  return floats;
+}
+
+// All steps' weights, one behind the other. `to` has zeros.
+inline void pack(const Step* steps, int count, float* to) {
+  for (int i = 0; i < count; to += packed_floats(steps[i++])) pack(steps[i], to);
+}
+
 class Network {
  public:
-  Network(const Step* steps, int count, int64_t floats) : scratch_(zeros(floats)) {
+  // `packed`: the steps' weights as `pack` makes them, which outlive the network; null: to be made
+  // of the steps'.
+  Network(const Step* steps, int count, int64_t floats, const float* packed)
+      : floats_(floats) {
+    if (!packed) {
+      own_ = zeros(packed_floats(steps, count));
+      pack(steps, count, own_.get());
+      packed = own_.get();
+    }
     prepared_.resize(count);
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; i < count; packed += packed_floats(steps[i++])) {
       prepared_[i].step = steps[i];
-      if (steps[i].kind == CONVOLUTION) prepare_convolution(prepared_[i]);
-      if (steps[i].kind == DEPTHWISE) prepare_depthwise(prepared_[i]);
+      prepare(prepared_[i], packed);
     }
   }
 
+  void reserve(int images) {
+    const std::lock_guard<std::mutex> alone(busy_);
+    if (images <= room_) return;
+    scratch_ = zeros(floats_ * images);
+    room_ = images;
+  }
+
+  // Precondition of runs: their images are reserved.
   void run(int images, int threads, void* const* inputs, void* const* outputs) {
     const std::lock_guard<std::mutex> alone(busy_), held(turn());
     if (!take(images, inputs, outputs)) return;
@@ -121,7 +147,7 @@ class Network {
     const int image = chunk / step.target.height;
     const float* second = nullptr;
     if (step.has_second) second = rows.network->memory(step.second) + image * step.second.image;
-    depthwise_row(step, rows.prepared->weights.get(), rows.prepared->bias.get(),
+    depthwise_row(step, rows.prepared->weights, rows.prepared->bias,
                   rows.network->memory(step.source) + image * step.source.image, second,
                   rows.network->memory(step.target) + image * step.target.image,
                   chunk % step.target.height);
@@ -178,7 +204,9 @@ class Network {
   }
 
   std::vector<Prepared> prepared_;
-  Memory scratch_;
+  Memory own_, scratch_;
+  const int64_t floats_;  // of scratch memory for an image
+  int room_ = 0;          // images that there is scratch memory for
   std::mutex busy_;  // held while it runs: scratch memory and what follows are one caller's
   int images_ = 0;
   void* const* inputs_ = nullptr;

@@ -1,0 +1,120 @@
+"""Runs of small layers in an artefact: written ready to run, and loaded as layers of a start.
+
+A start draws and packs nothing: the table of steps and the weights as the executor reads them are
+mapped. The members' own weights are there, too, behind all that a start reads, for what the run
+does not fit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from brisk.artefacts.container import Container, ContainerWriter
+from brisk.compiled.library import Library, library
+from brisk.compiled.table import StepEntry
+from brisk.errors import ArtefactError
+from brisk.execution.runs import DrawnRun
+from brisk.native.run import Outside
+from brisk.native.sketch import Sketch, Steps
+from brisk.solutions.values import DTYPE_NAMES, TORCH_DTYPES
+
+_ORDERS = (torch.contiguous_format, torch.channels_last)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRun:
+    """A run with ``packed``, its weights as the executor reads them (float32)."""
+
+    run: DrawnRun
+    entries: ctypes.Array[StepEntry]
+    floats: int
+    packed: np.ndarray
+
+    @classmethod
+    def of(cls, run: DrawnRun, executor: Library) -> PackedRun:
+        """Precondition: the run is a sketch."""
+        assert isinstance(run.drawn, Sketch)
+        steps = run.drawn.compiled()
+        return cls(run, steps.entries, steps.floats, executor.packed(steps.entries))
+
+    @property
+    def ready(self) -> DrawnRun:
+        """The run as a start has it."""
+        return dataclasses.replace(self.run, drawn=Steps(self.entries, self.floats, self.packed))
+
+    def write(self, writer: ContainerWriter) -> dict[str, Any]:
+        """A record for ``read_run``; its blobs go to ``writer``."""
+        run = self.run
+        table = type(self.entries).from_buffer_copy(self.entries)
+        for entry in table:
+            entry.weights = entry.bias = None
+        return {
+            "first": run.first,
+            "last": run.last,
+            "images": run.images,
+            "floats": self.floats,
+            "inputs": _write_outsides(run.inputs),
+            "outputs": _write_outsides(run.outputs),
+            "blobs": [
+                writer.add(np.frombuffer(bytes(table), np.uint8)),
+                writer.add(self.packed.view(np.uint8)),
+            ],
+        }
+
+
+def packed_runs(runs: Sequence[DrawnRun], disk_bytes: int) -> list[PackedRun]:
+    """The first of ``runs`` that fit into ``disk_bytes``; none without the executor."""
+    executor, found = library(), []
+    if executor is None:
+        return []
+    for run in runs:
+        made = PackedRun.of(run, executor)
+        disk_bytes -= made.packed.nbytes
+        if disk_bytes < 0:
+            break
+        found.append(made)
+    return found
+
+
+def read_run(record: Mapping[str, Any], container: Container) -> DrawnRun:
+    """The run, its weights mapped. Raises ArtefactError where record or blobs are damaged."""
+    executor = library()
+    table, packed = record["blobs"]
+    for blob in (table, packed):
+        container.verify(blob)
+    count, rest = divmod(container.size(table), ctypes.sizeof(StepEntry))
+    entries = (StepEntry * count).from_buffer_copy(container.view(table).tobytes())
+    weights = container.view(packed).view(np.float32)
+    if executor is None or rest or executor.packed_floats(entries) != weights.size:
+        raise ArtefactError(
+            f"{container.path}: the steps and weights of a run do not fit together"
+        )
+    return DrawnRun(
+        int(record["first"]),
+        int(record["last"]),
+        _read_outsides(record["inputs"]),
+        _read_outsides(record["outputs"]),
+        int(record["images"]),
+        Steps(entries, int(record["floats"]), weights),
+    )
+
+
+def _write_outsides(values: Mapping[str, Outside]) -> list[list[Any]]:
+    return [
+        [name, list(form.sizes), DTYPE_NAMES[form.dtype], _ORDERS.index(form.order)]
+        for name, form in values.items()
+    ]
+
+
+def _read_outsides(records: Sequence[Sequence[Any]]) -> dict[str, Outside]:
+    return {
+        name: Outside(tuple(sizes), TORCH_DTYPES[dtype], _ORDERS[order])
+        for name, sizes, dtype, order in records
+    }
