@@ -32,7 +32,8 @@ def measured_layers(
     monkeypatch.setattr(profiling, "time", fake)
     catalogue = default_catalogue()
     plan = make_plan(read_program(chain(directory, 4).path), CPU, catalogue)
-    return [bool(each) for each in profiling.profile(plan, (), catalogue, LONGEST_S, lambda: None)]
+    found = profiling.profile(plan, (), catalogue, LONGEST_S, lambda: None)
+    return [bool(each) for each in found.layers]
 
 
 @pytest.mark.parametrize(

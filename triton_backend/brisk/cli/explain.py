@@ -56,7 +56,7 @@ def explain(
     program = read_program(file)
     plan = make_plan(program, torch.device(device), default_catalogue())
     _print_header(console, plan)
-    alone = refusals(program, [layer.problem for layer in plan.layers])
+    alone = refusals(program, plan.layers)
     for layer, reason in zip(plan.layers, alone, strict=True):
         _print_layer(console, layer, reason)
         if every:

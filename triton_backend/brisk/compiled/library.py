@@ -22,8 +22,8 @@ class Library:
     """The library's functions. Any thread may call them; computing, they exclude each other.
 
     ``run`` holds the interpreter's lock, ``run_unlocked`` gives it up meanwhile, for programs with
-    look-ups beside them. Runs of one network wait for each other. The other calls give it up, too;
-    they return 1 where there is no memory.
+    look-ups beside them. Runs of one network wait for each other. The other calls give it up, too.
+    All return 1 where there is no memory.
 
     ``name``: another one for other sources, compilers and processors.
 
@@ -65,10 +65,10 @@ class Library:
         self.delete.argtypes, self.delete.restype = (c_void_p,), None
         self.run = functions.brisk_network_run
         """network, images, threads, array of inputs' addresses, array of outputs'."""
-        self.run.argtypes, self.run.restype = (c_void_p, c_int, c_int, c_void_p, c_void_p), None
+        self.run.argtypes, self.run.restype = (c_void_p, c_int, c_int, c_void_p, c_void_p), c_int
         unlocked: Any = ctypes.CDLL(str(path))
         self.run_unlocked = unlocked.brisk_network_run
-        self.run_unlocked.argtypes, self.run_unlocked.restype = self.run.argtypes, None
+        self.run_unlocked.argtypes, self.run_unlocked.restype = self.run.argtypes, c_int
         self.run_layer = unlocked.brisk_layer_run
         """LayerEntry's address, threads, images, height and width of the source, of the result,
         addresses of source, second operand (or None) and result."""

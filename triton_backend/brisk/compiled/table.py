@@ -24,6 +24,7 @@ class Kind(IntEnum):
     ARGUMENT_MAXIMUM = 7
     ADAPTIVE_POOL = 8
     GATE = 9
+    LAYER = 10
 
 
 ACTIVATIONS = {
@@ -60,4 +61,5 @@ class StepEntry(ctypes.Structure):
         *(("second", TensorEntry), ("target", TensorEntry), ("kernel", _Pair), ("stride", _Pair)),
         *(("dilation", _Pair), ("before", _Pair)),
         *(("weights", POINTER(c_float)), ("bias", POINTER(c_float))),
+        *(("unit", c_int32), ("padding", c_int32)),
     )

@@ -48,9 +48,12 @@ def default_layers(
 ) -> list[ColdLayer]:
     """The plan without measurements: cached wherever that is possible.
 
-    Members of ``runs`` need their raw weights, for what a run does not fit.
+    Members of ``runs`` need their raw weights, for what a run does not fit, unless they are
+    computed by their own kernels there.
     """
-    joined = {place for run in runs for place in run.places}
+    joined = {place for run in runs for place in run.places} - {
+        place for run in runs for place in run.members
+    }
     queues = dealt(len(cold.layers), lanes)
     lane_of = {index: lane for lane, queue in enumerate(queues) for index in queue}
     return [
@@ -111,21 +114,24 @@ def _content(
     breathe: Callable[[], None],
 ) -> dict[str, Any]:
     weights = plan.program.weights
-    run_at = {packed.run.first: packed for packed in runs}
-    joined = {place for packed in runs for place in packed.run.places}
-    run_records = []
+    run_of = {place: packed for packed in runs for place in packed.run.places}
+    run_records: list[dict[str, Any]] = []
     records: dict[str, ArrayRecord] = {}
     kept: list[dict[str, Any]] = []
     names: list[tuple[str, ...]] = []
     for place, layer in enumerate(layers):
         breathe()
-        if place in run_at:
-            run_records.append(run_at[place].write(writer))
-        tensors = _write_tensors(layer, writer) if layer.cached else None
+        packed = run_of.get(place)
+        if packed is None:
+            tensors = _write_tensors(layer, writer) if layer.cached else None
+        else:
+            if place == packed.run.first:
+                run_records.append(packed.write(writer))
+            tensors = packed.member_tensors(place, run_records[-1])
         covered = layer.solution.transformed_operands(layer.problem) if tensors else frozenset()
         needed = _constants(layer.problem.layer, covered, weights)
         for name in needed:
-            if name not in records and place not in joined:
+            if name not in records and packed is None:
                 records[name] = write_array(weights[name], writer)
         names.append(needed)
         kept.append(
@@ -141,9 +147,10 @@ def _content(
     raw = {
         name
         for place, layer in enumerate(layers)
-        if layer.needs_raw or place in joined
+        if layer.needs_raw or (place in run_of and kept[place]["tensors"] is None)
         for name in layer.problem.layer.operands
     }
+    raw.update(name for place in run_of for name in names[place])
     for name, array in weights.items():
         if name in records:
             continue
@@ -152,9 +159,11 @@ def _content(
         else:
             records[name] = [array.dtype.name, list(array.shape), None]
     program = write_program(plan.program, writer, records)
-    for entry, layer_names, record in zip(kept, names, program["layers"], strict=True):
-        held = [records[name][2] for name in layer_names]
-        entry["blobs"] = [blob for blob in held if isinstance(blob, int)] + blobs_of(record)
+    starts = {record["first"]: record["blobs"] for record in run_records}
+    for place, record in enumerate(program["layers"]):
+        held = [records[name][2] for name in names[place]] if place not in run_of else []
+        blobs = [blob for blob in held if isinstance(blob, int)]
+        kept[place]["blobs"] = starts.get(place, []) + blobs + blobs_of(record)
     return {"program": program, "layers": kept, "runs": run_records}
 
 

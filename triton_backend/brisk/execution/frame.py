@@ -112,8 +112,8 @@ class Frame:
 
     def _join(self, rows: int) -> None:
         """Go on with joined layers, where there are some for so many rows that begin here."""
-        joined = self._joined
-        if joined is None or rows > joined.most_images:
+        joined = None if self._joined is None else self._joined.fitting(rows)
+        if joined is None:
             return
         place = bisect_left(joined.done, self._position)
         if place < len(joined.layers) and joined.done[place] == self._position:

@@ -47,6 +47,12 @@ def write_tensor(tensor: torch.Tensor, writer: ContainerWriter) -> dict[str, Any
     return record | {"blob": writer.add(content), "order": order}
 
 
+def tensor_within(tensor: torch.Tensor, blob: int, offset: int) -> dict[str, Any]:
+    """A record of a contiguous tensor whose elements lie in a blob from byte ``offset`` on."""
+    record = {"dtype": dtype_name(tensor), "shape": list(tensor.shape)}
+    return record | {"blob": blob, "order": list(range(tensor.dim())), "offset": offset}
+
+
 class MappedTensors:
     """Tensors over a container's memory; nothing is copied. Thread-safe."""
 
@@ -70,8 +76,11 @@ class MappedTensors:
         if sorted(order) != list(range(len(shape))):
             raise ArtefactError(f"{container.path}: a tensor with the dimensions {order}")
         offset, size, _ = container.place(record["blob"])
-        if size != math.prod(shape) * dtype.itemsize:
+        within, taken = record.get("offset"), math.prod(shape) * dtype.itemsize
+        fits = size == taken if within is None else 0 <= within <= size - taken
+        if not fits:
             raise ArtefactError(f"{container.path}: a tensor of {shape} in {size} bytes")
+        offset += within or 0
         strides, step = [1] * len(shape), 1
         for axis in reversed(order):
             strides[axis] = step

@@ -18,48 +18,72 @@ import torch
 
 from brisk.artefacts.container import Container, ContainerWriter
 from brisk.compiled.library import Library, library
-from brisk.compiled.table import StepEntry
+from brisk.compiled.table import Kind, StepEntry
 from brisk.errors import ArtefactError
-from brisk.execution.runs import DrawnRun
+from brisk.execution.kept import tensor_within
+from brisk.execution.plan import LayerPlan
+from brisk.execution.runs import DrawnRun, as_steps
 from brisk.native.run import Outside
 from brisk.native.sketch import Sketch, Steps
 from brisk.solutions.values import DTYPE_NAMES, TORCH_DTYPES
 
+_LINE = 16
+"""Floats: each step's weights, and its bias, begin at a multiple of it (``prepared.h``)."""
 _ORDERS = (torch.contiguous_format, torch.channels_last)
 
 
 @dataclass(frozen=True, slots=True)
 class PackedRun:
-    """A run with ``packed``, its weights as the executor reads them (float32)."""
+    """A run whose steps have their weights in ``steps.packed``.
+
+    ``offsets``: in floats, where the weights of each of ``run.members`` lie there.
+    """
 
     run: DrawnRun
-    entries: ctypes.Array[StepEntry]
-    floats: int
-    packed: np.ndarray
+    steps: Steps
+    tensors: Mapping[int, Mapping[str, torch.Tensor]]
+    offsets: Mapping[int, int]
 
     @classmethod
-    def of(cls, run: DrawnRun, executor: Library) -> PackedRun:
-        """Precondition: the run is a sketch."""
+    def of(cls, run: DrawnRun, planned: Sequence[LayerPlan], executor: Library) -> PackedRun:
+        """``planned``: all layers of the program. Precondition: the run is a sketch."""
         assert isinstance(run.drawn, Sketch)
-        steps = run.drawn.compiled()
-        return cls(run, steps.entries, steps.floats, executor.packed(steps.entries))
+        tensors = {
+            place: planned[place].solution.transform(planned[place].problem)
+            for place in run.members
+        }
+        sketch = run.drawn.bound(lambda place: as_steps(tensors[place]))
+        steps = sketch.compiled()
+        offsets, offset = {}, 0
+        for step, entry in zip(sketch.steps, steps.entries, strict=True):
+            if step.kind is Kind.LAYER:
+                offsets[step.member] = offset
+            offset += executor.packed_floats((StepEntry * 1)(entry))
+        packed = executor.packed(steps.entries)
+        return cls(run, Steps(steps.entries, steps.floats, packed), tensors, offsets)
+
+    @property
+    def packed(self) -> np.ndarray:
+        """float32."""
+        assert self.steps.packed is not None
+        return self.steps.packed
 
     @property
     def ready(self) -> DrawnRun:
         """The run as a start has it."""
-        return dataclasses.replace(self.run, drawn=Steps(self.entries, self.floats, self.packed))
+        return dataclasses.replace(self.run, drawn=self.steps)
 
     def write(self, writer: ContainerWriter) -> dict[str, Any]:
         """A record for ``read_run``; its blobs go to ``writer``."""
-        run = self.run
-        table = type(self.entries).from_buffer_copy(self.entries)
+        run, entries = self.run, self.steps.entries
+        table = type(entries).from_buffer_copy(entries)
         for entry in table:
             entry.weights = entry.bias = None
         return {
             "first": run.first,
             "last": run.last,
             "images": run.images,
-            "floats": self.floats,
+            "floats": self.steps.floats,
             "inputs": _write_outsides(run.inputs),
             "outputs": _write_outsides(run.outputs),
             "blobs": [
@@ -68,14 +92,32 @@ class PackedRun:
             ],
         }
 
+    def member_tensors(self, place: int, record: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Records of a member's transformed weights within the blob of ``record``, which ``write``
+        gave; None where its weights are not kept so.
+        """
+        if place not in self.offsets:
+            return None
+        offset, found = self.offsets[place], {}
+        for name in ("panels", "bias"):
+            tensor = self.tensors[place][name]
+            found[name] = tensor_within(tensor, record["blobs"][1], 4 * offset)
+            offset += -(-tensor.numel() // _LINE) * _LINE
+        return found
 
-def packed_runs(runs: Sequence[DrawnRun], disk_bytes: int) -> list[PackedRun]:
-    """The first of ``runs`` that fit into ``disk_bytes``; none without the executor."""
+
+def packed_runs(
+    runs: Sequence[DrawnRun], planned: Sequence[LayerPlan], disk_bytes: int
+) -> list[PackedRun]:
+    """The first of ``runs`` that fit into ``disk_bytes``; none without the executor.
+
+    ``planned``: all layers of the program.
+    """
     executor, found = library(), []
     if executor is None:
         return []
     for run in runs:
-        made = PackedRun.of(run, executor)
+        made = PackedRun.of(run, planned, executor)
         disk_bytes -= made.packed.nbytes
         if disk_bytes < 0:
             break

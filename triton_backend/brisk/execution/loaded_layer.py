@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
 
 from brisk.graph.program import Layer
 from brisk.solutions.base import Kernel, Solution
@@ -18,3 +21,5 @@ class LoadedLayer:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     dead: tuple[int, ...]
+    weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """What ``solution.transform`` returned, of solutions whose kernels runs take over."""

@@ -17,6 +17,7 @@ from brisk.execution.plan import NO_CONSTANTS, LayerPlan, constants_of, make_pla
 from brisk.graph.program import Program
 from brisk.solutions.base import BodyRunner, Kernel, LoadContext, Value
 from brisk.solutions.catalogue import Catalogue, default_catalogue
+from brisk.solutions.convolution_blocked import BlockedConvolution
 from brisk.solutions.problem import dynamic_operands
 from brisk.solutions.values import from_numpy
 
@@ -89,8 +90,7 @@ def load_program(
     plan = make_plan(program, device, catalogue, outer_constants)
     frame = FramePlan.of(program, outer_constants)
     layers = tuple(load_layer(planned, frame, catalogue) for planned in plan.layers)
-    problems = [planned.problem for planned in plan.layers]
-    joined = join_small_layers(program, problems, layers, frame.slots, cuts)
+    joined = join_small_layers(program, plan.layers, layers, frame.slots, cuts)
     return dataclasses.replace(frame.assemble(device, layers), joined=joined)
 
 
@@ -178,6 +178,7 @@ def load_layer(
         reads=tuple(slots[operand.name] for operand in dynamic_operands(problem)),
         writes=tuple(slots[name] for name in layer.outputs),
         dead=tuple(slots[name] for name in frame.program.last_use[layer.index] if name in slots),
+        weights=weights if isinstance(solution, BlockedConvolution) else {},
     )
 
 

@@ -45,12 +45,13 @@ def practise(threads: int) -> None:
         model = Path(folder) / "model.onnx"
         model.write_bytes(build_practice().SerializeToString())
         plan = make_plan(read_program(model), _CPU, catalogue)
-        runs = drawn_runs(plan.program, [planned.problem for planned in plan.layers])
+        runs = drawn_runs(plan.program, plan.layers)
         layers = default_layers(cold_plan(plan, catalogue), plan, lane_count(threads), runs)
         identity = identify(model.parent, (model.name,))
         artefact = model.with_suffix(".artefact")
+        packed = packed_runs(runs, plan.layers, _RUN_BYTES)
         with artefact.open("wb") as file:
-            draw_up(plan, layers, threads, identity, runs=packed_runs(runs, _RUN_BYTES))(file)
+            draw_up(plan, layers, threads, identity, runs=packed)(file)
         for prepared in (None, artefact):
             _start(model, threads, prepared)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from brisk.artefacts import store
 from brisk.artefacts.identity import identify, model_files, stamps
 from brisk.compiled.library import wait_until_settled
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
-from brisk.execution.artefact import find_artefact, open_artefact
+from brisk.execution.artefact import UNMEASURED, find_artefact, open_artefact
 from brisk.execution.building import ColdLayer, default_layers, publish_artefact
 from brisk.execution.cold_plan import cold_plan
 from brisk.execution.disk_budget import within_budget
@@ -112,8 +112,8 @@ def prepare(
         plan = make_plan(read_program(model), device, catalogue)
         budget = int(disk_factor * sum(array.nbytes for array in plan.program.weights.values()))
         lanes = lane_count(threads)
-        runs = drawn_runs(plan.program, [planned.problem for planned in plan.layers])
-        packed = packed_runs(runs, budget)
+        runs = drawn_runs(plan.program, plan.layers)
+        packed = packed_runs(runs, plan.layers, budget)
         layers, planned = _planned_layers(
             plan, runs, packed, catalogue, lanes, budget, breathe, is_measured=is_measured
         )
@@ -139,12 +139,16 @@ def _planned_layers(
     """The layers as measured costs choose them; by default rules where they cannot be measured."""
     disk_bytes -= sum(each.packed.nbytes for each in packed)
     layers = default_layers(cold_plan(plan, catalogue), plan, lanes, runs)
-    measured = profile(plan, packed, catalogue, LONGEST_PROFILE_S, breathe) if is_measured else []
-    if measured:
-        _pool(plan, measured, {place for each in packed for place in each.run.places})
-    if not measured or not all(measured):
+    if not is_measured:
         return within_budget(layers, catalogue, disk_bytes, breathe), None
-    options = [_allowed(each, layer) for each, layer in zip(measured, layers, strict=True)]
+    measured = profile(plan, packed, catalogue, LONGEST_PROFILE_S, breathe)
+    _pool(plan, measured.layers)
+    if not all(measured.layers):
+        return within_budget(layers, catalogue, disk_bytes, breathe), None
+    options = [_allowed(each, layer) for each, layer in zip(measured.layers, layers, strict=True)]
+    for each in packed:
+        for place in each.run.places:
+            options[place] = [_joined(layers[place], measured.runs.get(place))]
     candidates = [_weighed(each) for each in options]
     alone = 1.0 + TAKEOVER * lanes
     chosen, _ = select(candidates, [1.0] * lanes, disk_bytes, alone)
@@ -161,16 +165,22 @@ def _planned_layers(
     return planned, made
 
 
-def _pool(plan: Plan, measured: Sequence[Sequence[Measured]], joined: Collection[int]) -> None:
-    """Let starts of other models on this machine know what was measured, raw weights only.
+def _joined(layer: ColdLayer, run: Measured | None) -> Measured:
+    """A layer that is part of a run: the first one has the costs of ``run``, the others none."""
+    name, is_cached = layer.solution.name, layer.cached
+    if run is None:
+        return Measured(Candidate(name, is_cached, 0, 0, 0), UNMEASURED)
+    candidate = dataclasses.replace(run.candidate, solution=name, is_cached=is_cached)
+    return Measured(candidate, run.costs)
 
-    Nothing of ``joined``, layers that are part of runs.
-    """
+
+def _pool(plan: Plan, measured: Sequence[Sequence[Measured]]) -> None:
+    """Let starts of other models on this machine know what was measured, raw weights only."""
     found = [
         (way.candidate.solution, planned.problem, way.costs.load, way.costs.first_run)
-        for index, (planned, ways) in enumerate(zip(plan.layers, measured, strict=True))
+        for planned, ways in zip(plan.layers, measured, strict=True)
         for way in ways
-        if not way.candidate.is_cached and index not in joined
+        if not way.candidate.is_cached
     ]
     write_costs(read_costs(plan.device).pooled(found), plan.device)
 

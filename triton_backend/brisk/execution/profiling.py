@@ -12,7 +12,7 @@ import torch
 
 from brisk.artefacts.checksum import checksum
 from brisk.errors import BriskError, InternalError
-from brisk.execution.artefact import UNMEASURED, LayerCosts
+from brisk.execution.artefact import LayerCosts
 from brisk.execution.cold_plan import cold_solutions
 from brisk.execution.kept import can_keep, tensor_bytes
 from brisk.execution.kept_runs import PackedRun
@@ -51,16 +51,25 @@ class Measured:
     costs: LayerCosts
 
 
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """``layers``: of each its candidates; none where it could not be run or time ran out.
+    ``runs``: by first member.
+    """
+
+    layers: list[list[Measured]]
+    runs: dict[int, Measured]
+
+
 def profile(
     plan: Plan,
     runs: Sequence[PackedRun],
     catalogue: Catalogue,
     longest_s: float,
     breathe: Callable[[], None],
-) -> list[list[Measured]]:
-    """For each layer its candidates, measured; empty where it could not be run or time ran out.
+) -> Profile:
+    """Measure each layer's candidates, and ``runs`` whole.
 
-    What a start computes in ``runs`` is measured so: the first member has the costs of all.
     ``longest_s``: of the calling thread's processor time. That is what costs are counted in, too,
     as it computes alone: what other processes take of the clock is not the layers'.
     Inputs are made up: random numbers, ones for integers, so a program whose flow depends on
@@ -80,14 +89,13 @@ def _profile(
     catalogue: Catalogue,
     longest_s: float,
     breathe: Callable[[], None],
-) -> list[list[Measured]]:
+) -> Profile:
     used_up_s = time.thread_time() + longest_s
     until_s = time.monotonic() + MOST_PATIENCE * longest_s
     frame = FramePlan.of(plan.program)
     byte_ns = _verification_ns_per_byte()
     run_at = {packed.run.first: packed for packed in runs}
-    done = 0
-    found: list[list[Measured]] = [[] for _ in plan.layers]
+    found = Profile([[] for _ in plan.layers], {})
     with torch.inference_mode():
         loaded = frame.assemble(plan.device, ())
         try:
@@ -95,19 +103,15 @@ def _profile(
         except (BriskError, RuntimeError, KeyError, TypeError):
             return found
         for index, planned in enumerate(plan.layers):
-            if index < done:
-                found[index] = [_unmeasured(planned)]
-                continue
             breathe()
             if time.thread_time() > used_up_s or time.monotonic() > until_s:
                 return found
             try:
                 if index in run_at:
-                    done = run_at[index].run.last + 1
-                    measured, layer = _measure_run(run_at[index], planned, frame, values, byte_ns)
-                    found[index] = [measured]
-                else:
-                    found[index], layer = _measure(planned, frame, catalogue, values, byte_ns)
+                    found.runs[index] = _measure_run(
+                        run_at[index], planned, frame, values, byte_ns
+                    )
+                found.layers[index], layer = _measure(planned, frame, catalogue, values, byte_ns)
                 made = layer.kernel(*[values[slot] for slot in layer.reads])
             except Exception:  # noqa: BLE001  # made-up values may be nonsense to any operator
                 return found
@@ -163,7 +167,7 @@ def _measure_run(
     frame: FramePlan,
     values: Sequence[Value],
     byte_ns: float,
-) -> tuple[Measured, LoadedLayer]:
+) -> Measured:
     """``planned``: its first layer. Raises InternalError where it does not fit ``values``."""
     begun_ns = time.thread_time_ns()
     layer = packed.ready.load(frame.program, frame.slots, planned.solution, _refuse_members)
@@ -175,16 +179,11 @@ def _measure_run(
         runs_ns.append(time.thread_time_ns() - begun_ns)
     load_ns, run_ns = int(packed.packed.nbytes * byte_ns) + create_ns, min(runs_ns[1:])
     candidate = Candidate(planned.solution.name, False, load_ns, run_ns, 0)
-    return Measured(candidate, LayerCosts(load_ns, runs_ns[0], run_ns)), layer
+    return Measured(candidate, LayerCosts(load_ns, runs_ns[0], run_ns))
 
 
 def _refuse_members() -> Sequence[LoadedLayer]:
     raise InternalError("a run of small layers does not fit the inputs that are made up")
-
-
-def _unmeasured(planned: LayerPlan) -> Measured:
-    """Of a layer that costs nothing, a run having computed it."""
-    return Measured(Candidate(planned.solution.name, False, 0, 0, 0), UNMEASURED)
 
 
 def _load(planned: LayerPlan, frame: FramePlan, catalogue: Catalogue) -> _Trial:

@@ -10,12 +10,14 @@ from brisk.execution.joining import JoinedLayers
 from brisk.execution.loaded_layer import LoadedLayer
 from brisk.execution.loading import FramePlan
 from brisk.execution.runs import DrawnRun, empty_layer
+from brisk.native.run import SmallRun
 from brisk.solutions.base import Solution
 
 
 class RunSource:
     """A run stands at its first member's place, the others are empty. Thread-safe.
 
+    Runs give up the interpreter's lock while lanes may want it, that is until they are joined.
     Whichever member is loaded first decides for all of them, so that no frame meets a part of a
     run: where the run cannot be loaded its members stand alone.
     """
@@ -69,6 +71,9 @@ class RunSource:
         found = [each for each in made if each is not None]
         if len(found) < len(made) or any(len(run.places) == len(layers) for run, _ in found):
             return None
+        for _, layer in found:
+            assert isinstance(layer.kernel, SmallRun)
+            layer.kernel.hold_lock(True)
         return JoinedLayers.of(layers, found)
 
     def _load(self, number: int) -> tuple[DrawnRun, LoadedLayer]:
@@ -79,5 +84,6 @@ class RunSource:
             frame.slots,
             self._solution(run.first),
             lambda: [self._load_member(place) for place in run.places],
+            unlocked=True,
         )
         return run, layer

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+
+from brisk.compiled.table import Kind
 from brisk.execution.loaded_layer import LoadedLayer
 from brisk.graph.program import Program
 from brisk.native.run import Outside, SmallRun
-from brisk.native.sketch import Sketch, Steps
+from brisk.native.sketch import Sketch, Steps, WeightsOf
 from brisk.solutions.base import Solution, Value
 
 LoadMembers = Callable[[], Sequence[LoadedLayer]]
@@ -28,6 +33,24 @@ class DrawnRun:
     outputs: Mapping[str, Outside]
     images: int
     drawn: Sketch | Steps
+
+    @property
+    def members(self) -> frozenset[int]:
+        """Layers whose weights are those of their own kernels; none once it is made of steps."""
+        return self.drawn.members() if isinstance(self.drawn, Sketch) else frozenset()
+
+    @property
+    def has_large(self) -> bool:
+        """Whether a layer of the compiled library is part of it."""
+        steps = self.drawn.steps if isinstance(self.drawn, Sketch) else self.drawn.entries
+        return any(step.kind == Kind.LAYER for step in steps)
+
+    def bound(self, weights_of: WeightsOf) -> DrawnRun:
+        """With the weights of ``members``."""
+        if not self.members:
+            return self
+        assert isinstance(self.drawn, Sketch)
+        return dataclasses.replace(self, drawn=self.drawn.bound(weights_of))
 
     @property
     def places(self) -> range:
@@ -69,6 +92,11 @@ def empty_layer(program: Program, place: int, solution: Solution) -> LoadedLayer
 
 def _do_nothing() -> Sequence[Value]:
     return ()
+
+
+def as_steps(weights: Mapping[str, torch.Tensor]) -> tuple[np.ndarray, np.ndarray]:
+    """Weights and bias of a layer of the compiled library, in the same memory."""
+    return weights["panels"].numpy(), weights["bias"].numpy()
 
 
 class _LayerByLayer:

@@ -12,12 +12,13 @@ import torch
 from brisk.errors import ArtefactError, InternalError
 from brisk.execution.artefact import Artefact
 from brisk.execution.cold_plan import raw_layer
-from brisk.execution.joining import JoinedLayers, drawn_runs, join_runs, join_small_layers
+from brisk.execution.joining import JoinedLayers, join_small_layers
 from brisk.execution.loaded_layer import LoadedLayer
 from brisk.execution.loading import FramePlan, load_layer
 from brisk.execution.machine_costs import NOTHING_KNOWN, MachineCosts
 from brisk.execution.plan import LayerPlan, Plan, make_plan
 from brisk.execution.run_source import RunSource
+from brisk.execution.runs import DrawnRun
 from brisk.execution.timeline import EventKind, Recorder, clock_ns
 from brisk.graph import read_program
 from brisk.graph.program import Program
@@ -112,8 +113,7 @@ class ModelSource(LayerSource):
     def join(
         self, layers: Sequence[LoadedLayer], cuts: Collection[int] = ()
     ) -> JoinedLayers | None:
-        problems = [planned.problem for planned in self._warm]
-        return join_small_layers(self.frame.program, problems, layers, self.frame.slots, cuts)
+        return join_small_layers(self.frame.program, self._warm, layers, self.frame.slots, cuts)
 
 
 class ArtefactSource(LayerSource):
@@ -167,9 +167,7 @@ class ArtefactSource(LayerSource):
     def load_warm(self, index: int) -> LoadedLayer:
         if not self.is_given_up:
             try:
-                self._artefact.verify_raw(index)
-                solution = self._solution(index, is_warm=True)
-                return load_layer(self._planned(index, solution), self.frame, self._catalogue)
+                return self._load_warm(index)
             except ArtefactError as error:
                 self._give_up(error)
         return self._fallback().load_warm(index)
@@ -179,23 +177,28 @@ class ArtefactSource(LayerSource):
     ) -> JoinedLayers | None:
         if self.is_given_up:
             return self._fallback().join(layers, cuts)
-        if not cuts and (joined := self._runs.join(layers)) is not None:
-            return joined
-        frame = self.frame
-        problems = [self._problem(index) for index in range(len(frame.program.layers))]
-        raw = self._artefact.has_raw
-        runs = [
-            run
-            for run in drawn_runs(frame.program, problems, cuts)
-            if all(raw(place) for place in run.places)
+        planned = [
+            self._planned(index, self._solution(index, is_warm=True))
+            for index in range(len(layers))
         ]
+        kept = None if cuts else self._runs.join(layers)
+        program, slots = self.frame.program, self.frame.slots
         try:
-            for place in (place for run in runs for place in run.places):
-                self._artefact.verify_raw(place)
+            return join_small_layers(
+                program, planned, layers, slots, cuts, kept, self._has_weights
+            )
         except ArtefactError as error:
             self._give_up(error)
             return self._fallback().join(layers, cuts)
-        return join_runs(frame.program, runs, layers, frame.slots, unlocked=bool(cuts))
+
+    def _has_weights(self, run: DrawnRun) -> bool:
+        """Whether what is not loaded yet is there. Raises ArtefactError where it is damaged."""
+        needed = [place for place in run.places if place not in run.members]
+        if not all(map(self._artefact.has_raw, needed)):
+            return False
+        for place in needed:
+            self._artefact.verify_raw(place)
+        return True
 
     def _load_joined(self, index: int, lane: str, stolen: bool) -> LoadedLayer | None:
         """None where the layer is not part of a run. Raises ArtefactError."""
@@ -219,6 +222,18 @@ class ArtefactSource(LayerSource):
         layer = load_layer(planned, self.frame, self._catalogue, weights)
         add(lane, EventKind.CREATE, index, transformed_ns, stolen)
         return layer
+
+    def _load_warm(self, index: int) -> LoadedLayer:
+        """The warm layer, from kept weights where it is the cold one, too."""
+        kept = self._artefact.layers[index]
+        if kept.warm == kept.solution and kept.tensors is not None:
+            self._artefact.verify(index)
+            weights = self._artefact.weights(index)
+        else:
+            self._artefact.verify_raw(index)
+            weights = None
+        planned = self._planned(index, self._solution(index, is_warm=True))
+        return load_layer(planned, self.frame, self._catalogue, weights)
 
     def _solution(self, index: int, *, is_warm: bool = False) -> Solution:
         kept = self._artefact.layers[index]

@@ -83,5 +83,6 @@ class LentNetwork:
         for index, array in enumerate(made.values()):
             self._targets[index] = array.ctypes.data
         started_ns = time.monotonic_ns()
-        self._run(self._network, images, 1, *self._addresses)
+        if self._run(self._network, images, 1, *self._addresses):
+            return None
         return made, time.monotonic_ns() - started_ns

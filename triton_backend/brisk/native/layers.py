@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from brisk.native.products import draw_convolution, draw_pool, draw_product
+from brisk.native.products import (
+    LAYER_PER_NS,
+    draw_convolution,
+    draw_large_convolution,
+    draw_pool,
+    draw_product,
+)
 from brisk.native.simple import (
     draw_activation,
     draw_argument_maximum,
@@ -18,13 +24,23 @@ from brisk.native.simple import (
     draw_softmax,
 )
 from brisk.native.sketch import RefusedError, Sketch
-from brisk.solutions.base import Problem
+from brisk.solutions.base import Problem, Solution
+from brisk.solutions.convolution_blocked import BlockedConvolution
 
 Draw = Callable[[Problem, Sketch], None]
 
 
-def draw_layer(problem: Problem, sketch: Sketch) -> None:
-    """Add the steps that compute ``problem``. Raises RefusedError; the sketch is spoilt then."""
+def draw_layer(
+    problem: Problem, sketch: Sketch, solution: Solution | None = None, place: int = -1
+) -> None:
+    """Add the steps that compute ``problem``. Raises RefusedError; the sketch is spoilt then.
+
+    ``solution`` of layer ``place`` of the program: where the executor has its kernel, the step is
+    that, with the same weights.
+    """
+    if isinstance(solution, BlockedConvolution) and solution.unit in LAYER_PER_NS:
+        draw_large_convolution(problem, solution, place, sketch)
+        return
     draw = _DRAWN.get((problem.domain, problem.operator))
     if draw is None:
         raise RefusedError(f"operator {problem.operator} is not known")

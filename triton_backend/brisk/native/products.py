@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -21,12 +22,16 @@ from brisk.native.drawing import (
 )
 from brisk.native.sketch import RefusedError, Sketch, Step
 from brisk.solutions.base import Problem
+from brisk.solutions.convolution_blocked import BlockedConvolution
 from brisk.solutions.convolution_geometry import Geometry, read_geometry
 from brisk.solutions.gemm import ConstantMatrix
 from brisk.solutions.pooling_window import read_window
 
 MOST_MULTIPLICATIONS = 4_000_000
 """Of one layer and image. Beyond, oneDNN's faster arithmetic outweighs its cost per call."""
+
+LAYER_PER_NS: Mapping[int, float] = {0: 40.0, 2: 60.0, 4: 90.0}
+"""Multiplications of the plain definition, by unit."""
 
 MOST_DEPTHWISE = 8_000_000
 """The same of a depthwise convolution, where oneDNN's is no faster: its run stays below 1 ms."""
@@ -71,6 +76,44 @@ def draw_convolution(problem: Problem, sketch: Sketch) -> None:
     )
     rate = DEPTHWISE_PER_NS if is_depthwise else MULTIPLICATIONS_PER_NS
     count_time(sketch, count / rate, weights.nbytes)
+
+
+def draw_large_convolution(
+    problem: Problem, solution: BlockedConvolution, place: int, sketch: Sketch
+) -> None:
+    """A convolution by the kernel of ``solution``, whose unit is one of ``LAYER_PER_NS``.
+
+    Its weights are those of layer ``place``.
+    """
+    source, geometry, weight = (
+        source_of(problem, sketch),
+        read_geometry(problem),
+        problem.operand(1),
+    )
+    if isinstance(geometry, str) or geometry.same is not None or weight is None:
+        raise RefusedError("not a convolution of known padding")
+    if weight.constant is None:
+        raise RefusedError("weights that are not constant")
+    outputs, sizes = weight.constant.shape[0], sizes_of(source.type, sketch)
+    below, right = geometry.output_sizes(sizes[1:])
+    read = sketch.flat(source.name)
+    target, second, activation = finish(problem, sketch, (outputs, below, right))
+    if second is not None:
+        second = sketch.flat(problem.epilogue_operands[0].name)
+    target.area.is_dense = True
+    sketch.steps.append(
+        Step(
+            *(Kind.LAYER, read, target, second, activation),
+            kernel=pair(geometry.kernel),
+            strides=pair(geometry.strides),
+            dilations=pair(geometry.dilations),
+            before=pair(geometry.begin),
+            member=place,
+            unit=solution.unit,
+        )
+    )
+    count = weight.constant.size * below * right
+    count_time(sketch, count / LAYER_PER_NS[solution.unit], weight.constant.nbytes)
 
 
 def _border(geometry: Geometry, height: int, width: int) -> tuple[int, int, int, int]:

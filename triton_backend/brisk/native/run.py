@@ -49,8 +49,17 @@ class SmallRun:
 
     __slots__ = (
         *("__weakref__", "_by_layers", "_inputs", "_inputs_address", "_images", "_is_whole"),
-        *("_network", "_orders", "_outputs", "_outputs_address", "_reserve", "_room", "_run"),
-        *("_drawn", "_shapes", "_templates", "_threads", "_unlocked", "_use_threads"),
+        *(
+            "_network",
+            "_orders",
+            "_outputs",
+            "_outputs_address",
+            "_reserve",
+            "_room",
+            "_run",
+            "_steps",
+        ),
+        *("_drawn", "_shapes", "_templates", "_threads", "_unlocked", "_use_threads", "_library"),
         *("floats", "most_images", "operands", "results"),
     )
 
@@ -84,6 +93,7 @@ class SmallRun:
         self._outputs = (ctypes.c_void_p * len(self.results))()
         self._inputs_address = ctypes.addressof(self._inputs)
         self._outputs_address = ctypes.addressof(self._outputs)
+        self._library: Library | None = None
         self._network: int | None = None
         self._threads = 1
         self._images = 0
@@ -93,6 +103,12 @@ class SmallRun:
         executor = library()
         if executor is not None:
             self._prepare(executor)
+
+    def hold_lock(self, holds: bool) -> None:
+        """Whether calls keep the interpreter's lock from now on; while one computes, it stays."""
+        self._unlocked = not holds
+        if self._library is not None:
+            self._run = self._library.run if holds else self._library.run_unlocked
 
     @property
     def sketch(self) -> Sketch | None:
@@ -118,9 +134,10 @@ class SmallRun:
         if threads > self._threads:
             self._use_threads(threads)
             self._threads = threads
-        self._run(
+        if self._run(
             self._network, self._images, threads, self._inputs_address, self._outputs_address
-        )
+        ):
+            raise MemoryError("a run of small layers has no memory to work in")
         return made
 
     def _take_others(self, operands: Sequence[torch.Tensor]) -> Sequence[Value]:
@@ -151,8 +168,10 @@ class SmallRun:
         steps = drawn.compiled() if isinstance(drawn, Sketch) else drawn
         self.floats = steps.floats
         self._network = steps.network(executor)
-        self._run = executor.run_unlocked if self._unlocked else executor.run
+        self._library = executor
+        self.hold_lock(not self._unlocked)
         self._reserve, self._use_threads = executor.reserve, executor.use_threads
-        if isinstance(drawn, Sketch) and not self._is_whole:
+        self._steps = steps
+        if not self._is_whole:
             self._drawn = None
         weakref.finalize(self, executor.delete, self._network)

@@ -7,7 +7,8 @@ rank 3 are (batch, rows, channels), of rank 2 (batch, channels). Sizes here are 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +17,9 @@ from brisk.compiled.library import Library
 from brisk.compiled.table import ACTIVATIONS, Kind, Place, StepEntry, TensorEntry
 from brisk.graph.program import Dimension
 from brisk.solutions.onednn_fusion import NO_ACTIVATION, Activation
+
+WeightsOf = Callable[[int], "tuple[np.ndarray, np.ndarray]"]
+"""Weights and bias of a layer of the program, by its number, as its kernel has them."""
 
 
 class RefusedError(Exception):
@@ -99,7 +103,11 @@ def geometry(sizes: Sequence[int]) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``weights`` and ``bias``: float32, C-contiguous, as ``network.h`` says."""
+    """``weights`` and ``bias``: float32, C-contiguous, as ``network.h`` says.
+
+    ``member``: of a LAYER, the number of the program's layer whose own they are; ``unit`` its kind
+    (``layer.h``). They are given by ``Sketch.bound``.
+    """
 
     kind: Kind
     source: View
@@ -115,6 +123,11 @@ class Step:
     counts_padding: bool = False
     weights: np.ndarray | None = None
     bias: np.ndarray | None = None
+    member: int = -1
+    unit: int = 0
+
+    def bound(self, weights: np.ndarray, bias: np.ndarray) -> Step:
+        return dataclasses.replace(self, weights=weights, bias=bias)
 
     def entry(self) -> StepEntry:
         entry = StepEntry(
@@ -132,6 +145,7 @@ class Step:
             entry.weights = self.weights.ctypes.data_as(pointer)
         if self.bias is not None:
             entry.bias = self.bias.ctypes.data_as(pointer)
+        entry.unit = self.unit
         return entry
 
 
@@ -139,15 +153,17 @@ class Step:
 class Steps:
     """What the executor makes a network of, with ``floats`` of scratch memory an image.
 
-    ``packed``: the weights as it reads them; None: they are where ``entries`` point to.
+    ``packed``: the weights as it reads them; None: they are where ``entries`` point to, and are
+    copied, but for ``borrowed``, those of LAYERs.
     """
 
     entries: ctypes.Array[StepEntry]
     floats: int
     packed: np.ndarray | None = None
+    borrowed: tuple[np.ndarray | None, ...] = ()
 
     def network(self, executor: Library) -> int:
-        """Its address; ``packed`` must outlive it. Raises MemoryError."""
+        """Its address; these steps must outlive it. Raises MemoryError."""
         return executor.new_network(self.entries, self.floats, self.packed)
 
 
@@ -194,6 +210,16 @@ class Sketch:
             view.area.border = tuple(max(pair) for pair in pairs)  # type: ignore[assignment]
         return view
 
+    def flat(self, name: str) -> View:
+        """The value, channels-last, without a border; copied if need be."""
+        view = self.value(name)
+        if any(view.area.border):
+            copied = self.new_view(view.sizes)
+            self.steps.append(Step(Kind.COPY, view, copied))
+            view = copied
+        view.area.is_dense = True
+        return view
+
     def dense(self, name: str) -> View:
         """The value row-major in memory without a border, planar or not; copied if need be."""
         view = self.values[name]
@@ -227,10 +253,28 @@ class Sketch:
         return view
 
     def compiled(self) -> Steps:
-        """Valid as long as the sketch."""
+        """Valid as long as the sketch. Precondition: LAYERs are bound."""
         floats = self._place()
         entries = [step.entry() for step in self.steps]
-        return Steps((StepEntry * len(entries))(*entries), floats)
+        borrowed = [
+            array
+            for step in self.steps
+            if step.kind is Kind.LAYER
+            for array in (step.weights, step.bias)
+        ]
+        return Steps((StepEntry * len(entries))(*entries), floats, None, tuple(borrowed))
+
+    def members(self) -> frozenset[int]:
+        """Layers of the program that are LAYER steps: their weights are those of their kernels."""
+        return frozenset(step.member for step in self.steps if step.kind is Kind.LAYER)
+
+    def bound(self, weights_of: WeightsOf) -> Sketch:
+        """With the weights of its LAYERs."""
+        steps = [
+            step.bound(*weights_of(step.member)) if step.kind is Kind.LAYER else step
+            for step in self.steps
+        ]
+        return dataclasses.replace(self, steps=steps)
 
     def _place(self) -> int:
         """Give scratch areas their offsets within an image's; floats of an image."""

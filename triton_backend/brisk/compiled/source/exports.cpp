@@ -5,9 +5,9 @@
 
 #include "attention.h"
 #include "lane.h"
+#include "large_layer.h"
 #include "normalisation.h"
 #include "small_network.h"
-#include "winograd.h"
 
 namespace brisk {
 namespace {
@@ -77,9 +77,15 @@ void brisk_threads(int threads) {
   }
 }
 
-void brisk_network_run(void* network, int images, int threads, void* const* inputs,
-                       void* const* outputs) {
-  static_cast<brisk::Network*>(network)->run(images, threads, inputs, outputs);
+// 0, or 1 where there is no memory.
+int brisk_network_run(void* network, int images, int threads, void* const* inputs,
+                      void* const* outputs) {
+  try {
+    static_cast<brisk::Network*>(network)->run(images, threads, inputs, outputs);
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+  return 0;
 }
 
 int brisk_verdict_bytes() { return sizeof(brisk::Verdict); }
@@ -126,15 +132,7 @@ int brisk_layer_run(const brisk::Layer* layer, int threads, int images, int heig
                     float* target) {
   const brisk::Call call{images, height, width, out_height, out_width, 0, source, second, target};
   return brisk::compute_alone(threads, [&](brisk::Team& team) {
-    if (layer->unit == 2) {
-      brisk::Winograd<2>(*layer, call).run(team, threads);
-    } else if (layer->unit == 4) {
-      brisk::Winograd<4>(*layer, call).run(team, threads);
-    } else if (layer->unit == brisk::BY_CHANNEL) {
-      brisk::Depthwise(*layer, call).run(team);
-    } else {
-      brisk::Direct(*layer, call).run(team, threads);
-    }
+    brisk::run_call(*layer, call, team, threads);
   });
 }
 

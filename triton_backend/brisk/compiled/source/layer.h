@@ -22,6 +22,14 @@ struct Layer {
   const float* bias;
 };
 
+// Floats of its weights; not of a depthwise one's.
+inline int64_t layer_floats(const Layer& layer, int panel, int width) {
+  const int places = layer.unit ? (layer.unit + 2) * (layer.unit + 2) : 1;
+  const int taps = layer.unit ? 1 : layer.kernel[0] * layer.kernel[1];
+  const int64_t inputs = (int64_t{taps} * layer.channels + width - 1) / width * width;
+  return places * ((layer.outputs + panel - 1) / panel) * inputs * panel;
+}
+
 // Channels-last: images x height x width x channels floats. The second operand, if any, has the
 // shape of the result and is added ahead of the activation.
 struct Call {

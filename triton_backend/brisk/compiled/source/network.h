@@ -18,6 +18,7 @@ enum Kind : int32_t {
   ARGUMENT_MAXIMUM = 7,
   ADAPTIVE_POOL = 8,
   GATE = 9,
+  LAYER = 10,
 };
 
 enum Activation : int32_t {
@@ -46,7 +47,8 @@ struct Tensor {
 // as zeros. DEPTHWISE and pools take only what lies within the source; ADAPTIVE_POOL averages
 // windows that divide the source among the target's positions, as torch does.
 // POINTWISE: target = activation(source * scale + shift [+ second]). GATE: target = activation(source *
-// second), whose one position holds for all of the image.
+// second), whose one position holds for all of the image. LAYER: a layer of this `unit` (layer.h), of
+// images that lie side by side without borders, its weights and bias those of such a layer.
 struct Step {
   int32_t kind, activation, has_second, counts_padding;
   float alpha, beta, scale, shift;
@@ -54,6 +56,7 @@ struct Step {
   int32_t kernel[2], stride[2], dilation[2], before[2];
   const float* weights;  // (out, in, height, width), DEPTHWISE: (channels, 1, height, width)
   const float* bias;     // (out,) or null
+  int32_t unit, padding;
 };
 
 }  // namespace brisk

@@ -5,6 +5,7 @@
 #include <new>
 #include <vector>
 
+#include "layer.h"
 #include "tiles.h"
 
 namespace brisk {
@@ -26,6 +27,7 @@ inline Memory zeros(int64_t floats) {
 struct Prepared {
   Step step;
   Convolution convolution;
+  Layer layer;
   const float *weights = nullptr, *bias = nullptr;
   std::vector<int64_t> tap_offsets;
 };
@@ -50,10 +52,24 @@ inline int padded_channels(const Step& step) {
   return (step.target.channels + WIDTH - 1) / WIDTH * WIDTH;
 }
 
+// Without its weights.
+inline Layer layer_of(const Step& step) {
+  Layer layer{step.unit, step.activation, step.source.channels, step.target.channels,
+              step.alpha, step.beta, {}, {}, {}, {}, nullptr, nullptr};
+  for (int axis = 0; axis < 2; ++axis) {
+    layer.kernel[axis] = step.kernel[axis];
+    layer.stride[axis] = step.stride[axis];
+    layer.dilation[axis] = step.dilation[axis];
+    layer.before[axis] = step.before[axis];
+  }
+  return layer;
+}
+
 // Floats of a step's weights as its kernel reads them; 0 where it has none.
 inline int64_t weight_floats(const Step& step) {
   const int size = step.kernel[0] * step.kernel[1];
   if (step.kind == DEPTHWISE) return whole_lines(int64_t{size + 1} * padded_channels(step));
+  if (step.kind == LAYER) return whole_lines(layer_floats(layer_of(step), PANEL, WIDTH));
   if (step.kind != CONVOLUTION) return 0;
   if (has_dots(step)) {
     return whole_lines(step.target.channels * taps_of(step) * tap_vectors(run_of(step)) * WIDTH);
@@ -63,7 +79,8 @@ inline int64_t weight_floats(const Step& step) {
 
 inline int64_t bias_floats(const Step& step) {
   if (step.kind == DEPTHWISE) return whole_lines(padded_channels(step));
-  return step.kind == CONVOLUTION ? whole_lines(panels_of(step) * PANEL) : 0;
+  const bool has_panels = step.kind == CONVOLUTION || step.kind == LAYER;
+  return has_panels ? whole_lines(panels_of(step) * PANEL) : 0;
 }
 
 // Of weights, and behind them the bias; with room for a vector that is read past them.
@@ -114,6 +131,8 @@ inline void pack(const Step& step, float* to) {
     pack_channels(step, to);
   } else if (step.kind == CONVOLUTION) {
     has_dots(step) ? pack_rows_of_dots(step, to) : pack_panels(step, to);
+  } else if (step.kind == LAYER) {
+    std::memcpy(to, step.weights, sizeof(float) * layer_floats(layer_of(step), PANEL, WIDTH));
   } else {
     return;
   }
@@ -121,12 +140,16 @@ inline void pack(const Step& step, float* to) {
   if (step.bias) std::memcpy(bias, step.bias, sizeof(float) * step.target.channels);
 }
 
-// `packed`: what `pack` has made of the step. `made` stays where it is.
-inline void prepare(Prepared& made, const float* packed) {
+// `weights` and `bias` as `pack` lays them out. `made` stays where it is.
+inline void prepare(Prepared& made, const float* weights, const float* bias) {
   const Step& step = made.step;
-  if (!packed_floats(step)) return;
-  made.weights = packed;
-  made.bias = packed + weight_floats(step);
+  made.weights = weights;
+  made.bias = bias;
+  if (step.kind == LAYER) {
+    made.layer = layer_of(step);
+    made.layer.weights = weights;
+    made.layer.bias = bias;
+  }
   if (step.kind != CONVOLUTION) return;
   for (int y = 0; y < step.kernel[0]; ++y) {
     for (int x = 0; x < (is_joined(step) ? 1 : step.kernel[1]); ++x) {

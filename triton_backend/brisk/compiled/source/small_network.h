@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "depthwise.h"
+#include "large_layer.h"
 #include "operators.h"
 #include "prepared.h"
 #include "team.h"
@@ -44,18 +45,15 @@ inline void pack(const Step* steps, int count, float* to) {
 class Network {
  public:
   // `packed`: the steps' weights as `pack` makes them, which outlive the network; null: to be made
-  // of the steps'.
+  // of the steps', but for those of a LAYER, which are as it wants them and outlive the network.
   Network(const Step* steps, int count, int64_t floats, const float* packed)
       : floats_(floats) {
-    if (!packed) {
-      own_ = zeros(packed_floats(steps, count));
-      pack(steps, count, own_.get());
-      packed = own_.get();
-    }
     prepared_.resize(count);
-    for (int i = 0; i < count; packed += packed_floats(steps[i++])) {
-      prepared_[i].step = steps[i];
-      prepare(prepared_[i], packed);
+    for (int i = 0; i < count; ++i) prepared_[i].step = steps[i];
+    if (packed) {
+      adopt(packed);
+    } else {
+      own(steps, count);
     }
   }
 
@@ -66,20 +64,19 @@ class Network {
     room_ = images;
   }
 
-  // Precondition of runs: their images are reserved.
+  // Precondition of runs: their images are reserved. Throws std::bad_alloc.
   void run(int images, int threads, void* const* inputs, void* const* outputs) {
     const std::lock_guard<std::mutex> alone(busy_), held(turn());
     if (!take(images, inputs, outputs)) return;
-    threads = team().begin_run(threads);
+    const Crew crew(threads);
     const std::atomic<int32_t>* stops = watched;
     for (Prepared& prepared : prepared_) {
-      run_step(prepared, threads);
+      run_step(prepared, crew.threads);
       if (stops && stops->load(std::memory_order_relaxed)) break;
     }
-    team().end_run(threads);
   }
 
-  // In the calling thread alone, beside whatever else computes.
+  // In the calling thread alone, beside whatever else computes. Precondition: no step is a LAYER.
   void run_alone(int images, void* const* inputs, void* const* outputs) {
     const std::lock_guard<std::mutex> alone(busy_);
     if (!take(images, inputs, outputs)) return;
@@ -87,6 +84,37 @@ class Network {
   }
 
  private:
+  // The team for a run.
+  struct Crew {
+    explicit Crew(int wanted) : threads(team().begin_run(wanted)) {}
+    ~Crew() { team().end_run(threads); }
+    const int threads;
+  };
+
+  void adopt(const float* packed) {
+    for (Prepared& made : prepared_) {
+      prepare(made, packed, packed + weight_floats(made.step));
+      packed += packed_floats(made.step);
+    }
+  }
+
+  void own(const Step* steps, int count) {
+    int64_t floats = 0;
+    for (int i = 0; i < count; ++i) floats += steps[i].kind == LAYER ? 0 : packed_floats(steps[i]);
+    own_ = zeros(floats);
+    float* packed = own_.get();
+    for (Prepared& made : prepared_) {
+      const Step& step = made.step;
+      if (step.kind == LAYER) {
+        prepare(made, step.weights, step.bias);
+        continue;
+      }
+      pack(step, packed);
+      prepare(made, packed, packed + weight_floats(step));
+      packed += packed_floats(step);
+    }
+  }
+
   bool take(int images, void* const* inputs, void* const* outputs) {
     images_ = images;
     inputs_ = inputs;
@@ -105,6 +133,7 @@ class Network {
     const Step& step = prepared.step;
     if (step.kind == CONVOLUTION) return run_convolution(prepared.convolution, threads);
     if (step.kind == DEPTHWISE) return run_depthwise(prepared, threads);
+    if (step.kind == LAYER) return run_layer(prepared, threads);
     const bool is_wide = step.kind == ARGUMENT_MAXIMUM;  // its results take two floats' room
     for (int image = 0; image < images_; ++image) {
       const float* source = memory(step.source) + image * step.source.image;
@@ -120,6 +149,19 @@ class Network {
         case ADAPTIVE_POOL: adaptive_pool(step, source, target); break;
         default: pool(step, source, target);
       }
+    }
+  }
+
+  // Image by image: they lie apart in scratch memory.
+  void run_layer(const Prepared& prepared, int threads) {
+    const Step& step = prepared.step;
+    const Tensor &from = step.source, &to = step.target;
+    for (int image = 0; image < images_; ++image) {
+      const float* second = nullptr;
+      if (step.has_second) second = memory(step.second) + image * step.second.image;
+      const Call call{1, from.height, from.width, to.height, to.width, 0,
+                      memory(from) + image * from.image, second, memory(to) + image * to.image};
+      run_call(prepared.layer, call, team(), threads);
     }
   }
 
