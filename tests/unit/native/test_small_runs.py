@@ -11,7 +11,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.execution import Frame, LoadedProgram, load_program, run_serially
-from brisk.execution.joining import LONGEST_NS
+from brisk.execution.joining import LONGEST_NS, JoinedLayers
 from brisk.graph import read_program
 from brisk.native.run import SmallRun
 from brisk.solutions.catalogue import reference_catalogue
@@ -73,6 +73,11 @@ def joined(file: Path) -> LoadedProgram:
     return loaded
 
 
+def kinds(joined: JoinedLayers) -> list[bool]:
+    """Which of the layers are runs."""
+    return [isinstance(layer.kernel, SmallRun) for layer in joined.layers]
+
+
 def check(file: Path, sizes: tuple[int, ...], batches: tuple[int, ...] = (1, 2, 5)) -> None:
     """The joined program agrees with the reference operators, whatever the threads."""
     loaded = joined(file)
@@ -82,7 +87,7 @@ def check(file: Path, sizes: tuple[int, ...], batches: tuple[int, ...] = (1, 2, 
     for batch in batches:
         assert batch <= loaded.joined.most_images
         x = torch.from_numpy(generator.standard_normal((batch, *sizes)).astype(np.float32))
-        wanted = _by_layers(expected_from, x)
+        wanted = by_definition(expected_from, x)
         for threads in (1, 2):
             torch.set_num_threads(threads)
             found = run_serially(loaded, {"x": x})
@@ -92,7 +97,7 @@ def check(file: Path, sizes: tuple[int, ...], batches: tuple[int, ...] = (1, 2, 
                 np.testing.assert_allclose(found[name], value, RTOL, ATOL)
 
 
-def _by_layers(loaded: LoadedProgram, x: torch.Tensor) -> dict[str, torch.Tensor]:
+def by_definition(loaded: LoadedProgram, x: torch.Tensor) -> dict[str, torch.Tensor]:
     """The oracle: each layer by the operators' definition."""
     values = loaded.bind_inputs({"x": x})
     for layer in loaded.layers:
@@ -181,7 +186,7 @@ def test_activations_agree_with_the_reference_far_from_zero_too(
     for factor in (1e-3, 1.0, 30.0, 1e4):
         x = torch.randn(3, 40, generator=torch.Generator().manual_seed(3)) * factor
         found = run_serially(loaded, {"x": x})
-        wanted = _by_layers(oracle, x)
+        wanted = by_definition(oracle, x)
         for name, value in wanted.items():
             np.testing.assert_allclose(found[name], value, RTOL, ATOL * max(factor, 1.0))
 
@@ -261,10 +266,12 @@ def test_layers_that_are_large_end_a_run_and_those_behind_begin_another(tmp_path
     file = network.save(tmp_path)
     loaded = load_program(read_program(file), CPU)
     assert loaded.joined is not None
-    kinds = [isinstance(layer.kernel, SmallRun) for layer in loaded.joined.layers]
-    assert kinds == [True, False, False, True]
+    wider = loaded.joined.wider
+    assert wider is not None
+    assert kinds(wider) == [True, False, False, True]
+    assert kinds(loaded.joined) == [True, False, True], "the compiled library's is a step, too"
     x = torch.randn(1, 8, 32, 32)
-    oracle = _by_layers(load_program(read_program(file), CPU, reference_catalogue()), x)
+    oracle = by_definition(load_program(read_program(file), CPU, reference_catalogue()), x)
     for name, value in run_serially(loaded, {"x": x}).items():
         np.testing.assert_allclose(value, oracle[name], RTOL, ATOL)
 

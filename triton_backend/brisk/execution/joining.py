@@ -29,7 +29,10 @@ LONGEST_NS = 1_000_000.0
 MOST_IMAGES = 64
 
 _WORK = frozenset(
-    {Kind.CONVOLUTION, Kind.DEPTHWISE, Kind.MAXIMUM_POOL, Kind.AVERAGE_POOL, Kind.SOFTMAX}
+    {
+        *(Kind.CONVOLUTION, Kind.DEPTHWISE, Kind.LAYER, Kind.MAXIMUM_POOL, Kind.AVERAGE_POOL),
+        Kind.SOFTMAX,
+    }
 )
 
 

@@ -30,8 +30,8 @@ from brisk.solutions.pooling_window import read_window
 MOST_MULTIPLICATIONS = 4_000_000
 """Of one layer and image. Beyond, oneDNN's faster arithmetic outweighs its cost per call."""
 
-LAYER_PER_NS: Mapping[int, float] = {0: 40.0, 2: 60.0, 4: 90.0}
-"""Multiplications of the plain definition, by unit."""
+LAYER_PER_NS: Mapping[int, float] = {0: 45.0, 2: 100.0, 4: 150.0}
+"""Multiplications of the plain definition, by unit: medians of three networks' layers (Zen 4)."""
 
 MOST_DEPTHWISE = 8_000_000
 """The same of a depthwise convolution, where oneDNN's is no faster: its run stays below 1 ms."""
@@ -112,8 +112,10 @@ def draw_large_convolution(
             unit=solution.unit,
         )
     )
-    count = weight.constant.size * below * right
-    count_time(sketch, count / LAYER_PER_NS[solution.unit], weight.constant.nbytes)
+    pixels = below * right
+    computing_ns = weight.constant.size * pixels / LAYER_PER_NS[solution.unit]
+    image_ns = computing_ns + outputs * pixels / ELEMENTS_PER_NS
+    count_time(sketch, image_ns, weight.constant.nbytes)
 
 
 def _border(geometry: Geometry, height: int, width: int) -> tuple[int, int, int, int]:

@@ -98,6 +98,7 @@ class Upkeep:
             warm_up(starting, lambda: self._may_go_on(table), cuts)
         except BriskError as error:
             say(f"{session.path}: kept on the solutions it started with: {error}")
+            caches = None  # runs that a start had ready do not stop at exits
         if caches is not None:
             self._caches.serve(session, caches)
         if self._builder is not None and starting.wants_artefact:
