@@ -3,6 +3,7 @@ one, what a layer that is waited for would do."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,16 +73,25 @@ def _print_reuse(console: Console, plan: Plan) -> None:
 
 
 def _print_plan(console: Console, artefact: Artefact) -> None:
-    """One line a layer, times in milliseconds, and when it is prepared and run."""
+    """One line a layer, or a run of layers that the start computes as one: times in milliseconds,
+    and when it is prepared and run.
+    """
     ready, runs = _predicted(artefact)
+    members = Counter(artefact.run_of.values())
+    told = -1
     end_ms = max((end for _, end in runs), default=0.0)
     for index, layer in enumerate(artefact.layers):
-        weights = "kept" if layer.tensors is not None else "raw"
+        name, run = layer.solution, artefact.run_of.get(index)
+        if run is not None:
+            if run == told:
+                continue
+            told, name = run, f"run of {members[run]} layers"
+        weights = "kept" if run is not None or layer.tensors is not None else "raw"
         lane = "executor" if layer.lane is None else f"load-{layer.lane}"
         later = f", then {layer.warm}" if layer.warm != layer.solution else ""
         costs = layer.costs
         console.print(
-            f"  {index:>4} {layer.solution:<24} {weights:<4} {lane:<9}"
+            f"  {index:>4} {name:<24} {weights:<4} {lane:<9}"
             f" load {costs.load / 1e6:6.2f} run {costs.first_run / 1e6:6.2f}"
             f" warm {costs.run / 1e6:6.2f} {_bar(ready[index], runs[index], end_ms)}{later}",
             markup=False,

@@ -96,7 +96,7 @@ class Artefact:
             for number, record in enumerate(runs)
             for place in range(record["first"], record["last"] + 1)
         }
-        """By layer the number of the run that it is a member of."""
+        """By layer the number of the run that it is a member of; members of one are in order."""
         self._tensors = MappedTensors(container)
         records = container.content["program"]
         self._raw = {
