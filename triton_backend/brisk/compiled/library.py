@@ -123,7 +123,7 @@ class Library:
         reserved; MemoryError where there is no memory for it.
 
         ``packed``: what ``packed`` gave of such steps, to be kept alive, and the steps' own
-        weights are not read; None: they are copied.
+        weights are not read; None: they are copied, but for those of LAYERs, to be kept alive.
         """
         memory = None if packed is None else packed.ctypes.data
         address: int | None = self._new(steps, len(steps), image_floats, memory)

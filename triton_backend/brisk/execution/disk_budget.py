@@ -7,7 +7,7 @@ large as the weights they are made of, so a model of such layers could take any 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from brisk.execution.building import ColdLayer
 from brisk.execution.cold_plan import raw_layer
@@ -22,20 +22,23 @@ def within_budget(
     catalogue: Catalogue,
     disk_bytes: int,
     breathe: Callable[[], None],
+    joined: Collection[int] = (),
 ) -> list[ColdLayer]:
     """``layers``; those that grow most start from raw weights until all take ``disk_bytes``.
 
+    ``joined``: numbers of layers that are part of kept runs, which are left as they are and take
+    nothing.
     Such a layer starts as it would without an artefact, and gets its warm solution later. All
     raw: no less is possible, whatever the budget.
     """
-    raw = [weight_bytes(layer.problem) for layer in layers]
-    kept = [_kept_bytes(layer, breathe) for layer in layers]
-    growth = [
-        size - plain if layer.cached else 0
-        for size, plain, layer in zip(kept, raw, layers, strict=True)
-    ]
-    chosen, total = list(layers), sum(kept)
-    for index in sorted(range(len(chosen)), key=growth.__getitem__, reverse=True):
+    alone = [index for index in range(len(layers)) if index not in joined]
+    kept = {index: _kept_bytes(layers[index], breathe) for index in alone}
+    growth = {
+        index: kept[index] - weight_bytes(layers[index].problem) if layers[index].cached else 0
+        for index in alone
+    }
+    chosen, total = list(layers), sum(kept.values())
+    for index in sorted(alone, key=growth.__getitem__, reverse=True):
         if total <= disk_bytes or growth[index] <= 0:
             break
         layer = chosen[index]

@@ -139,16 +139,16 @@ def _planned_layers(
     """The layers as measured costs choose them; by default rules where they cannot be measured."""
     disk_bytes -= sum(each.packed.nbytes for each in packed)
     layers = default_layers(cold_plan(plan, catalogue), plan, lanes, runs)
+    joined = {place for each in packed for place in each.run.places}
     if not is_measured:
-        return within_budget(layers, catalogue, disk_bytes, breathe), None
+        return within_budget(layers, catalogue, disk_bytes, breathe, joined), None
     measured = profile(plan, packed, catalogue, LONGEST_PROFILE_S, breathe)
     _pool(plan, measured.layers)
     if not all(measured.layers):
-        return within_budget(layers, catalogue, disk_bytes, breathe), None
+        return within_budget(layers, catalogue, disk_bytes, breathe, joined), None
     options = [_allowed(each, layer) for each, layer in zip(measured.layers, layers, strict=True)]
-    for each in packed:
-        for place in each.run.places:
-            options[place] = [_joined(layers[place], measured.runs.get(place))]
+    for place in joined:
+        options[place] = [_joined(layers[place], measured.runs.get(place))]
     candidates = [_weighed(each) for each in options]
     alone = 1.0 + TAKEOVER * lanes
     chosen, _ = select(candidates, [1.0] * lanes, disk_bytes, alone)

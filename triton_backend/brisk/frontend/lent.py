@@ -43,8 +43,8 @@ class LentNetwork:
         finally:
             os.close(descriptor)
         library = Library(Path(record.library))
-        steps = unpack_steps(memory, record.steps)
-        self._network = library.new_network(steps, record.floats)  # copies all weights
+        self._steps = unpack_steps(memory, record.steps)  # keeps the memory, too
+        self._network = library.new_network(self._steps, record.floats)
         library.reserve(self._network, record.images)
         self._run = library.run
         self._most_images = record.images
