@@ -61,7 +61,8 @@ class RunSource:
 
     def members(self) -> list[int]:
         """Layers that are part of a loaded run."""
-        return [index for index, number in self._artefact.run_of.items() if self._loaded[number]]
+        numbers = self._artefact.run_of.items()
+        return [index for index, number in numbers if self._loaded.get(number)]
 
     def join(self, layers: Sequence[LoadedLayer]) -> JoinedLayers | None:
         """``layers``, all of them, with the runs; None unless all runs are loaded, or where one

@@ -85,11 +85,8 @@ def draw_large_convolution(
 
     Its weights are those of layer ``place``.
     """
-    source, geometry, weight = (
-        source_of(problem, sketch),
-        read_geometry(problem),
-        problem.operand(1),
-    )
+    source, geometry = source_of(problem, sketch), read_geometry(problem)
+    weight = problem.operand(1)
     if isinstance(geometry, str) or geometry.same is not None or weight is None:
         raise RefusedError("not a convolution of known padding")
     if weight.constant is None:

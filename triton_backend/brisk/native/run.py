@@ -48,19 +48,10 @@ class SmallRun:
     """
 
     __slots__ = (
-        *("__weakref__", "_by_layers", "_inputs", "_inputs_address", "_images", "_is_whole"),
-        *(
-            "_network",
-            "_orders",
-            "_outputs",
-            "_outputs_address",
-            "_reserve",
-            "_room",
-            "_run",
-            "_steps",
-        ),
-        *("_drawn", "_shapes", "_templates", "_threads", "_unlocked", "_use_threads", "_library"),
-        *("floats", "most_images", "operands", "results"),
+        *("__weakref__", "_by_layers", "_drawn", "_images", "_inputs", "_inputs_address"),
+        *("_is_whole", "_library", "_network", "_orders", "_outputs", "_outputs_address"),
+        *("_reserve", "_room", "_run", "_shapes", "_steps", "_templates", "_threads"),
+        *("_unlocked", "_use_threads", "floats", "most_images", "operands", "results"),
     )
 
     def __init__(
