@@ -44,6 +44,15 @@ def save(made: onnx.ModelProto, directory: Path, **shapes: tuple[int, ...]) -> E
     return Example(path, inputs, expected)  # type: ignore[arg-type]  # tensors all
 
 
+def damage(artefact: Path, whole: bytes, offset: int) -> None:
+    """Put a file in the artefact's place that differs from ``whole`` by a bit at ``offset``."""
+    damaged = bytearray(whole)
+    damaged[offset] ^= 1
+    replacement = artefact.with_name("replacement")
+    replacement.write_bytes(damaged)
+    replacement.rename(artefact)
+
+
 def small_network(directory: Path) -> Example:
     """Convolutions of several kinds, pooling, an addition, a product, a constant output."""
     text = """g (float[N,3,24,24] x) => (float[N,10] y, float[4] k) {

@@ -18,7 +18,7 @@ from brisk.execution.warming import warm_up
 from brisk.graph import read_program
 from brisk.native.run import SmallRun
 from brisk.solutions.catalogue import reference_catalogue
-from unit.execution.starting_models import CPU
+from unit.execution.starting_models import CPU, damage
 from unit.native.test_small_runs import Network, by_definition
 
 pytestmark = pytest.mark.usefixtures("private_cache", "threads_restored")
@@ -171,11 +171,7 @@ def test_a_damaged_run_is_noticed_and_all_of_its_members_stand_alone(
     whole = path.read_bytes()
     for record in container.content["runs"]:
         for blob in record["blobs"]:
-            damaged = bytearray(whole)
-            damaged[container.place(blob).offset + container.size(blob) // 2] ^= 1
-            replacement = path.with_name("replacement")
-            replacement.write_bytes(damaged)
-            replacement.rename(path)
+            damage(path, whole, container.place(blob).offset + container.size(blob) // 2)
             starting, rejected = start(file, path)
             assert len(rejected) == 1
             assert "is damaged" in rejected[0]
@@ -191,11 +187,7 @@ def test_damage_behind_a_loaded_run_leaves_it_whole(file: Path, wanted: torch.Te
     path = prepare(file, CPU, 2).path
     artefact = opened(file, path)
     container, blob = artefact.container, artefact.layers[ALONE].blobs[0]
-    damaged = bytearray(path.read_bytes())
-    damaged[container.place(blob).offset] ^= 1
-    replacement = path.with_name("replacement")
-    replacement.write_bytes(damaged)
-    replacement.rename(path)
+    damage(path, path.read_bytes(), container.place(blob).offset)
     starting, rejected = start(file, path, laned=False)
     table = starting.table
     table[0]  # the first run, then the damage, then its other members

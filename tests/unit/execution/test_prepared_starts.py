@@ -23,7 +23,7 @@ from brisk.execution.preparation import is_prepared, prepare
 from brisk.execution.starting import StartingProgram, start_program
 from brisk.execution.warming import is_settled, warm_up
 from brisk.graph.mapping import make_private, map_file
-from unit.execution.starting_models import CPU, Example, small_network
+from unit.execution.starting_models import CPU, Example, damage, small_network
 
 pytestmark = pytest.mark.usefixtures("private_cache")
 
@@ -146,11 +146,7 @@ def test_damage_in_any_blob_is_noticed_and_the_model_used(
     for number in sorted(needed):
         if container.size(number) == 0:
             continue
-        damaged = bytearray(whole)
-        damaged[container.place(number).offset + container.size(number) // 2] ^= 1
-        replacement = artefact.with_name("replacement")
-        replacement.write_bytes(damaged)
-        replacement.rename(artefact)
+        damage(artefact, whole, container.place(number).offset + container.size(number) // 2)
         starting, rejected = start(example, artefact)
         check_answers(example, starting)
         assert len(rejected) == 1

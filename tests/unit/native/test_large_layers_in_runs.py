@@ -38,7 +38,7 @@ def large_steps(file: Path) -> list[int]:
     for run in drawn_runs(plan.program, plan.layers):
         assert isinstance(run.drawn, Sketch)
         found += [step.unit for step in run.drawn.steps if step.kind is Kind.LAYER]
-        assert len(run.members) == sum(step.kind is Kind.LAYER for step in run.drawn.steps)
+        assert len(run.large_layers) == sum(step.kind is Kind.LAYER for step in run.drawn.steps)
     return found
 
 

@@ -52,7 +52,7 @@ def default_layers(
     computed by their own kernels there.
     """
     joined = {place for run in runs for place in run.places} - {
-        place for run in runs for place in run.members
+        place for run in runs for place in run.large_layers
     }
     queues = dealt(len(cold.layers), lanes)
     lane_of = {index: lane for lane, queue in enumerate(queues) for index in queue}

@@ -192,7 +192,7 @@ def _join(
     """
     made = []
     for run in runs:
-        if not all(layers[place].weights for place in run.members):
+        if not all(layers[place].weights for place in run.large_layers):
             continue  # loaded with other solutions than the warm ones
         members = [layers[place] for place in run.places]
         load = functools.partial(_given, members)

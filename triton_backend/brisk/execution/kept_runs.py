@@ -36,7 +36,7 @@ _ORDERS = (torch.contiguous_format, torch.channels_last)
 class PackedRun:
     """A run whose steps have their weights in ``steps.packed``.
 
-    ``offsets``: in floats, where the weights of each of ``run.members`` lie there.
+    ``offsets``: in floats, where the weights of each of ``run.large_layers`` lie there.
     """
 
     run: DrawnRun
@@ -50,7 +50,7 @@ class PackedRun:
         assert isinstance(run.drawn, Sketch)
         tensors = {
             place: planned[place].solution.transform(planned[place].problem)
-            for place in run.members
+            for place in run.large_layers
         }
         sketch = run.drawn.bound(lambda place: as_steps(tensors[place]))
         steps = sketch.compiled()

@@ -35,9 +35,9 @@ class DrawnRun:
     drawn: Sketch | Steps
 
     @property
-    def members(self) -> frozenset[int]:
+    def large_layers(self) -> frozenset[int]:
         """Layers whose weights are those of their own kernels; none once it is made of steps."""
-        return self.drawn.members() if isinstance(self.drawn, Sketch) else frozenset()
+        return self.drawn.large_layers() if isinstance(self.drawn, Sketch) else frozenset()
 
     @property
     def has_large(self) -> bool:
@@ -46,8 +46,8 @@ class DrawnRun:
         return any(step.kind == Kind.LAYER for step in steps)
 
     def bound(self, weights_of: WeightsOf) -> DrawnRun:
-        """With the weights of ``members``."""
-        if not self.members:
+        """With the weights of ``large_layers``."""
+        if not self.large_layers:
             return self
         assert isinstance(self.drawn, Sketch)
         return dataclasses.replace(self, drawn=self.drawn.bound(weights_of))

@@ -193,7 +193,7 @@ class ArtefactSource(LayerSource):
 
     def _has_weights(self, run: DrawnRun) -> bool:
         """Whether what is not loaded yet is there. Raises ArtefactError where it is damaged."""
-        needed = [place for place in run.places if place not in run.members]
+        needed = [place for place in run.places if place not in run.large_layers]
         if not all(map(self._artefact.has_raw, needed)):
             return False
         for place in needed:

@@ -264,7 +264,7 @@ class Sketch:
         ]
         return Steps((StepEntry * len(entries))(*entries), floats, None, tuple(borrowed))
 
-    def members(self) -> frozenset[int]:
+    def large_layers(self) -> frozenset[int]:
         """Layers of the program that are LAYER steps: their weights are those of their kernels."""
         return frozenset(step.member for step in self.steps if step.kind is Kind.LAYER)
 
