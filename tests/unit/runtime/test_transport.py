@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
 import resource
@@ -17,27 +16,22 @@ from brisk.runtime import transport as module
 from brisk.runtime.transport import Arrival, Departure, Peer, Transport
 from brisk.wire.channel import Receiver, new_socket, send_record
 from brisk.wire.records import AttachSlab, Cancel, Log, Record
+from open_files import nothing_left_open
 
 LARGE = Log("info", "x" * 150_000)
 """A socket's buffer takes two such records."""
 
 
-def descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
-
-
 @pytest.fixture
 def transport() -> Iterator[Transport]:
-    gc.collect()  # what tests before this one have left must not be closed in its middle
-    before = descriptors()
-    listener = new_socket()
-    listener.bind(f"\0brisk-test-{os.getpid()}-{time.monotonic_ns()}")
-    listener.listen(64)
-    made = Transport([listener])
-    yield made
-    made.close()
-    listener.close()
-    assert descriptors() == before
+    with nothing_left_open():
+        listener = new_socket()
+        listener.bind(f"\0brisk-test-{os.getpid()}-{time.monotonic_ns()}")
+        listener.listen(64)
+        made = Transport([listener])
+        yield made
+        made.close()
+        listener.close()
 
 
 def connect(transport: Transport) -> socket.socket:
@@ -231,16 +225,15 @@ def test_connections_beyond_the_limit_of_open_files_wait_for_others_to_go(
 
 
 def test_closing_leaves_nothing_open(tmp_path: Path) -> None:
-    before = descriptors()
-    listener = new_socket()
-    listener.bind(f"\0brisk-test-closing-{os.getpid()}")
-    listener.listen(4)
-    transport = Transport([listener])
-    connections = [connect(transport) for _ in range(3)]
-    list(transport.poll(1.0))
-    transport.close()
-    listener.close()
-    for connection in connections:
-        assert connection.recv(1) == b""
-        connection.close()
-    assert descriptors() == before
+    with nothing_left_open():
+        listener = new_socket()
+        listener.bind(f"\0brisk-test-closing-{os.getpid()}")
+        listener.listen(4)
+        transport = Transport([listener])
+        connections = [connect(transport) for _ in range(3)]
+        list(transport.poll(1.0))
+        transport.close()
+        listener.close()
+        for connection in connections:
+            assert connection.recv(1) == b""
+            connection.close()

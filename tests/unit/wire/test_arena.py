@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -16,13 +15,10 @@ from brisk.errors import ProtocolError, UnavailableError
 from brisk.wire.arena import ALIGNMENT, MAX_SLAB_BYTES, Arena, ArenaView, SlabChange
 from brisk.wire.records import Region
 from brisk.wire.slab import MOST_IN_TURNS, PLACES
+from open_files import nothing_left_open
 
 SLAB_BYTES = 64 * 1024
 SIZES = st.integers(0, 3 * SLAB_BYTES) | st.integers(0, 300)
-
-
-def open_descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
 
 
 class ArenaBesideItsModel(RuleBasedStateMachine):
@@ -159,24 +155,23 @@ def test_each_follower_is_told_every_change_once_from_its_first_announcement_on(
             else:
                 views[name].attach(change.slab, change.size, change.descriptor)
 
-    before = open_descriptors()
-    first = arena.allocate(SLAB_BYTES)
-    follow("one", arena.announce_all("one"))
-    second = arena.allocate(SLAB_BYTES)
-    follow("other", arena.announce_all("other"))
-    arena.free(first)
-    arena.free(second)
-    arena.memory(first)[0] = 7
-    assert len(arena.take_changes("other")) == 1
-    follow("one", arena.take_changes("one"))
-    assert views["one"].memory(first)[0] == 7
-    with pytest.raises(ProtocolError, match="is unknown"):
-        views["one"].memory(second)
-    assert arena.take_changes("one") == []
-    arena.close()
-    for view in views.values():
-        view.clear()
-    assert open_descriptors() == before
+    with nothing_left_open():
+        first = arena.allocate(SLAB_BYTES)
+        follow("one", arena.announce_all("one"))
+        second = arena.allocate(SLAB_BYTES)
+        follow("other", arena.announce_all("other"))
+        arena.free(first)
+        arena.free(second)
+        arena.memory(first)[0] = 7
+        assert len(arena.take_changes("other")) == 1
+        follow("one", arena.take_changes("one"))
+        assert views["one"].memory(first)[0] == 7
+        with pytest.raises(ProtocolError, match="is unknown"):
+            views["one"].memory(second)
+        assert arena.take_changes("one") == []
+        arena.close()
+        for view in views.values():
+            view.clear()
 
 
 def test_a_copy_to_send_outlives_the_slab() -> None:
@@ -192,17 +187,15 @@ def test_a_copy_to_send_outlives_the_slab() -> None:
 
 
 def test_closing_gives_descriptors_and_mappings_back() -> None:
-    before = open_descriptors()
-    arena, view = Arena(SLAB_BYTES), ArenaView()
-    for size in (1, SLAB_BYTES, 5 * SLAB_BYTES):
-        arena.allocate(size)
-    for change in arena.take_changes():
-        assert change.descriptor is not None
-        view.attach(change.slab, change.size, change.descriptor)
-    arena.close()
-    view.clear()
-    assert open_descriptors() == before
-    assert "memfd:brisk" not in Path("/proc/self/maps").read_text()
+    with nothing_left_open():
+        arena, view = Arena(SLAB_BYTES), ArenaView()
+        for size in (1, SLAB_BYTES, 5 * SLAB_BYTES):
+            arena.allocate(size)
+        for change in arena.take_changes():
+            assert change.descriptor is not None
+            view.attach(change.slab, change.size, change.descriptor)
+        arena.close()
+        view.clear()
 
 
 def test_a_view_outlives_its_arena() -> None:
@@ -216,10 +209,9 @@ def test_a_view_outlives_its_arena() -> None:
 
 
 def test_more_memory_than_a_system_can_have_is_unavailable() -> None:
-    before = open_descriptors()
-    with pytest.raises(UnavailableError, match="bytes of shared memory asked for at once"):
+    refused = pytest.raises(UnavailableError, match="bytes of shared memory asked for at once")
+    with nothing_left_open(), refused:
         Arena().allocate(MAX_SLAB_BYTES + 1)
-    assert open_descriptors() == before
 
 
 def test_a_slab_can_neither_shrink_nor_grow() -> None:

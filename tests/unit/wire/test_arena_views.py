@@ -11,10 +11,7 @@ import pytest
 from brisk.errors import ProtocolError
 from brisk.wire.arena import MAX_SLAB_BYTES, ArenaView
 from brisk.wire.records import Region
-
-
-def open_descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
+from open_files import nothing_left_open
 
 
 def memory_file(size: int, seals: int | None) -> int:
@@ -62,28 +59,24 @@ def test_no_bytes_need_no_slab() -> None:
 def test_a_file_that_could_fault_under_a_reader_is_not_mapped(
     size: int, claimed: int, seals: int | None, reason: str
 ) -> None:
-    before = open_descriptors()
-    with pytest.raises(ProtocolError, match=reason):
+    with nothing_left_open(), pytest.raises(ProtocolError, match=reason):
         ArenaView().attach(1, claimed, memory_file(size, seals))
-    assert open_descriptors() == before
 
 
 def test_a_descriptor_that_is_no_memory_is_refused_and_closed() -> None:
-    before = open_descriptors()
-    reading, writing = os.pipe()
-    with pytest.raises(ProtocolError, match="cannot be mapped"):
-        ArenaView().attach(1, 4096, reading)
-    os.close(writing)
-    assert open_descriptors() == before
+    with nothing_left_open():
+        reading, writing = os.pipe()
+        with pytest.raises(ProtocolError, match="cannot be mapped"):
+            ArenaView().attach(1, 4096, reading)
+        os.close(writing)
 
 
 def test_a_slab_is_announced_once_and_given_up_once() -> None:
-    before = open_descriptors()
-    view = ArenaView()
-    view.attach(1, 4096, memory_file(4096, fcntl.F_SEAL_SHRINK))
-    with pytest.raises(ProtocolError, match="slab 1 was announced twice"):
+    with nothing_left_open():
+        view = ArenaView()
         view.attach(1, 4096, memory_file(4096, fcntl.F_SEAL_SHRINK))
-    view.detach(1)
-    with pytest.raises(ProtocolError, match="slab 1 is unknown"):
+        with pytest.raises(ProtocolError, match="slab 1 was announced twice"):
+            view.attach(1, 4096, memory_file(4096, fcntl.F_SEAL_SHRINK))
         view.detach(1)
-    assert open_descriptors() == before
+        with pytest.raises(ProtocolError, match="slab 1 is unknown"):
+            view.detach(1)

@@ -21,19 +21,19 @@ from brisk.wire.channel import (
 )
 from brisk.wire.codec import MAX_RECORD_BYTES, encode_record
 from brisk.wire.records import AttachSlab, Cancel, DetachSlab, Log
+from open_files import nothing_left_open
 
 
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     """Two ends; afterwards no descriptor may be left that was not there before."""
-    before = set(os.listdir("/proc/self/fd"))
-    first, second = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for end in (first, second):
-        end.settimeout(5.0)
-    yield first, second
-    first.close()
-    second.close()
-    assert set(os.listdir("/proc/self/fd")) == before
+    with nothing_left_open():
+        first, second = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (first, second):
+            end.settimeout(5.0)
+        yield first, second
+        first.close()
+        second.close()
 
 
 Pair = tuple[socket.socket, socket.socket]
