@@ -23,10 +23,23 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview | np.ndarray"
 def checksum(content: Buffer) -> str:
     """Sixteen hexadecimal digits. ``content`` is contiguous and starts at a multiple of 8."""
     data = np.frombuffer(content, np.uint8)
-    whole = data.size // PAGE_BYTES * PAGE_BYTES
-    digest = hashlib.blake2b(data.size.to_bytes(8, "little"), digest_size=8)
-    if whole:
-        pages = data[:whole].view(np.uint64).reshape(-1, _PAGE_WORDS)
-        digest.update(np.add.reduce(pages, axis=1, dtype=np.uint64).data)
-    digest.update(data[whole:].data)
+    return checksum_of_pages(data.size, page_sums(data), data[whole_pages(data) :])
+
+
+def checksum_of_pages(size: int, sums: np.ndarray, rest: np.ndarray) -> str:
+    """``checksum`` of ``size`` bytes: their pages' ``sums``, and the ``rest`` behind those."""
+    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=8)
+    digest.update(sums.data)
+    digest.update(rest.data)
     return digest.hexdigest()
+
+
+def page_sums(data: np.ndarray) -> np.ndarray:
+    """uint64, one for each whole page of the bytes ``data``."""
+    pages = data[: whole_pages(data)].view(np.uint64).reshape(-1, _PAGE_WORDS)
+    return np.add.reduce(pages, axis=1, dtype=np.uint64)
+
+
+def whole_pages(data: np.ndarray) -> int:
+    """Bytes of ``data`` up to the end of its last whole page."""
+    return data.size // PAGE_BYTES * PAGE_BYTES

@@ -20,6 +20,7 @@ from brisk.artefacts import store
 from brisk.artefacts.container import Container
 from brisk.artefacts.fingerprint import machine_fingerprint
 from brisk.artefacts.identity import ModelIdentity
+from brisk.artefacts.paged import PagedBlob
 from brisk.artefacts.programs import blobs_of, read_program
 from brisk.compiled.library import library
 from brisk.errors import ArtefactError
@@ -30,7 +31,7 @@ from brisk.graph.program import Program
 from brisk.solutions.base import Solution
 from brisk.solutions.catalogue import Catalogue
 
-SCHEMA = 3
+SCHEMA = 4
 """Of the manifest's content; another one is foreign."""
 
 
@@ -55,14 +56,15 @@ class KeptLayer:
     """``solution`` (the cold one) and ``warm`` are names.
 
     ``tensors``: records of transformed weights by name; None where the raw ones are used.
-    ``blobs``: what the cold solution loads from. ``lane``: the lane that loads it by the plan;
-    None: the executor.
+    ``blobs``: what the cold solution loads from. ``table``: a table of which it looks rows up, and
+    the table's page sums. ``lane``: the lane that loads it by the plan; None: the executor.
     """
 
     solution: str
     warm: str
     tensors: Mapping[str, Mapping[str, Any]] | None
     blobs: tuple[int, ...]
+    table: tuple[int, int] | None
     lane: int | None
     costs: LayerCosts
 
@@ -114,9 +116,17 @@ class Artefact:
         return self.container.path
 
     def verify(self, index: int) -> None:
-        """Check what the cold solution of a layer loads from. Raises ArtefactError."""
+        """Check what the cold solution of a layer loads from, but for its table.
+
+        Raises ArtefactError.
+        """
         for blob in self.layers[index].blobs:
             self.container.verify(blob)
+
+    def table(self, index: int) -> PagedBlob | None:
+        """The table that the layer looks rows up in. Raises ArtefactError where it is damaged."""
+        found = self.layers[index].table
+        return None if found is None else PagedBlob(self.container, *found)
 
     @property
     def run_count(self) -> int:
@@ -226,6 +236,7 @@ def _kept_layer(record: Mapping[str, Any]) -> KeptLayer:
         record["warm"],
         tensors,
         tuple(blobs),
+        None if record["table"] is None else (int(record["table"][0]), int(record["table"][1])),
         None if record["lane"] is None else int(record["lane"]),
         LayerCosts(*record["costs"]),
     )

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from brisk.artefacts import store
-from brisk.artefacts.arrays import ArrayRecord, write_array
+from brisk.artefacts.arrays import ArrayRecord, array_bytes, write_array
 from brisk.artefacts.container import ContainerWriter
 from brisk.artefacts.identity import ModelIdentity
+from brisk.artefacts.paged import write_sums
 from brisk.artefacts.programs import blobs_of, write_program
 from brisk.execution.artefact import SCHEMA, UNMEASURED, LayerCosts, fingerprint_of
 from brisk.execution.kept import can_keep, write_tensor
@@ -19,8 +20,9 @@ from brisk.execution.kept_runs import PackedRun
 from brisk.execution.lanes import dealt, lane_count
 from brisk.execution.plan import Plan
 from brisk.execution.runs import DrawnRun
+from brisk.execution.tables import table_of
 from brisk.graph.program import Layer
-from brisk.solutions.base import Problem, Solution
+from brisk.solutions.base import Operand, Problem, Solution
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +136,13 @@ def _content(
             if name not in records and packed is None:
                 records[name] = write_array(weights[name], writer)
         names.append(needed)
+        table = None if packed is not None else table_of(layer.problem)
         kept.append(
             {
                 "solution": layer.solution.name,
                 "warm": layer.warm.name,
                 "tensors": tensors,
+                "table": None if table is None else _write_table(table, records, writer),
                 "lane": layer.lane,
                 "costs": list(dataclasses.astuple(layer.costs)),
             }
@@ -164,6 +168,8 @@ def _content(
         held = [records[name][2] for name in names[place]] if place not in run_of else []
         blobs = [blob for blob in held if isinstance(blob, int)]
         kept[place]["blobs"] = starts.get(place, []) + blobs + blobs_of(record)
+        if kept[place]["table"] is not None:
+            kept[place]["blobs"].remove(kept[place]["table"][0])
     return {"program": program, "layers": kept, "runs": run_records}
 
 
@@ -174,6 +180,14 @@ def _constants(
     main = [name for place, name in enumerate(layer.main.inputs) if place not in covered]
     others = layer.operands[len(layer.main.inputs) :]
     return tuple(name for name in dict.fromkeys((*main, *others)) if name in weights)
+
+
+def _write_table(
+    table: Operand, records: Mapping[str, ArrayRecord], writer: ContainerWriter
+) -> list[int]:
+    """The table's blob, and that of its page sums."""
+    assert table.constant is not None
+    return [records[table.name][2], write_sums(array_bytes(table.constant), writer)]
 
 
 def _write_tensors(layer: ColdLayer, writer: ContainerWriter) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ import ctypes
 import functools
 from typing import Any
 
-RESERVED_BYTES = 32 << 20
+RESERVED_BYTES = 60 << 20
 """What ResNet-50 and encoders of 100 MB need at batch 1, with what their libraries allocate."""
 
 SPARE_BYTES = 64 << 20

@@ -20,6 +20,7 @@ from brisk.execution.loaded_layer import LoadedLayer
 from brisk.execution.loading import FramePlan, load_layer
 from brisk.execution.plan import LayerPlan, Plan
 from brisk.execution.selection import Candidate
+from brisk.execution.tables import table_of
 from brisk.graph.program import Variable
 from brisk.solutions.base import Solution, Value
 from brisk.solutions.catalogue import Catalogue
@@ -208,10 +209,11 @@ def _ways(
     problem, solution = planned.problem, trial.solution
     run_ns = min(trial.runs_ns[1:])
     planned_ns = run_ns if is_desired else int(run_ns * DOUBT) + DOUBT_NS
+    table = table_of(problem)
     raw_bytes = sum(
         operand.constant.nbytes
         for operand in problem.operands
-        if operand is not None and operand.constant is not None
+        if operand is not None and operand.constant is not None and operand is not table
     )
     raw_ns = int(raw_bytes * byte_ns) + trial.raw_ns + trial.create_ns
     costs = LayerCosts(raw_ns, trial.runs_ns[0], run_ns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from brisk.artefacts.paged import PagedBlob
 from brisk.errors import ArtefactError, InternalError
 from brisk.execution.artefact import Artefact
 from brisk.execution.cold_plan import raw_layer
@@ -19,10 +21,11 @@ from brisk.execution.machine_costs import NOTHING_KNOWN, MachineCosts
 from brisk.execution.plan import LayerPlan, Plan, make_plan
 from brisk.execution.run_source import RunSource
 from brisk.execution.runs import DrawnRun
+from brisk.execution.tables import RowLookUp, table_of
 from brisk.execution.timeline import EventKind, Recorder, clock_ns
 from brisk.graph import read_program
 from brisk.graph.program import Program
-from brisk.solutions.base import Problem, Solution
+from brisk.solutions.base import Kernel, Problem, Solution
 from brisk.solutions.catalogue import Catalogue
 from brisk.solutions.problem import make_problem
 
@@ -161,7 +164,11 @@ class ArtefactSource(LayerSource):
             others = self._fallback().warm_layers()
         else:
             layers = enumerate(self._artefact.layers)
-            others = [index for index, layer in layers if layer.warm != layer.solution]
+            others = [
+                index
+                for index, layer in layers
+                if layer.warm != layer.solution or layer.table is not None
+            ]
         return sorted({*others, *self._runs.members()})
 
     def load_warm(self, index: int) -> LoadedLayer:
@@ -220,8 +227,25 @@ class ArtefactSource(LayerSource):
             weights = solution.transform(planned.problem)
         transformed_ns = add(lane, EventKind.TRANSFORM, index, verified_ns, stolen)
         layer = load_layer(planned, self.frame, self._catalogue, weights)
+        table = artefact.table(index)
+        if table is not None:
+            layer = self._looking_up(layer, planned.problem, table)
         add(lane, EventKind.CREATE, index, transformed_ns, stolen)
         return layer
+
+    def _looking_up(self, layer: LoadedLayer, problem: Problem, blob: PagedBlob) -> LoadedLayer:
+        """The layer, verifying each row of its table that it reads, until it is loaded warm."""
+        table, index = table_of(problem), problem.layer.index
+        if table is None or table.constant is None:
+            raise ArtefactError(f"{self._artefact.path}: layer {index} looks up no rows")
+
+        def replacement(error: ArtefactError) -> Kernel:
+            self._give_up(error)
+            return self._fallback().load_warm(index).kernel
+
+        rows = table.constant
+        kernel = RowLookUp(layer.kernel, blob, len(rows), rows[0].nbytes, replacement)
+        return dataclasses.replace(layer, kernel=kernel)
 
     def _load_warm(self, index: int) -> LoadedLayer:
         """The warm layer, from kept weights where it is the cold one, too."""
