@@ -18,6 +18,7 @@ FAMILIES: tuple[str, ...] = (
     "convolution",
     "convolution_torch",
     "convolution_general",
+    "convolution_transpose_blocked",
     "convolution_transpose",
     "gemm_blocked",
     "gemm",
