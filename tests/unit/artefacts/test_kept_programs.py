@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def alike(left: Any, right: Any) -> bool:
         return same and left.shape == right.shape and left.tobytes() == right.tobytes()
     if isinstance(left, Sequence) and not isinstance(left, str):
         return len(left) == len(right) and all(map(alike, left, right))
-    if isinstance(left, dict):
+    if isinstance(left, Mapping):
         return left.keys() == right.keys() and all(alike(left[k], right[k]) for k in left)
     if hasattr(left, "__slots__") and hasattr(left, "__dataclass_fields__"):
         names = left.__dataclass_fields__

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from brisk.artefacts.arrays import ArrayRecord, read_array, write_array
+from brisk.artefacts.arrays import ArrayRecord, KeptArrays, read_array, write_array
 from brisk.artefacts.container import Container, ContainerWriter
 from brisk.artefacts.deferred_nodes import DeferredNodes, Oracle
 from brisk.errors import ArtefactError
@@ -91,7 +91,7 @@ def _read_program(record: Mapping[str, Any], container: Container) -> Program:
         inputs=tuple(map(_read_variable, record["inputs"])),
         outputs=tuple(map(_read_variable, record["outputs"])),
         layers=layers,
-        weights={name: read_array(entry, container) for name, entry in record["weights"].items()},
+        weights=KeptArrays(dict(record["weights"]), container),
         types={name: kinds[kind] for name, kind in record["types"].items()},
         last_use=last_use,
         captures=tuple(record["captures"]),

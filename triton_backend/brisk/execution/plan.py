@@ -41,11 +41,14 @@ class Plan:
     layers: tuple[LayerPlan, ...]
 
 
-def constants_of(program: Program, outer: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def constants_of(program: Program, outer: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
     """All values that never change: weights without defaults of inputs, captured constants."""
     inputs = {variable.name for variable in program.inputs}
+    captured = {name: outer[name] for name in program.captures if name in outer}
+    if not captured and inputs.isdisjoint(program.weights):
+        return program.weights  # not read before somebody asks
     own = {name: array for name, array in program.weights.items() if name not in inputs}
-    return {name: outer[name] for name in program.captures if name in outer} | own
+    return captured | own
 
 
 def make_plan(
