@@ -186,6 +186,29 @@ def test_a_stricter_promise_may_have_a_cache_of_its_own() -> None:
     assert levels[0.99].count.exits[1].answered > 0.5 * ROWS
 
 
+def of_stricter_promise(early_burden_s: float, late: Tried) -> tuple[int, ...]:
+    """The caches that answer at 99 %, of two, the later one 1 % of the model's time."""
+    early = tried(0, 0.8, 0.0, 1)
+    problem = problem_of([early, late], 0.0, 0.01)
+    slow = dataclasses.replace(problem.candidates[0], burden_s=early_burden_s)
+    problem = dataclasses.replace(problem, candidates=(slow, problem.candidates[1]))
+    found = Finalist(True, (0,), (0.5,), 0.3)
+    chosen = choose(problem, found, [early, late], SETTINGS)
+    assert not isinstance(chosen, str)
+    (level,) = (level for level in chosen.levels if level.accuracy == 0.99)
+    return tuple(
+        index for index, one in zip(chosen.tried, level.count.exits, strict=True) if one.answered
+    )
+
+
+def test_a_stricter_promise_takes_a_cache_that_is_on_time_for_what_it_misses() -> None:
+    late = tried(3, 0.8, 0.0, 2)
+    assert of_stricter_promise(0.02, late) == (0,)
+    assert of_stricter_promise(0.03, late) == (1,)
+    refuted = dataclasses.replace(late, held_out=tried(3, 0.8, 0.1, 3).held_out)
+    assert of_stricter_promise(0.03, refuted) == (0,)
+
+
 def test_the_lane_is_asked_at_the_first_boundary_where_it_will_be_done() -> None:
     reach_s = {0: 0.0, 3: 0.3, 5: 0.5, 8: 0.8}
     assert noticed_at(3, 0.2, reach_s) == 5

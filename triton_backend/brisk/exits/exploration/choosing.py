@@ -6,10 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from brisk.exits.calibration import (
-    CascadeCount,
-    ExitCount,
-)
+from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Level
 from brisk.exits.composition import (
     CompositionProblem,
@@ -69,9 +66,11 @@ def choose(
         chains = composer.chains(found.chosen)
         if promise == settings.promise:
             chains = [found, *(one for one in chains if one.chosen != found.chosen)]
+            most_late_s = math.inf
         else:
-            chains = _beside(problem, used, chains)
-        calibrated = composer.calibrated(apart(chains)) if chains else None
+            most_late_s = (settings.miss_cost or math.inf) * problem.total_s
+            chains = _stricter(problem, used, chains, most_late_s)
+        calibrated = composer.calibrated(apart(chains), most_late_s) if chains else None
         if calibrated is not None:
             chain, made = calibrated
             proved.append((Level(promise.accuracy, made.thresholds, made.count), chain))
@@ -107,11 +106,24 @@ def why_not_proved(tried: Sequence[Tried], settings: ExplorationSettings) -> str
     )
 
 
+def _stricter(
+    problem: CompositionProblem,
+    used: tuple[int, ...],
+    chains: Sequence[Finalist],
+    most_late_s: float,
+) -> list[Finalist]:
+    """Those for a stricter promise. More inputs miss, so the best one that is no later than that
+    for them comes first; where it is refuted there is the best of all."""
+    on_time = [one for one in chains if problem.burden_s(one.chosen) <= most_late_s]
+    preferred, any_ = _beside(problem, used, on_time), _beside(problem, used, chains)
+    return list(dict.fromkeys([*preferred[:1], *any_[:1], *preferred, *any_]))
+
+
 def _beside(
     problem: CompositionProblem, used: tuple[int, ...], chains: Sequence[Finalist]
 ) -> list[Finalist]:
-    """Those for a stricter promise: of the caches ``used`` already, unless with others, which have
-    room beside them, it is clearly faster."""
+    """Those of the caches ``used`` already, unless with others, which have room beside them, it is
+    clearly faster."""
     own = [one for one in chains if set(one.chosen) <= set(used)]
     able = [one for one in chains if _has_room(problem, {*used, *one.chosen})]
     own_s = own[0].latency_s if own else problem.total_s

@@ -8,6 +8,7 @@ pairs are looked at, too, each by what calibration proves of tuning rows that ar
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -105,10 +106,16 @@ class Composer:
         rehearsed = map(self.rehearsed, promising.values())
         return _fastest(one for one in rehearsed if one.latency_s < self.problem.total_s)
 
-    def calibrated(self, chains: Sequence[Finalist]) -> tuple[tuple[int, ...], Calibration] | None:
+    def calibrated(
+        self, chains: Sequence[Finalist], most_late_s: float = math.inf
+    ) -> tuple[tuple[int, ...], Calibration] | None:
         """The most that held-out rows prove of one of ``chains``: its exits that answer, with
-        thresholds and counts. Each is tested in a sequence of its own; all share the error."""
-        best: tuple[float, tuple[int, ...], Calibration] | None = None
+        thresholds and counts. Each is tested in a sequence of its own; all share the error.
+
+        One that delays inputs which it misses by more than ``most_late_s`` is taken where no other
+        is proved.
+        """
+        best: tuple[tuple[bool, float], tuple[int, ...], Calibration] | None = None
         promise = self._shared(len(chains))
         for one in chains:
             held_out = in_order([self.tried[index].held_out for index in one.chosen])
@@ -116,9 +123,10 @@ class Composer:
                 self._sequence(one.chosen, self._tuning(one.chosen), promise), held_out, promise
             )
             if found is not None:
-                saved_s = saving_of(self.problem, one.chosen)(found.count)
-                if best is None or saved_s > best[0]:
-                    best = saved_s, one.chosen, found
+                is_on_time = self.problem.burden_s(one.chosen) <= most_late_s
+                worth = is_on_time, saving_of(self.problem, one.chosen)(found.count)
+                if best is None or worth > best[0]:
+                    best = worth, one.chosen, found
         if best is None:
             return None
         _, chain, found = best
