@@ -63,12 +63,12 @@ def row_of(matrix: np.ndarray) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(130, 129), (64, 1000), (1000, 17)])
-@pytest.mark.parametrize("shape", [(1, 1), (2, 5), (3, 43)])
+@pytest.mark.parametrize("shape", [(1,), (4,), (70,), (1, 1), (2, 5), (3, 43)])
 def test_products_with_a_row_added_are_as_exact_as_float32_can_be(
     rows: int, columns: int, shape: tuple[int, ...]
 ) -> None:
     matrix = matrix_of(rows, columns)
-    loaded = make_blocked(matrix, [("Add", "row"), ("Gelu",)])
+    loaded = make_blocked(matrix, [("Add", "row"), ("Gelu",)], rank=len(shape) + 1)
     x = torch.randn(*shape, rows)
     (found,) = run_serially(loaded, {"x": x}).values()
     plain = x.double() @ torch.from_numpy(matrix).double() + row_of(matrix)

@@ -232,6 +232,8 @@ def _read_attributes(record: Mapping[str, Any], container: Container) -> dict[st
 
 def _read_attribute(value: Any, container: Container) -> Attribute:
     if isinstance(value, list):
+        if not any(isinstance(item, (list, dict)) for item in value):
+            return tuple(value)
         return tuple(_read_attribute(item, container) for item in value)  # type: ignore[return-value]
     if isinstance(value, dict):
         ((kind, content),) = value.items()
