@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 from brisk.artefacts.identity import identify
-from brisk.compiled.library import library
 from brisk.errors import ArtefactError
 from brisk.execution.building import default_layers, draw_up
 from brisk.execution.cold_plan import cold_plan
@@ -41,9 +40,6 @@ def practise(threads: int) -> None:
     of later starts. Raises OSError where no temporary file can be written.
     """
     compute_alone()
-    executor = library()
-    if executor is not None:
-        executor.use_threads(threads)
     catalogue = default_catalogue()
     with tempfile.TemporaryDirectory(prefix="brisk-practice-") as folder:
         model = Path(folder) / "model.onnx"

@@ -27,12 +27,14 @@ class BriskSerial(ColdEngine):
         import_everything()
 
     def begin(self) -> None:
-        """Memory, as ``brisk.runtime.worker_process`` takes it at a worker's start, and what an
-        idle worker practises (``brisk.runtime.loader``)."""
+        """Helper threads and memory, as ``brisk.runtime.worker_process`` takes them at a worker's
+        start, and what an idle worker practises (``brisk.runtime.loader``)."""
+        from brisk.compiled.library import make_helpers
         from brisk.execution.heap import populate, reserve
         from brisk.execution.lanes import usable_cores
         from brisk.execution.practice import practise
 
+        make_helpers(usable_cores())
         populate(reserve())
         thread = threading.Thread(target=practise, args=(usable_cores(),))
         thread.start()
