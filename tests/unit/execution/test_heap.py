@@ -43,6 +43,36 @@ def test_populated_memory_costs_its_user_no_page_faults() -> None:
     assert faults("populated") < 500
 
 
+AHEAD = """
+import os, resource
+from brisk.compiled.library import wait_until_settled
+from brisk.execution.ahead import take_ahead
+from brisk.execution.heap import RESERVED_BYTES, reserve
+
+wait_until_settled()
+address, threads = reserve(), len(os.listdir("/proc/self/task"))
+take_ahead(3, address)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+blocks = [bytearray(1 << 20) for _ in range((RESERVED_BYTES >> 20) - 8)]
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(len(os.listdir("/proc/self/task")) - threads, faults)
+"""
+
+
+def test_a_worker_has_helpers_and_all_its_memory_before_it_computes() -> None:
+    small_pages = allocator_settings({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"})
+    ended = subprocess.run(
+        [sys.executable, "-c", AHEAD],
+        env={**os.environ, **small_pages},
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    helpers, faults = map(int, ended.stdout.split())
+    assert helpers == 2
+    assert faults < 500
+
+
 def test_nothing_reserved_is_nothing_populated() -> None:
     populate(0)
 

@@ -189,13 +189,6 @@ def library() -> Library | None:
         return _shelf.library
 
 
-def make_helpers(threads: int) -> None:
-    """Make the threads that runs on so many may use, before any run waits for them to begin."""
-    executor = library()
-    if executor is not None:
-        executor.use_threads(threads)
-
-
 def absence() -> str:
     """Why ``library`` gives None; empty where it does not."""
     with _shelf.lock:

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import torch
 
-from brisk.compiled.library import make_helpers
 from brisk.errors import BriskError, InvalidConfigurationError
+from brisk.execution.ahead import take_ahead
 from brisk.execution.device import open_device
-from brisk.execution.heap import populate, reserve
+from brisk.execution.heap import reserve
 from brisk.runtime.background import Background, be_first_to_end, stand_back
 from brisk.runtime.foreground import Foreground
 from brisk.runtime.gate import Gate
@@ -57,7 +57,7 @@ def run_worker(
         shorten_slices()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         threading.Thread(
-            target=_take_ahead, args=(settings.threads, reserve()), name="brisk-ahead", daemon=True
+            target=take_ahead, args=(settings.threads, reserve()), name="brisk-ahead", daemon=True
         ).start()
     transport = Transport(listeners)
     try:
@@ -76,12 +76,6 @@ def run_worker(
     with torch.inference_mode():
         while not worker.is_idle:
             worker.step()
-
-
-def _take_ahead(threads: int, reserved: int) -> None:
-    """What the first run would wait for: threads that help it, and memory."""
-    make_helpers(threads)
-    populate(reserved)
 
 
 def _refuse_all(transport: Transport, error: BriskError, idle_exit_s: float) -> None:

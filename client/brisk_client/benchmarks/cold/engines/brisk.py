@@ -29,13 +29,12 @@ class BriskSerial(ColdEngine):
     def begin(self) -> None:
         """Helper threads and memory, as ``brisk.runtime.worker_process`` takes them at a worker's
         start, and what an idle worker practises (``brisk.runtime.loader``)."""
-        from brisk.compiled.library import make_helpers
-        from brisk.execution.heap import populate, reserve
+        from brisk.execution.ahead import take_ahead
+        from brisk.execution.heap import reserve
         from brisk.execution.lanes import usable_cores
         from brisk.execution.practice import practise
 
-        make_helpers(usable_cores())
-        populate(reserve())
+        take_ahead(usable_cores(), reserve())
         thread = threading.Thread(target=practise, args=(usable_cores(),))
         thread.start()
         thread.join()
