@@ -45,10 +45,8 @@ class PagedBlob:
 
         ``rows``: int64, within the blob. Raises ArtefactError where a page is damaged.
         """
-        first, last = (
-            rows * row_bytes // PAGE_BYTES,
-            (rows * row_bytes + row_bytes - 1) // PAGE_BYTES,
-        )
+        starts = rows * row_bytes
+        first, last = starts // PAGE_BYTES, (starts + row_bytes - 1) // PAGE_BYTES
         most = row_bytes // PAGE_BYTES + 2
         pages = np.unique(np.minimum(first[:, None] + np.arange(most), last[:, None]))
         pages = pages[pages < len(self._sums)]
