@@ -17,8 +17,6 @@ from brisk.solutions.convolution_graph import GraphConvolution
 from brisk.solutions.convolution_pointwise import PointwiseConvolution
 from brisk.solutions.convolution_small import SmallConvolution
 from brisk.solutions.convolution_torch import TorchConvolution
-from brisk.solutions.convolution_transpose import TorchTransposedConvolution
-from brisk.solutions.convolution_transpose_blocked import BlockedTransposedConvolution
 
 GENERATOR = np.random.default_rng(7)
 
@@ -222,93 +220,3 @@ def test_a_pointwise_convolution_scales_its_result_in_place_of_its_weights(bias)
         (expected,) = run_solution(solution, problem, values)
         (found,) = run_solution(solution, scaled, values)
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
-
-
-TRANSPOSED = [
-    pytest.param((2, 4, 5, 6), (4, 3, 3, 3), {}, id="plain"),
-    pytest.param((1, 4, 5, 6), (4, 3, 3, 3), {"strides": (2, 3)}, id="strides"),
-    pytest.param((1, 4, 5, 6), (4, 3, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}, id="pads"),
-    pytest.param((1, 4, 5, 6), (4, 3, 3, 3), {"pads": (0, 1, 2, 0)}, id="asymmetric"),
-    pytest.param(
-        (1, 4, 5, 6), (4, 3, 3, 3), {"strides": (2, 2), "output_padding": (1, 1)}, id="extra"
-    ),
-    pytest.param((1, 4, 5, 6), (4, 3, 3, 3), {"dilations": (2, 2)}, id="dilations"),
-    pytest.param((1, 4, 5), (4, 3, 3), {"strides": (2,), "pads": (1, 0)}, id="line"),
-    pytest.param((1, 4, 3, 4, 3), (4, 3, 2, 2, 2), {"strides": (2, 1, 2)}, id="volume"),
-    pytest.param(
-        (1, 4, 5, 6), (4, 3, 3, 3), {"auto_pad": "SAME_UPPER", "strides": (2, 2)}, id="same upper"
-    ),
-    pytest.param(
-        (1, 4, 5, 6), (4, 3, 3, 3), {"auto_pad": "SAME_LOWER", "strides": (2, 2)}, id="same lower"
-    ),
-    pytest.param(
-        (1, 4, 5, 6), (4, 3, 4, 4),
-        {"auto_pad": "SAME_UPPER", "strides": (2, 2), "output_shape": (9, 11)}, id="output shape",
-    ),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("constants", [("w", "b"), ()], ids=["constant", "variable"])
-@pytest.mark.parametrize(("source", "weight", "attributes"), TRANSPOSED)
-def test_a_transposed_convolution_equals_its_definition(source, weight, attributes, constants):
-    values = {"x": normal(*source), "w": normal(*weight), "b": normal(3)}
-    node = Node("ConvTranspose", ("x", "w", "b"), ("y",), attributes, version=22)
-    problem = layer_problem(node, values, constants=constants)
-    assert_agrees(TorchTransposedConvolution(), problem, values)
-
-
-@pytest.mark.parametrize("bias", [("b",), ()], ids=["bias", "no bias"])
-@pytest.mark.parametrize("epilogue", [[], ["Relu"], ["Add", "Relu"], ["Add"]], ids="-".join)
-@pytest.mark.parametrize(
-    ("source", "kernel"),
-    [((2, 257, 5, 6), (2, 2)), ((1, 256, 3, 1), (3, 2)), ((3, 300, 2, 7), (1, 1))],
-)
-def test_a_transposed_convolution_side_by_side_is_one_product(source, kernel, epilogue, bias):
-    outputs, (down, across) = 5, kernel
-    values = {
-        "x": normal(*source),
-        "w": normal(source[1], outputs, *kernel),
-        "b": normal(outputs),
-        "z": normal(source[0], outputs, source[2] * down, source[3] * across),
-    }
-    node = Node(
-        "ConvTranspose", ("x", "w", *bias), ("y",), {"strides": kernel, "pads": (0, 0, 0, 0)},
-        version=22,
-    )  # fmt: skip
-    steps = [Epilogue(name, operand="z" if name == "Add" else None) for name in epilogue]
-    problem = layer_problem(node, values, constants=("w", *bias), epilogue=steps)
-    assert_agrees(BlockedTransposedConvolution(), problem, values)
-    nothing = values | {"x": normal(0, *source[1:]), "z": values["z"][:0]}
-    (found,) = run_solution(BlockedTransposedConvolution(), problem, nothing)
-    assert found.shape == nothing["z"].shape
-
-
-@pytest.mark.parametrize(
-    ("weight", "attributes", "reason"),
-    [
-        ((256, 5, 3, 3), {"strides": (2, 2)}, "do not lie side by side"),
-        ((256, 5, 2, 2), {"strides": (2, 2), "dilations": (2, 2)}, "do not lie side by side"),
-        ((256, 5, 2, 2), {"strides": (2, 2), "pads": (0, 1, 0, 0)}, "padded"),
-        ((256, 5, 2, 2), {"strides": (2, 2), "output_padding": (1, 0)}, "padded"),
-        ((256, 5, 2, 2), {"strides": (2, 2), "output_shape": (9, 10)}, "a size that is asked for"),
-        ((255, 5, 2, 2), {"strides": (2, 2)}, "255 channels, at least 256"),
-    ],
-)
-def test_other_transposed_convolutions_are_left_to_torch(weight, attributes, reason):
-    values = {"x": normal(1, weight[0], 4, 5), "w": normal(*weight)}
-    node = Node("ConvTranspose", ("x", "w"), ("y",), attributes, version=22)
-    problem = layer_problem(node, values, constants=("w",))
-    verdict = BlockedTransposedConvolution().check(problem)
-    assert not verdict.ok
-    assert reason in verdict.reason
-    assert TorchTransposedConvolution().check(problem).ok
-
-
-def test_an_output_shape_larger_than_the_product_is_filled_at_the_end():
-    values = {"x": normal(1, 1, 3, 3), "w": normal(1, 2, 3, 3)}
-    node = Node(
-        "ConvTranspose", ("x", "w"), ("y",), {"strides": (3, 2), "output_shape": (10, 8)},
-        version=22,
-    )  # fmt: skip
-    problem = layer_problem(node, values, constants=("w",))
-    assert_agrees(TorchTransposedConvolution(), problem, values)
