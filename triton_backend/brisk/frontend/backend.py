@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,23 +10,12 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from brisk.errors import BriskError
-from brisk.frontend.accounting import RequestAccount
-from brisk.frontend.asked import request_parameters, trace_context
 from brisk.frontend.connection import Connection
 from brisk.frontend.entry import Entry, find_model, read_entry
-from brisk.frontend.local import LocalAnswers
 from brisk.frontend.log import log
-from brisk.frontend.parameters import (
-    REALTIME,
-    request_agreement,
-    request_class,
-    request_deadline_ns,
-)
-from brisk.frontend.promptness import EYES_OPEN_NS, WAIT_NS, Promptness
+from brisk.frontend.numpy_import import import_intake
+from brisk.frontend.parameters import REALTIME
 from brisk.frontend.publisher import Publisher, publishing_interval_s
-from brisk.frontend.reply import TritonReply
-from brisk.frontend.tensors import read_inputs
-from brisk.frontend.watcher import CancellationWatcher
 from brisk.telemetry import STATISTICS
 from brisk.wire.orphan import end_with_parent
 from brisk.wire.place import runtime_place
@@ -53,113 +41,29 @@ class ModelInstance:
             )
             if self._entry.parameters.job_class == REALTIME:
                 renice(realtime_niceness())  # refused: the stub stays as urgent as others
-            load_ns = None if self._entry.parameters.is_lazy else self._connection.open()
+            load_ns = None
+            if self._entry.parameters.is_lazy:
+                intake = import_intake()
+            else:
+                self._connection.open()
+                intake = import_intake()  # while the model is loading
+                load_ns = self._connection.wait_loaded()
         except BriskError as error:
             raise pb_utils.TritonModelException(f"{self._label}: {error}") from None
-        self._account = RequestAccount(STATISTICS, self._entry.name, self._entry.version)
-        self._local = LocalAnswers(self._entry, self._account)
+        self._intake = intake(self._entry, self._connection, self._log)
         self._publisher.start(self._connection.ask_statistics)
-        self._promptness = Promptness()
-        self._watcher = CancellationWatcher(self._connection.cancel)
         self._tell(self._entry, load_ns)
 
     def execute(self, requests: list[Any]) -> list[Any] | None:
-        """Take the requests in; each is answered through its own sender, sooner or later.
-
-        The exceptions are requests that a lent network answers (see ``local``), and one that came
-        alone and whose answer is about to come (see ``promptness``): those are the result.
-        """
-        arrived_ns = time.monotonic_ns()
-        answered = self._answer_here(requests, arrived_ns)
-        if answered is not None:
-            return answered
-        promptness = self._promptness
-        if promptness.wants(len(requests), self._connection.pending, arrived_ns):
-            reply, number = self._take(requests[0], arrived_ns, is_awaited=True)
-            awake_ns = EYES_OPEN_NS if promptness.is_imminent else 0
-            has_read = self._connection.attend(
-                reply.job_class, reply.has_answered, awake_ns, WAIT_NS
-            )
-            response = reply.wait(0.0 if has_read else WAIT_NS / 1e9)
-            if response is None and number:
-                self._watcher.watch(number, reply)
-            responses = [response]
-        else:
-            for request in requests:
-                reply, number = self._take(request, arrived_ns, is_awaited=False)
-                if number:
-                    self._watcher.watch(number, reply)
-            responses = [None]
-        promptness.returns(time.monotonic_ns())
-        return None if responses == [None] else responses
+        """Take the requests in: see ``Intake.execute``."""
+        return self._intake.execute(requests)
 
     def finalize(self) -> None:
         """Give the session back; requests still in flight have been answered by Triton's rules."""
         self._publisher.close()
         self._connection.forget_statistics()
-        self._watcher.close()
+        self._intake.close()
         self._connection.close()
-
-    def _answer_here(self, requests: list[Any], arrived_ns: int) -> list[Any] | None:
-        """The responses of a network that was lent; None where the worker is to be asked.
-
-        What is wrong with a request, the way to the worker finds again, and answers it.
-        """
-        network = self._connection.lent
-        if network is None:
-            return None
-        try:
-            answered = self._local.answer(network, requests, arrived_ns)
-        except BriskError:
-            return None
-        if answered is not None:
-            self._connection.count_answers(len(answered))
-        return answered
-
-    def _take(self, request: Any, arrived_ns: int, *, is_awaited: bool) -> tuple[TritonReply, int]:
-        """Send the request on, or answer why not; its reply, and its number, 0 where not sent."""
-        job_class = self._entry.parameters.job_class
-        reply = TritonReply(
-            request,
-            self._account,
-            self._promptness,
-            job_class,
-            arrived_ns,
-            is_awaited=is_awaited,
-        )
-        try:
-            return reply, self._submit(request, reply, arrived_ns)
-        except BriskError as error:
-            reply.fail(error)
-        except Exception as error:  # noqa: BLE001  # nothing may escape once a sender is taken
-            self._log("error", f"{type(error).__name__}: {error}")
-            reply.fail(BriskError(f"{type(error).__name__}: {error}"))
-        return reply, 0
-
-    def _submit(self, request: Any, reply: TritonReply, arrived_ns: int) -> int:
-        """Raises what is wrong with the request."""
-        entry, connection = self._entry, self._connection
-        parameters = request_parameters(request)
-        job_class = reply.job_class = request_class(parameters, entry.parameters.job_class)
-        agreement_ppm = request_agreement(parameters)
-        connection.announce(job_class)
-        deadline_ns = request_deadline_ns(arrived_ns, request.timeout())
-        inputs = read_inputs(request, entry.bfloat16_inputs)
-        wanted = set(request.requested_output_names())
-        outputs = [name for name in entry.outputs if name in wanted]
-        tensors = tuple(tensor.form for tensor in inputs)
-        staged = connection.stage(tensors, [tensor.size for tensor in inputs])
-        places = [connection.memory(region) for region in staged.regions]
-
-        def write() -> None:
-            for tensor, memory in zip(inputs, places, strict=True):
-                if tensor.size:
-                    tensor.write(memory)
-
-        context = trace_context(request)
-        return connection.submit(
-            staged, outputs, job_class, deadline_ns, reply, context, agreement_ppm, write
-        )
 
     def _log(self, level: str, text: str) -> None:
         log(level, f"{self._label}: {text}")

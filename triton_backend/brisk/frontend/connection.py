@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from brisk.errors import UnavailableError
@@ -70,6 +71,7 @@ class Connection:
         """``tell`` gets the answers to ``ask_statistics``, from any thread."""
         self._place = place
         self._model = model
+        self._role = role_of(model.job_class)
         self._log = log
         self._tell = tell
         self._arena = Arena()
@@ -79,14 +81,26 @@ class Connection:
         self._numbers = itertools.count(1)
         self._closing = False
 
-    def open(self) -> int:
-        """Connect, load the model, and begin to receive; the load's time in ns.
+    def open(self) -> None:
+        """Connect, and have the model loaded from now on; ``wait_loaded`` comes next.
+
+        Raises what connecting raised; the connection is closed then.
+        """
+        with self._closed_on_failure():
+            self._new_link(self._role).open()
+
+    def wait_loaded(self) -> int:
+        """Until the load that ``open`` began has ended; its time in ns.
 
         Raises what the load raised; the connection is closed then.
         """
+        with self._closed_on_failure():
+            return self._links[self._role].wait()
+
+    @contextlib.contextmanager
+    def _closed_on_failure(self) -> Iterator[None]:
         try:
-            link = self._new_link(role_of(self._model.job_class))
-            return link.open()
+            yield
         except BaseException:
             self.close()
             raise

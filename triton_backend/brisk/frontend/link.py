@@ -82,15 +82,15 @@ class Link:
         self._reader = Reader(self._answers.take, self._break_off)
         self._receiver: threading.Thread | None = None
 
-    def open(self) -> int:
-        """Connect, load the model, and begin to receive; the load's time in ns.
-
-        Raises what the load raised.
-        """
+    def open(self) -> None:
+        """Connect, ask for the model, begin to receive. Raises what ``open_connection`` raises."""
         self._is_waited_for = True
         opened = open_connection(self._place, self._role)
         self._resume(opened)
         self._start(opened)
+
+    def wait(self) -> int:
+        """Until the load has ended; its time in ns. Raises what the load raised."""
         return self._load.wait()
 
     def open_later(self) -> None:

@@ -3,8 +3,8 @@
 Layout::
 
     <directory>/python/{libtriton_python.so, triton_python_backend_utils.py, …_stub}
-    <directory>/brisk/{model.py, brisk/}          this package
-    <directory>/onnxruntime/{model.py, brisk/}    the same, for entries of the ONNX Runtime backend
+    <directory>/brisk/{model.py, triton_python_backend_utils.py, brisk/}    this package
+    <directory>/onnxruntime/                 the same, for entries of the ONNX Runtime backend
     <directory>/<other backends of a system server>
 """
 
@@ -27,26 +27,31 @@ from brisk.server.locate import ServerInstallation
 DEFAULT_NAMES = ("brisk", "onnxruntime")
 REPLACED_SUFFIX = ".replaced-by-brisk"
 
+STUB_FILES = ("model.py", "triton_python_backend_utils.py")
+"""What Triton's stub imports by these names, which lies beside the package."""
+
 
 @dataclass(frozen=True, slots=True)
 class BackendSource:
-    """The two things a backend called Brisk is made of."""
+    """What a backend called Brisk is made of. ``files``: of STUB_FILES, in that order."""
 
-    model: Path
+    files: tuple[Path, ...]
     package: Path
 
 
 def backend_source() -> BackendSource:
     """Where the running Brisk's own files are: a source checkout, or a pip installation.
 
-    Raises InvalidConfigurationError where ``model.py`` was not installed with the package.
+    Raises InvalidConfigurationError where STUB_FILES were not installed with the package.
     """
     package = Path(brisk.__file__).resolve().parent
-    for model in (package.parent / "model.py", Path(sys.prefix) / "share" / "brisk" / "model.py"):
-        if model.is_file():
-            return BackendSource(model.resolve(), package)
+    for place in (package.parent, Path(sys.prefix) / "share" / "brisk"):
+        files = tuple(place / name for name in STUB_FILES)
+        if all(file.is_file() for file in files):
+            return BackendSource(tuple(file.resolve() for file in files), package)
     raise InvalidConfigurationError(
-        f"the package at '{package}' came without the backend's model.py; install Brisk again"
+        f"the package at '{package}' came without the backend's {' and '.join(STUB_FILES)}; "
+        "install Brisk again"
     )
 
 
@@ -129,16 +134,19 @@ def _is_ours(target: Path) -> bool:
 
 def _place(source: BackendSource, target: Path, *, copy: bool) -> None:
     target.mkdir(exist_ok=True)
+    files = [target / file.name for file in source.files]
     if not copy:
-        _link(source.model, target / "model.py")
+        for theirs, ours in zip(source.files, files, strict=True):
+            _link(theirs, ours)
         _link(source.package, target / "brisk")
-        compile_files(target / "model.py", source.package)
+        compile_files(*files, source.package)
         return
     _remove(target / "brisk")
-    _remove(target / "model.py")
+    for theirs, ours in zip(source.files, files, strict=True):
+        _remove(ours)
+        shutil.copy2(theirs, ours)
     shutil.copytree(source.package, target / "brisk", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy2(source.model, target / "model.py")
-    compile_files(target / "model.py", target / "brisk")
+    compile_files(*files, target / "brisk")
 
 
 def _remove(path: Path) -> None:

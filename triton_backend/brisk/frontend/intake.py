@@ -1,0 +1,133 @@
+"""What happens to requests between Triton's ``execute`` and the connection to the runtime.
+
+Numpy is first needed here: an instance imports this module while its model is loading.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from brisk.errors import BriskError
+from brisk.frontend.accounting import RequestAccount
+from brisk.frontend.asked import request_parameters, trace_context
+from brisk.frontend.connection import Connection
+from brisk.frontend.entry import Entry
+from brisk.frontend.local import LocalAnswers
+from brisk.frontend.parameters import request_agreement, request_class, request_deadline_ns
+from brisk.frontend.promptness import EYES_OPEN_NS, WAIT_NS, Promptness
+from brisk.frontend.reply import TritonReply
+from brisk.frontend.tensors import read_inputs
+from brisk.frontend.watcher import CancellationWatcher
+from brisk.telemetry import STATISTICS
+
+
+class Intake:
+    """Of one model instance; Triton calls it from one thread."""
+
+    def __init__(
+        self, entry: Entry, connection: Connection, log: Callable[[str, str], None]
+    ) -> None:
+        self._entry = entry
+        self._connection = connection
+        self._log = log
+        self._account = RequestAccount(STATISTICS, entry.name, entry.version)
+        self._local = LocalAnswers(entry, self._account)
+        self._promptness = Promptness()
+        self._watcher = CancellationWatcher(connection.cancel)
+
+    def close(self) -> None:
+        """Requests in flight are no longer watched."""
+        self._watcher.close()
+
+    def execute(self, requests: list[Any]) -> list[Any] | None:
+        """Take the requests in; each is answered through its own sender, sooner or later.
+
+        The exceptions are requests that a lent network answers (see ``local``), and one that came
+        alone and whose answer is about to come (see ``promptness``): those are the result.
+        """
+        arrived_ns = time.monotonic_ns()
+        answered = self._answer_here(requests, arrived_ns)
+        if answered is not None:
+            return answered
+        promptness = self._promptness
+        if promptness.wants(len(requests), self._connection.pending, arrived_ns):
+            reply, number = self._take(requests[0], arrived_ns, is_awaited=True)
+            awake_ns = EYES_OPEN_NS if promptness.is_imminent else 0
+            has_read = self._connection.attend(
+                reply.job_class, reply.has_answered, awake_ns, WAIT_NS
+            )
+            response = reply.wait(0.0 if has_read else WAIT_NS / 1e9)
+            if response is None and number:
+                self._watcher.watch(number, reply)
+            responses = [response]
+        else:
+            for request in requests:
+                reply, number = self._take(request, arrived_ns, is_awaited=False)
+                if number:
+                    self._watcher.watch(number, reply)
+            responses = [None]
+        promptness.returns(time.monotonic_ns())
+        return None if responses == [None] else responses
+
+    def _answer_here(self, requests: list[Any], arrived_ns: int) -> list[Any] | None:
+        """The responses of a network that was lent; None where the worker is to be asked.
+
+        What is wrong with a request, the way to the worker finds again, and answers it.
+        """
+        network = self._connection.lent
+        if network is None:
+            return None
+        try:
+            answered = self._local.answer(network, requests, arrived_ns)
+        except BriskError:
+            return None
+        if answered is not None:
+            self._connection.count_answers(len(answered))
+        return answered
+
+    def _take(self, request: Any, arrived_ns: int, *, is_awaited: bool) -> tuple[TritonReply, int]:
+        """Send the request on, or answer why not; its reply, and its number, 0 where not sent."""
+        job_class = self._entry.parameters.job_class
+        reply = TritonReply(
+            request,
+            self._account,
+            self._promptness,
+            job_class,
+            arrived_ns,
+            is_awaited=is_awaited,
+        )
+        try:
+            return reply, self._submit(request, reply, arrived_ns)
+        except BriskError as error:
+            reply.fail(error)
+        except Exception as error:  # noqa: BLE001  # nothing may escape once a sender is taken
+            self._log("error", f"{type(error).__name__}: {error}")
+            reply.fail(BriskError(f"{type(error).__name__}: {error}"))
+        return reply, 0
+
+    def _submit(self, request: Any, reply: TritonReply, arrived_ns: int) -> int:
+        """Raises what is wrong with the request."""
+        entry, connection = self._entry, self._connection
+        parameters = request_parameters(request)
+        job_class = reply.job_class = request_class(parameters, entry.parameters.job_class)
+        agreement_ppm = request_agreement(parameters)
+        connection.announce(job_class)
+        deadline_ns = request_deadline_ns(arrived_ns, request.timeout())
+        inputs = read_inputs(request, entry.bfloat16_inputs)
+        wanted = set(request.requested_output_names())
+        outputs = [name for name in entry.outputs if name in wanted]
+        tensors = tuple(tensor.form for tensor in inputs)
+        staged = connection.stage(tensors, [tensor.size for tensor in inputs])
+        places = [connection.memory(region) for region in staged.regions]
+
+        def write() -> None:
+            for tensor, memory in zip(inputs, places, strict=True):
+                if tensor.size:
+                    tensor.write(memory)
+
+        context = trace_context(request)
+        return connection.submit(
+            staged, outputs, job_class, deadline_ns, reply, context, agreement_ppm, write
+        )
