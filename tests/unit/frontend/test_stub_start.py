@@ -14,13 +14,15 @@ PACKAGE = Path(brisk.__file__).parent.parent
 NOT_WANTED = (
     "dataclasses",
     "difflib",
+    "inspect",
+    "numpy",
     "shutil",
     "subprocess",
     "brisk.pipelines",
     "brisk.frontend.onnx_signature",
     "brisk.frontend.spawning",
 )
-"""Each takes 1 to 10 ms, and a usual load has no use for it."""
+"""Each takes 1 to 60 ms, and a usual load has no use for it, or has while it waits."""
 
 STUB = """
 import inspect, sys, types

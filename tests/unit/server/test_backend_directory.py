@@ -7,6 +7,7 @@ import pytest
 
 from brisk.errors import InvalidConfigurationError
 from brisk.server.backend_directory import (
+    STUB_FILES,
     assemble,
     backend_source,
     default_directory,
@@ -34,7 +35,8 @@ def test_an_assembled_directory_has_the_python_backend_and_brisk_under_both_name
         assert not copied.is_symlink()  # Triton refuses a library whose real path is elsewhere
         assert copied.read_bytes() == file.read_bytes()
     for name in ("brisk", "onnxruntime"):
-        assert (directory / name / "model.py").resolve() == backend_source().model
+        placed = tuple((directory / name / each).resolve() for each in STUB_FILES)
+        assert placed == backend_source().files
         assert (directory / name / "brisk" / "errors.py").is_file()
 
 
@@ -58,7 +60,7 @@ def test_several_processes_may_assemble_one_directory_at_once(tmp_path: Path) ->
     assert {result.result() for result in results} == {tmp_path}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["brisk", "onnxruntime", "python"]
     placed = sorted(path.name for path in (tmp_path / "brisk").iterdir())
-    assert placed == ["__pycache__", "brisk", "model.py"]
+    assert placed == sorted(["__pycache__", "brisk", *STUB_FILES])
 
 
 def test_the_other_backends_of_a_system_server_stay_usable(tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_installing_puts_the_backend_beside_the_others(deployment: Path, copy: b
     assert target == deployment / "brisk"
     assert (target / "brisk" / "errors.py").is_file()
     assert (target / "brisk").is_symlink() != copy
-    assert (target / "model.py").is_symlink() != copy
+    assert all((target / name).is_symlink() != copy for name in STUB_FILES)
     install(deployment, copy=not copy)
     assert (target / "brisk").is_symlink() == copy
 
