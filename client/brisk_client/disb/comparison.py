@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import grpc
 from rich.console import Console
@@ -35,7 +36,8 @@ from brisk_client.workload.requests import SERVICE, UNLIMITED, make_request, mod
 WARM_UPS = 12
 """Before the first run of a side: a worker tries thread counts in its first eight runs."""
 
-_CALIBRATION = 15
+_CALIBRATION = 40
+"""Runs of each network by which a round's arrivals are fitted, after WARM_UPS."""
 
 MEAN_LIMIT, P99_LIMIT = 1.02, 1.10
 """Of the default policy's real-time latency over RT-only's, on PROTECTED."""
@@ -77,41 +79,73 @@ def compare(
             _settle(competitor, wanted)
         alone = next(each for each in running if each.name == RT_ONLY)
         for name, workload in workloads.items():
-            alone_s = _calibrate(alone, sorted({t.model for t in realtime_only(workload).tasks}))
-            fitted, factor = fit(workload, alone_s, seconds)
-            times = (f"{n} {s * 1e3:.1f} ({NETWORKS[n].paper_ms})" for n, s in alone_s.items())
-            report.notes.append(
-                f"{name}: arrivals {factor:.2f} times as far apart as in the paper, so that the "
-                f"real-time clients need the same share of the machine; ms in turns, without "
-                f"best-effort work (paper's): {', '.join(times)}"
-            )
-            samples = _measure(running, fitted, rounds, name)
-            report.notes.append(f"{name}: {rounds} rounds after a rehearsal that does not count")
+            measured = _measure(running, alone, workload, name, rounds=rounds, seconds=seconds)
+            report.notes.append(_told(name, measured))
             for side in sides:
-                row = {"workload": name, "side": side, **summarise_side(samples, side)}
-                report.rows.append(row)
+                row = {"workload": name, "side": side, **summarise_side(measured.samples, side)}
+                report.rows.append({**row, "round_arrivals": measured.factors})
     add_checks(report)
 
 
-def _measure(
-    running: Sequence[Side], workload: Workload, rounds: int, name: str
-) -> dict[str, list[Sample]]:
-    """Each run is told on standard error, so that a benchmark cut short has said something.
+@dataclass(slots=True)
+class _Rounds:
+    """Of one workload. ``samples``: by side; ``factors``: how many times as far apart as in the
+    paper a round's arrivals were; ``alone_s``: by network, each round's calibration.
+    """
 
-    The first one of every side is a rehearsal that does not count: in it policies find out by how
-    much best-effort work slows each network down, which REEF measures ahead of all (5.2).
+    samples: dict[str, list[Sample]]
+    factors: list[float] = field(default_factory=list)
+    alone_s: list[Mapping[str, float]] = field(default_factory=list)
+
+
+def _measure(
+    running: Sequence[Side],
+    alone: Side,
+    workload: Workload,
+    name: str,
+    *,
+    rounds: int,
+    seconds: float,
+) -> _Rounds:
+    """Rounds of all sides, forwards and backwards in turns, after a rehearsal that does not count.
+
+    Arrivals are fitted before each round, the same for all its sides: a machine that others use
+    may be half as fast a minute later, and its capacity is what the paper's share is of. In the
+    rehearsal policies find out by how much best-effort work slows each network down, which REEF
+    measures ahead of all (5.2). Each run is told on standard error, so that a benchmark cut short
+    has said something.
     """
     console = Console(stderr=True, highlight=False)
-    samples: dict[str, list[Sample]] = {side.name: [] for side in running}
+    networks = sorted({task.model for task in realtime_only(workload).tasks})
+    found = _Rounds({side.name: [] for side in running})
     for number in range(rounds + 1):
-        for side in running:
-            found = sample(side, workload, 1 if number else WARM_UPS)
+        alone_s = _calibrate(alone, networks)
+        fitted, factor = fit(workload, alone_s, seconds)
+        if number:
+            found.alone_s.append(alone_s)
+            found.factors.append(round(factor, 3))
+        for side in running if number % 2 else reversed(running):
+            taken = sample(side, fitted, 1 if number else WARM_UPS)
             if number:
-                samples[side.name].append(found)
+                found.samples[side.name].append(taken)
             stage = f"round {number}" if number else "rehearsal"
-            text = f"{name}, {stage}, {side.name}: {describe(found)}"
+            text = f"{name}, {stage}, {side.name}: {describe(taken)}"
             console.print(text, soft_wrap=True)
-    return samples
+    return found
+
+
+def _told(name: str, measured: _Rounds) -> str:
+    times = []
+    for network in measured.alone_s[0]:
+        median_s = statistics.median(each[network] for each in measured.alone_s)
+        times.append(f"{network} {median_s * 1e3:.1f} ({NETWORKS[network].paper_ms})")
+    factors = ", ".join(f"{factor:.2f}" for factor in measured.factors)
+    return (
+        f"{name}: arrivals {factors} times as far apart as in the paper, a round each, so that "
+        f"the real-time clients need the same share of the machine; {len(measured.factors)} "
+        f"rounds after a rehearsal that does not count; ms in turns, without best-effort work "
+        f"(paper's): {', '.join(times)}"
+    )
 
 
 def _settle(side: Side, wanted: Sequence[tuple[str, str]]) -> None:
@@ -133,8 +167,7 @@ def _calibrate(side: Side, networks: Sequence[str]) -> dict[str, float]:
     """Latency of each of ``networks`` without best-effort work, one request after the other.
 
     They take turns, as they will in the workload: on a CPU each drives the others' weights out of
-    the caches. The first quartile: what disturbs a machine from outside should not look like its
-    capacity.
+    the caches. Medians: half of the runs of a workload are slower, as half of these are.
     """
     with grpc.insecure_channel(side.server.grpc, options=UNLIMITED) as channel:
         infer = channel.unary_unary(f"{SERVICE}ModelInfer")
@@ -147,9 +180,7 @@ def _calibrate(side: Side, networks: Sequence[str]) -> dict[str, float]:
                 before_s = time.monotonic()
                 infer(request, timeout=60.0)
                 times_s[name].append(time.monotonic() - before_s)
-    return {
-        name: statistics.quantiles(found[WARM_UPS:], n=4)[0] for name, found in times_s.items()
-    }
+    return {name: statistics.median(found[WARM_UPS:]) for name, found in times_s.items()}
 
 
 def add_checks(report: Report) -> None:

@@ -30,8 +30,11 @@ class Pair:
     def __init__(self, policy: str, limits: Limits = LIMITS) -> None:
         self.gate = Gate()
         self.profiles = ProfileTable()
-        chosen = POLICIES[policy]
-        self.foreground = Foreground(self.gate, chosen, limits, most_urgent_first, self.profiles)
+        self.now_ns = 0
+        chosen, ordering = POLICIES[policy], most_urgent_first
+        self.foreground = Foreground(
+            self.gate, chosen, limits, ordering, self.profiles, lambda: self.now_ns
+        )
         self.background = Background(self.gate, chosen, limits, processors=2)
 
     def rings(self) -> bool:
@@ -130,6 +133,39 @@ def test_the_background_learns_what_the_foreground_expects() -> None:
     assert realtime.slowdown == pytest.approx(1.02)
     pair.foreground.ended(one)
     assert pair.gate.realtime().end_ns is None
+
+
+def test_the_background_learns_for_how_much_of_the_time_there_is_real_time_work() -> None:
+    pair = Pair("padded")
+    for sequence in range(200):
+        pair.foreground.admitted(job(sequence))
+        pair.foreground.begins(run_of(job(sequence)), pair.now_ns)
+        pair.now_ns += 10_000_000
+        pair.foreground.ended(job(sequence))
+        pair.now_ns += 30_000_000
+    pair.foreground.admitted(job(200))
+    pair.foreground.begins(run_of(job(200)), pair.now_ns)
+    assert pair.gate.realtime().load == pytest.approx(0.25, abs=0.02)
+
+
+def test_a_layer_beside_a_run_waits_where_more_requests_would_wait_for_that_run() -> None:
+    """The same slowdown of one run, at little and at much real-time work."""
+    pair, profile = Pair("padded"), RunProfile()
+    for _ in range(FIRST_PAIRS):
+        profile.learn_run(1_000, beside=False)
+        profile.learn_run(1_030, beside=True)
+    held = []
+    for idle_ns in (40_000_000, 1_000_000):
+        for sequence in range(200):
+            pair.foreground.admitted(job(sequence))
+            pair.now_ns += 10_000_000
+            pair.foreground.ended(job(sequence))
+            pair.now_ns += idle_ns
+        pair.foreground.admitted(job(200))
+        pair.foreground.begins(run_of(job(200), profile), pair.now_ns)
+        held.append(pair.background.holds(LAZY, pair.now_ns))
+        pair.foreground.ended(job(200))
+    assert held == [False, True]
 
 
 def test_a_run_beside_which_a_layer_began_is_not_one_alone() -> None:

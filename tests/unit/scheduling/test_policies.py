@@ -20,10 +20,10 @@ from brisk.scheduling.policies import (
 )
 
 QUIET = Realtime(
-    count=0, end_ns=None, threads=0, deadline_ns=None, slowdown=None, trial=Trial.NONE
+    count=0, end_ns=None, threads=0, deadline_ns=None, slowdown=None, trial=Trial.NONE, load=0.0
 )
 BUSY = Realtime(
-    count=1, end_ns=1_000, threads=2, deadline_ns=None, slowdown=None, trial=Trial.NONE
+    count=1, end_ns=1_000, threads=2, deadline_ns=None, slowdown=None, trial=Trial.NONE, load=0.0
 )
 NOW = Snapshot(
     now_ns=100,
@@ -94,6 +94,17 @@ def test_padded_keeps_to_the_measured_slowdown_however_many_processors_are_left(
 ) -> None:
     for threads in (1, 2):
         assert POLICIES["padded"].admits(beside(slowdown=slowdown, threads=threads)) is expected
+
+
+@pytest.mark.parametrize(
+    ("load", "least", "too_much"), [(0.0, 1.05, 1.06), (0.5, 1.025, 1.03), (1.0, 1.0, 1.01)]
+)
+def test_padded_allows_a_run_the_less_the_more_requests_wait_for_it(
+    load: float, least: float, too_much: float
+) -> None:
+    admits = POLICIES["padded"].admits
+    assert admits(beside(slowdown=least, load=load))
+    assert not admits(beside(slowdown=too_much, load=load))
 
 
 def test_padded_follows_a_trial_whatever_else_is_known() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import ClassVar
 
 from brisk import telemetry
@@ -10,9 +12,10 @@ from brisk.runtime.gate import Gate
 from brisk.runtime.pacing import Pacing
 from brisk.scheduling.admission import predict, refuse_if_late
 from brisk.scheduling.job import JobClass, JobState
-from brisk.scheduling.policies import Limits, Policy
+from brisk.scheduling.policies import Limits, Policy, run_slowdown
 from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.profile import ProfileTable
+from brisk.scheduling.share import ShareMeter
 from brisk.telemetry import metrics
 
 
@@ -35,7 +38,9 @@ class Foreground(Pacing):
         limits: Limits,
         ordering: OrderingKey,
         profiles: ProfileTable,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        self._clock_ns = clock_ns
         self.policy = policy
         self._gate = gate
         self._limits = limits
@@ -45,6 +50,8 @@ class Foreground(Pacing):
         self._run_end_ns: int | None = None
         """When the last real-time run that began is expected to end."""
         self._layers_beside = 0
+        self._presence = ShareMeter()
+        """Of real-time work."""
 
     def check(self, job: RequestJob) -> None:
         """Only real-time jobs with a deadline are refused: others may be in time by luck."""
@@ -62,6 +69,8 @@ class Foreground(Pacing):
 
     def admitted(self, job: RequestJob) -> None:
         if job.job_class is JobClass.REALTIME:
+            if not self._realtime:
+                self._presence.run(self._clock_ns())
             self._realtime[job.sequence] = job
             self._tell()
 
@@ -72,6 +81,7 @@ class Foreground(Pacing):
     def _tell(self) -> None:
         waiting = self._realtime.values()
         if not waiting:
+            self._presence.hold(self._clock_ns())
             self._run_end_ns = None
             self._gate.open()
             return
@@ -85,9 +95,10 @@ class Foreground(Pacing):
             return
         expected_ns = run.profile.run_ns
         end_ns = None if expected_ns is None else int(now_ns + expected_ns)
-        trial = run.profile.next_trial(self._limits.slowdown)
+        load = self._presence.share(now_ns)
+        trial = run.profile.next_trial(run_slowdown(self._limits, load))
         self._run_end_ns = end_ns
-        self._gate.describe_run(end_ns, run.threads, run.profile.slowdown, trial)
+        self._gate.describe_run(end_ns, run.threads, run.profile.slowdown, trial, load)
         self._layers_beside = self._gate.layers_beside
 
     def holds(self, run: Run, now_ns: int) -> bool:

@@ -26,7 +26,7 @@ _UNKNOWN = 0
 
 
 class _Field(IntEnum):
-    """Places of the words in the page; the first seven are written by the foreground worker."""
+    """Places of the words in the page; those from LAYER_RUNS on are the background worker's."""
 
     COUNT = 0
     END_NS = 1
@@ -35,6 +35,7 @@ class _Field(IntEnum):
     SLOWDOWN_MILLI = 4
     TRIAL = 5
     CLOSURES = 6
+    LOAD_MILLI = 7
     LAYER_RUNS = 8
     LAYERS_BESIDE = 9
     IS_HELD = 10
@@ -68,10 +69,16 @@ class Gate:
         words[_Field.COUNT] = count
 
     def describe_run(
-        self, end_ns: int | None, threads: int, slowdown: float | None, trial: Trial
+        self,
+        end_ns: int | None,
+        threads: int,
+        slowdown: float | None,
+        trial: Trial,
+        load: float = 0.0,
     ) -> None:
-        """What the real-time run that begins now is expected to be."""
+        """What the real-time run that begins now is expected to be: see ``Realtime``."""
         words = self._words
+        words[_Field.LOAD_MILLI] = int(load * _MILLI)
         words[_Field.END_NS] = end_ns or _UNKNOWN
         words[_Field.THREADS] = threads
         words[_Field.SLOWDOWN_MILLI] = _UNKNOWN if slowdown is None else int(slowdown * _MILLI)
@@ -106,6 +113,7 @@ class Gate:
             deadline_ns=words[_Field.DEADLINE_NS] or None,
             slowdown=slowdown_milli / _MILLI if slowdown_milli else None,
             trial=Trial(words[_Field.TRIAL]),
+            load=words[_Field.LOAD_MILLI] / _MILLI,
         )
 
     def begin_layer(self) -> None:

@@ -1,4 +1,4 @@
-"""How much of the recent time best-effort work could run."""
+"""How much of the recent time some work ran."""
 
 from __future__ import annotations
 

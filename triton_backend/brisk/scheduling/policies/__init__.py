@@ -6,7 +6,14 @@ import difflib
 from collections.abc import Mapping
 
 from brisk.errors import InvalidConfigurationError
-from brisk.scheduling.policies.base import Limits, Policy, Realtime, Snapshot, Trial
+from brisk.scheduling.policies.base import (
+    Limits,
+    Policy,
+    Realtime,
+    Snapshot,
+    Trial,
+    run_slowdown,
+)
 from brisk.scheduling.policies.deadline import DEADLINE
 from brisk.scheduling.policies.padded import PADDED
 from brisk.scheduling.policies.preemptive import PREEMPTIVE
@@ -40,4 +47,5 @@ __all__ = [
     "Snapshot",
     "Trial",
     "find_policy",
+    "run_slowdown",
 ]

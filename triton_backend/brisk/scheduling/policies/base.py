@@ -14,12 +14,22 @@ from brisk.scheduling.job import Job
 class Limits:
     """The user's bounds.
 
-    ``slowdown``: how many times its time alone a real-time run may take beside best-effort
+    ``slowdown``: how many times its time alone a real-time request may take beside best-effort
     work. ``share``: part of the time, 0 to 1, that best-effort work gets whatever happens.
     """
 
     slowdown: float
     share: float
+
+
+def run_slowdown(limits: Limits, load: float) -> float:
+    """How many times its time alone a real-time run may take, where real-time work is there for
+    ``load`` of the time.
+
+    A run that takes longer keeps those behind it waiting: with requests that come at random, a
+    delay of every run lengthens latencies by 1 / (1 - load) times as much, in parts.
+    """
+    return 1.0 + (limits.slowdown - 1.0) * (1.0 - load)
 
 
 class Trial(IntEnum):
@@ -37,7 +47,8 @@ class Realtime:
     ``end_ns``: when it is expected to be done; ``threads``: what its present run computes with;
     ``deadline_ns``: the earliest of its deadlines; ``slowdown``: measured, what its present run
     takes beside best-effort work over what it takes alone. None: not known, or none. ``trial``:
-    what the present run is to measure.
+    what the present run is to measure. ``load``: the part of the recent time, 0 to 1, in which
+    there was real-time work.
     """
 
     count: int
@@ -46,6 +57,7 @@ class Realtime:
     deadline_ns: int | None
     slowdown: float | None
     trial: Trial
+    load: float
 
 
 @dataclass(frozen=True, slots=True)

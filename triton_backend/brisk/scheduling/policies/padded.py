@@ -9,14 +9,15 @@ REEF's two rules (5.2), for processors that the kernel hands over in the middle 
 2. It must use only what real-time work leaves: processors that its run does not compute with.
    Where it computes with all of them, what is left are the gaps in which its threads wait for
    each other. The kernel fills these at the price of the caches, which only a measurement
-   tells: the run must not take longer beside best-effort work than the limit allows. The same
+   tells: the run must not take longer beside best-effort work than the limit allows, which is
+   one for requests and so the lower for a run the more of them wait for each other. The same
    goes for free processors, since caches and memory are shared. Some runs are trials, alone or
    beside best-effort work: their times are that measurement.
 """
 
 from __future__ import annotations
 
-from brisk.scheduling.policies.base import Policy, Snapshot, Trial
+from brisk.scheduling.policies.base import Policy, Snapshot, Trial, run_slowdown
 from brisk.scheduling.policy import more_urgent
 
 
@@ -42,7 +43,7 @@ def _takes_what_is_left(snapshot: Snapshot) -> bool:
     realtime = snapshot.realtime
     if realtime.slowdown is None:
         return realtime.threads < snapshot.processors
-    return realtime.slowdown <= snapshot.limits.slowdown
+    return realtime.slowdown <= run_slowdown(snapshot.limits, realtime.load)
 
 
 PADDED = Policy("padded", more_urgent, fits_in, separates=True, stands_back=True)
