@@ -58,6 +58,7 @@ def test_an_urgent_request_interrupts_a_long_one_which_then_ends_right(
         work()
         return time.monotonic() - started_s
 
+    alone_s()  # the first run of a network is a cold one
     long_s = alone_s()
     waits_s = []
     with InferenceClient(server.endpoints.grpc, Transport.GRPC) as client:
@@ -65,13 +66,13 @@ def test_an_urgent_request_interrupts_a_long_one_which_then_ends_right(
         thread = threading.Thread(target=work)
         thread.start()
         time.sleep(long_s * 0.4)
-        while not len(ended) > 1:
+        while not len(ended) > 2:
             started_s = time.monotonic()
             client.infer("urgent", {"x": small}, parameters={"brisk_class": "realtime"})
             waits_s.append(time.monotonic() - started_s)
             time.sleep(0.02)
         thread.join()
-    assert right == [True, True]
+    assert right == [True, True, True]
     assert len(waits_s) > 2
     assert float(np.median(waits_s)) < long_s / 5
 

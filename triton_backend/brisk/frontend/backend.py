@@ -45,7 +45,7 @@ class ModelInstance:
             if self._entry.parameters.is_lazy:
                 intake = import_intake()
             else:
-                self._connection.open()
+                self._connection.begin()
                 intake = import_intake()  # while the model is loading
                 load_ns = self._connection.wait_loaded()
         except BriskError as error:

@@ -81,8 +81,13 @@ class Connection:
         self._numbers = itertools.count(1)
         self._closing = False
 
-    def open(self) -> None:
-        """Connect, and have the model loaded from now on; ``wait_loaded`` comes next.
+    def open(self) -> int:
+        """``begin``, and wait until the load has ended: see ``wait_loaded``."""
+        self.begin()
+        return self.wait_loaded()
+
+    def begin(self) -> None:
+        """Connect, and have the model loaded from now on.
 
         Raises what connecting raised; the connection is closed then.
         """
@@ -90,7 +95,7 @@ class Connection:
             self._new_link(self._role).open()
 
     def wait_loaded(self) -> int:
-        """Until the load that ``open`` began has ended; its time in ns.
+        """Until the load that was begun has ended; its time in ns.
 
         Raises what the load raised; the connection is closed then.
         """
