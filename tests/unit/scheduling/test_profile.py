@@ -46,6 +46,18 @@ def test_a_slowdown_is_the_median_of_comparisons_once_there_are_some() -> None:
     assert learnt([100] * 9, [110] * 8 + [500]).slowdown == pytest.approx(1.1)
 
 
+def test_a_slowdown_that_is_uncertain_is_told_the_greater() -> None:
+    even = learnt([100] * 13, [102] * 12).slowdown
+    uneven = learnt([100] * 13, [82, 102, 122] * 4).slowdown
+    few = learnt([100] * 6, [82, 102, 122, 82, 122]).slowdown
+    assert even == pytest.approx(1.02)
+    assert even is not None
+    assert uneven is not None
+    assert few is not None
+    assert even + 0.02 < uneven < even + 0.12
+    assert few > uneven
+
+
 def test_a_machine_that_changes_its_pace_is_not_taken_for_a_slowdown() -> None:
     """All runs beside best-effort work but one are slow, because all later ones are."""
     profile = learnt([100] * 5, [])

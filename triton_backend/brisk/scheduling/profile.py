@@ -6,6 +6,7 @@ predicts it. Times are wall-clock, measured by the worker as it runs. Not thread
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
@@ -19,11 +20,15 @@ WEIGHT = 0.2
 RECENT_RUNS = 15
 """Whole runs that are remembered."""
 
-FIRST_PAIRS = 5
+FIRST_PAIRS = 9
 """Comparisons of a run alone with one beside best-effort work before a slowdown is told."""
 
 RECENT_PAIRS = 25
 """Comparisons that are remembered."""
+
+_ERROR = 0.93
+"""The standard error of a normal sample's median is so many times its interquartile range, over
+the root of its size."""
 
 RUNS_ALONE = 3
 """Before each run beside best-effort work while the first comparisons are made: a single one
@@ -53,6 +58,7 @@ class RunProfile:
 
     __slots__ = (
         *("_block", "_is_harmed", "_last", "_layers", "_left", "_pause", "_ratios", "_recent_ns"),
+        "slowdown",
     )
 
     def __init__(self) -> None:
@@ -62,6 +68,8 @@ class RunProfile:
         self._block = 0
         """How many runs in a row were of the last one's kind."""
         self._layers: list[float] = []
+        self.slowdown: float | None = None
+        """Time beside best-effort work over time alone; None until it was compared."""
         self._is_harmed: bool | None = None
         """The verdict at the last look; None: there was none."""
         self._pause = self._left = TRIAL_INTERVAL
@@ -100,6 +108,7 @@ class RunProfile:
         if last is not None and last.beside is not beside and last.threads == threads:
             one, other = (whole, last) if beside else (last, whole)
             self._ratios.append(one.taken_ns / max(1, other.taken_ns))
+            self.slowdown = self._compared()
 
     def learn_layers(self, layers_ns: Sequence[int]) -> None:
         """What each layer of a whole run took."""
@@ -120,14 +129,16 @@ class RunProfile:
         """What a run takes at present; None until one has ended."""
         return statistics.median(self._recent_ns) if self._recent_ns else None
 
-    @property
-    def slowdown(self) -> float | None:
-        """Time beside best-effort work over time alone; None until it was compared."""
+    def _compared(self) -> float | None:
+        """The median of the comparisons and its standard error: single ones differ by a fifth,
+        and what decides on a bound should rather be too large than too small.
+        """
         known = len(self._ratios)
         is_clear = known >= CLEAR_PAIRS and min(self._ratios) >= CLEAR_SLOWDOWN
         if known < FIRST_PAIRS and not is_clear:
             return None
-        return statistics.median(self._ratios)
+        first, median, third = statistics.quantiles(self._ratios, n=4, method="inclusive")
+        return median + _ERROR * (third - first) / math.sqrt(known)
 
 
 class ProfileTable:
