@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import select
-import signal
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from brisk.errors import UnavailableError
-from brisk.runtime.background import Background, niceness_for, stand_back
+from brisk.runtime.background import Background
 from brisk.runtime.batch import RequestJob, Run
 from brisk.runtime.foreground import Foreground
 from brisk.runtime.gate import Gate
@@ -268,45 +266,3 @@ def test_a_minimum_share_opens_the_gate_now_and_then() -> None:
         else:
             ran += 1
     assert 0.15 < ran / (ran + held) < 0.25
-
-
-@pytest.mark.parametrize(("share", "niceness"), [(0.01, 17), (0.1, 9), (0.12, 8), (0.5, 0)])
-def test_a_share_takes_the_niceness_whose_weight_gives_it(share: float, niceness: int) -> None:
-    assert niceness_for(share) == niceness
-
-
-def in_child(action: Any) -> int:
-    """What ``action`` returns in a forked process, as its exit status."""
-    process = os.fork()
-    if not process:
-        status = 99
-        try:
-            status = int(action())
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-
-
-def test_what_one_process_writes_the_other_reads() -> None:
-    gate = Gate()
-    gate.close(3, None)
-    assert in_child(lambda: gate.realtime().count) == 3
-
-    def begin() -> int:
-        gate.begin_layer()
-        os.kill(os.getpid(), signal.SIGKILL)
-        return 0
-
-    assert in_child(begin) == -signal.SIGKILL
-    assert gate.layer_runs
-    gate.pause_layers()
-    assert not gate.layer_runs
-
-
-@pytest.mark.parametrize(("share", "niceness"), [(0.0, 19), (0.1, 9)])
-def test_best_effort_work_runs_at_the_niceness_of_its_share(share: float, niceness: int) -> None:
-    def chosen() -> int:
-        stand_back(Limits(slowdown=1.05, share=share))
-        return os.getpriority(os.PRIO_PROCESS, 0)
-
-    assert in_child(chosen) == niceness
