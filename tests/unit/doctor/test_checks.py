@@ -10,6 +10,7 @@ import pytest
 from brisk.doctor import (
     auto_complete,
     cache,
+    forked_stubs,
     scheduling,
     scheduling_groups,
     shared_memory,
@@ -17,6 +18,7 @@ from brisk.doctor import (
     threads,
 )
 from brisk.doctor.base import Finding, Verdict
+from brisk.forking.build import LAUNCHER
 from unit.doctor.deployments import deployment
 
 CORES = len(os.sched_getaffinity(0))
@@ -37,6 +39,26 @@ def test_auto_completion_is_advised_against_and_incomplete_entries_are_named(
     (found,) = auto_complete.look(off)
     assert found.verdict is Verdict.GOOD
     (found,) = auto_complete.look(deployment(tmp_path))
+    assert found.verdict is Verdict.UNKNOWN
+
+
+def test_without_a_launcher_stubs_start_anew_and_the_check_says_what_it_takes(
+    tmp_path: Path,
+) -> None:
+    def look(**environment: str) -> Finding:
+        command = ("tritonserver", f"--backend-directory={tmp_path}")
+        (found,) = forked_stubs.look(
+            deployment(tmp_path, server=os.getpid(), command=command, environment=environment)
+        )
+        return found
+
+    assert look().verdict is Verdict.ADVICE
+    assert "C++ compiler" in look().change
+    (tmp_path / "brisk").mkdir()
+    (tmp_path / "brisk" / LAUNCHER).touch()
+    assert look().verdict is Verdict.GOOD
+    assert "remove BRISK_FORK_STUBS" in look(BRISK_FORK_STUBS="0").change
+    (found,) = forked_stubs.look(deployment(tmp_path))
     assert found.verdict is Verdict.UNKNOWN
 
 

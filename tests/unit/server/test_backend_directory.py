@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from brisk.errors import InvalidConfigurationError
+from brisk.forking.build import LAUNCHER, place_launcher
+from brisk.forking.start import PRELOAD
 from brisk.server.backend_directory import (
     STUB_FILES,
     assemble,
@@ -60,7 +62,8 @@ def test_several_processes_may_assemble_one_directory_at_once(tmp_path: Path) ->
     assert {result.result() for result in results} == {tmp_path}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["brisk", "onnxruntime", "python"]
     placed = sorted(path.name for path in (tmp_path / "brisk").iterdir())
-    assert placed == sorted(["__pycache__", "brisk", *STUB_FILES])
+    compiled = [LAUNCHER, PRELOAD] if place_launcher(tmp_path / "brisk") else []
+    assert placed == sorted(["__pycache__", "brisk", *STUB_FILES, *compiled])
 
 
 def test_the_other_backends_of_a_system_server_stay_usable(tmp_path: Path) -> None:

@@ -59,18 +59,24 @@ def plan_build() -> Build:
     """
     if sys.platform != "linux":
         raise CompilerError(f"the executor is for Linux, not for {sys.platform}")
-    found = os.environ.get("CXX") or next(filter(None, map(shutil.which, _COMPILERS)), None)
-    compiler = shutil.which(found) if found else None
-    if compiler is None:
-        wanted = found or ", ".join(_COMPILERS)
-        raise CompilerError(f"no C++ compiler ({wanted}) is installed; one would speed this up")
+    compiler = find_compiler()
     status = os.stat(compiler)
     digest = hashlib.sha256(f"{FLAGS}{compiler}{status.st_size}{status.st_mtime_ns}".encode())
     for file in sorted(SOURCES.iterdir()):
         digest.update(file.read_bytes())
     digest.update(_processor())
     name = f"executor-{digest.hexdigest()[:24]}.so"
-    return Build(Path(compiler), _cache_directory() / "native" / name)
+    return Build(compiler, cache_directory() / "native" / name)
+
+
+def find_compiler() -> Path:
+    """``$CXX``, else the first of the usual ones. Raises CompilerError where there is none."""
+    found = os.environ.get("CXX") or next(filter(None, map(shutil.which, _COMPILERS)), None)
+    compiler = shutil.which(found) if found else None
+    if compiler is None:
+        wanted = found or ", ".join(_COMPILERS)
+        raise CompilerError(f"no C++ compiler ({wanted}) is installed; one would speed this up")
+    return Path(compiler)
 
 
 def is_whole(library: Path) -> bool:
@@ -160,7 +166,7 @@ def _locked(folder: Path, how: int = 0) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _cache_directory() -> Path:
+def cache_directory() -> Path:
     """``$BRISK_CACHE_DIR``, else ``$XDG_CACHE_HOME/brisk``, else ``~/.cache/brisk``."""
     if chosen := os.environ.get("BRISK_CACHE_DIR"):
         return Path(chosen)

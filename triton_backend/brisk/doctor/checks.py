@@ -20,6 +20,7 @@ CHECKS = (
     "cache",
     "artefacts",
     "auto_complete",
+    "forked_stubs",
     "operators",
 )
 

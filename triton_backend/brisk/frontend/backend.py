@@ -10,16 +10,19 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from brisk.errors import BriskError
+from brisk.forking.start import start_fork_server
 from brisk.frontend.connection import Connection
 from brisk.frontend.entry import Entry, find_model, read_entry
 from brisk.frontend.log import log
 from brisk.frontend.numpy_import import import_intake
 from brisk.frontend.parameters import REALTIME
 from brisk.frontend.publisher import Publisher, publishing_interval_s
+from brisk.frontend.starting import NICENESS
 from brisk.telemetry import STATISTICS
-from brisk.wire.orphan import end_with_parent
+from brisk.wire.orphan import end_with_server
 from brisk.wire.place import runtime_place
 from brisk.wire.precedence import realtime_niceness, renice
+from brisk.wire.stub_process import command_line
 
 
 class ModelInstance:
@@ -27,7 +30,7 @@ class ModelInstance:
 
     def __init__(self, arguments: Mapping[str, str]) -> None:
         """Load the model; raises ``pb_utils.TritonModelException`` with the reason."""
-        end_with_parent()
+        end_with_server()
         name, version = arguments["model_name"], arguments["model_version"]
         self._label = f"brisk: model '{name}' version {version}"
         try:
@@ -53,6 +56,7 @@ class ModelInstance:
         self._intake = intake(self._entry, self._connection, self._log)
         self._publisher.start(self._connection.ask_statistics)
         self._tell(self._entry, load_ns)
+        start_fork_server(command_line(), NICENESS)
 
     def execute(self, requests: list[Any]) -> list[Any] | None:
         """Take the requests in: see ``Intake.execute``."""
@@ -87,7 +91,7 @@ def auto_complete(model_config: Any) -> Any:
     from brisk.frontend.completion import complete
     from brisk.frontend.pipeline_signature import model_signature
 
-    end_with_parent()
+    end_with_server()
     config = model_config.as_dict()
     try:
         path = _model_file(config)
@@ -114,7 +118,7 @@ def _model_file(config: Mapping[str, Any]) -> Path | None:
     Triton passes no path to ``auto_complete_config``, but the stub's command line starts with
     the ``model.py`` that a plain Python model would have in its version directory.
     """
-    arguments = Path("/proc/self/cmdline").read_bytes().split(b"\0")
+    arguments = command_line()
     if len(arguments) < 2:
         return None
     version_directory = Path(os.fsdecode(arguments[1])).parent

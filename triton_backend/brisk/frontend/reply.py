@@ -19,7 +19,9 @@ from brisk.wire.records import Result
 EXIT_PARAMETER = "brisk_exit"
 """Of a response: who answered, where a learned cache did; where the server has such parameters."""
 
-_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+_FINAL = 1
+"""TRITONSERVER_RESPONSE_COMPLETE_FINAL of Triton's C interface. Triton's module has it, too, but
+would be run for it."""
 
 
 class TritonReply(Reply):

@@ -19,6 +19,7 @@ from brisk.wire.channel import Receiver, check_peer, send_record
 from brisk.wire.place import RuntimePlace
 from brisk.wire.records import PROTOCOL_VERSION, Hello, Refused, Welcome
 from brisk.wire.role import Role
+from brisk.wire.stub_process import server_of_stub
 
 if TYPE_CHECKING:  # a load that finds its runtime does without
     import subprocess
@@ -33,7 +34,7 @@ dead. A background worker may have to wait longer than that for a processor."""
 
 _RETRY_PAUSE_S = 0.02
 
-_NICENESS = os.getpriority(os.PRIO_PROCESS, 0)
+NICENESS = os.getpriority(os.PRIO_PROCESS, 0)
 """Of this process when it began, and so the server's: a stub of a real-time model changes its own,
 and what it starts is for all models."""
 
@@ -80,7 +81,8 @@ def reap_started() -> None:
 def _greet(connection: socket.socket, role: Role, deadline_s: float) -> socket.socket:
     check_peer(connection)
     connection.settimeout(max(0.1, deadline_s - time.monotonic()))
-    send_record(connection, Hello(PROTOCOL_VERSION, __version__, os.getpid(), os.getppid()))
+    hello = Hello(PROTOCOL_VERSION, __version__, os.getpid(), server_of_stub())
+    send_record(connection, hello)
     answer, _ = Receiver(connection).receive()
     if isinstance(answer, Refused):
         raise named_error(answer.code, answer.message)
@@ -118,6 +120,6 @@ def _start_if_absent(
         return None
     os.close(lock)  # nobody is there; of several frontends that start one now, one gets the lock
     reap_started()
-    process = spawn(place, _NICENESS)
+    process = spawn(place, NICENESS)
     _started.append(process)
     return process

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brisk.runtime.transport import Transport
-from brisk.wire.orphan import end_orphan, parent_of
+from brisk.wire.orphan import birth_of, end_orphan
 
 ORPHAN_GRACE_NS = 3_000_000_000
 """How long a stub may live on after its server before the worker ends it."""
@@ -21,7 +21,7 @@ class Orphans:
     def retire(self, now_ns: int) -> None:
         """End the stubs whose server has died; reads a file for each peer."""
         for peer in self._transport.peers():
-            if not peer.parent or parent_of(peer.pid) == peer.parent:
+            if not peer.parent or birth_of(peer.parent) == peer.server_birth:
                 peer.orphaned_ns = None
             elif peer.orphaned_ns is None:
                 peer.orphaned_ns = now_ns

@@ -35,6 +35,7 @@ from brisk.telemetry import metrics
 from brisk.telemetry.incidents import INCIDENTS
 from brisk.telemetry.spans import SPANS
 from brisk.wire import mark
+from brisk.wire.orphan import birth_of
 from brisk.wire.records import (
     PROTOCOL_VERSION,
     Announce,
@@ -144,6 +145,7 @@ class Reception:
             raise ProtocolError(message)
         if hello.pid == peer.pid:  # else it lives in another process namespace than ours
             peer.parent = hello.parent
+            peer.server_birth = birth_of(hello.parent)
         peer.is_welcome = True
         self._transport.send(peer, Welcome(PROTOCOL_VERSION, __version__, os.getpid()))
 

@@ -42,12 +42,15 @@ class Peer:
         "parent",
         "pid",
         "receiver",
+        "server_birth",
         "socket",
         "view",
     )
 
     def __init__(self, number: int, connection: socket.socket, pid: int) -> None:
-        """``pid`` as the kernel attests it; ``parent`` 0 where it is not known."""
+        """``pid`` as the kernel attests it; ``parent`` and ``server_birth``, which together name
+        its tritonserver, 0 and None where that is not known.
+        """
         self.number = number
         self.socket = connection
         self.receiver = Receiver(connection)
@@ -60,6 +63,7 @@ class Peer:
         self.is_welcome = False
         self.pid = pid
         self.parent = 0
+        self.server_birth: int | None = None
         self.orphaned_ns: int | None = None
         self.connected_ns = time.monotonic_ns()
 

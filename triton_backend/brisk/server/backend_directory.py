@@ -21,6 +21,7 @@ from pathlib import Path
 
 import brisk
 from brisk.errors import InvalidConfigurationError
+from brisk.forking.build import place_launcher
 from brisk.server.bytecode import compile_files
 from brisk.server.locate import ServerInstallation
 
@@ -134,6 +135,7 @@ def _is_ours(target: Path) -> bool:
 
 def _place(source: BackendSource, target: Path, *, copy: bool) -> None:
     target.mkdir(exist_ok=True)
+    place_launcher(target)
     files = [target / file.name for file in source.files]
     if not copy:
         for theirs, ours in zip(source.files, files, strict=True):

@@ -1,0 +1,1 @@
+"""Stubs as forks of one process that has Python and the frontend in memory."""

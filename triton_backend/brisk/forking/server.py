@@ -1,0 +1,149 @@
+"""The fork server: one process per tritonserver from which stubs are forked.
+
+It is Triton's own stub program with ``source/preload.cpp`` in it, so a child of it is what Triton
+would have started, but has Python and the frontend in memory already. ``source/launcher.cpp``, the
+process that Triton believes to be the stub, asks for it:
+
+1. the launcher sends the stub's command line (texts between zero bytes);
+2. the child answers with its process number and waits for a byte;
+3. the launcher sends it, so that no two processes are ever the same stub;
+4. when the child has ended, the server sends its wait status.
+
+If the launcher ends first, killed by Triton, the server kills the child. The server itself ends
+with tritonserver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+Become: TypeAlias = "Callable[[list[bytes], int], None]"
+"""Called in a new stub with its command line and its launcher's process number."""
+
+ARGUMENTS_VARIABLE = b"_BRISK_STUB_ARGUMENTS"
+SEPARATOR = b"\x1f"
+"""How ``source/preload.cpp`` is told a new stub's command line."""
+
+_NUMBER = struct.Struct("=i")
+_PEER = struct.Struct("3i")
+_MESSAGE_BYTES = 64 * 1024
+_TIMEOUT_S = 10.0
+_PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+"""Signals that a terminal or an init sends to all processes: the server ends with tritonserver."""
+
+_GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+
+def listen(name: str) -> socket.socket | None:
+    """The server's socket, of the abstract name ``name``; None where another server has it."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind("\0" + name)
+    except OSError:
+        listener.close()
+        return None
+    listener.listen(socket.SOMAXCONN)
+    return listener
+
+
+class _Stub(NamedTuple):
+    """A child that lives. ``ended`` is its process descriptor."""
+
+    pid: int
+    ended: int
+    launcher: socket.socket
+
+
+class ForkServer:
+    """Forks stubs for the launchers of one tritonserver. Single-threaded, as forking demands."""
+
+    def __init__(self, listener: socket.socket, server: int) -> None:
+        """``server`` is tritonserver's process number. Raises OSError where it is gone."""
+        self._listener = listener
+        self._server_ended = os.pidfd_open(server)
+        self._stubs: dict[int, _Stub] = {}
+        self._poll = select.poll()
+        self._poll.register(listener, select.POLLIN)
+        self._poll.register(self._server_ended, select.POLLIN)
+
+    def serve(self, become: Become) -> bool:
+        """True in a new stub, after ``become``; False when tritonserver has ended."""
+        for number in _PASSED_ON:
+            signal.signal(number, signal.SIG_IGN)
+        gc.collect()
+        gc.freeze()  # else a stub's first collection would copy all that it shares
+        while True:
+            for descriptor, _ in self._poll.poll():
+                if descriptor == self._server_ended:
+                    return False
+                if descriptor == self._listener.fileno():
+                    if self._take_in(become):
+                        return True
+                elif descriptor in self._stubs:
+                    self._attend(self._stubs[descriptor], descriptor)
+
+    def _take_in(self, become: Become) -> bool:
+        """A launcher has come: fork. True in the child."""
+        launcher, _ = self._listener.accept()
+        pid, uid, _ = _PEER.unpack(
+            launcher.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        )
+        if uid != os.geteuid():
+            launcher.close()
+            return False
+        child = os.fork()
+        if not child:
+            self._leave()
+            _introduce(launcher, pid, become)
+            return True
+        stub = _Stub(child, os.pidfd_open(child), launcher)
+        self._stubs[stub.ended] = self._stubs[launcher.fileno()] = stub
+        self._poll.register(stub.ended, select.POLLIN)
+        self._poll.register(launcher, _GONE)
+        return False
+
+    def _attend(self, stub: _Stub, descriptor: int) -> None:
+        """A stub has ended, or its launcher has, and with it the stub's right to live."""
+        if descriptor != stub.ended:
+            os.kill(stub.pid, signal.SIGKILL)
+        _, status = os.waitpid(stub.pid, 0)
+        with contextlib.suppress(OSError):
+            stub.launcher.send(_NUMBER.pack(status))
+        for own in (stub.ended, stub.launcher.fileno()):
+            self._poll.unregister(own)
+            del self._stubs[own]
+        os.close(stub.ended)
+        stub.launcher.close()
+
+    def _leave(self) -> None:
+        """In a child: let go of what is the server's."""
+        for number in _PASSED_ON:
+            signal.signal(number, signal.SIG_DFL)
+        self._listener.close()
+        os.close(self._server_ended)
+        for stub in set(self._stubs.values()):
+            os.close(stub.ended)
+            stub.launcher.close()
+
+
+def _introduce(connection: socket.socket, launcher: int, become: Become) -> None:
+    """In a child: be the stub that the launcher asks for, or end."""
+    connection.settimeout(_TIMEOUT_S)
+    try:
+        arguments = connection.recv(_MESSAGE_BYTES).split(b"\0")
+        connection.send(_NUMBER.pack(os.getpid()))
+        if not connection.recv(1):
+            os._exit(1)
+    except OSError:
+        os._exit(1)
+    connection.close()
+    os.putenv(ARGUMENTS_VARIABLE, SEPARATOR.join(arguments))
+    become(arguments, launcher)

@@ -1,0 +1,57 @@
+"""The fork server's part of the frontend: what its stubs shall have in memory.
+
+Run by ``brisk/forking/source/preload.cpp`` before the stub's own ``main``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from brisk.forking.server import ForkServer, listen
+from brisk.forking.start import Settings, say_not_forked, take_settings
+from brisk.frontend.numpy_import import import_intake
+from brisk.wire import stub_process
+
+
+def serve() -> None:
+    """Fork stubs until tritonserver ends. Returns in each stub; the fork server itself exits."""
+    settings = take_settings()
+    listener = listen(settings.socket)
+    if listener is None or not _is_like(settings):
+        os._exit(1)
+    os.setpriority(os.PRIO_PROCESS, 0, settings.niceness)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)  # as Python does where a stub starts it
+    try:
+        fork_server = ForkServer(listener, settings.server)
+        _import_frontend()
+        sys.path.remove(settings.backend)  # which the stub adds by itself
+        if (threads := len(os.listdir("/proc/self/task"))) > 1:
+            say_not_forked(f"the frontend's imports have started {threads - 1} threads")
+        elif fork_server.serve(stub_process.become):
+            return
+    except OSError as error:
+        say_not_forked(str(error))
+    os._exit(0)
+
+
+def _is_like(settings: Settings) -> bool:
+    """Whether this Python runs under the same settings as one that the stub has started."""
+    if list(sys.flags) == settings.flags:
+        return True
+    say_not_forked(
+        f"Python's flags are {list(sys.flags)} in the fork server, {settings.flags} in a stub"
+    )
+    return False
+
+
+def _import_frontend() -> None:
+    import_intake()  # first, since it imports numpy without threads
+    import inspect  # noqa: F401 - the first line of log needs it
+
+    import brisk.frontend.backend
+    import brisk.frontend.completion
+    import brisk.frontend.lent
+    import brisk.frontend.pipeline_signature  # noqa: F401
