@@ -20,6 +20,9 @@ from brisk.wire.place import RuntimePlace
 _END_TIMEOUT_S = 20.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
+_OF_STUBS = (b"triton_python_backend_stub", b"brisk: waits for stub", b"brisk: forks stubs")
+"""Stubs, the launchers that Triton takes for them, and the process that forks them."""
+
 KINDS = ("tritonserver", "stub", "runtime")
 
 
@@ -49,6 +52,15 @@ class BenchmarkServer:
     def processes(self) -> list[ServerProcess]:
         """tritonserver, its stubs, Brisk's runtime with its workers; those that live now."""
         return [ServerProcess(pid, _kind(pid)) for pid in _processes_of(self._runtime)]
+
+    def has_stub_of(self, name: str) -> bool:
+        """Whether a stub of the entry ``name`` lives."""
+        wanted = os.fsencode(f"/{name}/")
+        return any(
+            wanted in _command(process.pid)
+            for process in self.processes()
+            if process.kind == "stub"
+        )
 
     def processor_s(self) -> float:
         """User and system time that all the processes have used so far."""
@@ -96,13 +108,18 @@ def _processes_of(runtime: Path) -> list[int]:
 
 def _kind(pid: int) -> str:
     """By the command line; a runtime's workers keep their supervisor's."""
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        command = b""
-    if b"triton_python_backend_stub" in command:
+    command = _command(pid)
+    if any(name in command for name in _OF_STUBS):
         return "stub"
     return "runtime" if b"brisk.runtime" in command else "tritonserver"
+
+
+def _command(pid: int) -> bytes:
+    """Empty for a process that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def _processor_ticks(pid: int) -> int:

@@ -2,8 +2,8 @@
 
 The same server loads an entry of Brisk with an artefact, one without, and models of the plain
 Python backend that use ONNX Runtime and torch (weights mapped from a file). Brisk's runtime runs
-already, as it does in a server with any other Brisk model in it; a Python-backend model imports
-its engine with every load, since each has a process of its own.
+already, and stubs are forked, as in a server with any other Brisk model in it; a Python-backend
+model imports its engine with every load, since each has a process of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from brisk_client.benchmarks.cold.models import SMOKE, ModelFiles, build
 from brisk_client.benchmarks.cold.served_entries import BRISK, write_cold_entries
 from brisk_client.benchmarks.sampling import median_ratio, summarise
 from brisk_client.benchmarks.served_entries import write_brisk_entry
-from brisk_client.benchmarks.served_server import benchmark_server
+from brisk_client.benchmarks.served_server import BenchmarkServer, benchmark_server
 from brisk_client.inference import InferenceClient, Transport
 from brisk_client.report import Report
 
@@ -48,17 +48,20 @@ def measure_served(
         with np.load(files.inputs) as arrays:
             inputs = {name: arrays[name] for name in arrays.files}
         with benchmark_server(repository, variables, options) as server:
-            taken = _in_turns(server.grpc, entries, inputs, rounds)
+            taken = _in_turns(server, entries, inputs, rounds)
     _add(report, files, taken)
 
 
 def _in_turns(
-    url: str, entries: Mapping[str, str], inputs: Mapping[str, np.ndarray], rounds: int
+    server: BenchmarkServer,
+    entries: Mapping[str, str],
+    inputs: Mapping[str, np.ndarray],
+    rounds: int,
 ) -> dict[str, list[tuple[float, float, float]]]:
     """By engine, for each round: seconds to READY, to the first answer, and of the second."""
     taken: dict[str, list[tuple[float, float, float]]] = {engine: [] for engine in entries}
-    control = InferenceServerClient(url)
-    with InferenceClient(url, Transport.GRPC) as client:
+    control = InferenceServerClient(server.grpc)
+    with InferenceClient(server.grpc, Transport.GRPC) as client:
         for turn in range(rounds + 1):
             for engine, name in entries.items():
                 before_s = time.perf_counter()
@@ -69,7 +72,7 @@ def _in_turns(
                 client.infer(name, inputs)
                 second_s = time.perf_counter()
                 control.unload_model(name)
-                _wait_unloaded(control, name)
+                _wait_unloaded(server, control, name)
                 if turn:  # the first round fills the page cache with libraries and models
                     taken[engine].append(
                         (ready_s - before_s, first_s - before_s, second_s - first_s)
@@ -78,10 +81,13 @@ def _in_turns(
     return taken
 
 
-def _wait_unloaded(control: Any, name: str) -> None:
-    """Triton answers an unload before the stub has ended. Raises TimeoutError."""
+def _wait_unloaded(server: BenchmarkServer, control: Any, name: str) -> None:
+    """Until the model and its stub are gone, whose end would be paid for by the next start.
+
+    Triton answers an unload before that. Raises TimeoutError.
+    """
     deadline_s = time.monotonic() + _UNLOAD_TIMEOUT_S
-    while any(
+    while server.has_stub_of(name) or any(
         entry.name == name and entry.state != "UNAVAILABLE"
         for entry in control.get_model_repository_index().models
     ):
