@@ -41,7 +41,11 @@ MIXED: dict[int, Model] = {}
 """The model of the entry "joined", once it is made."""
 
 
-def eager(digest: str) -> Cascade:
+MODEST = 0.5
+"""A promise that so few answers as these tests ask for cannot refute, however wrong they are."""
+
+
+def eager(digest: str, promise: float = MODEST) -> Cascade:
     """An exit that answers everything, and of course hardly ever as the model would.
 
     At 0.98 and more nothing is answered early.
@@ -50,7 +54,7 @@ def eager(digest: str) -> Cascade:
     torch.manual_seed(5)
     (exit_,) = cascade.exits
     look_up = empty_look_up(exit_.variant, exit_.shape, CLASSES)
-    level = dataclasses.replace(cascade.levels[0], thresholds=(1e-9,))
+    level = dataclasses.replace(cascade.levels[0], accuracy=promise, thresholds=(1e-9,))
     strict = dataclasses.replace(cascade.levels[1], thresholds=(math.inf,))
     return dataclasses.replace(
         cascade,
@@ -69,7 +73,8 @@ def server(
     for name in ("eager", "audited", "damaged", "stale"):
         file = write_entry(repository, name, network(), CONFIG) / "1" / "model.onnx"
         digest = "another" if name == "stale" else digest_of(file)
-        write_cascade(caches_file(file), eager(digest))
+        promise = 0.97 if name == "audited" else MODEST
+        write_cascade(caches_file(file), eager(digest, promise))
         if name == "damaged":
             data = bytearray(caches_file(file).read_bytes())
             data[-40] ^= 1
@@ -136,7 +141,7 @@ def test_easy_inputs_are_answered_by_the_exit_unless_the_request_opts_out(
     assert same(off, by_the_model(inputs))
     assert not same(off, by_the_exit(inputs))
     assert same(ask(client, "eager", inputs, brisk_accuracy="0.98"), by_the_model(inputs))
-    assert same(ask(client, "eager", inputs, brisk_accuracy="0.9"), by_the_exit(inputs))
+    assert same(ask(client, "eager", inputs, brisk_accuracy=str(MODEST)), by_the_exit(inputs))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 8])
@@ -201,7 +206,8 @@ def test_the_audit_switches_off_an_exit_that_breaks_its_promise(
     def is_off() -> bool:
         return same(ask(client, "audited", inputs), expected)
 
-    wait_until(is_off, "the end of the exit", patience_s=60, every_s=0)
+    # Not as fast as it goes: audits get only the processors' time that requests leave.
+    wait_until(is_off, "the end of the exit", patience_s=120, every_s=0.02)
 
 
 def test_metrics_tell_hits_audits_and_what_they_led_to(
