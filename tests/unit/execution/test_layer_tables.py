@@ -67,6 +67,28 @@ def test_an_executor_that_waits_for_a_slow_lane_loads_the_next_layers_meanwhile(
     lane.join(WAIT_S)
 
 
+def test_the_end_of_loading_is_told_before_anybody_has_the_last_layer() -> None:
+    begun, told = threading.Event(), []
+
+    def tell() -> None:
+        threading.Event().wait(0.05)  # long enough for an executor that does not wait for it
+        told.append(made.loaded)
+
+    def load(index: int, lane: str, stolen: bool) -> Any:
+        begun.set()
+        return index
+
+    made = table(1, load)
+    made.when_loaded(tell)
+    lane = in_thread(lambda: made.work(0, "load-0"))
+    assert begun.wait(WAIT_S)
+    assert made[0] == 0
+    assert told == [1]
+    lane.join(WAIT_S)
+    made.when_loaded(tell)
+    assert told == [1, 1]
+
+
 def test_an_executor_that_may_not_steal_waits_for_its_lane() -> None:
     begun, may_go = threading.Event(), threading.Event()
 

@@ -46,7 +46,7 @@ def test_a_load_that_is_asked_for_at_once_waits_for_no_practice(
     monkeypatch.setattr(loading, "IDLE_S", 10.0)
     asker: Any = SimpleNamespace(job_class="normal", name="m", version=1)
     loader = a_loader(told.set)
-    loader.load(7, tmp_path / "absent.onnx", asker, lambda: None)
+    loader.load(7, tmp_path / "absent.onnx", asker, lambda: None, lambda: None)
     assert told.wait(5)
     outcome = loader.take()
     assert outcome is not None

@@ -53,7 +53,13 @@ class _Loader:
         self.asked: list[bool] = []
 
     def load(
-        self, ticket: int, path: Path, job_class: str, begin: Any, stands_back: bool = False
+        self,
+        ticket: int,
+        path: Path,
+        job_class: str,
+        begin: Any,
+        end: Any,
+        stands_back: bool = False,
     ) -> int:
         self.asked.append(stands_back)
         return ticket

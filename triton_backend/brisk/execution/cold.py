@@ -13,10 +13,11 @@ import torch
 from brisk.errors import ArtefactError, InvalidConfigurationError
 from brisk.execution.frame import Frame
 from brisk.execution.lanes import Lanes, dealt, lane_count, usable_cores
+from brisk.execution.layer_source import LayerSource
 from brisk.execution.loading import LoadedProgram
 from brisk.execution.plan import make_plan
 from brisk.execution.reuse import ReusingSource, Search, shared_cache
-from brisk.execution.sources import LayerSource, ModelSource
+from brisk.execution.sources import ModelSource
 from brisk.execution.starting import StartingProgram, start_program
 from brisk.execution.table import EXECUTOR, LayerTable
 from brisk.execution.timeline import EventKind, Recorder, Timeline, clock_ns

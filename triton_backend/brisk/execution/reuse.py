@@ -14,11 +14,12 @@ from enum import Enum
 
 from brisk.errors import BriskError
 from brisk.execution.joining import JoinedLayers
+from brisk.execution.layer_source import LayerSource
 from brisk.execution.loaded_layer import LoadedLayer
 from brisk.execution.loading import load_layer
 from brisk.execution.machine_costs import MachineCosts
 from brisk.execution.plan import LayerPlan
-from brisk.execution.sources import LayerSource, ModelSource
+from brisk.execution.sources import ModelSource
 from brisk.execution.table import LayerTable
 from brisk.execution.timeline import EventKind, Recorder, clock_ns
 from brisk.solutions.base import Solution
@@ -105,6 +106,9 @@ class ReusingSource(LayerSource):
         layer = self._source.load(index, lane, stolen)
         self._cache.add(desired)
         return layer
+
+    def has_skipped(self) -> bool:
+        return bool(self._substituted) or self._source.has_skipped()
 
     def warm_layers(self) -> list[int]:
         return sorted({*self._source.warm_layers(), *self._substituted})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from brisk.errors import ArtefactError, InternalError
 from brisk.execution.artefact import Artefact
 from brisk.execution.cold_plan import raw_layer
 from brisk.execution.joining import JoinedLayers, join_small_layers
+from brisk.execution.layer_source import LayerSource
 from brisk.execution.loaded_layer import LoadedLayer
 from brisk.execution.loading import FramePlan, load_layer
 from brisk.execution.machine_costs import NOTHING_KNOWN, MachineCosts
@@ -28,39 +28,6 @@ from brisk.graph.program import Program
 from brisk.solutions.base import Kernel, Problem, Solution
 from brisk.solutions.catalogue import Catalogue
 from brisk.solutions.problem import make_problem
-
-
-class LayerSource(ABC):
-    """Loads the layers of one program, each with its cold or its warm solution. Thread-safe."""
-
-    frame: FramePlan
-    is_given_up: bool = False
-    """Whether it turned out to be damaged and the model is used in its place."""
-
-    @abstractmethod
-    def load(self, index: int, lane: str, stolen: bool) -> LoadedLayer:
-        """The layer with its cold solution. Raises BriskError."""
-
-    @abstractmethod
-    def solution_names(self) -> list[str]:
-        """The warm solution of each layer."""
-
-    @abstractmethod
-    def warm_layers(self) -> list[int]:
-        """Layers whose warm solution is not the cold one."""
-
-    @abstractmethod
-    def load_warm(self, index: int) -> LoadedLayer:
-        """The layer with its warm solution. Raises BriskError."""
-
-    @abstractmethod
-    def join(
-        self, layers: Sequence[LoadedLayer], cuts: Collection[int] = ()
-    ) -> JoinedLayers | None:
-        """The layers, all of them, with runs of small ones joined; None: nothing to join.
-
-        ``cuts`` as in ``drawn_runs``.
-        """
 
 
 class ModelSource(LayerSource):
@@ -103,6 +70,9 @@ class ModelSource(LayerSource):
 
     def solution_names(self) -> list[str]:
         return [planned.solution.name for planned in self._warm]
+
+    def has_skipped(self) -> bool:
+        return bool(self.warm_layers())
 
     def warm_layers(self) -> list[int]:
         pairs = zip(self._cold, self._warm, strict=True)
@@ -158,6 +128,11 @@ class ArtefactSource(LayerSource):
 
     def solution_names(self) -> list[str]:
         return [layer.warm for layer in self._artefact.layers]
+
+    def has_skipped(self) -> bool:
+        if self.is_given_up:
+            return self._fallback().has_skipped()
+        return any(layer.warm != layer.solution for layer in self._artefact.layers)
 
     def warm_layers(self) -> list[int]:
         if self.is_given_up:

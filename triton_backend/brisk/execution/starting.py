@@ -13,11 +13,12 @@ import torch
 from brisk.errors import ArtefactError
 from brisk.execution.artefact import Artefact, open_artefact
 from brisk.execution.lanes import Lanes, dealt, executor_threads, lane_count
+from brisk.execution.layer_source import LayerSource
 from brisk.execution.loading import LoadedProgram
 from brisk.execution.machine_costs import read_costs
 from brisk.execution.plan import make_plan
 from brisk.execution.reuse import ReusingSource, Search, shared_cache
-from brisk.execution.sources import ArtefactSource, LayerSource, ModelSource
+from brisk.execution.sources import ArtefactSource, ModelSource
 from brisk.execution.table import GiveWay, LayerTable
 from brisk.execution.timeline import EventKind, Recorder, clock_ns
 from brisk.graph import read_program

@@ -65,6 +65,7 @@ class LayerTable(Sequence[LoadedLayer]):
         self._remaining = count
         self._complete: tuple[LoadedLayer, ...] | None = () if count == 0 else None
         self._closed = False
+        self._told: list[Callable[[], None]] = []
         self.joined: JoinedLayers | None = None
         """What new frames of small batches run instead, once it is made."""
         self.is_warmed_up = False
@@ -151,6 +152,16 @@ class LayerTable(Sequence[LoadedLayer]):
         with self._changed:
             return self._changed.wait_for(lambda: self._remaining == 0, timeout_s)
 
+    def when_loaded(self, tell: Callable[[], None]) -> None:
+        """Call ``tell`` once every layer is loaded, or has failed: at once, or in the thread that
+        loads the last one, before anybody can run that. It must not block, or use the table.
+        """
+        with self._changed:
+            if self._remaining == 0:
+                tell()
+            else:
+                self._told.append(tell)
+
     def close(self) -> None:
         """Let no lane begin another layer; an executor still may."""
         self._closed = True
@@ -215,6 +226,10 @@ class LayerTable(Sequence[LoadedLayer]):
                 return  # it was rescued, or the other way round
             self.stolen += stolen
             self._remaining -= 1
+            if self._remaining == 0:
+                for tell in self._told:
+                    tell()
+                self._told.clear()
             self._layers[index] = layer
             if error is not None:
                 self._errors[index] = error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import contextlib
+from collections.abc import Callable, Collection, Iterator
 
 from brisk.compiled.library import is_final
 from brisk.execution.loaded_layer import LoadedLayer
@@ -12,29 +13,30 @@ from brisk.execution.starting import StartingProgram
 def warm_up(
     starting: StartingProgram, may_go_on: Callable[[], bool], cuts: Collection[int] = ()
 ) -> bool:
-    """Load every warm solution that is not there, then give them all to new frames at once.
+    """``load_skipped`` and ``join_runs``, one after the other. Returns whether both are done.
 
-    Frames stop at ``cuts``, numbers of layers done. ``may_go_on`` is called before each layer and
-    may block until there is time for it; False ends the work. Returns whether new frames are
-    warm. Raises BriskError where a solution fails to load: the program then stays as it is.
+    Raises BriskError where a solution fails to load: the program then stays as it is.
     """
+    with settling(starting):
+        return load_skipped(starting, may_go_on) and may_go_on() and join_runs(starting, cuts)
+
+
+@contextlib.contextmanager
+def settling(starting: StartingProgram) -> Iterator[None]:
+    """Around all that exchanges kernels of a program."""
     try:
-        return _switch(starting, may_go_on, cuts)
+        yield
     finally:
         starting.table.is_warmed_up = True
 
 
-def is_settled(starting: StartingProgram) -> bool:
-    """Whether no kernel of the program will be exchanged for another any more.
+def load_skipped(starting: StartingProgram, may_go_on: Callable[[], bool]) -> bool:
+    """Load every warm solution that is not there, then give them all to new frames at once.
 
-    From then on equal inputs of equal shapes have answers of equal bits.
+    ``may_go_on`` is called before each layer and may block until there is time for it; False ends
+    the work. Returns whether new frames have all of them. Raises BriskError where one fails to
+    load: new frames then have what the program started with.
     """
-    return starting.table.is_warmed_up and is_final()
-
-
-def _switch(
-    starting: StartingProgram, may_go_on: Callable[[], bool], cuts: Collection[int]
-) -> bool:
     table, source = starting.table, starting.source
     if not table.is_whole:
         return False
@@ -43,10 +45,27 @@ def _switch(
         if not may_go_on():
             return False
         warm[index] = source.load_warm(index)
-    if not may_go_on():
-        return False
-    whole = [warm.get(index, layer) for index, layer in enumerate(table.current())]
-    joined = source.join(whole, cuts)
-    if warm or joined is not None:
-        table.switch(warm, joined)
+    if warm:
+        table.switch(warm)
     return True
+
+
+def join_runs(starting: StartingProgram, cuts: Collection[int] = ()) -> bool:
+    """Let new frames compute runs of small layers as one call each; they stop at ``cuts``, numbers
+    of layers done. False where layers are missing. Raises BriskError.
+    """
+    table = starting.table
+    if not table.is_whole:
+        return False
+    joined = starting.source.join(table.current(), cuts)
+    if joined is not None:
+        table.switch({}, joined)
+    return True
+
+
+def is_settled(starting: StartingProgram) -> bool:
+    """Whether no kernel of the program will be exchanged for another any more.
+
+    From then on equal inputs of equal shapes have answers of equal bits.
+    """
+    return starting.table.is_warmed_up and is_final()

@@ -6,7 +6,7 @@ import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +15,12 @@ import torch
 from brisk.errors import ArtefactError, BriskError, InternalError
 from brisk.execution.practice import practise
 from brisk.runtime.artefact_use import ArtefactUse
+from brisk.runtime.batch import Run
 from brisk.runtime.cache_watch import CacheWatch
 from brisk.runtime.courtesy import Courtesy
 from brisk.runtime.load_queue import LoadQueue
 from brisk.runtime.pipeline_session import PipelineSession
+from brisk.runtime.quiet import Quiet
 from brisk.runtime.saying import say
 from brisk.runtime.session import Session, load_session
 from brisk.runtime.standing_back import standing_back
@@ -54,6 +56,7 @@ class _LoadTask:
     path: Path
     asker: LoadModel
     begin: Callable[[], None]
+    end: Callable[[], None]
     stands_back: bool
 
 
@@ -76,8 +79,9 @@ class Loader:
         self._artefacts = artefacts
         self._tasks: LoadQueue[_LoadTask | None] = LoadQueue()
         self._outcomes: deque[LoadOutcome | LoadCompletion] = deque()
-        self.courtesy = Courtesy()
-        self.upkeep = Upkeep(device, self._threads, artefacts, caches)
+        self._courtesy = Courtesy()
+        self._quiet = Quiet()
+        self._upkeep = Upkeep(device, self._threads, artefacts, caches, self._quiet)
         threading.Thread(target=self._run, name="brisk-loader", daemon=True).start()
 
     def load(
@@ -86,15 +90,17 @@ class Loader:
         path: Path,
         asker: LoadModel,
         begin: Callable[[], None],
+        end: Callable[[], None],
         stands_back: bool = False,
     ) -> int:
         """Ask for a session as urgently as ``asker`` needs it; a number for ``hurry``.
 
         What the load comes to is counted under the asker's name. ``begin`` is called in the load
-        lane just before it starts. ``stands_back``: load on what processors others leave, its
+        lane just before it starts, ``end`` wherever the last layer is loaded, before any request
+        needs it. ``stands_back``: load on what processors others leave, its
         lanes too.
         """
-        task = _LoadTask(ticket, path, asker, begin, stands_back)
+        task = _LoadTask(ticket, path, asker, begin, end, stands_back)
         return self._tasks.put(task, asker.job_class)
 
     def hurry(self, number: int, job_class: str) -> None:
@@ -104,6 +110,14 @@ class Loader:
     def give_memory_back(self) -> None:
         """Return freed memory to the system, after the loads asked for so far."""
         self._tasks.put(None, None)
+
+    def attend(self, runs: Sequence[Run]) -> None:
+        """``runs``: those in progress, which loads and what follows them are not to disturb.
+
+        Called by the worker before and after each stretch of computing.
+        """
+        self._courtesy.attend(runs)
+        self._quiet.attend(bool(runs))
 
     def tell(self, outcome: LoadOutcome | LoadCompletion) -> None:
         """Let ``take`` give an outcome, wherever it was made."""
@@ -134,7 +148,7 @@ class Loader:
         """Whether no request runs; None where a load is asked for, within the time-out."""
         if self._tasks.await_task(timeout_s):
             return None
-        return not self.upkeep.is_serving
+        return not self._quiet.is_serving
 
     def _load(self, task: _LoadTask) -> None:
         """A call of its own: what it knows of a session must not outlive it in this thread."""
@@ -143,11 +157,15 @@ class Loader:
         outcome = standing_back(perform) if task.stands_back else perform()
         name = f"load {task.path.name}"
         SPANS.add(LOADS, name, begin_ns, time.monotonic_ns(), str(task.path))
+        session = outcome.session
+        if isinstance(session, Session):
+            session.starting.table.when_loaded(task.end)
         self.tell(outcome)
-        if isinstance(outcome.session, Session):
+        if isinstance(session, Session):
             told = functools.partial(self.tell, LoadCompletion(task.ticket))
+            session.starting.table.when_loaded(told)
             labels = (task.asker.name, str(task.asker.version))
-            self.upkeep.look_after(outcome.session, labels, told, task.stands_back)
+            self._upkeep.look_after(session, labels, task.stands_back)
 
     def _perform(self, task: _LoadTask) -> LoadOutcome:
         task.begin()
@@ -158,7 +176,7 @@ class Loader:
         wanted = reject if self._artefacts is not ArtefactUse.OFF else None
         try:
             session = load_session(
-                task.path, self._device, self._threads, wanted, self.courtesy.give_way
+                task.path, self._device, self._threads, wanted, self._courtesy.give_way
             )
         except BriskError as error:
             return LoadOutcome(task.ticket, None, error)

@@ -39,7 +39,7 @@ class SessionEntry:
     """``parts``: of a pipeline, the entries of its networks, by their files. ``pipelines``: those
     that this network is a part of. ``error``: how its load has failed.
 
-    Used by the worker's main thread; only ``begin`` is called in the load lane.
+    Used by the worker's main thread; ``begin`` and ``end`` are called by those that load.
     """
 
     key: str
@@ -58,6 +58,16 @@ class SessionEntry:
     def is_needed(self) -> bool:
         return bool(self.bindings or self.pipelines)
 
+    def ask(self, memory: memoryview) -> None:
+        """``memory``: another asker's mark, which shows from now on whether this loads."""
+        if self.is_complete:
+            return
+        self.marks.append(memory)
+        if self.has_begun:
+            mark.begin(memory)
+        if self.is_complete:  # it has ended meanwhile
+            mark.reset(memory)
+
     def begin(self) -> None:
         """Load lane: note in every asker's memory that its load has begun."""
         self.has_begun = True
@@ -65,3 +75,11 @@ class SessionEntry:
             mark.begin(memory)
         for pipeline in list(self.pipelines):
             pipeline.begin()
+
+    def end(self) -> None:
+        """Whoever loads the last layer, before any request can need it: from now on the load is to
+        blame for nothing.
+        """
+        self.is_complete = True
+        for memory in list(self.marks):
+            mark.reset(memory)

@@ -64,10 +64,7 @@ class SessionTable:
         path = Path(model.path)
         entry = self._open_pipeline(path, model) if is_pipeline(path) else self._open(path, model)
         binding = Binding(peer, model, entry.key, entry.session)
-        if not entry.is_complete:
-            entry.marks.append(memory)
-            if entry.has_begun:
-                mark.begin(memory)
+        entry.ask(memory)
         entry.bindings.append(binding)
         self._bindings[peer.number, model.model] = binding
         self._precedence.follow(self._serves_realtime())
@@ -115,12 +112,10 @@ class SessionTable:
         return waiting
 
     def complete(self, completion: LoadCompletion) -> None:
-        """Every layer is loaded: from now on the load is to blame for nothing."""
+        """Every layer is loaded."""
         entry = self._loading.pop(completion.ticket, None)
         if entry is not None:
-            entry.is_complete = True
-            for memory in entry.marks:
-                mark.reset(memory)
+            entry.end()
             entry.marks.clear()
             self._assemblies.advance()
 
@@ -154,7 +149,9 @@ class SessionTable:
             entry = self._entries[key] = SessionEntry(key)
             stands_back = job_class != JobClass.REALTIME.value and self._serves_realtime()
             ticket = self._expect(entry)
-            entry.load = self._loader.load(ticket, path, asker, entry.begin, stands_back)
+            entry.load = self._loader.load(
+                ticket, path, asker, entry.begin, entry.end, stands_back
+            )
         else:
             self._loader.hurry(entry.load, job_class)
         return entry

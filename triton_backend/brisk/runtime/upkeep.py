@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import queue
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,38 +17,45 @@ import torch
 
 from brisk.errors import BriskError
 from brisk.execution.table import LayerTable
-from brisk.execution.warming import warm_up
+from brisk.execution.warming import join_runs, load_skipped, settling
 from brisk.graph.mapping import make_private
 from brisk.runtime.artefact_use import ArtefactUse
 from brisk.runtime.artefacts import ArtefactBuilder
 from brisk.runtime.cache_watch import CacheWatch
+from brisk.runtime.quiet import Quiet
 from brisk.runtime.saying import say
 from brisk.runtime.session import Session
 from brisk.runtime.standing_back import standing_back
 from brisk.runtime.start_report import report_start
 
-LONGEST_WAIT_S = 1.0
-"""How long a layer waits for a moment without requests; then it is loaded beside them."""
+LONGEST_PAUSE_S = 0.1
+"""What each 2 MiB of a model file wait for a gap between requests before they are copied."""
 
-_LOOK_S = 0.002
 _LANES_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Care:
+    """``until_s``: how long what is not urgent waits for calm."""
+
     session: Session
     labels: tuple[str, str]
-    loaded: Callable[[], None]
     stands_back: bool
+    until_s: float
 
 
 class Upkeep:
-    """One thread, in the order in which sessions came. ``is_serving`` is the worker's to set."""
+    """One thread, in the order in which sessions came."""
 
     def __init__(
-        self, device: torch.device, threads: int, artefacts: ArtefactUse, caches: CacheWatch
+        self,
+        device: torch.device,
+        threads: int,
+        artefacts: ArtefactUse,
+        caches: CacheWatch,
+        quiet: Quiet,
     ) -> None:
-        self.is_serving = False
+        self._quiet = quiet
         self._caches = caches
         self._builder: ArtefactBuilder | None = None
         if artefacts is ArtefactUse.BUILD and device.type == "cpu":
@@ -61,15 +67,12 @@ class Upkeep:
         self,
         session: Session,
         labels: tuple[str, str],
-        loaded: Callable[[], None],
         stands_back: bool = False,
     ) -> None:
-        """``loaded`` is called when the last layer is loaded, unless the session closes before.
-
-        ``labels``: model and version that its start is counted under. ``stands_back``: on what
+        """``labels``: model and version that its start is counted under. ``stands_back``: on what
         processors others leave.
         """
-        self._tasks.put(_Care(session, labels, loaded, stands_back))
+        self._tasks.put(_Care(session, labels, stands_back, self._quiet.expect()))
 
     def _run(self) -> None:
         while True:
@@ -88,28 +91,36 @@ class Upkeep:
         while not table.wait(_LANES_LOOK_S):
             if table.is_closed:
                 return
-        care.loaded()
-        report_start(session, care.labels)
-        self._await_quiet()  # else the copy would compete with the rest of the first request
-        make_private()
-        caches = self._caches.open(session)
-        cuts = () if caches is None else caches.cascade.cuts
-        try:
-            warm_up(starting, lambda: self._may_go_on(table), cuts)
-        except BriskError as error:
-            say(f"{session.path}: kept on the solutions it started with: {error}")
-            caches = None  # runs that a start had ready do not stop at exits
+        with settling(starting):
+            if not starting.source.has_skipped():  # else in the first gaps between requests
+                self._quiet.await_calm(care.until_s)
+            is_warm = _succeeds(session, lambda: load_skipped(starting, self._between(table)))
+            self._quiet.await_calm(care.until_s)  # a start is for its first requests
+            report_start(session, care.labels)
+            make_private(lambda: self._quiet.await_gap(LONGEST_PAUSE_S))
+            caches = self._caches.open(session) if is_warm else None
+            cuts = () if caches is None else caches.cascade.cuts
+            self._quiet.await_calm(care.until_s)  # before Python code of some 50 ms
+            if table.is_closed or not _succeeds(session, lambda: join_runs(starting, cuts)):
+                caches = None  # runs that a start had ready do not stop at exits
         if caches is not None:
             self._caches.serve(session, caches)
         if self._builder is not None and starting.wants_artefact:
             self._builder.build_later(session.path)
 
-    def _may_go_on(self, table: LayerTable) -> bool:
-        """Whether the session is still wanted; blocks for a moment without requests."""
-        self._await_quiet()
-        return not table.is_closed
+    def _between(self, table: LayerTable) -> Callable[[], bool]:
+        """Whether the session is still wanted; blocks for a gap between requests."""
 
-    def _await_quiet(self) -> None:
-        until_s = time.monotonic() + LONGEST_WAIT_S
-        while self.is_serving and time.monotonic() < until_s:
-            time.sleep(_LOOK_S)
+        def may_go_on() -> bool:
+            self._quiet.await_gap()
+            return not table.is_closed
+
+        return may_go_on
+
+
+def _succeeds(session: Session, work: Callable[[], bool]) -> bool:
+    try:
+        return work()
+    except BriskError as error:
+        say(f"{session.path}: kept on the solutions it started with: {error}")
+        return False

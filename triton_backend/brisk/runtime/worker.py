@@ -130,14 +130,13 @@ class Worker:
         self._try_pipelines()
         self._requests.expire()
         self._take_turn()
-        self._loader.courtesy.attend(self._runs)
+        self._loader.attend(self._runs)
         if self._runs and self._advance(self._runs[-1]):
             self._runs.pop()
             self._pacing.pauses()
             if self._runs:
                 self._resume(self._runs[-1])
-        self._loader.courtesy.attend(self._runs)
-        self._loader.upkeep.is_serving = bool(self._runs)
+        self._loader.attend(self._runs)
         self._look_around()
 
     def _resume(self, run: Run) -> None:
