@@ -26,6 +26,9 @@ class Day:
     def calm(self) -> None:
         self.quiet.await_calm(self.now_s + LONGEST_WAIT_S)
 
+    def gap(self) -> None:
+        self.quiet.pause(LONGEST_WAIT_S)
+
     def passed_s(self, wait: Callable[[], None]) -> float:
         before_s = self.now_s
         wait()
@@ -42,14 +45,14 @@ def ends(quiet: Quiet) -> None:
 
 def test_nothing_is_waited_for_where_nobody_asks() -> None:
     day = Day({})
-    assert day.passed_s(day.quiet.await_gap) == 0.0
+    assert day.passed_s(day.gap) == 0.0
     assert day.passed_s(day.calm) == 0.0
 
 
 def test_a_gap_is_the_end_of_what_runs_and_calm_comes_later() -> None:
     day = Day({0.1: ends})
     begins(day.quiet)
-    assert 0.1 <= day.passed_s(day.quiet.await_gap) < 0.11
+    assert 0.1 <= day.passed_s(day.gap) < 0.11
     assert CALM_S <= day.passed_s(day.calm) < 3 * CALM_S
 
 
@@ -60,7 +63,7 @@ def test_requests_that_follow_each_other_leave_gaps_but_no_calm() -> None:
         events[0.04 * number + 0.03] = ends
     day = Day(events)
     begins(day.quiet)
-    assert day.passed_s(day.quiet.await_gap) < 0.035
+    assert day.passed_s(day.gap) < 0.035
     begins(day.quiet)
     last_s = 100.0 + 0.04 * 4 + 0.03
     day.calm()
@@ -78,7 +81,7 @@ def test_after_a_load_a_request_is_expected_for_a_while() -> None:
     day = Day({})
     until_s = day.quiet.expect()
     assert day.passed_s(functools.partial(day.quiet.await_calm, until_s)) >= CALM_S
-    assert day.passed_s(day.quiet.await_gap) == 0.0
+    assert day.passed_s(day.gap) == 0.0
     begins(day.quiet)
     day.quiet.await_calm(until_s)
     assert until_s <= day.now_s < until_s + CALM_S
@@ -88,7 +91,7 @@ def test_after_a_load_a_request_is_expected_for_a_while() -> None:
 def test_no_work_waits_for_ever_and_waiting_for_calm_looks_seldom() -> None:
     day = Day({})
     begins(day.quiet)
-    assert LONGEST_WAIT_S <= day.passed_s(day.quiet.await_gap) < LONGEST_WAIT_S + 0.01
+    assert LONGEST_WAIT_S <= day.passed_s(day.gap) < LONGEST_WAIT_S + 0.01
     looks = day.looks
     assert LONGEST_WAIT_S <= day.passed_s(day.calm) < LONGEST_WAIT_S + 2 * CALM_S
     assert day.looks - looks <= LONGEST_WAIT_S / CALM_S + 1

@@ -19,7 +19,8 @@ from brisk.compiled.verdict import VerdictEntry
 
 
 class Library:
-    """The library's functions. Any thread may call them; computing, they exclude each other.
+    """The library's functions. Any thread may call them; computing, they exclude each other, but
+    for threads that have taken a workplace of their own.
 
     ``run`` holds the interpreter's lock, ``run_unlocked`` gives it up meanwhile, for programs with
     look-ups beside them. Runs of one network wait for each other. The other calls give it up, too.
@@ -61,6 +62,11 @@ class Library:
         self._reserve = functions.brisk_network_reserve
         self._reserve.argtypes, self._reserve.restype = (c_void_p, c_int), c_int
         self._threads = functions.brisk_threads
+        self._take_workplace = functions.brisk_workplace_take
+        self._take_workplace.argtypes, self._take_workplace.restype = (), c_void_p
+        self.part = functions.brisk_workplace_part
+        """A workplace's address: its thread uses the caller's processor no more."""
+        self.part.argtypes, self.part.restype = (c_void_p,), None
         self.delete = functions.brisk_network_delete
         self.delete.argtypes, self.delete.restype = (c_void_p,), None
         self.run = functions.brisk_network_run
@@ -103,6 +109,13 @@ class Library:
     def name(self) -> str:
         return self.path.stem
 
+    def take_workplace(self) -> int | None:
+        """Let the calling thread, which must not end, compute beside all others from now on.
+
+        The workplace's address, for ``part``; None where there is no memory for it.
+        """
+        return self._take_workplace() or None
+
     def packed(self, steps: ctypes.Array[StepEntry]) -> np.ndarray:
         """The steps' weights as its kernels read them: float32, for ``new_network``."""
         made = np.zeros(self.packed_floats(steps), np.float32)
@@ -137,7 +150,7 @@ class Library:
             raise MemoryError(f"scratch memory for {images} images of a run of small layers")
 
     def use_threads(self, count: int) -> None:
-        """Runs may ask for ``count`` threads from now on."""
+        """Runs of the caller's workplace may ask for ``count`` threads from now on."""
         self._threads(count)
 
 

@@ -67,13 +67,19 @@ class Lanes:
 
 
 def compute_alone() -> None:
-    """Give the calling thread's parallel operations one thread.
+    """Give the calling thread's parallel operations one thread."""
+    compute_with(1)
+
+
+def compute_with(threads: int) -> None:
+    """Give the calling thread's parallel operations so many threads.
 
     ``torch.set_num_threads`` would also change the number that MKL uses everywhere else.
     """
+    torch.get_num_threads()  # a thread's first call sets its number to the process's
     library = openmp()
     if library is not None:
-        library.omp_set_num_threads(1)
+        library.omp_set_num_threads(threads)
 
 
 @functools.cache

@@ -17,6 +17,19 @@ from brisk.solutions.values import TORCH_DTYPES
 _get_num_threads, _empty_like = torch.get_num_threads, torch.empty_like
 
 
+class _Sharing:
+    """``is_on``: another thread computes runs, too, so that none keeps the interpreter's lock."""
+
+    __slots__ = ("is_on",)
+
+    def __init__(self) -> None:
+        self.is_on = False
+
+
+SHARING = _Sharing()
+"""Set by whoever has two threads compute."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outside:
     """An input or output of a run as torch has it. ``sizes``: without the batch."""
@@ -44,14 +57,16 @@ class SmallRun:
 
     ``by_layers`` does the same layer by layer: until the executor has been compiled, and for
     inputs that are not of the sketch's shapes. Calls must not overlap in time; the interpreter's
-    lock sees to it, which no call of the executor gives up, unless ``unlocked``.
+    lock sees to it, which no call of the executor gives up, unless ``unlocked``, or where others
+    are ``SHARING`` the processors.
     """
 
     __slots__ = (
         *("__weakref__", "_by_layers", "_drawn", "_images", "_inputs", "_inputs_address"),
         *("_is_whole", "_library", "_network", "_orders", "_outputs", "_outputs_address"),
-        *("_reserve", "_room", "_run", "_shapes", "_steps", "_templates", "_threads"),
-        *("_unlocked", "_use_threads", "floats", "most_images", "operands", "results"),
+        *("_reserve", "_room", "_run", "_run_unlocked", "_shapes", "_steps", "_templates"),
+        *("_threads", "_unlocked", "_use_threads", "floats", "most_images", "operands"),
+        "results",
     )
 
     def __init__(
@@ -99,7 +114,8 @@ class SmallRun:
         """Whether calls keep the interpreter's lock from now on; while one computes, it stays."""
         self._unlocked = not holds
         if self._library is not None:
-            self._run = self._library.run if holds else self._library.run_unlocked
+            self._run_unlocked = self._library.run_unlocked
+            self._run = self._library.run if holds else self._run_unlocked
 
     @property
     def sketch(self) -> Sketch | None:
@@ -125,9 +141,8 @@ class SmallRun:
         if threads > self._threads:
             self._use_threads(threads)
             self._threads = threads
-        if self._run(
-            self._network, self._images, threads, self._inputs_address, self._outputs_address
-        ):
+        run = self._run_unlocked if SHARING.is_on else self._run
+        if run(self._network, self._images, threads, self._inputs_address, self._outputs_address):
             raise MemoryError("a run of small layers has no memory to work in")
         return made
 

@@ -77,6 +77,11 @@ class Run:
         """All its jobs are of one class."""
         return self.jobs[0].job_class
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody still waits for an answer of it."""
+        return any(job.state is not JobState.ENDED for job in self.jobs)
+
     def park(self) -> None:
         """Leave it at its layer boundary: it is not to blame for a worker's death meanwhile."""
         self.is_disturbed = True

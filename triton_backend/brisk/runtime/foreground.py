@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from brisk import telemetry
@@ -12,7 +12,7 @@ from brisk.runtime.gate import Gate
 from brisk.runtime.pacing import Pacing
 from brisk.scheduling.admission import predict, refuse_if_late
 from brisk.scheduling.job import JobClass, JobState
-from brisk.scheduling.policies import Limits, Policy, run_slowdown
+from brisk.scheduling.policies import Limits, Policy, Trial, run_slowdown
 from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.share import ShareMeter
@@ -100,6 +100,22 @@ class Foreground(Pacing):
         self._run_end_ns = end_ns
         self._gate.describe_run(end_ns, run.threads, run.profile.slowdown, trial, load)
         self._layers_beside = self._gate.layers_beside
+
+    def begin_beside(self, runs: Sequence[Run], now_ns: int) -> None:
+        """Together they leave no processor free, and none of them is a trial."""
+        if runs[0].job_class is not JobClass.REALTIME:
+            return
+        expected_ns = [run.profile.run_ns for run in runs]
+        slowdowns = [run.profile.slowdown for run in runs]
+        known_ns = [each for each in expected_ns if each is not None]
+        known = [each for each in slowdowns if each is not None]
+        end_ns = int(now_ns + max(known_ns)) if len(known_ns) == len(runs) else None
+        slowdown = max(known) if len(known) == len(runs) else None
+        threads = runs[0].session.threads.available
+        self._run_end_ns = end_ns
+        self._gate.describe_run(
+            end_ns, threads, slowdown, Trial.NONE, self._presence.share(now_ns)
+        )
 
     def holds(self, run: Run, now_ns: int) -> bool:
         return False

@@ -42,7 +42,9 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Observation:
-    """Answers AskStatistics and AskStatus. ``runs`` is the worker's own list, only read here."""
+    """Answers AskStatistics and AskStatus. ``runs`` and ``beside``, those that the companion
+    computes, are the worker's own lists, only read here.
+    """
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class Observation:
         sessions: SessionTable,
         requests: RequestTable,
         runs: Sequence[Run],
+        beside: Sequence[Run],
     ) -> None:
         self._role = role
         self._device = device
@@ -61,6 +64,7 @@ class Observation:
         self._sessions = sessions
         self._requests = requests
         self._runs = runs
+        self._beside = beside
         self._started_ns = time.monotonic_ns()
         self._readers: dict[int, Peer] = {}  # by the process number of their server
 
@@ -110,7 +114,10 @@ class Observation:
             frontends=len(users),
             model_count=len(self._sessions),
             models=tuple(islice(self._models(), MODELS_PER_RECORD)),
-            runs=tuple(_run(run, self._runs, now_ns) for run in self._runs),
+            runs=tuple(
+                _run(run, now_ns, is_parked=place < len(self._runs) - 1)
+                for place, run in enumerate((*self._runs, *self._beside), len(self._runs) == 0)
+            ),
             incidents=tuple(Incident(now_ns - at_ns, what) for at_ns, what in incidents),
         )
         self._transport.send(peer, status)
@@ -152,13 +159,13 @@ class Observation:
         STATISTICS.hold(metrics.WAITING_REQUESTS, (worker,), len(self._requests.queue))
 
 
-def _run(run: Run, runs: Sequence[Run], now_ns: int) -> RunStatus:
+def _run(run: Run, now_ns: int, *, is_parked: bool) -> RunStatus:
     request = run.jobs[0].payload
     return RunStatus(
         model=request.binding.model.name,
         job_class=request.record.form.job_class,
         requests=len(run.jobs),
-        is_parked=run is not runs[-1],
+        is_parked=is_parked,
         running_ns=now_ns - run.started_ns,
         layers_done=run.frame.position,
     )

@@ -40,11 +40,14 @@ class Quiet:
             self._served_s = self._clock_s()
         self.is_serving = is_serving
 
-    def await_gap(self, longest_s: float = LONGEST_WAIT_S) -> None:
-        """Block until no request is computed, for ``longest_s`` at most."""
-        until_s = self._clock_s() + longest_s
+    def await_gap(self, until_s: float) -> None:
+        """Block until no request is computed, or until a time of the clock."""
         while self.is_serving and self._clock_s() < until_s:
             self._sleep(_LOOK_S)
+
+    def pause(self, longest_s: float) -> None:
+        """``await_gap`` for so long at most."""
+        self.await_gap(self._clock_s() + longest_s)
 
     def await_calm(self, until_s: float) -> None:
         """Block until none has been for CALM_S, or until a time of the clock."""

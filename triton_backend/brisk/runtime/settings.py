@@ -25,6 +25,8 @@ ADAPTATION_S = 60.0
 
 LENT_US = 600.0
 
+MOST_CONCURRENT_RUNS = 2
+
 LARGEST = 1e6
 """Of any number here: an idle time of 11 days, which the system can still wait for at once."""
 
@@ -40,7 +42,8 @@ class Settings:
     learned caches, which are kept, ``sample_bytes`` of each model at most; ``adaptation_s``
     between two times that caches learn of them, 0: never. ``realtime_niceness``: of computing
     threads while a real-time model is served, 0: as it is. ``lent_ns``: of a network's run, as
-    predicted, for frontends to compute it themselves; 0: none does.
+    predicted, for frontends to compute it themselves; 0: none does. ``concurrent_runs``: of
+    different models, that a worker computes side by side, 1 or 2.
     """
 
     threads: int
@@ -56,6 +59,7 @@ class Settings:
     adaptation_s: float = ADAPTATION_S
     realtime_niceness: int = 0
     lent_ns: float = LENT_US * 1e3
+    concurrent_runs: int = MOST_CONCURRENT_RUNS
 
 
 def read_settings() -> Settings:
@@ -63,7 +67,8 @@ def read_settings() -> Settings:
     ``$BRISK_BESTEFFORT_SHARE``, ``$BRISK_OUTSTANDING_LAYERS``, ``$BRISK_MAX_WAITING``,
     ``$BRISK_BACKGROUND_MIB``, ``$BRISK_ARTEFACTS``, ``$BRISK_SAMPLED_SHARE``,
     ``$BRISK_SAMPLES_MIB``, ``$BRISK_ADAPTATION_S``,
-    ``$BRISK_REALTIME_NICENESS`` and ``$BRISK_LENT_US``, explained in docs/configuration.md.
+    ``$BRISK_REALTIME_NICENESS``, ``$BRISK_LENT_US`` and ``$BRISK_CONCURRENT_RUNS``, explained in
+    docs/configuration.md.
 
     Raises InvalidConfigurationError naming the variable that is wrong.
     """
@@ -84,6 +89,7 @@ def read_settings() -> Settings:
         adaptation_s=_between("BRISK_ADAPTATION_S", ADAPTATION_S, 0.0, LARGEST),
         realtime_niceness=realtime_niceness(),
         lent_ns=_between("BRISK_LENT_US", LENT_US, 0.0, LARGEST) * 1e3,
+        concurrent_runs=_concurrent_runs(),
     )
 
 
@@ -113,6 +119,15 @@ def _whole(name: str, default: int) -> int:
     if not value.is_integer():
         raise InvalidConfigurationError(f"{name} must be a whole number, not '{value}'")
     return int(value)
+
+
+def _concurrent_runs() -> int:
+    value = _whole("BRISK_CONCURRENT_RUNS", MOST_CONCURRENT_RUNS)
+    if value > MOST_CONCURRENT_RUNS:
+        raise InvalidConfigurationError(
+            f"BRISK_CONCURRENT_RUNS must be 1 or {MOST_CONCURRENT_RUNS}, not '{value}'"
+        )
+    return value
 
 
 def _artefact_use() -> ArtefactUse:

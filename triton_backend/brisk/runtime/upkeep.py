@@ -94,10 +94,10 @@ class Upkeep:
         with settling(starting):
             if not starting.source.has_skipped():  # else in the first gaps between requests
                 self._quiet.await_calm(care.until_s)
-            is_warm = _succeeds(session, lambda: load_skipped(starting, self._between(table)))
+            may_go_on = self._between(table, care.until_s)
+            is_warm = _succeeds(session, lambda: load_skipped(starting, may_go_on))
             self._quiet.await_calm(care.until_s)  # a start is for its first requests
             report_start(session, care.labels)
-            make_private(lambda: self._quiet.await_gap(LONGEST_PAUSE_S))
             caches = self._caches.open(session) if is_warm else None
             cuts = () if caches is None else caches.cascade.cuts
             self._quiet.await_calm(care.until_s)  # before Python code of some 50 ms
@@ -105,14 +105,23 @@ class Upkeep:
                 caches = None  # runs that a start had ready do not stop at exits
         if caches is not None:
             self._caches.serve(session, caches)
+        if self._tasks.empty():  # nothing waits for it
+            make_private(self._pause)
         if self._builder is not None and starting.wants_artefact:
             self._builder.build_later(session.path)
 
-    def _between(self, table: LayerTable) -> Callable[[], bool]:
-        """Whether the session is still wanted; blocks for a gap between requests."""
+    def _pause(self) -> None:
+        """For a gap between requests, unless another session waits to be looked after."""
+        if self._tasks.empty():
+            self._quiet.pause(LONGEST_PAUSE_S)
+
+    def _between(self, table: LayerTable, until_s: float) -> Callable[[], bool]:
+        """Whether the session is still wanted; blocks for a gap between requests, ``until_s`` at
+        most.
+        """
 
         def may_go_on() -> bool:
-            self._quiet.await_gap()
+            self._quiet.await_gap(until_s)
             return not table.is_closed
 
         return may_go_on

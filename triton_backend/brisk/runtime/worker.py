@@ -12,18 +12,18 @@ from collections.abc import Callable
 
 import torch
 
-from brisk.errors import BriskError, InternalError, ProtocolError
 from brisk.execution.device import Device, StreamPriority
 from brisk.execution.host_queue import HostQueue
 from brisk.runtime.adaptation import Adaptation
 from brisk.runtime.auditor import Auditor
 from brisk.runtime.audits import Audits
-from brisk.runtime.batch import RequestJob, Run, begin_run, split_results
+from brisk.runtime.batch import RequestJob, Run, begin_run
+from brisk.runtime.beside import Beside
 from brisk.runtime.cache_watch import CacheWatch
+from brisk.runtime.companion import Companion
 from brisk.runtime.gate import RECHECK_S
 from brisk.runtime.lending import Lending
 from brisk.runtime.loader import Loader
-from brisk.runtime.memory import shortage
 from brisk.runtime.observation import Observation
 from brisk.runtime.orphans import Orphans
 from brisk.runtime.pacing import Pacing
@@ -31,13 +31,14 @@ from brisk.runtime.pipeline_trial import Trials
 from brisk.runtime.precedence import Precedence
 from brisk.runtime.reception import Reception
 from brisk.runtime.requests import RequestTable
+from brisk.runtime.run_ends import RunEnds
 from brisk.runtime.sampling import Sampler
 from brisk.runtime.sessions import SessionTable
 from brisk.runtime.settings import Settings
 from brisk.runtime.transport import Transport
 from brisk.runtime.turns import Turns
-from brisk.scheduling.job import JobClass, JobState
-from brisk.scheduling.policy import OrderingKey
+from brisk.scheduling.job import JobClass
+from brisk.scheduling.policy import OrderingKey, more_urgent
 from brisk.scheduling.profile import ProfileTable
 from brisk.wire.role import Role
 
@@ -83,11 +84,24 @@ class Worker:
         )
         self._turns = Turns(self._requests.queue, ordering, profiles, clock_ns)
         self._audits = Audits(Auditor())
-        self._sampler = Sampler(settings.sampled_share, settings.sample_bytes)
+        sampler = Sampler(settings.sampled_share, settings.sample_bytes)
+        self._ends = RunEnds(
+            transport, self._requests, self._turns, pacing, self._audits, sampler, clock_ns
+        )
         self._runs: list[Run] = []
         """The last one runs; those before it are parked, each for a more urgent one."""
         self._is_held = False
         """The run on top waits for the gate."""
+        self._beside = Beside(
+            Companion(max(1, settings.threads // 2), transport.wake),
+            settings.threads,
+            profiles,
+            clock_ns,
+            is_wanted=role is Role.FOREGROUND
+            and settings.concurrent_runs > 1
+            and pacing.policy.separates
+            and not device.is_asynchronous,
+        )
         goes_first = role is Role.FOREGROUND and pacing.policy.stands_back
         precedence = Precedence(settings.realtime_niceness if goes_first else 0)
         sessions = SessionTable(self._loader, self._trials, precedence)
@@ -99,6 +113,7 @@ class Worker:
             sessions,
             self._requests,
             self._runs,
+            self._beside.runs,
         )
         lent_ns = settings.lent_ns if role is Role.FOREGROUND else 0
         self._lending = Lending(transport, sessions, lent_ns)
@@ -129,23 +144,66 @@ class Worker:
             self._reception.settle(outcome)
         self._try_pipelines()
         self._requests.expire()
+        self._look_beside()
         self._take_turn()
-        self._loader.attend(self._runs)
+        self._loader.attend(self._runs or self._beside.runs)
         if self._runs and self._advance(self._runs[-1]):
             self._runs.pop()
             self._pacing.pauses()
             if self._runs:
                 self._resume(self._runs[-1])
-        self._loader.attend(self._runs)
+            else:
+                self._look_beside()
+        self._loader.attend(self._runs or self._beside.runs)
         self._look_around()
 
     def _resume(self, run: Run) -> None:
         run.resume()
-        self._pacing.begins(run, self._clock_ns())
+        self._tell_begun(run)
+
+    def _tell_begun(self, run: Run) -> None:
+        """``run`` computes now, perhaps beside the companion's."""
+        if self._beside.runs:
+            run.is_disturbed = True
+            self._pacing.begin_beside([run, *self._beside.runs], self._clock_ns())
+        else:
+            self._pacing.begins(run, self._clock_ns())
+
+    def _look_beside(self) -> None:
+        """Answer what the companion has computed; go on with what it has been told to leave."""
+        for run in self._beside.runs:
+            self._ends.fail_late(run, self._clock_ns())
+        stopped = self._beside.look(
+            self._runs[-1] if self._runs else None, self._turns.following()
+        )
+        if stopped is None:
+            return
+        run, error = stopped.run, stopped.error
+        if stopped.is_finished:
+            try:
+                self._ends.answer(run)
+            except Exception as raised:  # noqa: BLE001  # the worker must outlive any request
+                error = raised
+        elif error is None and run.is_wanted:
+            self._go_on(run)
+        if error is not None:
+            self._ends.fail(run.jobs, error)
+
+    def _go_on(self, run: Run) -> None:
+        """With what the companion has left, unless something as urgent computes."""
+        if self._runs:
+            top = self._runs[-1]
+            if not more_urgent(run.jobs[0], top.jobs[0]):
+                run.park()
+                self._runs.insert(-1, run)
+                return
+            top.park()
+        self._runs.append(run)
+        self._tell_begun(run)
 
     def _try_pipelines(self) -> None:
         """A quantum of a loading pipeline's trial, unless a real-time job is there."""
-        if not self._trials.is_busy:
+        if not self._trials.is_busy or self._beside.runs:
             return
         present = [run.jobs[0] for run in self._runs[-1:]]
         if (following := self._turns.following()) is not None:
@@ -158,8 +216,10 @@ class Worker:
         """How long ``poll`` may wait."""
         if self._is_held:
             return RECHECK_S
-        if self._runs or self._trials.is_busy or len(self._turns):
+        if self._runs or self._trials.is_busy:
             return 0.0
+        if len(self._turns):
+            return RECHECK_S if self._beside.runs else 0.0
         if self._reception.arriving:
             return self._reception.arriving.patience_s
         if self._transport.peer_count:
@@ -175,13 +235,22 @@ class Worker:
         if following is None:
             return
         if self._runs and not self._pacing.policy.interrupts(following, self._runs[-1].jobs[0]):
-            return
-        run = self._begin_next()
-        if run is not None:
+            self._begin_beside(following)
+        elif self._beside.admits(following) and (run := self._begin_next()) is not None:
             if self._runs:
                 self._runs[-1].park()
                 run.count_preemption()
             self._runs.append(run)
+            self._tell_begun(run)
+
+    def _begin_beside(self, following: RequestJob) -> None:
+        """Let the companion begin the next job, where it computes well beside what runs."""
+        if self._trials.is_busy or not self._beside.takes(following, self._runs):
+            return
+        run, top = self._begin_next(), self._runs[-1]
+        if run is not None:
+            self._beside.begin(run, top)
+            self._pacing.begin_beside([top, run], self._clock_ns())
 
     def _begin_next(self) -> Run | None:
         """Begin the next job with those that may be joined to it; None where none can begin."""
@@ -189,34 +258,31 @@ class Worker:
         now_ns = self._clock_ns()
         try:
             with self._queues[jobs[0].job_class].issuing():
-                run = begin_run(jobs, self._profiles, now_ns)
+                return begin_run(jobs, self._profiles, now_ns)
         except Exception as error:  # noqa: BLE001  # the worker must outlive any request
-            self._fail(jobs, error)
+            self._ends.fail(jobs, error)
             return None
-        self._pacing.begins(run, now_ns)
-        return run
 
     def _advance(self, run: Run) -> bool:
         """Run layers for a quantum; True where the run is over, answered or not."""
         now_ns = self._clock_ns()
-        for job in run.jobs:
-            if job.state is JobState.RUNNING and job.is_late(now_ns):
-                self._requests.fail_late(job, now_ns)
-        if all(job.state is JobState.ENDED for job in run.jobs):
+        self._ends.fail_late(run, now_ns)
+        if not run.is_wanted:
             return True
-        if run.threads != torch.get_num_threads():
-            torch.set_num_threads(run.threads)
+        threads = self._beside.threads(run)
+        if threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
         queue = self._queues[run.job_class]
         try:
             with queue.issuing():
                 if not run.frame.is_finished and not self._compute(run, queue, now_ns):
-                    self._answer_leaving(run)
+                    self._ends.answer_leaving(run)
                     return False
                 if not queue.is_done():
                     return False
-                self._answer(run)
+                self._ends.answer(run)
         except Exception as error:  # noqa: BLE001  # the worker must outlive any request
-            self._fail(run.jobs, error)
+            self._ends.fail(run.jobs, error)
         return True
 
     def _compute(self, run: Run, queue: HostQueue, now_ns: int) -> bool:
@@ -225,7 +291,8 @@ class Worker:
         True after the last one.
         """
         frame, pacing = run.frame, self._pacing
-        until_ns = now_ns + pacing.quanta_ns[run.job_class]
+        looked_for = JobClass.NORMAL if self._beside.runs else run.job_class
+        until_ns = now_ns + pacing.quanta_ns[looked_for]
         while now_ns < until_ns and queue.has_room():
             if pacing.holds(run, now_ns):
                 self._is_held = True
@@ -237,43 +304,6 @@ class Worker:
                 return True
             now_ns = done_ns
         return False
-
-    def _answer_leaving(self, run: Run) -> None:
-        """Answer the jobs of a batch whose rows have all left it; the others go on."""
-        for job, values, answerers in run.answered_jobs():
-            self._requests.succeed(job, values, run.started_ns, self._clock_ns(), answerers)
-
-    def _answer(self, run: Run) -> None:
-        finished_ns = self._clock_ns()
-        self._pacing.finished(run, finished_ns)
-        shares = split_results(run, run.frame.results())
-        kept = self._audits.keep(run.cached)
-        self._sampler.sample(run.cached)
-        for job, share, answerers in zip(run.jobs, shares, run.answerers(), strict=True):
-            if job.state is JobState.RUNNING:
-                self._requests.succeed(job, share, run.started_ns, finished_ns, answerers)
-        run.learn(finished_ns)
-        self._audits.note(run.cached, kept)
-
-    def _fail(self, jobs: list[RequestJob], error: Exception) -> None:
-        """Answer a job alone; jobs that were joined are tried again, each on its own.
-
-        A peer that named memory it has not is dropped.
-        """
-        if len(jobs) > 1:
-            self._turns.retry(job for job in jobs if job.state is JobState.RUNNING)
-            return
-        (job,) = jobs
-        model = job.payload.binding.model
-        short = shortage(error, f"a request of model '{model.name}'")
-        if short is not None:
-            error = short
-        elif not isinstance(error, BriskError):
-            error = InternalError(f"{type(error).__name__}: {error}")
-        if job.state is JobState.RUNNING:
-            self._requests.fail(job, error)
-        if isinstance(error, ProtocolError):
-            self._transport.drop(job.payload.peer, str(error))
 
     def _look_around(self) -> None:
         """What is looked after once a second, between runs where there is such a moment."""

@@ -5,7 +5,7 @@
 #pragma once
 #include "blocks.h"
 #include "team.h"
-#include "workspace.h"
+#include "workplace.h"
 
 namespace brisk {
 

@@ -5,7 +5,7 @@
 #include "blocks.h"
 #include "layer.h"
 #include "team.h"
-#include "workspace.h"
+#include "workplace.h"
 
 namespace brisk {
 

@@ -77,6 +77,19 @@ void brisk_threads(int threads) {
   }
 }
 
+// A workplace of the calling thread's own, which computes beside all others from now on; null where
+// there is no memory.
+void* brisk_workplace_take() {
+  try {
+    return brisk::Workplace::take();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+// The thread that has taken it runs where the caller does not.
+void brisk_workplace_part(void* workplace) { static_cast<brisk::Workplace*>(workplace)->part(); }
+
 // 0, or 1 where there is no memory.
 int brisk_network_run(void* network, int images, int threads, void* const* inputs,
                       void* const* outputs) {

@@ -5,7 +5,7 @@
 
 namespace brisk {
 
-// For whoever holds the team. Throws std::bad_alloc.
+// For whoever holds the workplace's turn. Throws std::bad_alloc.
 inline void run_call(const Layer& layer, const Call& call, Team& team, int threads) {
   if (layer.unit == 2) {
     Winograd<2>(layer, call).run(team, threads);

@@ -10,22 +10,11 @@
 #include "large_layer.h"
 #include "operators.h"
 #include "prepared.h"
-#include "team.h"
+#include "workplace.h"
 
 namespace brisk {
 
 constexpr int POSITIONS = 64;  // of one chunk at most: their pointers lie on the stack
-
-inline Team& team() {
-  static Team* everlasting = new Team;  // helpers may use it while the process ends
-  return *everlasting;
-}
-
-// Held by whoever uses the team or a workspace.
-inline std::mutex& turn() {
-  static std::mutex* everlasting = new std::mutex;
-  return *everlasting;
-}
 
 // Where not null, a run of this thread ends behind the step during which it has become 1: what it
 // would have made is not needed any more.
