@@ -40,8 +40,13 @@ def run_as(
 
 @pytest.mark.parametrize(
     ("times_ns", "expected"),
-    [({1: 50_000, 4: 90_000}, 1), ({1: 60_000, 4: 50_000}, 4), ({1: 98, 4: 100}, 4)],
-    ids=["one is faster", "all are faster", "no difference worth a change"],
+    [
+        ({1: 50_000, 4: 90_000}, 1),
+        ({1: 60_000, 4: 50_000}, 4),
+        ({1: 98, 4: 100}, 1),
+        ({1: 100, 4: 98}, 1),
+    ],
+    ids=["one is faster", "all are faster", "as fast", "no difference worth the others"],
 )
 def test_both_are_tried_in_turns_and_the_faster_stays(
     times_ns: dict[int, int], expected: int
@@ -133,3 +138,23 @@ def test_more_shapes_than_are_remembered_run_with_all_threads() -> None:
 
 def test_with_one_thread_there_is_nothing_to_choose() -> None:
     assert ThreadChoice(1).choose("a") == 1
+
+
+@pytest.mark.parametrize(
+    ("available", "times_ns", "expected"),
+    [
+        (2, {1: 100, 2: 80}, 1.25),
+        (2, {1: 100, 2: 99}, 1.0),
+        (4, {1: 100, 4: 25}, 2.0),
+        (4, {1: 100, 4: 40}, 1.5),
+    ],
+    ids=["two threads", "one is enough", "all of it is shared", "four fifths of it are"],
+)
+def test_half_of_the_threads_take_as_many_times_as_long_as_trials_tell(
+    available: int, times_ns: dict[int, int], expected: float
+) -> None:
+    choice = ThreadChoice(available)
+    assert choice.stretch("a") == 2.0
+    run(choice, times_ns)
+    assert choice.stretch("a") == pytest.approx(expected)
+    assert choice.stretch("b") == 2.0

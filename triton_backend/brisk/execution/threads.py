@@ -25,7 +25,7 @@ LONGEST_TRIED_NS = 30_000_000
 """A run that takes longer with all threads is not tried with one: it has work for them."""
 
 LEAST_GAIN = 0.05
-"""By which share another number of threads must be faster to replace the present one."""
+"""By which share more threads must be faster to be worth what they take from other runs."""
 
 CLEAR_GAIN = 0.25
 """By which share the present number must be faster, its slowest run than the other's fastest, to
@@ -45,6 +45,8 @@ class _Trials:
     present: int
     runs: int | None = 0
     left: int = 0
+    gain: float | None = None
+    """Time with one thread over time with all, by the last trial."""
     pause: int = FIRST_PAUSE
     durations_ns: dict[int, list[int]] = field(default_factory=dict)
 
@@ -70,17 +72,24 @@ class _Trials:
 
     def rest(self) -> None:
         """Run as decided for a while."""
+        if len(self.durations_ns) > 1:
+            medians = self._medians()
+            self.gain = medians[min(medians)] / medians[max(medians)]
         self.runs, self.left = None, self.pause
         self.pause = min(2 * self.pause, LONGEST_PAUSE)
         self.durations_ns = {}
 
     def decide(self) -> None:
-        """By the medians, which tell how it usually goes, for the present one if in doubt."""
-        medians = {count: statistics.median_low(all_) for count, all_ in self.durations_ns.items()}
-        fastest = min(medians, key=lambda count: medians[count])
-        if medians[fastest] < (1.0 - LEAST_GAIN) * medians[self.present]:
-            self.present = fastest
+        """By the medians, which tell how it usually goes, for the fewest threads if in doubt: what
+        they do not take is left to other runs.
+        """
+        medians = self._medians()
+        enough_ns = min(medians.values()) / (1.0 - LEAST_GAIN)
+        self.present = min(count for count, taken_ns in medians.items() if taken_ns <= enough_ns)
         self.rest()
+
+    def _medians(self) -> dict[int, int]:
+        return {count: statistics.median_low(all_) for count, all_ in self.durations_ns.items()}
 
 
 class ThreadChoice:
@@ -100,6 +109,21 @@ class ThreadChoice:
                 return self.available
             trials = self._trials[signature] = _Trials(self.available)
         return trials.threads(self.available)
+
+    def stretch(self, signature: Hashable) -> float:
+        """How many times as long a run takes with half of the threads: 1 where it has one anyway,
+        2 where that is not known.
+
+        Between one thread and all, which are measured, by Amdahl's law.
+        """
+        trials = self._trials.get(signature)
+        if trials is None or trials.gain is None:
+            return 2.0
+        if trials.present == 1:
+            return 1.0
+        count, gain = self.available, max(1.0, min(trials.gain, self.available))
+        serial = (count / gain - 1) / (count - 1)
+        return (serial + (1 - serial) * 2 / count) / (serial + (1 - serial) / count)
 
     def learn(self, signature: Hashable, threads: int, duration_ns: int) -> None:
         """What a whole, uninterrupted run took with the threads chosen for it."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from brisk.runtime.batch import RequestJob, Run, profile_key
+from brisk.runtime.batch import RequestJob, Run, Shapes, profile_key
 from brisk.runtime.companion import Companion, Stopped
+from brisk.runtime.pipeline_session import PipelineSession
 from brisk.runtime.session import Session
 from brisk.scheduling.policy import more_urgent
 from brisk.scheduling.profile import ProfileTable
@@ -67,11 +68,13 @@ class Beside:
             return False
         top, request = present[-1], following.payload
         session = request.binding.session
+        key = profile_key(request)
         return (
             following.job_class is top.job_class
             and _is_plain(session)
             and all(_is_plain(run.session) and run.session is not session for run in present)
-            and (self._profiles.run_ns(profile_key(request)) or 0) >= LEAST_NS
+            and (self._profiles.run_ns(key) or 0) >= LEAST_NS
+            and _pays(_stretch(top.session, top.shapes), _stretch(session, key[1]))
             and self._in_time([following, *top.jobs])
         )
 
@@ -114,6 +117,22 @@ class Beside:
                 if run_ns is None or now_ns + MOST_STRETCHED * run_ns > job.deadline_ns:
                     return False
         return True
+
+
+def _stretch(session: Session | PipelineSession | None, shapes: Shapes) -> float:
+    """How many times as long a run takes on half of the processors."""
+    return 2.0 if session is None else session.threads.stretch(shapes)
+
+
+def _pays(stretch: float, other: float) -> bool:
+    """Whether two runs end sooner on average side by side than one after the other.
+
+    ``stretch`` is that of the run that computes, ``other`` that of the one that waits: how many
+    times as long each takes on its part of the processors. One after the other, the first takes
+    its remainder R and the second R + T. Side by side they take ``stretch`` R, and, since the
+    second has all processors from then on, T + ``stretch`` R (1 - 1 / ``other``).
+    """
+    return stretch * (2.0 - 1.0 / other) < 2.0
 
 
 def _is_plain(session: object) -> bool:

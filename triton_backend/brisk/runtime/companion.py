@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from brisk.compiled.library import Library, library
 from brisk.execution.lanes import compute_with
+from brisk.execution.workplace import Workplace
 from brisk.native.run import SHARING
 from brisk.runtime.batch import Run
 from brisk.runtime.precedence import ComputingThread
@@ -42,8 +42,7 @@ class Companion:
         self._is_recalled = False
         self._stopped: Stopped | None = None
         self._thread: ComputingThread | None = None
-        self._library: Library | None = None
-        self._workplace: int | None = None
+        self._workplace: Workplace | None = None
 
     def begin(self, run: Run) -> None:
         """Compute ``run`` from where it is. Precondition: there is none."""
@@ -71,27 +70,19 @@ class Companion:
 
     def keep_off(self) -> None:
         """The caller's processor is not the companion's."""
-        if self._library is not None and self._workplace is not None:
-            self._library.part(self._workplace)
+        if self._workplace is not None:
+            self._workplace.part()
 
     def _serve(self) -> None:
         compute_with(self.threads)
         with torch.inference_mode():
             while True:
                 run = self._tasks.get()
-                if self._library is None:
-                    self._settle_in()
+                if self._workplace is None:
+                    self._workplace = Workplace.take(self.threads)
                 self._stopped = self._compute(run)
                 del run  # nothing of it must live on here
                 self._wake()
-
-    def _settle_in(self) -> None:
-        """The library may be there only after a while."""
-        found = library()
-        if found is not None:
-            self._workplace = found.take_workplace()
-            found.use_threads(self.threads)
-            self._library = found
 
     def _compute(self, run: Run) -> Stopped:
         frame = run.frame

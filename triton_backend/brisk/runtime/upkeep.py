@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from brisk.errors import BriskError
+from brisk.execution.lanes import compute_alone
 from brisk.execution.table import LayerTable
 from brisk.execution.warming import join_runs, load_skipped, settling
 from brisk.graph.mapping import make_private
@@ -75,6 +76,7 @@ class Upkeep:
         self._tasks.put(_Care(session, labels, stands_back, self._quiet.expect()))
 
     def _run(self) -> None:
+        compute_alone()
         while True:
             care = self._tasks.get()
             look_after = functools.partial(self._look_after, care)

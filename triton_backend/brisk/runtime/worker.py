@@ -17,7 +17,7 @@ from brisk.execution.host_queue import HostQueue
 from brisk.runtime.adaptation import Adaptation
 from brisk.runtime.auditor import Auditor
 from brisk.runtime.audits import Audits
-from brisk.runtime.batch import RequestJob, Run, begin_run
+from brisk.runtime.batch import Run, begin_run
 from brisk.runtime.beside import Beside
 from brisk.runtime.cache_watch import CacheWatch
 from brisk.runtime.companion import Companion
@@ -32,13 +32,14 @@ from brisk.runtime.precedence import Precedence
 from brisk.runtime.reception import Reception
 from brisk.runtime.requests import RequestTable
 from brisk.runtime.run_ends import RunEnds
+from brisk.runtime.run_stack import RunStack
 from brisk.runtime.sampling import Sampler
 from brisk.runtime.sessions import SessionTable
 from brisk.runtime.settings import Settings
 from brisk.runtime.transport import Transport
 from brisk.runtime.turns import Turns
 from brisk.scheduling.job import JobClass
-from brisk.scheduling.policy import OrderingKey, more_urgent
+from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.profile import ProfileTable
 from brisk.wire.role import Role
 
@@ -88,8 +89,6 @@ class Worker:
         self._ends = RunEnds(
             transport, self._requests, self._turns, pacing, self._audits, sampler, clock_ns
         )
-        self._runs: list[Run] = []
-        """The last one runs; those before it are parked, each for a more urgent one."""
         self._is_held = False
         """The run on top waits for the gate."""
         self._beside = Beside(
@@ -102,6 +101,7 @@ class Worker:
             and pacing.policy.separates
             and not device.is_asynchronous,
         )
+        self._stack = RunStack(pacing, self._beside, clock_ns)
         goes_first = role is Role.FOREGROUND and pacing.policy.stands_back
         precedence = Precedence(settings.realtime_niceness if goes_first else 0)
         sessions = SessionTable(self._loader, self._trials, precedence)
@@ -112,7 +112,7 @@ class Worker:
             transport,
             sessions,
             self._requests,
-            self._runs,
+            self._stack.runs,
             self._beside.runs,
         )
         lent_ns = settings.lent_ns if role is Role.FOREGROUND else 0
@@ -137,7 +137,7 @@ class Worker:
         """Take in what has come, drop what is late, run a quantum of the next job."""
         for event in self._transport.poll(self._patience_s()):
             self._reception.take(event)
-        self._reception.take_arrived(may_wait=not self._runs and not len(self._turns))
+        self._reception.take_arrived(may_wait=not self._stack.runs and not len(self._turns))
         self._is_held = False
         self._audits.settle()
         while (outcome := self._loader.take()) is not None:
@@ -146,36 +146,23 @@ class Worker:
         self._requests.expire()
         self._look_beside()
         self._take_turn()
-        self._loader.attend(self._runs or self._beside.runs)
-        if self._runs and self._advance(self._runs[-1]):
-            self._runs.pop()
-            self._pacing.pauses()
-            if self._runs:
-                self._resume(self._runs[-1])
-            else:
+        self._attend()
+        top = self._stack.top
+        if top is not None and self._advance(top):
+            self._stack.end()
+            if self._stack.top is None:
                 self._look_beside()
-        self._loader.attend(self._runs or self._beside.runs)
+        self._attend()
         self._look_around()
 
-    def _resume(self, run: Run) -> None:
-        run.resume()
-        self._tell_begun(run)
-
-    def _tell_begun(self, run: Run) -> None:
-        """``run`` computes now, perhaps beside the companion's."""
-        if self._beside.runs:
-            run.is_disturbed = True
-            self._pacing.begin_beside([run, *self._beside.runs], self._clock_ns())
-        else:
-            self._pacing.begins(run, self._clock_ns())
+    def _attend(self) -> None:
+        self._loader.attend(self._stack.runs or self._beside.runs)
 
     def _look_beside(self) -> None:
         """Answer what the companion has computed; go on with what it has been told to leave."""
         for run in self._beside.runs:
             self._ends.fail_late(run, self._clock_ns())
-        stopped = self._beside.look(
-            self._runs[-1] if self._runs else None, self._turns.following()
-        )
+        stopped = self._beside.look(self._stack.top, self._turns.following())
         if stopped is None:
             return
         run, error = stopped.run, stopped.error
@@ -185,27 +172,15 @@ class Worker:
             except Exception as raised:  # noqa: BLE001  # the worker must outlive any request
                 error = raised
         elif error is None and run.is_wanted:
-            self._go_on(run)
+            self._stack.take_back(run)
         if error is not None:
             self._ends.fail(run.jobs, error)
-
-    def _go_on(self, run: Run) -> None:
-        """With what the companion has left, unless something as urgent computes."""
-        if self._runs:
-            top = self._runs[-1]
-            if not more_urgent(run.jobs[0], top.jobs[0]):
-                run.park()
-                self._runs.insert(-1, run)
-                return
-            top.park()
-        self._runs.append(run)
-        self._tell_begun(run)
 
     def _try_pipelines(self) -> None:
         """A quantum of a loading pipeline's trial, unless a real-time job is there."""
         if not self._trials.is_busy or self._beside.runs:
             return
-        present = [run.jobs[0] for run in self._runs[-1:]]
+        present = [run.jobs[0] for run in self._stack.runs[-1:]]
         if (following := self._turns.following()) is not None:
             present.append(following)
         if all(job.job_class is not JobClass.REALTIME for job in present):
@@ -216,7 +191,7 @@ class Worker:
         """How long ``poll`` may wait."""
         if self._is_held:
             return RECHECK_S
-        if self._runs or self._trials.is_busy:
+        if self._stack.runs or self._trials.is_busy:
             return 0.0
         if len(self._turns):
             return RECHECK_S if self._beside.runs else 0.0
@@ -227,30 +202,17 @@ class Worker:
         return self._idle_exit_ns / 1e9
 
     def _take_turn(self) -> None:
-        """Begin the next job if nothing runs, or park what runs if the policy says so.
-
-        A parked run stays at its layer boundary; when it resumes, nothing is computed again.
-        """
-        following = self._turns.following()
+        """Begin the next job if nothing runs, if the policy says so, or beside what runs."""
+        following, top = self._turns.following(), self._stack.top
         if following is None:
             return
-        if self._runs and not self._pacing.policy.interrupts(following, self._runs[-1].jobs[0]):
-            self._begin_beside(following)
-        elif self._beside.admits(following) and (run := self._begin_next()) is not None:
-            if self._runs:
-                self._runs[-1].park()
-                run.count_preemption()
-            self._runs.append(run)
-            self._tell_begun(run)
-
-    def _begin_beside(self, following: RequestJob) -> None:
-        """Let the companion begin the next job, where it computes well beside what runs."""
-        if self._trials.is_busy or not self._beside.takes(following, self._runs):
-            return
-        run, top = self._begin_next(), self._runs[-1]
-        if run is not None:
-            self._beside.begin(run, top)
-            self._pacing.begin_beside([top, run], self._clock_ns())
+        begin: Callable[[Run], None] | None = None
+        if top is None or self._pacing.policy.interrupts(following, top.jobs[0]):
+            begin = self._stack.begin if self._beside.admits(following) else None
+        elif not self._trials.is_busy and self._beside.takes(following, self._stack.runs):
+            begin = self._stack.begin_beside
+        if begin is not None and (run := self._begin_next()) is not None:
+            begin(run)
 
     def _begin_next(self) -> Run | None:
         """Begin the next job with those that may be joined to it; None where none can begin."""
@@ -309,7 +271,7 @@ class Worker:
         """What is looked after once a second, between runs where there is such a moment."""
         now_ns = self._clock_ns()
         passed_ns = now_ns - self._looked_around_ns
-        if passed_ns < (LONGEST_UNCHECKED_NS if self._runs else LOOK_INTERVAL_NS):
+        if passed_ns < (LONGEST_UNCHECKED_NS if self._stack.runs else LOOK_INTERVAL_NS):
             return
         self._looked_around_ns = now_ns
         self._lending.look()
