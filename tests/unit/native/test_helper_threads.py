@@ -14,6 +14,7 @@ import torch
 
 from brisk.compiled.library import absence, wait_until_settled
 from brisk.solutions.compiled_layer import CompiledLayer, Fused, padded_bias, panels
+from processors import processor
 
 ROWS, WIDTH = 256, 512
 RUNS = 100
@@ -41,18 +42,13 @@ def compute() -> list[dict[str, Any]]:
     for run in range(RUNS):
         threads = 1 + run // 10 % 2
         torch.set_num_threads(threads)
-        before = _processor()
+        before = processor()
         made = layer.compute_rows(source)
         torch.set_num_threads(1)  # of torch's own, which may have lost its processor, too
         torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-3)
-        here = before if before == _processor() else None
+        here = before if before == processor() else None
         found.append({"threads": threads, "here": here, "sets": _sets()})
     return found
-
-
-def _processor() -> int:
-    """On which the calling thread runs (proc(5), field 39 of ``stat``)."""
-    return int(Path("/proc/thread-self/stat").read_text().rsplit(")", 1)[1].split()[36])
 
 
 def _sets() -> list[list[int]]:
@@ -64,14 +60,17 @@ def _sets() -> list[list[int]]:
 def computed(*prefix: str) -> list[dict[str, Any]]:
     """What ``compute`` found in a process of its own; ``prefix``: of its command line."""
     command = [*prefix, sys.executable, __file__]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=paths
+    )
     assert ended.returncode == 0, ended.stderr
     rows: list[dict[str, Any]] = json.loads(ended.stdout)
     return rows
 
 
 @needs_two_processors
-def test_helpers_keep_off_the_callers_processor() -> None:
+def test_helpers_keep_off_the_callersprocessor() -> None:
     rows = [row for row in computed() if row["threads"] == 2 and row["here"] is not None]
     assert len(rows) > 20
     kept_off = [[one for one in ALL if one != row["here"]] in row["sets"] for row in rows]

@@ -71,6 +71,7 @@ def run_of(one: RequestJob, profile: RunProfile | None = None, started_ns: int =
         is_disturbed=False,
         has_early_answers=False,
         started_ns=started_ns,
+        session=SimpleNamespace(threads=SimpleNamespace(available=2)),
     )
     return cast(Run, fake)
 
@@ -131,6 +132,25 @@ def test_the_background_learns_what_the_foreground_expects() -> None:
     assert realtime.slowdown == pytest.approx(1.02)
     pair.foreground.ended(one)
     assert pair.gate.realtime().end_ns is None
+
+
+@pytest.mark.parametrize(("known", "slowdown"), [(2, 1.05), (1, None)])
+def test_runs_side_by_side_leave_no_processor_and_are_no_trial(
+    known: int, slowdown: float | None
+) -> None:
+    pair, profiles = Pair("padded"), [RunProfile(), RunProfile()]
+    for number, profile in enumerate(profiles[:known], start=1):
+        for _ in range(FIRST_PAIRS):
+            profile.learn_run(1_000 * number, beside=False)
+            profile.learn_run((1_000 + 25 * number) * number, beside=True)
+    runs = [run_of(job(number), profile) for number, profile in enumerate(profiles)]
+    for run in runs:
+        pair.foreground.admitted(run.jobs[0])
+    pair.foreground.begin_beside(runs, 500)
+    realtime = pair.gate.realtime()
+    assert (realtime.count, realtime.threads, realtime.trial) == (2, 2, Trial.NONE)
+    assert (realtime.end_ns is None) is (known < 2)
+    assert realtime.slowdown == pytest.approx(slowdown, abs=0.03)
 
 
 def test_the_background_learns_for_how_much_of_the_time_there_is_real_time_work() -> None:

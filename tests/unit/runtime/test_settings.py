@@ -29,6 +29,7 @@ def test_nothing_said_means_all_usable_cores_and_ten_seconds(
     assert settings.artefacts is ArtefactUse.BUILD
     assert (settings.sampled_share, settings.sample_bytes) == (0.2, 64 * MIB)
     assert settings.adaptation_s == 60
+    assert settings.concurrent_runs == 2
 
 
 def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,6 +46,7 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_SAMPLES_MIB", "3")
     monkeypatch.setenv("BRISK_ADAPTATION_S", "0")
     monkeypatch.setenv("BRISK_REALTIME_NICENESS", "-3")
+    monkeypatch.setenv("BRISK_CONCURRENT_RUNS", "1")
     limits = Limits(slowdown=1.5, share=0.1)
     assert read_settings() == Settings(
         3,
@@ -59,6 +61,7 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         3 * MIB,
         0.0,
         -3,
+        concurrent_runs=1,
     )
 
 
@@ -71,6 +74,7 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         ("BRISK_BESTEFFORT_SHARE", "1", "must be a number from 0 to 0.5, not '1'"),
         ("BRISK_BESTEFFORT_SHARE", "a tenth", "must be a number from 0 to 0.5"),
         ("BRISK_SAMPLED_SHARE", "1.5", "must be a number from 0 to 1, not '1.5'"),
+        ("BRISK_CONCURRENT_RUNS", "3", "must be 1 or 2, not '3'"),
         ("BRISK_MAX_WAITING", "2.5", "must be a whole number, not '2.5'"),
         ("BRISK_BACKGROUND_MIB", "-1", "must be a positive number"),
     ],

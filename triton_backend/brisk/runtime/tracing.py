@@ -6,6 +6,7 @@ A run that begins while spans are recorded has its frame wrapped; all others pay
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -22,6 +23,8 @@ MAX_TEXT_CHARACTERS = 200
 
 QUEUE = "queue"
 LAYERS = "layers"
+BESIDE = "layers beside"
+"""Of the run that another thread computes beside the main one's."""
 REQUESTS = "requests"
 LOADS = "load lane"
 
@@ -51,9 +54,10 @@ class TracedFrame:
 
     def step(self) -> bool:
         name = self._frame.upcoming
+        lane = LAYERS if threading.current_thread() is threading.main_thread() else BESIDE
         begin_ns = time.monotonic_ns()
         is_finished = self._frame.step()
-        SPANS.add(LAYERS, name, begin_ns, time.monotonic_ns(), self._request, self._details)
+        SPANS.add(lane, name, begin_ns, time.monotonic_ns(), self._request, self._details)
         return is_finished
 
 
