@@ -2,7 +2,8 @@
 
 Parts: `workloads` (DISB A to E and REAL through real servers, figure 11), `preemption` (latency
 until a real-time request runs, figures 12 and 15), `layers` (the same for ever longer best-effort
-layers, figure 13), `pairs` (one network against another, figure 16), `equality` (answers with and
+layers, figure 13), `pairs` (one network against another, figure 16), `loops` (networks of one
+class asked without pause, one run at a time and two side by side), `equality` (answers with and
 without preemption, bit by bit).
 """
 
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
-from brisk_client.disb import equality, pairs, preemption
+from brisk_client.disb import equality, loops, pairs, preemption
 from brisk_client.disb.comparison import compare
 from brisk_client.disb.figures import plot_figures
 from brisk_client.disb.networks import NETWORKS
@@ -22,7 +23,7 @@ from brisk_client.disb.sides import DEFAULT_POLICY, POLICIES, RT_ONLY, TRITON
 from brisk_client.disb.workloads import REAL, WORKLOADS, read_real
 from brisk_client.report import Report
 
-PARTS = ("workloads", "preemption", "layers", "pairs", "equality")
+PARTS = ("workloads", "preemption", "layers", "pairs", "loops", "equality")
 
 QUICK_WORKLOADS = ("C", "D")
 QUICK_SIDES = (RT_ONLY, "shared", DEFAULT_POLICY, TRITON)
@@ -96,6 +97,9 @@ def run(
         networks = ("vgg", "bert") if quick else tuple(NETWORKS)
         policies = [name for name in PAIRED if name in sides]
         pairs.measure_pairs(report, policies, networks, 0.5 if quick else 1.0, threads)
+    if "loops" in parts:
+        networks = ("densenet", "resnet") if quick else tuple(NETWORKS)
+        loops.measure_loops(report, networks, rounds, seconds, threads)
     if "equality" in parts:
         equality.check_points(report, 1000 if quick else 10_000, threads)
         equality.check_served(report, 5 if quick else 20, threads)
