@@ -44,6 +44,7 @@ ALONE = (
             "pipelines_with_caches",
             "preemption",
             "serving",
+            "side_by_side",
             "slices",
             "transport",
             "two_workers",
