@@ -91,7 +91,7 @@ def test_a_model_that_is_not_there_is_named(server: TritonServer) -> None:
 def test_a_deadline_that_cannot_be_kept_fails_requests_of_the_run_and_no_warm_up(
     server: TritonServer, tmp_path: Path
 ) -> None:
-    task = Task("camera", "deep", Periodic(5.0), job_class="realtime", deadline_s=1e-6)
+    task = Task("camera", "deep", Periodic(5.0), job_class="besteffort", deadline_s=1e-6)
     assert server.endpoints.grpc is not None
     rows_file = tmp_path / "rows.csv"
     run_workload(Workload(1.0, (task,)), server.endpoints.grpc, rows=rows_file)
