@@ -116,7 +116,7 @@ class Observation:
             models=tuple(islice(self._models(), MODELS_PER_RECORD)),
             runs=tuple(
                 _run(run, now_ns, is_parked=place < len(self._runs) - 1)
-                for place, run in enumerate((*self._runs, *self._beside), len(self._runs) == 0)
+                for place, run in enumerate((*self._runs, *self._beside))
             ),
             incidents=tuple(Incident(now_ns - at_ns, what) for at_ns, what in incidents),
         )
