@@ -31,7 +31,7 @@ class Pair:
         self.now_ns = 0
         chosen, ordering = POLICIES[policy], most_urgent_first
         self.foreground = Foreground(
-            self.gate, chosen, limits, ordering, self.profiles, lambda: self.now_ns
+            self.gate, chosen, limits, ordering, self.profiles, 2, lambda: self.now_ns
         )
         self.background = Background(self.gate, chosen, limits, processors=2)
 
@@ -71,7 +71,7 @@ def run_of(one: RequestJob, profile: RunProfile | None = None, started_ns: int =
         is_disturbed=False,
         has_early_answers=False,
         started_ns=started_ns,
-        session=SimpleNamespace(threads=SimpleNamespace(available=2)),
+        session=SimpleNamespace(threads=SimpleNamespace(available=2), is_loading=False),
     )
     return cast(Run, fake)
 

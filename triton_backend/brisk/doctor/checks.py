@@ -14,6 +14,7 @@ CHECKS = (
     "threads",
     "spinning",
     "scheduling",
+    "freezing",
     "scheduling_groups",
     "shared_memory",
     "descriptors",

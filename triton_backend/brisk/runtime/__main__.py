@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from brisk.errors import BriskError
+from brisk.runtime.freezing import release
 from brisk.runtime.gate import Gate
 from brisk.runtime.saying import say
 from brisk.runtime.settings import Settings, read_settings
@@ -116,7 +117,13 @@ def _slot(
         run_worker(inherited, role, gate, device, settings)
         return WORKER_ENDED_IDLE
 
-    clear = gate.open if role is Role.FOREGROUND else gate.pause_layers
+    def clear() -> None:
+        if role is Role.FOREGROUND:
+            gate.open()
+            release(gate)
+        else:
+            gate.leave()
+
     return WorkerSlot(role, listeners, work, clear)
 
 

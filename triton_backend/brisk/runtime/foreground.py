@@ -8,19 +8,24 @@ from typing import ClassVar
 
 from brisk import telemetry
 from brisk.runtime.batch import RequestJob, Run, profile_key
+from brisk.runtime.freezing import Freezer
 from brisk.runtime.gate import Gate
 from brisk.runtime.pacing import Pacing
 from brisk.scheduling.admission import predict, refuse_if_late
 from brisk.scheduling.job import JobClass, JobState
-from brisk.scheduling.policies import Limits, Policy, Trial, run_slowdown
+from brisk.scheduling.policies import Limits, Policy, Snapshot, Trial, run_slowdown
 from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.share import ShareMeter
 from brisk.telemetry import metrics
 
+LONGEST_FROZEN_NS = 100_000_000
+"""Then best-effort work is not stopped for the next run: it may hold what a load waits for."""
+
 
 class Foreground(Pacing):
-    """Never holds a run: here policy is who interrupts whom, and what the gate says.
+    """Never holds a run: here policy is who interrupts whom, what the gate says, and whether a
+    best-effort layer that is under way goes on.
 
     Refuses a real-time request that is sure to be late.
     """
@@ -38,9 +43,12 @@ class Foreground(Pacing):
         limits: Limits,
         ordering: OrderingKey,
         profiles: ProfileTable,
+        processors: int,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._clock_ns = clock_ns
+        self._processors = processors
+        self._freezer = Freezer(gate)
         self.policy = policy
         self._gate = gate
         self._limits = limits
@@ -84,6 +92,7 @@ class Foreground(Pacing):
             self._presence.hold(self._clock_ns())
             self._run_end_ns = None
             self._gate.open()
+            self._freezer.thaw()
             return
         if self._gate.is_open:
             telemetry.count(metrics.GATE_CLOSURES)
@@ -100,6 +109,7 @@ class Foreground(Pacing):
         self._run_end_ns = end_ns
         self._gate.describe_run(end_ns, run.threads, run.profile.slowdown, trial, load)
         self._layers_beside = self._gate.layers_beside
+        self._freeze_or_thaw([run], now_ns)
 
     def begin_beside(self, runs: Sequence[Run], now_ns: int) -> None:
         """Together they leave no processor free, and none of them is a trial."""
@@ -115,6 +125,34 @@ class Foreground(Pacing):
         self._run_end_ns = end_ns
         self._gate.describe_run(
             end_ns, threads, slowdown, Trial.NONE, self._presence.share(now_ns)
+        )
+        self._freeze_or_thaw(runs, now_ns)
+
+    def _freeze_or_thaw(self, runs: Sequence[Run], now_ns: int) -> None:
+        """A layer under way goes on beside ``runs`` where the policy would let it begin.
+
+        And beside runs that may wait for what the other worker holds: those of a model whose
+        layers are still being loaded.
+        """
+        if not self._gate.layer_runs:
+            return
+        frozen_ns = self._freezer.frozen_ns
+        if (
+            any(run.session.is_loading for run in runs)
+            or (frozen_ns is not None and now_ns - frozen_ns > LONGEST_FROZEN_NS)
+            or self._admits_layers(now_ns)
+        ):
+            self._freezer.thaw()
+        else:
+            self._freezer.freeze(now_ns)
+
+    def _admits_layers(self, now_ns: int) -> bool:
+        """Whether the policy lets best-effort layers run now; what they take is not known here."""
+        limits = self._limits
+        if limits.share > 0:
+            return True
+        return self.policy.lets_run(
+            Snapshot(now_ns, self._processors, self._gate.realtime(), None, 0.0, limits)
         )
 
     def holds(self, run: Run, now_ns: int) -> bool:
@@ -136,5 +174,6 @@ class Foreground(Pacing):
         beside = False
         if run.job_class is JobClass.REALTIME:
             gate = self._gate
-            beside = gate.layer_runs or gate.layers_beside != self._layers_beside
+            outlasts = gate.layer_runs and self._freezer.frozen_ns is None
+            beside = outlasts or gate.layers_beside != self._layers_beside
         run.profile.learn_run(now_ns - run.started_ns, beside, run.threads)

@@ -39,6 +39,7 @@ class _Field(IntEnum):
     LAYER_RUNS = 8
     LAYERS_BESIDE = 9
     IS_HELD = 10
+    PROCESS = 11
 
 
 class Gate:
@@ -101,7 +102,16 @@ class Gate:
         """Whether a best-effort layer is under way."""
         return bool(self._words[_Field.LAYER_RUNS])
 
+    @property
+    def process(self) -> int:
+        """Number of the background worker's process; 0: there is none."""
+        return self._words[_Field.PROCESS]
+
     # --- the background worker ---------------------------------------------------------------
+
+    def enter(self) -> None:
+        """This process is the background worker."""
+        self._words[_Field.PROCESS] = os.getpid()
 
     def realtime(self) -> Realtime:
         words = self._words
@@ -129,6 +139,11 @@ class Gate:
         self._words[_Field.IS_HELD] = 1
 
     def pause_layers(self) -> None:
-        """None runs and none waits. The supervisor says so for a worker that has died."""
+        """None runs and none waits."""
         self._words[_Field.LAYER_RUNS] = 0
         self._words[_Field.IS_HELD] = 0
+
+    def leave(self) -> None:
+        """The worker has died: the supervisor says so, while no other process has its number."""
+        self._words[_Field.PROCESS] = 0
+        self.pause_layers()

@@ -22,7 +22,10 @@ from brisk.wire.place import RuntimePlace
 from brisk.wire.role import Role
 
 LISTEN_BACKLOG = 1024
-_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+UNWATCHED_S = 0.1
+"""Time between two looks at workers whose end the kernel does not tell."""
 
 
 def listen(place: RuntimePlace, role: Role) -> socket.socket:
@@ -59,17 +62,23 @@ class Supervisor:
                 slot.end()
 
     def _note(self, number: int) -> None:
-        if number != signal.SIGCHLD:
-            self._is_told_to_end = True
+        self._is_told_to_end = True
 
     def _wait(self, alarm: int) -> None:
-        """Until a signal, a connection that no worker serves, or the end of a pause."""
+        """Until a signal, the end of a worker, a connection that none serves, or that of a pause.
+
+        A worker that is only stopped wakes nobody, as its SIGCHLD would.
+        """
         vacant = [slot for slot in self._slots if not slot.process]
+        living = [slot for slot in self._slots if slot.process]
+        handles = [slot.handle for slot in living if slot.handle is not None]
         pauses = [slot.pause_s for slot in vacant if slot.pause_s is not None]
+        if len(handles) < len(living):
+            pauses.append(UNWATCHED_S)
         unserved = [
             listener for slot in vacant if slot.pause_s is None for listener in slot.listeners
         ]
-        watched: list[int | socket.socket] = [alarm, *unserved]
+        watched: list[int | socket.socket] = [alarm, *handles, *unserved]
         ready, _, _ = select.select(watched, [], [], min(pauses) if pauses else None)
         if alarm in ready:
             os.read(alarm, 4096)

@@ -67,11 +67,12 @@ def run_worker(
         return
     profiles = ProfileTable()
     pacing: Pacing
+    policy, limits, processors = settings.policy, settings.limits, len(os.sched_getaffinity(0))
     if role is Role.BACKGROUND:
-        processors = len(os.sched_getaffinity(0))
-        pacing = Background(gate, settings.policy, settings.limits, processors)
+        gate.enter()
+        pacing = Background(gate, policy, limits, processors)
     else:
-        pacing = Foreground(gate, settings.policy, settings.limits, most_urgent_first, profiles)
+        pacing = Foreground(gate, policy, limits, most_urgent_first, profiles, processors)
     worker = Worker(transport, opened, most_urgent_first, pacing, profiles, settings, role=role)
     with torch.inference_mode():
         while not worker.is_idle:

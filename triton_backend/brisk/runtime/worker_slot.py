@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -33,7 +34,8 @@ class WorkerSlot:
     """Where at most one worker lives at a time.
 
     ``listeners`` are the sockets it serves, ``work`` what it does; its result is the worker's exit
-    status. ``on_death`` is called when it has ended, however.
+    status. ``on_death`` is called when it has ended, however, and before its number is another's.
+    ``handle`` is readable then; None where the kernel has no such descriptors (before 5.3).
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class WorkerSlot:
         self.name = _NAMES[role]
         self.listeners = listeners
         self.process = 0
+        self.handle: int | None = None
         self._work = work
         self._on_death = on_death
         self._started_s = 0.0
@@ -70,6 +73,8 @@ class WorkerSlot:
         self._started_s = time.monotonic()
         self.process = os.fork()
         if self.process:
+            with contextlib.suppress(OSError, AttributeError):
+                self.handle = os.pidfd_open(self.process)
             return
         status = 1
         try:
@@ -89,12 +94,11 @@ class WorkerSlot:
         """Note whether the worker has ended; one that died is to be replaced after a pause."""
         if not self.process:
             return
-        process, status = os.waitpid(self.process, os.WNOHANG)
-        if not process:
+        if os.waitid(os.P_PID, self.process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return
-        self.process = 0
         self._on_death()
-        exit_status = os.waitstatus_to_exitcode(status)
+        process = self.process
+        exit_status = self._collect()
         if exit_status == WORKER_ENDED_IDLE:
             return
         quick = time.monotonic() - self._started_s < 1.0
@@ -111,5 +115,13 @@ class WorkerSlot:
     def end(self) -> None:
         if self.process:
             os.kill(self.process, signal.SIGKILL)
-            os.waitpid(self.process, 0)
-            self.process = 0
+            self._collect()
+
+    def _collect(self) -> int:
+        """Let the kernel forget the worker, which has ended; its exit status."""
+        _, status = os.waitpid(self.process, 0)
+        self.process = 0
+        if self.handle is not None:
+            os.close(self.handle)
+            self.handle = None
+        return os.waitstatus_to_exitcode(status)

@@ -170,6 +170,11 @@ GATE_CLOSURES = Metric(
     Kind.COUNTER,
     "How often real-time work came where there was none, which holds best-effort layers",
 )
+FREEZES = Metric(
+    "brisk_besteffort_freezes_total",
+    Kind.COUNTER,
+    "How often a best-effort layer was stopped half-way for real-time work",
+)
 HELD_SECONDS = Metric(
     "brisk_besteffort_held_seconds_total",
     Kind.SECONDS,
@@ -229,6 +234,7 @@ METRICS: dict[str, Metric] = {
         PREEMPTION_SECONDS,
         SHED,
         GATE_CLOSURES,
+        FREEZES,
         HELD_SECONDS,
         PIPELINE_NODES,
         PIPELINE_OBJECTIVES,

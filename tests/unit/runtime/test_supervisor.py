@@ -1,0 +1,48 @@
+"""Workers that end are noticed, with the kernel's descriptors of processes and without."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from brisk.runtime.supervisor import Supervisor
+from brisk.runtime.worker_slot import WORKER_ENDED_IDLE, WorkerSlot
+from brisk.wire.role import Role
+
+
+@pytest.mark.parametrize("has_descriptors", [True, False])
+def test_a_worker_that_dies_is_replaced_until_one_ends_idle(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    has_descriptors: bool,
+) -> None:
+    lives = tmp_path / "lives"
+    lives.touch()
+    died: list[int] = []
+
+    def work(listeners: Sequence[socket.socket]) -> int:
+        with lives.open("a") as file:
+            file.write("x")
+        return WORKER_ENDED_IDLE if lives.stat().st_size == 3 else 7
+
+    def refuse(process: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    if not has_descriptors:
+        monkeypatch.setattr(os, "pidfd_open", refuse)
+
+    def note() -> None:
+        assert Path(f"/proc/{slot.process}").exists(), "its number might be another's by now"
+        died.append(slot.process)
+
+    slot = WorkerSlot(Role.FOREGROUND, (), work, note)
+    Supervisor([slot]).run()
+    assert lives.read_text() == "xxx"
+    assert len(set(died)) == 3
+    assert slot.handle is None
+    assert capfd.readouterr().err.count("exit status 7") == 2
