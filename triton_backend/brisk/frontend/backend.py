@@ -86,12 +86,7 @@ class ModelInstance:
 
 
 def auto_complete(model_config: Any) -> Any:
-    """Fill in what the entry leaves out; raises ``pb_utils.TritonModelException``.
-
-    A complete entry's error is left to ``initialize``, which finds it again: a stub that ends
-    because its configuration could not be completed may take the server with it (it aborted once
-    with ``boost::interprocess::lock_exception``).
-    """
+    """Fill in what the entry leaves out; raises ``pb_utils.TritonModelException``."""
     # Here, since every load of an entry would pay for what only an incomplete one needs.
     from brisk.frontend.completion import complete
     from brisk.frontend.pipeline_signature import model_signature
@@ -104,8 +99,6 @@ def auto_complete(model_config: Any) -> Any:
             return model_config
         completion = complete(model_signature(path), config)
     except BriskError as error:
-        if config.get("input") and config.get("output"):
-            return model_config
         name = config.get("name", "")
         raise pb_utils.TritonModelException(f"brisk: model '{name}': {error}") from None
     for entry in completion.inputs:
