@@ -29,6 +29,8 @@ class Report:
     """The result of one benchmark on one machine.
 
     ``rows`` share their keys, in the order of the columns; units are part of the keys.
+    ``command``, ``date`` (UTC, ISO 8601), ``commit`` and ``dirty`` say what was measured and when;
+    ``commit`` is None where no git checkout is, ``dirty`` True where it differed from its commit.
     """
 
     name: str
@@ -37,6 +39,10 @@ class Report:
     rows: list[dict[str, Any]]
     checks: list[Check]
     notes: list[str] = field(default_factory=list)
+    command: str = ""
+    date: str = ""
+    commit: str | None = None
+    dirty: bool | None = None
 
     @property
     def ok(self) -> bool:
@@ -67,9 +73,13 @@ def _console() -> Console:
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """``name``, ``machine``, ``versions``, ``rows``, ``checks`` and ``notes``, for json.dump."""
+    """The report's fields by their names, for json.dump."""
     return {
         "name": report.name,
+        "command": report.command,
+        "date": report.date,
+        "commit": report.commit,
+        "dirty": report.dirty,
         "machine": report.machine,
         "versions": report.versions,
         "rows": report.rows,
