@@ -13,7 +13,7 @@ from brisk_client.report import Report, show, write_json
 
 
 class _BenchmarkParser(argparse.ArgumentParser):
-    """Notes command, time and commit when it has read the arguments, before anything is measured."""
+    """Notes command, time and commit when it has read the arguments, before all measuring."""
 
     def __init__(self, name: str, text: str | None) -> None:
         super().__init__(prog=f"brisk bench {name}", description=text)

@@ -39,7 +39,7 @@ class Provenance:
 
 
 def command_line(name: str, arguments: Sequence[str]) -> str:
-    """The command without `OUTPUTS`; of absolute paths the last component, which tells no place."""
+    """The command without `OUTPUTS`; of absolute paths the last component only."""
     words: list[str] = []
     remaining = iter(arguments)
     for word in remaining:

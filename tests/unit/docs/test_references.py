@@ -20,6 +20,10 @@ PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.
 README = (ROOT / "README.md").read_text()
 DASHBOARD = ROOT / "docker" / "grafana-dashboard.json"
 _VARIABLE = re.compile(r"\bBRISK_[A-Z][A-Z_]*[A-Z]\b")
+_PATH = re.compile(
+    r"`((?:tests|tools|docs|docker|client|triton_backend|model_repository)/[\w./*-]*[\w*])"
+    r"(?:::\w+)?`"
+)
 ONLY_FOR_TESTS = {"BRISK_TEST_IMAGES"}
 
 
@@ -92,3 +96,18 @@ def test_pictures_are_as_their_script_draws_them_and_each_is_shown() -> None:
     for picture in (ROOT / "docs" / "pictures").iterdir():
         assert any(f"(pictures/{picture.name})" in text for text in PAGES.values()), picture.name
         assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+
+
+def test_every_path_that_a_page_names_exists() -> None:
+    """Paths of the repository in backticks: tests, tools, sources, pages."""
+    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")]
+    named = [(page, path) for page in pages for path in _PATH.findall(page.read_text())]
+    assert any(path.startswith("tests/") for _, path in named)
+    for page, path in named:
+        assert list(ROOT.glob(path)), f"{page.relative_to(ROOT)} names {path}"
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    for page in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")]:
+        for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text()):
+            assert f"def {name}(" in (ROOT / file).read_text(), f"{page.name}: {file}::{name}"

@@ -1,0 +1,143 @@
+"""The pages of `docs/benchmarks`: an index, and one page for each published run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from brisk_client.publication.figures import aim, mark, number, shown
+from brisk_client.publication.runs import PublishedRun
+from brisk_client.publication.subjects import Subject, subject_of
+
+GENERATED = "<!-- Written by tools/make-results from data/*.json: change those, not this. -->"
+
+_WIDEST = 60
+"""Characters of a text that a table still shows; longer ones and lists are in the JSON only."""
+
+_INDEX = """# Benchmarks
+
+What was measured, on what, and whether it meets its aim. `tools/make-results` makes each page and
+the table below from the JSON in [data](data), which `brisk bench NAME --json FILE` writes; a test
+compares them. [How it is measured](method.md): sides, clocks, machine.
+
+| benchmark | checks that hold | machine | date | commit | command |
+| --- | --- | --- | --- | --- | --- |
+"""
+
+
+def all_pages(runs: Mapping[str, PublishedRun]) -> dict[str, str]:
+    """Contents by the names of files in `docs/benchmarks`."""
+    return {
+        "README.md": f"{GENERATED}\n{_INDEX}{''.join(map(_index_line, runs.values()))}",
+        **{f"{name}.md": page(run) for name, run in runs.items()},
+    }
+
+
+def page(run: PublishedRun) -> str:
+    """One run: where it comes from, its checks, its rows, its notes."""
+    subject = subject_of(run)
+    parts = [
+        GENERATED,
+        f"# {subject.title}\n\n{subject.about}\n",
+        _origin(run),
+        _checks(run),
+        *_rows(run, subject),
+        _notes(run),
+        f"All of it: [data/{run.file}.json](data/{run.file}.json).\n",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _index_line(run: PublishedRun) -> str:
+    held = sum(check.ok for check in run.checks)
+    count = f"{'✓' if held == len(run.checks) else '✗'} {held} of {len(run.checks)}"
+    return _line(
+        f"[{subject_of(run).title}]({run.file}.md)",
+        count if run.checks else "no aims",
+        _machine(run),
+        run.date[:10],
+        _commit(run),
+        f"`{run.command}`" if run.command else "reported, not measured by us",
+    )
+
+
+def _machine(run: PublishedRun) -> str:
+    machine = run.machine
+    if not machine:
+        return "not told"
+    cores = f", {machine['cores']} cores" if "cores" in machine else ""
+    return f"{machine.get('processor', 'unknown')}{cores}"
+
+
+def _commit(run: PublishedRun) -> str:
+    if not run.commit:
+        return ""
+    return f"`{run.commit[:10]}`{' with uncommitted changes' if run.dirty else ''}"
+
+
+def _origin(run: PublishedRun) -> str:
+    told = {
+        "command": f"`{run.command}`" if run.command else "",
+        "date": run.date,
+        "commit": _commit(run),
+        "machine": ", ".join(f"{_name(key)} {value}" for key, value in run.machine.items()),
+        "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
+    }
+    lines = [_line(name, value) for name, value in told.items() if value]
+    if not lines:
+        return ""
+    return "".join(["| | |\n", "| --- | --- |\n", *lines])
+
+
+def _checks(run: PublishedRun) -> str:
+    if not run.checks:
+        return ""
+    lines = [
+        _line(mark(check), check.name, shown(check), aim(check) or str(check.expected))
+        for check in run.checks
+    ]
+    header = "## Checks\n\n| | check | measured | aim |\n| --- | --- | --- | --- |\n"
+    return "".join([header, *lines])
+
+
+def _rows(run: PublishedRun, subject: Subject) -> Iterable[str]:
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in run.rows:
+        if all(row.get(key) in allowed for key, allowed in subject.only.items()):
+            groups.setdefault(str(row.get(subject.split, "")), []).append(row)
+    for value, rows in groups.items():
+        title = f"{_name(subject.split)} {value}" if value else "rows"
+        columns = list(dict.fromkeys(key for row in rows for key in row if key != subject.split))
+        yield f"## {title[0].upper()}{title[1:]}\n\n{_table(rows, columns, subject.columns)}"
+
+
+def _table(rows: Sequence[Mapping[str, Any]], there: Sequence[str], wanted: Sequence[str]) -> str:
+    columns = [key for key in wanted if key in there] or there
+    columns = [key for key in columns if all(_is_short(row.get(key)) for row in rows)]
+    lines = [_line(*(number(row.get(key)) for key in columns)) for row in rows]
+    header = _line(*map(_name, columns))
+    aligned = _line(*("---:" if _is_numeric(rows, key) else "---" for key in columns))
+    return "".join([header, aligned, *lines])
+
+
+def _notes(run: PublishedRun) -> str:
+    if not run.notes:
+        return ""
+    return "".join(["## Notes\n\n", *(f"- {' '.join(note.split())}\n" for note in run.notes)])
+
+
+def _line(*cells: str) -> str:
+    texts = (" ".join(cell.split()).replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(texts)} |\n"
+
+
+def _name(key: str) -> str:
+    return key.replace("_", " ")
+
+
+def _is_short(value: Any) -> bool:
+    return not isinstance(value, (list, dict)) and len(str(value)) <= _WIDEST
+
+
+def _is_numeric(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
+    return all(isinstance(row.get(key), (int, float, type(None))) for row in rows)

@@ -1,0 +1,141 @@
+"""The README's table of results: which figures of which runs, nothing of them written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from brisk_client.publication.figures import CheckFigure, Figure, RowFigure, aim, mark, shown
+from brisk_client.publication.runs import PublishedRun
+
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+
+PAGES = "docs/benchmarks"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadmeRow:
+    """A row of the README's table; left out as long as the file is not there.
+
+    ``instead``: a file that makes this row superfluous once it is there. ``text`` names the
+    figures in braces; ``aim`` and mark are those of the first figure.
+    """
+
+    label: str
+    file: str
+    figures: Mapping[str, Figure]
+    text: str = "{value}"
+    instead: str = ""
+
+
+def _check_row(label: str, file: str, pattern: str, text: str = "{value}") -> ReadmeRow:
+    return ReadmeRow(label, file, {"value": CheckFigure(pattern)}, text)
+
+
+README_ROWS = (
+    _check_row(
+        "**Warm** inference over ONNX Runtime's time, one thread, the worst of the sample models",
+        "warm-1",
+        r".*: brisk / onnxruntime, 1 thread\(s\)",
+    ),
+    ReadmeRow(
+        "warm inference of real models that nobody tuned for, over ONNX Runtime's time: two "
+        "measurements, worst model",
+        "warm-real-models",
+        {
+            "first": RowFigure({"measurement": 1}, "mean_ratio"),
+            "second": RowFigure({"measurement": 2}, "mean_ratio"),
+            "worst": RowFigure({"measurement": "both"}, "worst_ratio"),
+        },
+        "{first} and {second}, worst {worst}",
+    ),
+    _check_row(
+        "**Cold start** in process, prepared: ONNX Runtime's time over ours, mean of the models",
+        "cold-process",
+        r"\d+ models: brisk, geometric mean of speed-ups over onnxruntime",
+    ),
+    _check_row(
+        "cold start through Triton: a Python backend with ONNX Runtime over ours, ResNet-50",
+        "cold-served",
+        r"resnet50 through Triton: Python backend with onnxruntime over brisk",
+    ),
+    ReadmeRow(
+        "from `exec` of the server to the first answer, ResNet-50, s: Brisk; Python backend with "
+        "ONNX Runtime; Triton's ONNX Runtime backend",
+        "start-reported",
+        {
+            "brisk": RowFigure({"side": "brisk"}, "first_answer_s"),
+            "python": RowFigure({"side": "Python backend with onnxruntime"}, "first_answer_s"),
+            "triton": RowFigure({"side": "Triton's onnxruntime backend"}, "first_answer_s"),
+        },
+        "{brisk}; {python}; {triton}",
+        instead="start",
+    ),
+    _check_row(
+        "from `exec` of the server to the first answer, ResNet-50, over that of the soonest peer",
+        "start",
+        r"resnet50.*: brisk first over .*, exec to first answer",
+    ),
+    _check_row(
+        "p99 of a real-time model beside loads of another one over that alone",
+        "load_beside",
+        r".*: 99th percentile beside loads of .* over that alone",
+    ),
+    _check_row(
+        "**Priorities**: DISB's workload C, real-time p99 over that alone",
+        "preempt-workloads",
+        r"C: real-time p99 / RT-only",
+    ),
+    _check_row(
+        "a real-time request's way to its first layer, p99 beside the worst network, µs",
+        "preempt-parts",
+        r"(preemption latency|from execute to the first layer,) p99 over all networks, us",
+    ),
+    _check_row(
+        "**Early exits**: mean speed-up on Fashion-MNIST at the lowest promise",
+        "exits-fashion",
+        r".*[Ff]ashion.*, 97%: mean speed-up",
+    ),
+    _check_row(
+        "early exits: mean speed-up of a ResNet-56 on CIFAR-10",
+        "exits-cifar",
+        r"resnet56 on CIFAR-10, 97%: mean speed-up",
+    ),
+    _check_row(
+        "**Correctness**: share of the ONNX project's node cases that pass",
+        "conformance",
+        r"share passed",
+    ),
+    _check_row(
+        "**Soak**: requests lost or answered with an error beside kills, damage and full disks",
+        "soak",
+        r"errors, lost requests among them",
+    ),
+)
+
+
+def readme_table(runs: Mapping[str, PublishedRun]) -> str:
+    """The table's lines with its markers. Raises UnusableRunError where a figure is missing."""
+    lines = [BEGIN, "| | measured | aim | | command |", "| --- | --- | --- | --- | --- |"]
+    for row in README_ROWS:
+        if (run := runs.get(row.file)) is not None and row.instead not in runs:
+            lines.append(_line(row, run))
+    return "\n".join([*lines, END])
+
+
+def _line(row: ReadmeRow, run: PublishedRun) -> str:
+    found = {name: figure.find(run) for name, figure in row.figures.items()}
+    first = next(iter(found.values()))
+    measured = row.text.format(**{name: shown(check) for name, check in found.items()})
+    command = f"`{run.command}`" if run.command else "reported"
+    return (
+        f"| {row.label} | {measured} | {aim(first)} | {mark(first)} | "
+        f"[{command}]({PAGES}/{row.file}.md) |"
+    )
+
+
+def with_table(text: str, table: str) -> str:
+    """``text`` with what is between the markers exchanged. Precondition: it has both, once."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{table}{after}"

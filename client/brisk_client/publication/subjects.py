@@ -1,0 +1,147 @@
+"""What each published benchmark is, and which columns of its rows its page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from brisk_client.publication.runs import PublishedRun
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A page: its title, what the benchmark is, and the columns of its tables.
+
+    Without ``columns`` all are shown. ``split``: a column with a table for each
+    of its values. ``only``: values of a column, other rows are left out.
+    """
+
+    title: str
+    about: str
+    columns: tuple[str, ...] = ()
+    split: str = ""
+    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+_WARM = ("model", "engine", "path", "median_ms", "spread_ms", "processor_ms", "runs")
+_SIDES = (
+    *("model", "side", "batch", "mean_ms", "median_ms", "p99_ms", "speed_up", "agreement"),
+    *("early", "inputs"),
+)
+_EXITS = "Learned caches against the same model without, in process, sides in turns"
+
+SUBJECTS: dict[str, Subject] = {
+    "warm-1": Subject(
+        "Warm inference, one thread",
+        "Time of an inference of loaded models, engines in turns, in process and through Triton.",
+        _WARM,
+    ),
+    "warm-2": Subject(
+        "Warm inference, two threads",
+        "Time of one inference of a loaded model, engines in turns.",
+        _WARM,
+    ),
+    "warm-real-models": Subject(
+        "Warm inference of models that nobody tuned for",
+        "Time over ONNX Runtime's on models beyond the sample repository.",
+    ),
+    "cold-process": Subject(
+        "Cold start in process",
+        "From the load call to the first answer in a fresh process with the page cache hot.",
+        (
+            *("part", "model", "batch", "engine", "first_ms", "spread_ms", "second_ms"),
+            *("warm_ms", "first_over_warm", "speedup", "samples"),
+        ),
+        "part",
+        {"part": ("process", "disk", "load")},
+    ),
+    "cold-served": Subject(
+        "Cold start through Triton",
+        "From the load call on a running server to the first answer, beside Python backends.",
+        (
+            *("model", "batch", "engine", "ready_ms", "first_ms", "spread_ms", "second_ms"),
+            *("over_brisk", "samples"),
+        ),
+        only={"part": ("served",)},
+    ),
+    "load_beside": Subject(
+        "Loads beside a real-time model",
+        "What loads of another model cost the requests of a real-time one, through Triton.",
+    ),
+    "start": Subject(
+        "Start of a server",
+        "From `exec` of the server to its first answer.",
+    ),
+    "start-reported": Subject(
+        "Start of a server, as reported",
+        "From `exec` of the server to its first answer.",
+    ),
+    "preempt-workloads": Subject(
+        "Priorities: DISB's workloads",
+        "REEF's workloads of real-time and best-effort clients through real servers.",
+        (
+            *("workload", "side", "mean_ms", "p50_ms", "p99_ms", "mean_ratio", "p99_ratio"),
+            *("throughput_ratio", "per_s", "failed", "dropped"),
+        ),
+    ),
+    "preempt-parts": Subject(
+        "Priorities: latency of preemption, pairs, loops, equality",
+        "From sending a real-time request to its first layer, networks against each other, and "
+        "whether interrupted runs give the same bits.",
+        (
+            *("figure", "policy", "network", "layer_ms", "preemption_p50_us", "preemption_p99_us"),
+            *("in_worker_p50_us", "in_worker_p99_us", "alone_p99_us", "restore_ms"),
+            *("realtime", "best_effort", "slowdown", "best_effort_share"),
+            *("concurrent_runs", "per_s", "pace_ratio"),
+        ),
+        "figure",
+    ),
+    "exits-fashion": Subject("Early exits: Fashion-MNIST", f"{_EXITS}.", _SIDES),
+    "exits-cifar": Subject("Early exits: CIFAR-10", f"{_EXITS}.", _SIDES),
+    "exits-streams": Subject(
+        "Early exits: Zipf streams", f"{_EXITS}, learning from the stream.", _SIDES
+    ),
+    "exits-video": Subject(
+        "Early exits: a fixed camera", f"{_EXITS}, learning from the video.", _SIDES
+    ),
+    "exits-promise": Subject(
+        "Early exits: the promise", "Whether what was promised is kept, again and again."
+    ),
+    "exits_served": Subject(
+        "Early exits through Triton",
+        "A server has the model with its learned caches and without; a client asks both in turns.",
+    ),
+    "pipeline": Subject(
+        "Pipelines",
+        "One request over several networks, planner against planner.",
+        (
+            *("policy", "objective_ms", "planner", "accuracy", "accuracy_gain_points"),
+            *("mean_ms", "latency_gain", "missed"),
+        ),
+    ),
+    "hop": Subject(
+        "Frontend to worker and back",
+        "What a request pays between frontend and worker, apart from computing.",
+    ),
+    "conformance": Subject(
+        "Conformance",
+        "The ONNX project's own node cases, passed by which solutions.",
+        split="kind",
+    ),
+    "pressure": Subject(
+        "Pressure",
+        "Many clients at once on the sample models; memory of the server side.",
+        split="kind",
+    ),
+    "soak": Subject(
+        "Soak",
+        "Clients beside loads, killed workers, damaged artefacts and full disks.",
+        split="kind",
+    ),
+    "metrics": Subject("Metrics", "What counting and publishing cost."),
+}
+
+
+def subject_of(run: PublishedRun) -> Subject:
+    """The file's page; a file that nobody described is shown whole, under its own name."""
+    return SUBJECTS.get(run.file, Subject(run.file, f"`brisk bench {run.name}`."))

@@ -1,0 +1,216 @@
+"""README's results and the pages of docs/benchmarks against the JSON that they are made from."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brisk_client.publication.figures import CheckFigure, RowFigure, shown
+from brisk_client.publication.judging import holds, is_honest
+from brisk_client.publication.pages import page
+from brisk_client.publication.readme import BEGIN, END, README_ROWS, readme_table, with_table
+from brisk_client.publication.runs import (
+    PublishedCheck,
+    PublishedRun,
+    UnusableRunError,
+    read_run,
+    read_runs,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+DATA = ROOT / "docs" / "benchmarks" / "data"
+README = (ROOT / "README.md").read_text()
+RUNS = read_runs(DATA)
+
+_NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w.-]*[a-zA-Z_])")
+
+
+def results_section() -> str:
+    return README.partition("## Results\n")[2].partition("\n## ")[0]
+
+
+def table_cells() -> list[list[str]]:
+    lines = results_section().partition(BEGIN)[2].partition(END)[0].strip().splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def report(**changed: Any) -> dict[str, Any]:
+    """A published report, whole but for what is changed."""
+    return {
+        "name": "hop",
+        "command": "brisk bench hop",
+        "date": "2026-01-01T00:00:00Z",
+        "commit": "a" * 40,
+        "dirty": False,
+        "machine": {"processor": "one", "cores": 2},
+        "versions": {"python": "3.11"},
+        "rows": [{"part": "hop", "p50_us": 98.76543}],
+        "checks": [{"name": "p50, ms", "value": 0.09876, "expected": "<= 0.15", "ok": True}],
+        "notes": ["a note"],
+        **changed,
+    }
+
+
+def run_of(folder: Path, name: str = "hop", **changed: Any) -> PublishedRun:
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps(report(**changed)))
+    return read_run(file)
+
+
+def test_the_pages_are_what_the_generator_makes_of_the_data() -> None:
+    tool = ROOT / "tools" / "make-results"
+    done = subprocess.run(
+        [sys.executable, str(tool), "--check"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "run tools/make-results"
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=list(RUNS))
+def test_every_check_says_what_its_value_and_its_expectation_say(run: PublishedRun) -> None:
+    dishonest = [check for check in run.checks if not is_honest(check)]
+    assert not dishonest, run.file
+
+
+def test_every_figure_of_the_readme_is_one_of_the_run_that_its_row_leads_to() -> None:
+    rows = table_cells()
+    assert rows, "the table has rows"
+    for label, measured, _, _, link in rows:
+        found = re.search(r"\(docs/benchmarks/([\w-]+)\.md\)$", link)
+        assert found is not None, f"'{label}' leads to no page"
+        document = json.loads((DATA / f"{found[1]}.json").read_text())
+        values = [check["value"] for check in document["checks"]]
+        values += [value for row in document["rows"] for value in row.values()]
+        if measured in values:  # the reason why there is no figure
+            continue
+        figures = _NUMBER.findall(measured)
+        assert figures, label
+        for figure in figures:
+            digits = len(figure.partition(".")[2])
+            assert any(
+                isinstance(value, (int, float)) and round(value, digits) == float(figure)
+                for value in values
+            ), f"'{label}': {figure} is nowhere in {found[1]}.json"
+
+
+def test_results_have_no_figure_beside_the_generated_table() -> None:
+    before, _, rest = results_section().partition(BEGIN)
+    prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", before + rest.partition(END)[2])
+    assert not _NUMBER.findall(prose), "figures come from docs/benchmarks/data only"
+    for row in README_ROWS:
+        assert not _NUMBER.findall(re.sub(r"ResNet-\d+|CIFAR-\d+", "", row.label)), row.label
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"commit": None}, "commit must be of type str"),
+        ({"commit": "abc"}, "no full digest"),
+        ({"machine": {}}, "machine is empty"),
+        ({"versions": {}}, "versions are empty"),
+        ({"notes": ["kept in /work/somewhere/x"]}, "a place of one machine: /work/somewhere/x"),
+        ({"command": "brisk bench cold --resume"}, "several commits"),
+        ({"rows": [], "checks": []}, "neither rows nor checks"),
+        ({"checks": [{"name": "x", "value": 1}]}, "check 0 lacks 'expected'"),
+        ({"source": "hearsay"}, "source is 'hearsay'"),
+        ({"source": "reported", "notes": []}, "who reported"),
+    ],
+)
+def test_a_report_without_its_origin_is_refused(
+    tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UnusableRunError, match=re.escape(message)):
+        run_of(tmp_path, **changed)
+
+
+def test_what_others_reported_needs_no_commit_and_its_page_says_so(tmp_path: Path) -> None:
+    run = run_of(tmp_path, source="reported", commit=None, machine={}, versions={}, command="")
+    assert run.is_reported
+    assert "commit" not in page(run).partition("## Checks")[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "verdict"),
+    [
+        (1.02, "<= 1.02", True),
+        (1.03, "<= 1.02", False),
+        (0, "0", True),
+        (2, "0", False),
+        (3, ">= 4", False),
+        (1.0, "== 1", True),
+        (1.0, "> 1", False),
+        ("too few answers: 40 of 100", "<= 1.1", False),
+        (None, "<= 400", False),
+        ("2 of 12", "at least 1", True),
+        ("0 of 12", "at least 1", False),
+        ("small 0.910 large 0.950", "not falling", True),
+        ("small 0.960 large 0.950", "not falling", False),
+        ("not those of brisk", "all", False),
+        (False, "rtol 1e-3, atol 1e-4", False),
+        (0, 0, True),
+        ("10 of 10", "all", True),
+        ("9 of 10", "all", False),
+        ("7 of 12", "more than half", True),
+        ("6 of 12", "more than half", False),
+        ("the model is not there", "an answer", False),
+        (3.0, "fast", False),
+        ("9 of 99, exact 95% interval 4.2% to 16.6%", "an interval that reaches down to 5%", True),
+        (
+            "20 of 99, exact 95% interval 12.8% to 29%",
+            "an interval that reaches down to 5%",
+            False,
+        ),
+    ],
+)
+def test_checks_are_judged_by_what_they_expect(value: Any, expected: Any, verdict: bool) -> None:
+    assert holds(PublishedCheck("c", value, expected, verdict)) is verdict
+    assert is_honest(PublishedCheck("c", value, expected, verdict))
+    lies = PublishedCheck("c", value, expected, not verdict)
+    may_be_rounded = verdict and isinstance(value, float)
+    assert may_be_rounded or not is_honest(lies)
+
+
+def test_a_value_that_was_rounded_to_its_limit_may_have_missed_it_and_no_other() -> None:
+    assert is_honest(PublishedCheck("c", 1.02, "<= 1.02", False))
+    assert not is_honest(PublishedCheck("c", 1.01, "<= 1.02", False))
+    assert not is_honest(PublishedCheck("c", 1.03, "<= 1.02", True))
+
+
+def test_a_figure_is_shown_on_its_side_of_the_limit() -> None:
+    assert shown(PublishedCheck("c", 1.0204, "<= 1.02", False)) == "1.0204"
+    assert shown(PublishedCheck("c", 1.0204, "<= 1.1", True)) == "1.02"
+    assert shown(PublishedCheck("c", 12905.4, ">= 3", True)) == "12905"
+
+
+def test_of_several_checks_the_readme_shows_the_worst(tmp_path: Path) -> None:
+    checks = [
+        {"name": "a: ratio", "value": 1.0, "expected": "<= 1.15", "ok": True},
+        {"name": "b: ratio", "value": 1.2, "expected": "<= 1.15", "ok": False},
+        {"name": "c: ratio", "value": 1.4, "expected": "<= 1.5", "ok": True},
+    ]
+    run = run_of(tmp_path, checks=checks)
+    assert CheckFigure(r".*: ratio").find(run).name == "b: ratio"
+    assert CheckFigure(r"[ac]: ratio").find(run).name == "c: ratio"
+    with pytest.raises(UnusableRunError, match="no check is called"):
+        CheckFigure("d").find(run)
+    with pytest.raises(UnusableRunError, match="0 rows are"):
+        RowFigure({"part": "x"}, "p50_us").find(run)
+
+
+def test_a_row_is_made_of_its_run_and_left_out_without_it(tmp_path: Path) -> None:
+    checks = [{"name": "share passed", "value": 0.96, "expected": ">= 0.97", "ok": False}]
+    run = run_of(tmp_path, "conformance", checks=checks)
+    lines = readme_table({"conformance": run}).splitlines()
+    assert len(lines) == 5
+    assert (
+        "| 0.96 | ≥ 0.97 | ✗ | [`brisk bench hop`](docs/benchmarks/conformance.md) |" in lines[3]
+    )
+    text = with_table(f"before\n{BEGIN}\nold\n{END}\nafter\n", "\n".join(lines))
+    assert "old" not in text
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
