@@ -11,6 +11,9 @@ from brisk_client.publication.subjects import Subject, subject_of
 
 GENERATED = "<!-- Written by tools/make-results from data/*.json: change those, not this. -->"
 
+REASON = "reason"
+"""The column that tells why there is no measurement; shown wherever it is."""
+
 _WIDEST = 60
 """Characters of a text that a table still shows; longer ones and lists are in the JSON only."""
 
@@ -112,8 +115,11 @@ def _rows(run: PublishedRun, subject: Subject) -> Iterable[str]:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], there: Sequence[str], wanted: Sequence[str]) -> str:
-    columns = [key for key in wanted if key in there] or there
-    columns = [key for key in columns if all(_is_short(row.get(key)) for row in rows)]
+    columns = [key for key in (*wanted, REASON) if key in there] if wanted else there
+    columns = columns or there
+    columns = [
+        key for key in columns if key == REASON or all(_is_short(row.get(key)) for row in rows)
+    ]
     lines = [_line(*(number(row.get(key)) for key in columns)) for row in rows]
     header = _line(*map(_name, columns))
     aligned = _line(*("---:" if _is_numeric(rows, key) else "---" for key in columns))

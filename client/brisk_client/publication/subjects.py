@@ -23,7 +23,10 @@ class Subject:
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-_WARM = ("model", "engine", "path", "median_ms", "spread_ms", "processor_ms", "runs")
+_WARM = (
+    *("model", "engine", "path", "median_ms", "spread_ms", "processor_ms"),
+    *("ratio_to_onnxruntime", "runs"),
+)
 _SIDES = (
     *("model", "side", "batch", "mean_ms", "median_ms", "p99_ms", "speed_up", "agreement"),
     *("early", "inputs"),
@@ -88,13 +91,7 @@ SUBJECTS: dict[str, Subject] = {
         "Priorities: latency of preemption, pairs, loops, equality",
         "From sending a real-time request to its first layer, networks against each other, and "
         "whether interrupted runs give the same bits.",
-        (
-            *("figure", "policy", "network", "layer_ms", "preemption_p50_us", "preemption_p99_us"),
-            *("in_worker_p50_us", "in_worker_p99_us", "alone_p99_us", "restore_ms"),
-            *("realtime", "best_effort", "slowdown", "best_effort_share"),
-            *("concurrent_runs", "per_s", "pace_ratio"),
-        ),
-        "figure",
+        split="figure",
     ),
     "exits-fashion": Subject("Early exits: Fashion-MNIST", f"{_EXITS}.", _SIDES),
     "exits-cifar": Subject("Early exits: CIFAR-10", f"{_EXITS}.", _SIDES),

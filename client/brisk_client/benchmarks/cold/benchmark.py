@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from brisk.execution.heap import RESERVED_BYTES
 from brisk_client.benchmarks.cold import results
 from brisk_client.benchmarks.cold.answers import agreements
 from brisk_client.benchmarks.cold.batches import batch_rows
@@ -53,8 +52,7 @@ NOTES = (
     "third: the inferences after it; warm: median of later ones",
     "speed-up: ONNX Runtime's first answer at its defaults over this one's, median over rounds",
     "all engines: the same number of threads; Brisk and 'onnxruntime huge pages' run with the "
-    f"allocator settings that Brisk gives its runtime and the {RESERVED_BYTES >> 20} MiB a worker "
-    "takes at its start, "
+    "allocator settings that Brisk gives its runtime and the 32 MB a worker takes at its start, "
     "the others as they come",
     "utilisation: share of the first answer's time in which a layer ran",
     "batches: speed-ups over 'brisk baseline', geometric means over the models that were measured "
