@@ -75,7 +75,7 @@ def model_file(model: Path, version: int | None) -> Path:
     from brisk.errors import InvalidModelError
 
     if not model.is_dir():
-        return model
+        return model.resolve()  # whoever names a link to a command means what it leads to
     files = version_files(model)
     chosen = max(files) if version is None else version
     if chosen not in files:

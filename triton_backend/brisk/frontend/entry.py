@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.frontend.model_load import ModelDescription
 from brisk.frontend.parameters import Parameters, parse_parameters
+from brisk.paths import find_inside
 from brisk.wire.entry_files import MODEL_FILE, PIPELINE_FILE
 
 
@@ -70,23 +71,27 @@ def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path
     """The file of a version: ``default_model_filename``, else ``model.onnx`` or a pipeline's.
 
     A directory of that name holds a model with its external data, as ``model.onnx`` in it.
-    Raises InvalidModelError where there is none, or where nothing says which of two.
+    The path has no link below the version's directory, and is absolute: the runtime, which reads
+    the file, works in another directory. Raises InvalidModelError where there is none, where it
+    lies outside of the version's directory, or where nothing says which of two.
     """
     named = config.get("default_model_filename", "")
     is_named = bool(named) and not named.endswith(".py")
-    path = directory / str(version) / (named if is_named else MODEL_FILE)
-    pipeline = path.parent / PIPELINE_FILE
-    if path.is_dir():
-        path = path / MODEL_FILE
-    if not is_named and pipeline.is_file():
-        if path.is_file():
-            raise InvalidModelError(
-                f"there are both {path} and {pipeline}; say which in default_model_filename"
-            )
-        path = pipeline
-    if not path.is_file():
-        raise InvalidModelError(f"there is no model file {path}, nor a {PIPELINE_FILE}")
-    return path.absolute()  # the runtime, which reads it, works in another directory
+    folder = (directory / str(version)).absolute()
+    name, what = (named, "default_model_filename") if is_named else (MODEL_FILE, "model file")
+    found = find_inside(folder, name, what)
+    if found is not None and found.is_dir():
+        name = f"{name}/{MODEL_FILE}"
+        found = find_inside(folder, name, what)
+    pipeline = None if is_named else find_inside(folder, PIPELINE_FILE, "model file")
+    if found is not None and pipeline is not None:
+        raise InvalidModelError(
+            f"there are both {found} and {pipeline}; say which in default_model_filename"
+        )
+    chosen = found or pipeline
+    if chosen is None or chosen.is_dir():
+        raise InvalidModelError(f"there is no model file {folder / name}, nor a {PIPELINE_FILE}")
+    return chosen
 
 
 def _device(arguments: Mapping[str, str]) -> str:
