@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
+from brisk.frontend.field_support import Notice, check_fields, is_first_instance
 from brisk.frontend.model_load import ModelDescription
 from brisk.frontend.parameters import Parameters, parse_parameters
 from brisk.paths import find_inside
@@ -18,7 +19,8 @@ class Entry(NamedTuple):
     """One version of a model entry on one device.
 
     ``outputs``: the configured output names, in order. ``bfloat16_inputs``: the inputs that numpy
-    cannot show.
+    cannot show. ``notices``: what the entry asks for in vain; the first
+    instance (``is_first``) says so for all.
     """
 
     name: str
@@ -30,6 +32,8 @@ class Entry(NamedTuple):
     outputs: tuple[str, ...]
     bfloat16_inputs: frozenset[str]
     parameters: Parameters
+    is_first: bool
+    notices: tuple[Notice, ...]
 
     def describe(self) -> ModelDescription:
         return ModelDescription(
@@ -50,11 +54,14 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
     """
     config: dict[str, Any] = json.loads(arguments["model_config"])
     version = int(arguments["model_version"])
+    device = _device(arguments)
+    notices = check_fields(config, device)
+    is_first = is_first_instance(config, arguments.get("model_instance_name", ""))
     return Entry(
         name=arguments["model_name"],
         version=version,
         model_path=find_model(Path(arguments["model_repository"]), version, config),
-        device=_device(arguments),
+        device=device,
         max_batch_size=int(config.get("max_batch_size", 0)),
         has_dynamic_batching="dynamic_batching" in config,
         outputs=tuple(output["name"] for output in config.get("output", ())),
@@ -64,6 +71,8 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
             if given.get("data_type") == "TYPE_BF16"
         ),
         parameters=parse_parameters(config.get("parameters", {})),
+        is_first=is_first,
+        notices=notices,
     )
 
 
