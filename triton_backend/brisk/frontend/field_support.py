@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError
 
-_QUEUE = "holds in Triton's queue only, which hands everything over to Brisk at once"
+_QUEUE = "holds in Triton's queue only"
+_CLASS = (
+    "Brisk takes requests over as they come, and computes them in the order of the request "
+    "parameter brisk_class"
+)
+_BOUND = (
+    "Brisk takes requests over as they come; brisk_max_queue_size bounds its own queue, and a "
+    "request's own timeout is its deadline there"
+)
 _PINNED = "Brisk's memory is its own; no tensor passes through Triton's pinned buffers"
 
 
@@ -51,24 +59,10 @@ IGNORED = (
         "instance_group.count",
         "all instances share one session; more of them compute nothing sooner",
     ),
-    Notice(
-        "warning",
-        "dynamic_batching.priority_levels",
-        f"it {_QUEUE}; the request parameter brisk_class says what is computed first",
-    ),
-    Notice("warning", "dynamic_batching.default_priority_level", f"it {_QUEUE}"),
-    Notice(
-        "warning",
-        "dynamic_batching.default_queue_policy",
-        f"it {_QUEUE}; brisk_max_queue_size bounds Brisk's queue, and a request's own timeout "
-        "is its deadline there",
-    ),
-    Notice(
-        "warning",
-        "dynamic_batching.priority_queue_policy",
-        f"it {_QUEUE}; brisk_max_queue_size bounds Brisk's queue, and a request's own timeout "
-        "is its deadline there",
-    ),
+    Notice("warning", "dynamic_batching.priority_levels", _CLASS, _QUEUE),
+    Notice("warning", "dynamic_batching.default_priority_level", _CLASS, _QUEUE),
+    Notice("warning", "dynamic_batching.default_queue_policy", _BOUND, _QUEUE),
+    Notice("warning", "dynamic_batching.priority_queue_policy", _BOUND, _QUEUE),
     Notice(
         "info",
         "dynamic_batching.preferred_batch_size",
@@ -141,9 +135,7 @@ def check_fields(config: Mapping[str, Any], device: str) -> tuple[Notice, ...]:
         raise InvalidConfigurationError(
             "; ".join(problems) + "; expected a configuration without (docs/migration.md)"
         )
-    return tuple(
-        notice for notice in (*IGNORED, DELAY) if _is_asked_for(config, notice.field)
-    )
+    return tuple(notice for notice in (*IGNORED, DELAY) if _is_asked_for(config, notice.field))
 
 
 def is_first_instance(config: Mapping[str, Any], instance: str) -> bool:
