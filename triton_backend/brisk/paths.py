@@ -43,10 +43,11 @@ def version_folder(path: Path) -> Path:
 
 
 def find_inside(folder: Path, name: str, what: str) -> Path | None:
-    """The file or directory ``name`` of ``folder``, by a path with no link below ``folder``.
+    """The path of the file or directory ``name`` of ``folder``; None where there is none.
 
-    None where there is none. ``what``: the parameter that names it, for messages. Raises
-    InvalidModelError where it lies elsewhere, or is neither a regular file nor a directory.
+    ``what``: the parameter that names it, for messages. Raises InvalidModelError where it lies
+    elsewhere, or is neither a regular file nor a directory. Whoever opens the path later does so
+    by ``open_file``, which looks again: by then it may lead elsewhere.
     """
     try:
         found = _Found(folder, name, what)
@@ -54,7 +55,7 @@ def find_inside(folder: Path, name: str, what: str) -> Path | None:
         return None
     with found:
         found.check(stat.S_IFREG, stat.S_IFDIR)
-        return folder / found.relative
+        return folder / name
 
 
 def open_inside(folder: Path, name: str, what: str) -> BinaryIO:
@@ -102,11 +103,11 @@ class _Found:
         finally:
             for root in roots:
                 os.close(root)
-        try:
-            self.relative = self._inside(_place(self._descriptor), places)
-        except InvalidModelError:
-            os.close(self._descriptor)
-            raise
+        lies = _place(self._descriptor)
+        for place in places:
+            if not lies.startswith(place.rstrip("/") + "/"):
+                os.close(self._descriptor)
+                raise self._error(f"leads to {lies}, outside the model's folder {place}")
 
     def __enter__(self) -> _Found:
         return self
@@ -128,13 +129,6 @@ class _Found:
         # By the descriptor, whose file has been looked at: the name may mean another one by now.
         flags = os.O_RDONLY | os.O_CLOEXEC
         return open(self._open(f"/proc/self/fd/{self._descriptor}", flags), "rb")
-
-    def _inside(self, found: str, places: list[str]) -> str:
-        """``found`` relative to the folder. ``places``: of the version folder, and the folder."""
-        for place in places:
-            if not found.startswith(place.rstrip("/") + "/"):
-                raise self._error(f"leads to {found}, outside the model's folder {place}")
-        return os.path.relpath(found, places[-1])
 
     def _open(self, name: str, flags: int, folder: int | None = None) -> int:
         try:

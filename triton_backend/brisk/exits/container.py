@@ -62,7 +62,9 @@ def write_container(
     data_bytes = head + bytes(-len(head) % ALIGNMENT) + b"".join(blobs)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        descriptor = os.open(
+            unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode
+        )
         with os.fdopen(descriptor, "wb") as file:
             file.write(data_bytes)
             file.write(hashlib.sha256(data_bytes).digest())

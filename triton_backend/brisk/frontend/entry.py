@@ -80,9 +80,9 @@ def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path
     """The file of a version: ``default_model_filename``, else ``model.onnx`` or a pipeline's.
 
     A directory of that name holds a model with its external data, as ``model.onnx`` in it.
-    The path has no link below the version's directory, and is absolute: the runtime, which reads
-    the file, works in another directory. Raises InvalidModelError where there is none, where it
-    lies outside of the version's directory, or where nothing says which of two.
+    The path is absolute: the runtime, which reads the file, works in another directory. Raises
+    InvalidModelError where there is none, where it lies outside of the version's directory, or
+    where nothing says which of two.
     """
     named = config.get("default_model_filename", "")
     is_named = bool(named) and not named.endswith(".py")
