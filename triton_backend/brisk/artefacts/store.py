@@ -28,7 +28,7 @@ from brisk.artefacts.identity import (
     relative_name,
     stamps,
 )
-from brisk.errors import ArtefactError
+from brisk.errors import ArtefactError, InvalidModelError
 
 DIRECTORY_NAME = ".brisk"
 
@@ -60,7 +60,10 @@ def find(
 ) -> Path | None:
     """The artefact file that may fit the model on this machine; None where there is none."""
     name = artefact_name(model, fingerprint)
-    for directory in candidate_directories(model, environment):
+    beside, cache = candidate_directories(model, environment)
+    for directory in (beside, cache):
+        if directory is beside and beside.is_symlink():
+            continue  # out of the entry, perhaps
         if (directory / name).is_file():
             return directory / name
     return None
@@ -70,6 +73,8 @@ def writable_directory(model: Path) -> Path:
     """The first of the candidates that can be written; made if need be. Raises OSError."""
     beside, cache = candidate_directories(model)
     for directory in (beside, cache):
+        if directory is beside and beside.is_symlink():
+            continue
         try:
             with _unseen(directory.parent if directory is beside else None):
                 if not directory.is_dir():
@@ -98,7 +103,7 @@ def check_identity(artefact: Path, model: Path, identity: ModelIdentity) -> None
         if _noted(artefact, identity) == present:
             return
         found = identify(directory, names)
-    except OSError as error:
+    except (OSError, InvalidModelError) as error:
         raise ArtefactError(f"{artefact}: a file of its model is missing: {error}") from error
     if found != identity:
         raise ArtefactError(f"{artefact}: the model has changed since it was made")

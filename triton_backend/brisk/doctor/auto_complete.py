@@ -26,7 +26,8 @@ def look(deployment: Deployment) -> Iterator[Finding]:
         file.parent.name
         for repository in deployment.repositories
         for file in sorted(repository.glob("*/config.pbtxt"))
-        if "input" not in file.read_text() or "output" not in file.read_text()
+        if file.is_file()  # a FIFO would be waited for
+        and ("input" not in file.read_text() or "output" not in file.read_text())
     ]
     first = "start the server with --disable-auto-complete-config"
     if incomplete:
