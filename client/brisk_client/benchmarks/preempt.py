@@ -84,8 +84,8 @@ class Choice:
     """What shall be measured.
 
     ``workloads``, ``sides``, ``settings``, ``networks``: None is all, or some where it shall be
-    quick. ``real``: DISB's REAL.json; without it REAL is left out. ``baseline_s``: of each setting of
-    Triton's, None: as long as all others. ``peers``: folder of Triton's C++ backend.
+    quick. ``real``: DISB's REAL.json; without it REAL is left out. ``baseline_s``: of each of
+    Triton's settings, None: as long as all others. ``peers``: folder of Triton's C++ backend.
     """
 
     quick: bool = False

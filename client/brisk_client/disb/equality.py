@@ -27,14 +27,17 @@ SETTLING_RUNS = 20
 
 INTERRUPTED_CLASSES = ("besteffort", "normal")
 
-MOST_ATTEMPTS = 1.5
-"""Of the interruptions wanted: some requests come when the run has just ended, and the policy lets
-some runs go on beside them."""
+LATEST_MOMENT = 0.75
+"""Of the time of a run alone: a request takes a while from its sending to the worker."""
+
+MOST_ATTEMPTS = 2
+"""Times the interruptions wanted: some requests come when the run has just ended, and the policy
+lets some runs go on beside them."""
 
 
 def check_points(report: Report, points: int, threads: int) -> None:
     """``points`` interruptions at random moments at the wire, half of each interrupted class."""
-    models = {"urgent": build_densenet(8, (1, 1, 1, 1)), "background": build_bert(96, 3, 48)}
+    models = {"urgent": build_densenet(8, (1, 1, 1, 1)), "background": build_bert(96, 16, 48)}
     variables = {POLICY_VARIABLE: DEFAULT_POLICY, "BRISK_THREADS": str(threads)}
     each = points // len(INTERRUPTED_CLASSES)
     with probed_runtime(models, variables) as probed:
@@ -73,7 +76,7 @@ def _interrupt(probed: Mapping[str, ProbedModel], job_class: str, points: int) -
     with Interruptions(background.place) as interruptions:
         while interrupted < points and attempts < MOST_ATTEMPTS * points:
             pending = background.submit(job_class)
-            time.sleep(source.random() * alone_s)
+            time.sleep(source.random() * LATEST_MOMENT * alone_s)
             urgent.ask("realtime")
             wrong += finish(*pending).outputs != expected.outputs
             interrupted += interruptions.has_more()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from brisk_client.disb.preemption import EXECUTE
 from brisk_client.report import Report
 
 Row = dict[str, Any]
@@ -28,11 +29,11 @@ def plot_figures(report: Report, folder: Path) -> list[Path]:
     workloads = [row for row in report.rows if "workload" in row and "mean_ratio" in row]
     by_figure = {
         number: [row for row in report.rows if row.get("figure") == number]
-        for number in ("12", "13", "16")
+        for number in ("12", "13", "15", "16")
     }
-    restored = [row for row in by_figure["12"] if "restore_ms" in row]
+    restored = [row for row in by_figure["15"] if "restore_ms" in row]
     for number in ("12", "13"):  # without Triton's own sides, whose first layers nobody sees
-        by_figure[number] = [row for row in by_figure[number] if "execute_p50_us" in row]
+        by_figure[number] = [row for row in by_figure[number] if row["part"] == EXECUTE]
     drawn = [
         _workloads(workloads, folder) if workloads else None,
         _preemption(by_figure["12"], folder) if by_figure["12"] else None,
@@ -67,8 +68,8 @@ def _preemption(rows: Sequence[Row], folder: Path) -> Path:
 
     figure, panels = pyplot.subplots(1, 2, figsize=(9, 4), sharey=True, layout="constrained")
     for axes, share in zip(panels, ("p50", "p99"), strict=True):
-        _bars(axes, rows, ("best_effort", "policy"), f"execute_{share}_us")
-        alone_us = rows[0][f"alone_execute_{share}_us"]
+        _bars(axes, rows, ("best_effort", "policy"), f"{share}_us")
+        alone_us = rows[0][f"alone_{share}_us"]
         if not isinstance(alone_us, str):
             axes.axhline(alone_us, color="black", linestyle=":", label="alone")
         _logarithmic(axes)
@@ -87,10 +88,10 @@ def _layers(rows: Sequence[Row], folder: Path) -> Path:
     for policy in _ordered(rows, "policy"):
         own = [row for row in rows if row["policy"] == policy]
         for share, style in (("p50", "-"), ("p99", "--")):
-            told = [row for row in own if not isinstance(row[f"execute_{share}_us"], str)]
+            told = [row for row in own if not isinstance(row[f"{share}_us"], str)]
             axes.plot(
                 [row["layer_ms"] for row in told],
-                [row[f"execute_{share}_us"] for row in told],
+                [row[f"{share}_us"] for row in told],
                 style,
                 marker="o",
                 color=COLOURS.get(policy),

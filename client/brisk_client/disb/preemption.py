@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,12 @@ LIMIT_US = 200.0
 DEPENDENCE_LIMIT = 2.0
 """p50 at the longest layers over p50 at the shortest, at most: it does not depend on them."""
 
+CLIENT, EXECUTE, IN_WORKER = "from client", "from execute", "in worker"
+"""Where a way to the first layer begins: values of the column ``part``."""
+
+EXCESS = "excess"
+"""The fourth: from sending to answer, beyond what that takes alone."""
+
 SETTLING_RUNS = 10
 
 WARM_UPS = 20
@@ -60,13 +66,14 @@ RESTORED = 20
 NOTES = (
     "preemption latency: a client sends a real-time request over gRPC through a real Triton, 5 to "
     "25 ms after the last answer, while another process asks the best-effort entry without pause; "
-    "client: from its sending to the beginning of the first layer in the worker; execute: from "
-    "when Triton hands the request to its stub, before anything of it is read, announced, staged "
-    "or copied; in_worker: from when the worker has read it, which is what REEF measures; alone: "
-    "the same without best-effort work",
-    "excess: from the client's sending to its answer, less the median of that alone; the same "
-    "event on all sides, Triton's own included, whose first layer nobody sees; Brisk's requests "
-    "are recorded as 'brisk trace' does, beside and alone, which costs some microseconds a layer",
+    "from client: from its sending to the beginning of the first layer in the worker; from "
+    "execute: from when Triton hands the request to its stub, before anything of it is read, "
+    "announced, staged or copied; in worker: from when the worker has read it, which is what REEF "
+    "measures; alone: the same without best-effort work",
+    "excess: from the client's sending to its answer, less the median of that alone (whose "
+    "columns are of the whole); the same event on all sides, Triton's own included, whose first "
+    "layer nobody sees; Brisk's requests are recorded as 'brisk trace' does, beside and alone, "
+    "which costs some microseconds a layer",
     "restore overhead: how much longer an interrupted best-effort run took than one alone and the "
     "real-time request together, without Triton; below 0 where both ran at once",
 )
@@ -91,11 +98,11 @@ class Sides:
 def measure_networks(report: Report, sides: Sides, networks: Sequence[str]) -> None:
     """Rows of figures 12(b) and 15(b): each network interrupted by the shortest one."""
     models = {name: NETWORKS[name].build() for name in dict.fromkeys((URGENT, *networks))}
-    rows = _measure(sides, models, networks)
-    restored = {policy: _restore(policy, models, networks, sides) for policy in sides.policies}
-    for row in rows:
-        name, policy = row["best_effort"], row["policy"]
-        report.rows.append({"figure": "12", **row, **restored.get(policy, {}).get(name, {})})
+    report.rows += [{"figure": "12", **row} for row in _measure(sides, models, networks)]
+    for policy in sides.policies:
+        report.rows += [
+            {"figure": "15", **row} for row in _restore(policy, models, networks, sides)
+        ]
 
 
 def measure_layers(report: Report, sides: Sides, layers_ms: Sequence[float] = LAYERS_MS) -> None:
@@ -150,14 +157,8 @@ def _brisk_rows(
                 client.ask_after_pauses(WARM_UPS)
                 wait_until_settled(server.place, entry, "besteffort")
                 beside = client.ask_traced(count)
-            yield {
-                "policy": policy,
-                "best_effort": name,
-                "requests": count,
-                **way_columns(beside),
-                **alone_columns(alone),
-                **excess_columns([way.asked for way in beside], [way.asked for way in alone]),
-            }
+            for row in way_rows(beside, alone):
+                yield {"policy": policy, "best_effort": name, **row}
 
 
 def _triton_rows(
@@ -170,65 +171,58 @@ def _triton_rows(
             with asked_without_pause(server.grpc, entry_name(name, "besteffort")):
                 client.ask_after_pauses(WARM_UPS)
                 beside = client.ask_after_pauses(count)
-            told = {"policy": side, "best_effort": name, "requests": count}
-            yield {**told, **excess_columns(beside, alone)}
+            yield {"policy": side, "best_effort": name, **excess_row(beside, alone)}
 
 
 def _urgent_client(server: BenchmarkServer) -> contextlib.AbstractContextManager[UrgentClient]:
     return UrgentClient(server, entry_name(URGENT, "realtime"), seed=1)
 
 
-def way_columns(ways: Sequence[Way]) -> dict[str, Any]:
-    """p50, p90, p99 and the greatest of each part of the way to the first layer."""
-    return {
-        **_columns("client", [way.from_client_ns for way in ways]),
-        **_columns("execute", [way.from_execute_ns for way in ways]),
-        **_columns("in_worker", [way.in_worker_ns for way in ways]),
+def way_rows(beside: Sequence[Way], alone: Sequence[Way]) -> list[dict[str, Any]]:
+    """A row for each part of the way to the first layer, and that of the excess."""
+    parts: Mapping[str, Callable[[Way], int]] = {
+        CLIENT: lambda way: way.from_client_ns,
+        EXECUTE: lambda way: way.from_execute_ns,
+        IN_WORKER: lambda way: way.in_worker_ns,
     }
+    rows = [
+        _row(name, [part(way) for way in beside], [part(way) for way in alone])
+        for name, part in parts.items()
+    ]
+    return [*rows, excess_row([way.asked for way in beside], [way.asked for way in alone])]
 
 
-def alone_columns(ways: Sequence[Way]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    parts = {
-        "client": [way.from_client_ns for way in ways],
-        "execute": [way.from_execute_ns for way in ways],
-        "in_worker": [way.in_worker_ns for way in ways],
-    }
-    for name, times_ns in parts.items():
-        found[f"alone_{name}_p50_us"] = quantile(times_ns, 0.5) / 1e3
-        found[f"alone_{name}_p99_us"] = tail_or_shortage(times_ns, 0.99, 1e-3)
-    return found
+def excess_row(beside: Sequence[Asked], alone: Sequence[Asked]) -> dict[str, Any]:
+    """From sending to answer, less the median of ``alone``, which is that of the whole."""
+    alone_ns = [each.total_ns for each in alone]
+    median_ns = statistics.median(alone_ns)
+    return _row(EXCESS, [each.total_ns - median_ns for each in beside], alone_ns)
 
 
-def _columns(name: str, times_ns: Sequence[int]) -> dict[str, Any]:
+def _row(part: str, beside_ns: Sequence[float], alone_ns: Sequence[float]) -> dict[str, Any]:
     return {
-        f"{name}_p50_us": quantile(times_ns, 0.5) / 1e3,
-        f"{name}_p90_us": quantile(times_ns, 0.9) / 1e3,
-        f"{name}_p99_us": tail_or_shortage(times_ns, 0.99, 1e-3),
-        f"{name}_worst_us": max(times_ns) / 1e3,
-    }
-
-
-def excess_columns(beside: Sequence[Asked], alone: Sequence[Asked]) -> dict[str, Any]:
-    """From sending to answer, ms: alone, and how much longer beside best-effort work."""
-    alone_ms = statistics.median(each.total_ns for each in alone) / 1e6
-    excess_ms = [each.total_ns / 1e6 - alone_ms for each in beside]
-    return {
-        "alone_end_to_end_p50_ms": alone_ms,
-        "excess_p50_ms": quantile(excess_ms, 0.5),
-        "excess_p90_ms": quantile(excess_ms, 0.9),
-        "excess_p99_ms": tail_or_shortage(excess_ms, 0.99),
+        "part": part,
+        "requests": len(beside_ns),
+        "p50_us": quantile(beside_ns, 0.5) / 1e3,
+        "p90_us": quantile(beside_ns, 0.9) / 1e3,
+        "p99_us": tail_or_shortage(beside_ns, 0.99, 1e-3),
+        "worst_us": max(beside_ns) / 1e3,
+        "alone_p50_us": quantile(alone_ns, 0.5) / 1e3,
+        "alone_p99_us": tail_or_shortage(alone_ns, 0.99, 1e-3),
     }
 
 
 def _restore(
     policy: str, models: Mapping[str, onnx.ModelProto], networks: Sequence[str], sides: Sides
-) -> dict[str, dict[str, Any]]:
-    """Columns of figure 15(b), by network."""
+) -> list[dict[str, Any]]:
+    """Rows of figure 15(b), one for each network."""
     variables = {POLICY_VARIABLE: policy, "BRISK_THREADS": str(sides.threads)}
     with probed_runtime(models, variables) as probed:
         probed[URGENT].settle("realtime", SETTLING_RUNS)
-        return {name: _restoring(probed[URGENT], probed[name]) for name in networks}
+        return [
+            {"policy": policy, "best_effort": name, **_restoring(probed[URGENT], probed[name])}
+            for name in networks
+        ]
 
 
 def _restoring(urgent: ProbedModel, background: ProbedModel) -> dict[str, Any]:
@@ -259,22 +253,23 @@ def add_checks(report: Report) -> None:
     ours = [row for row in report.rows if row.get("policy") == DEFAULT_POLICY]
     for figure, over in (("12", "all networks"), ("13", "all layer lengths")):
         rows = [row for row in ours if row["figure"] == figure]
-        if not rows:
-            continue
-        for part, text in (
-            ("execute", "from execute to the first layer"),
-            ("in_worker", "of it in the worker"),
-        ):
-            name = f"{text}, p99 over {over}, us"
-            report.checks.append(_check_worst(name, [row[f"{part}_p99_us"] for row in rows]))
-        if figure == "13" and len(rows) > 1:
-            for part in ("client", "execute"):
-                growth = rows[-1][f"{part}_p50_us"] / rows[0][f"{part}_p50_us"]
-                lengths = f"{rows[-1]['layer_ms']:g} ms / of {rows[0]['layer_ms']:g} ms"
-                name = f"from {part} to the first layer, p50, layers of {lengths}"
-                is_kept = growth <= DEPENDENCE_LIMIT
-                limit = f"<= {DEPENDENCE_LIMIT:g}"
-                report.checks.append(Check(name, round(growth, 2), limit, is_kept))
+        for part in (EXECUTE, IN_WORKER) if rows else ():
+            name = f"{part} to the first layer, p99 over {over}, us"
+            found = [row["p99_us"] for row in rows if row["part"] == part]
+            report.checks.append(_check_worst(name, found))
+        for part in (CLIENT, EXECUTE) if figure == "13" else ():
+            _check_dependence(report, part, [row for row in rows if row["part"] == part])
+
+
+def _check_dependence(report: Report, part: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """``rows`` from the shortest layers to the longest."""
+    if len(rows) < 2:
+        return
+    first, last = rows[0], rows[-1]
+    growth = last["p50_us"] / first["p50_us"]
+    lengths = f"layers of {last['layer_ms']:g} ms / of {first['layer_ms']:g} ms"
+    name, limit = f"{part} to the first layer, p50, {lengths}", f"<= {DEPENDENCE_LIMIT:g}"
+    report.checks.append(Check(name, round(growth, 2), limit, growth <= DEPENDENCE_LIMIT))
 
 
 def _check_worst(name: str, values: Sequence[float | str]) -> Check:
