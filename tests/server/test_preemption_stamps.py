@@ -42,8 +42,8 @@ def test_each_request_has_its_way_from_the_client_to_its_first_layer(tmp_path: P
 def test_a_peer_s_folder_takes_brisk_s_place_for_entries_of_onnx_runtime(
     tmp_path: Path, installation: ServerInstallation
 ) -> None:
-    """Triton's C++ backend is not there to test with: its Python backend under that name is. It
-    answers by the model's own Python file, which Brisk would not read.
+    """Triton's C++ backend is not there to test with: its Python backend under that name is,
+    with a file of its own that says what to answer.
     """
     peer, version = tmp_path / "peer" / "onnxruntime", tmp_path / "served" / "twice" / "1"
     peer.mkdir(parents=True)
@@ -52,11 +52,11 @@ def test_a_peer_s_folder_takes_brisk_s_place_for_entries_of_onnx_runtime(
     for file, name in ((library, "libtriton_onnxruntime.so"), (module, ""), (stub, "")):
         shutil.copy(file, peer / (name or file.name))
     (version.parent / "config.pbtxt").write_text(
-        'backend: "onnxruntime" default_model_filename: "model.py" max_batch_size: 0 '
+        'backend: "onnxruntime" max_batch_size: 0 '
         'input [ { name: "x" data_type: TYPE_FP32 dims: [ 3 ] } ] '
         'output [ { name: "y" data_type: TYPE_FP32 dims: [ 3 ] } ] '
     )
-    (version / "model.py").write_text(
+    (peer / "model.py").write_text(
         "import triton_python_backend_utils as pb_utils\n\n\n"
         "class TritonPythonModel:\n"
         "    def execute(self, requests):\n"

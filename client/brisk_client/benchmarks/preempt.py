@@ -189,7 +189,7 @@ def run(choice: Choice) -> Report:
         loops.measure_loops(report, plan.networks, extent.rounds, each_s, threads)
     if "equality" in plan.parts:
         equality.check_points(report, plan.points, threads)
-        equality.check_served(report, plan.served_requests, threads)
+        equality.check_served(report, plan.networks, plan.served_requests, threads)
     return report
 
 
@@ -237,7 +237,12 @@ def main(arguments: Sequence[str]) -> int:
         metavar="DIR",
         help=f"a folder with {PEER_LIBRARY}: Triton's C++ backend is measured, too",
     )
-    add("--network", action="append", choices=tuple(NETWORKS), help="of pairs, loops, preemption")
+    add(
+        "--network",
+        action="append",
+        choices=tuple(NETWORKS),
+        help="of the parts without workloads",
+    )
     add("--real", type=Path, metavar="FILE", help="DISB's REAL.json")
     add("--rounds", type=int, default=ROUNDS)
     add("--seconds", type=float, default=SECONDS, help="of each run (default: %(default)g)")

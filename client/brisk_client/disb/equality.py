@@ -6,7 +6,7 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,16 +84,16 @@ def _interrupt(probed: Mapping[str, ProbedModel], job_class: str, points: int) -
     return Outcome(attempts, interrupted, wrong)
 
 
-def check_served(report: Report, requests: int, threads: int) -> None:
-    """Best-effort answers of every network through Triton, beside a real-time client."""
+def check_served(report: Report, networks: Sequence[str], requests: int, threads: int) -> None:
+    """Best-effort answers of each network through Triton, beside a real-time client."""
     with tempfile.TemporaryDirectory(prefix="brisk-equality-") as folder:
         files = write_models(Path(folder) / "models")
-        wanted = [(name, job_class) for name in NETWORKS for job_class in SUFFIXES]
+        wanted = [(name, job_class) for name in networks for job_class in SUFFIXES]
         write_brisk(Path(folder) / "repository", files, wanted)
         variables = {POLICY_VARIABLE: DEFAULT_POLICY, "BRISK_THREADS": str(threads)}
         options = ["--disable-auto-complete-config"]
         with benchmark_server(Path(folder) / "repository", variables, options) as server:
-            for name in NETWORKS:
+            for name in networks:
                 found = _beside_requests(server, name, requests)
                 add_outcome(report, f"{name} runs through Triton", found, requests)
 
