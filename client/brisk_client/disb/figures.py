@@ -174,9 +174,11 @@ def _bars(axes: Any, rows: Sequence[Row], by: tuple[str, str], value: str) -> No
 
 
 def _logarithmic(axes: Any) -> None:
-    """Upwards, with plain numbers at 1, 2 and 5 of each power of ten."""
+    """Upwards, with plain numbers at 1, 2 and 5 of each power of ten, where anything is drawn."""
     from matplotlib import ticker
 
+    if not axes.has_data():
+        return
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0), numticks=20))
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))

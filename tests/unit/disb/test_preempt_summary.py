@@ -205,3 +205,10 @@ def test_figures_are_drawn_for_the_rows_that_are_there(tmp_path: Path) -> None:
     names = ["preempt-11-workloads.png", "preempt-13-layers.png", "preempt-16-pairs.png"]
     assert [file.name for file in files] == names
     assert all(file.stat().st_size > 10_000 for file in files)
+
+
+def test_a_figure_is_drawn_where_no_side_has_enough_answers_for_a_tail(tmp_path: Path) -> None:
+    few = "too few answers (9 of 1,000)"
+    rows = [_row("C", side, mean_ms=9.0, p99_ms=few, per_s=40.0) for side in ("padded", "shared")]
+    (file,) = plot_figures(_report(rows), tmp_path)
+    assert file.name == "preempt-11-workloads.png"
