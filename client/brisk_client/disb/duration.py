@@ -16,7 +16,7 @@ CALIBRATION_S = 6.0
 RUN_START_S = 3.0
 """Of a workload's run: warm-up, generators, the last answers."""
 
-INTERRUPTION_S, WAITING_S = 0.05, 0.15
+INTERRUPTION_S, WAITING_S = 0.035, 0.1
 """Of a real-time request with the pause before it: interrupting, and waiting."""
 
 POINT_S = 0.015
