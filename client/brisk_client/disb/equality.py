@@ -125,7 +125,8 @@ def _beside_requests(server: BenchmarkServer, name: str, requests: int) -> Outco
         thread.start()
         try:
             with Interruptions(server.place) as interruptions:
-                answers, interrupted = [], 0
+                answers: list[np.ndarray] = []
+                interrupted = 0
                 while interrupted < requests and len(answers) < MOST_ATTEMPTS * requests:
                     answers.append(client.infer(background, inputs)["y"])
                     interrupted += interruptions.has_more()
