@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from brisk_client.tails import tail_ratio
 
 _PIPE_COLUMNS = 180
 
@@ -22,6 +24,19 @@ class Check:
     value: Any
     expected: Any
     ok: bool
+
+
+def check_tail_ratio(
+    name: str, values: Sequence[float], base: Sequence[float], share: float, limit: float
+) -> Check:
+    """The tail of ``values`` is at most ``limit`` times that of ``base``.
+
+    Does not hold where the answers of one are too few.
+    """
+    found = tail_ratio(values, base, share)
+    is_kept = not isinstance(found, str) and found <= limit
+    shown = found if isinstance(found, str) else round(found, 3)
+    return Check(name, shown, f"<= {limit:g}", is_kept)
 
 
 @dataclass
@@ -103,7 +118,7 @@ def plot_bars(
     """One file for each value of key ``group``: bars of key ``value``, one for each row.
 
     ``colour`` names the key that tells the bars of a group apart; ``spread`` one with the length
-    of the error bars. Rows that lack a key are left out.
+    of the error bars. Rows that lack the value, or tell why there is none, are left out.
     """
     import matplotlib
 
@@ -113,7 +128,9 @@ def plot_bars(
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for name in dict.fromkeys(row[group] for row in report.rows if group in row):
-        rows = [row for row in report.rows if row.get(group) == name and value in row]
+        rows = [row for row in report.rows if row.get(group) == name and _is_number(row, value)]
+        if not rows:
+            continue
         figure, axes = pyplot.subplots(figsize=(6, 0.6 + 0.4 * len(rows)), layout="constrained")
         errors = [row.get(spread) or 0.0 for row in rows] if spread else None
         axes.barh([str(row[colour]) for row in rows], [row[value] for row in rows], xerr=errors)
@@ -125,6 +142,10 @@ def plot_bars(
         pyplot.close(figure)
         files.append(file)
     return files
+
+
+def _is_number(row: dict[str, Any], value: str) -> bool:
+    return isinstance(row.get(value), (int, float))
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

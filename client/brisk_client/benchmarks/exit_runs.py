@@ -19,6 +19,7 @@ from brisk.exits.samples import Samples
 from brisk.exits.serving import ExitingFrame, LookUpLane, find_places
 from brisk.graph import read_program
 from brisk.solutions.base import Value
+from brisk_client.tails import quantile
 
 WARM_UP = 10
 QUICK_BATCHES = 400
@@ -68,7 +69,7 @@ class Side:
         return self.by_exit[exit_index] / self.inputs
 
     def quantile_s(self, share: float) -> float:
-        return float(np.quantile(self.times_s, share))
+        return quantile(self.times_s, share)
 
     def add(self, other: Side) -> None:
         self.times_s += other.times_s

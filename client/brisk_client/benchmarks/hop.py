@@ -7,7 +7,6 @@ worker reports is taken off.
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -30,6 +29,7 @@ from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.surroundings import environment, wait_until_gone
 from brisk_client.benchmarks.timed_reply import TimedReply
 from brisk_client.report import Check, Report, plot_bars
+from brisk_client.tails import quantile, tail_or_shortage
 
 LIMIT_MS = 0.15
 """Median of the hop, requests back to back."""
@@ -127,21 +127,20 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def summarise_parts(requests: str, samples: Sequence[HopTimes]) -> list[dict[str, Any]]:
-    """A row for each part, the hop first, with its percentiles over ``samples``, of at least 2."""
+    """A row for each part, the hop first, with its percentiles over ``samples``, of at least 1."""
     by_part: dict[str, list[int]] = {}
     for sample in samples:
         for part, nanoseconds in sample.parts().items():
             by_part.setdefault(part, []).append(nanoseconds)
     rows = []
     for part, values in by_part.items():
-        percentiles = statistics.quantiles(values, n=100, method="inclusive")
         rows.append(
             {
                 "requests": requests,
                 "part": part,
-                "p50_us": percentiles[49] / 1e3,
-                "p90_us": percentiles[89] / 1e3,
-                "p99_us": percentiles[98] / 1e3,
+                "p50_us": quantile(values, 0.5) / 1e3,
+                "p90_us": quantile(values, 0.9) / 1e3,
+                "p99_us": tail_or_shortage(values, 0.99, 1e-3),
                 "runs": len(values),
             }
         )

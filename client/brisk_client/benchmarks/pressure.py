@@ -6,7 +6,6 @@ pause. None may see an error or a wrong answer, and the server side must not gro
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from brisk_client.benchmarks.pressure_clients import ClientOutcome, PressureClie
 from brisk_client.benchmarks.pressure_sampling import MemorySampler, report_memory, since
 from brisk_client.benchmarks.served_server import benchmark_server
 from brisk_client.report import Check, Report, plot_bars
+from brisk_client.tails import quantile, tail_or_shortage
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 
@@ -94,7 +94,7 @@ def _add_latency(report: Report, outcome: ClientOutcome, seconds: float) -> None
 
 def _latency(values: Sequence[float], seconds: float) -> dict[str, Any]:
     row: dict[str, Any] = {"answers": len(values), "per_s": len(values) / seconds}
-    if len(values) > 1:
-        percentiles = statistics.quantiles(values, n=100, method="inclusive")
-        row |= {"p50_ms": percentiles[49] * 1e3, "p99_ms": percentiles[98] * 1e3}
+    if values:
+        row["p50_ms"] = quantile(values, 0.5) * 1e3
+        row["p99_ms"] = tail_or_shortage(values, 0.99, 1e3)
     return row

@@ -31,15 +31,3 @@ def median_ratio(rounds: Sequence[tuple[float, float]]) -> float:
     Pairing them cancels what slows a whole round down.
     """
     return statistics.median(a / b for a, b in rounds)
-
-
-def percentile(samples: Sequence[float], share: float) -> float:
-    """The value below which ``share`` (0 to 1) of the samples lie, between neighbours linearly.
-
-    Precondition: at least one sample.
-    """
-    ordered = sorted(samples)
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)

@@ -69,19 +69,29 @@ class BenchmarkServer:
 
 @contextlib.contextmanager
 def benchmark_server(
-    repository: Path, environment: Mapping[str, str], options: Sequence[str] = ()
+    repository: Path,
+    environment: Mapping[str, str],
+    options: Sequence[str] = (),
+    onnxruntime_backend: Path | None = None,
 ) -> Iterator[BenchmarkServer]:
     """Serve ``repository``; at the end nothing is left of the server, its runtime, its files.
 
+    ``onnxruntime_backend``: folder of Triton's own backend of that name, which else is Brisk.
     Close clients first. Raises ServerFailedError where the server does not become ready.
     """
     installation = locate_server()
     with tempfile.TemporaryDirectory(prefix="brisk-bench-") as folder:
         runtime = Path(folder) / "runtime"
+        backends = Path(folder) / "backends"
+        if onnxruntime_backend is None:
+            assemble(backends, installation)
+        else:
+            assemble(backends, installation, names=("brisk",))
+            _link_backend(onnxruntime_backend, backends / "onnxruntime")
         server = TritonServer(
             installation,
             repository,
-            assemble(Path(folder) / "backends", installation),
+            backends,
             log=Path(folder) / "tritonserver.log",
             options=["--exit-timeout-secs=10", *options],
             environment={**os.environ, **environment, "BRISK_RUNTIME_DIR": str(runtime)},
@@ -92,6 +102,15 @@ def benchmark_server(
         finally:
             _end(runtime)
             shutil.rmtree(runtime, ignore_errors=True)
+
+
+def _link_backend(source: Path, target: Path) -> None:
+    """A folder of links to the files of ``source``, in the place of what stands there."""
+    if target.is_symlink():
+        target.unlink()  # the server's own, of a complete installation
+    target.mkdir()
+    for file in source.iterdir():
+        (target / file.name).symlink_to(file.resolve())
 
 
 def _processes_of(runtime: Path) -> list[int]:

@@ -6,12 +6,14 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from brisk_client.benchmarks.served_server import BenchmarkServer, benchmark_server
+from brisk_client.disb.interruptions import Interruptions, check_interruptions
 from brisk_client.disb.networks import NETWORKS, build_bert, build_densenet
 from brisk_client.disb.probe import ProbedModel, finish, probed_runtime
 from brisk_client.disb.repositories import SUFFIXES, entry_name, write_brisk, write_models
@@ -25,50 +27,78 @@ SETTLING_RUNS = 20
 
 INTERRUPTED_CLASSES = ("besteffort", "normal")
 
+LATEST_MOMENT = 0.75
+"""Of the time of a run alone: a request takes a while from its sending to the worker."""
+
+MOST_ATTEMPTS = 2
+"""Times the interruptions wanted: some requests come when the run has just ended, and the policy
+lets some runs go on beside them."""
+
 
 def check_points(report: Report, points: int, threads: int) -> None:
-    """``points`` random preemption points at the wire, half of each interrupted class."""
-    models = {"urgent": build_densenet(8, (1, 1, 1, 1)), "background": build_bert(96, 3, 48)}
+    """``points`` interruptions at random moments at the wire, half of each interrupted class."""
+    models = {"urgent": build_densenet(8, (1, 1, 1, 1)), "background": build_bert(96, 16, 48)}
     variables = {POLICY_VARIABLE: DEFAULT_POLICY, "BRISK_THREADS": str(threads)}
-    wrong = 0
+    each = points // len(INTERRUPTED_CLASSES)
     with probed_runtime(models, variables) as probed:
         probed["urgent"].settle("realtime", SETTLING_RUNS)
         for job_class in INTERRUPTED_CLASSES:
-            wrong += _interrupt(probed, job_class, points // len(INTERRUPTED_CLASSES))
-    name = f"answers that {points} random preemptions changed"
-    report.checks.append(Check(name, wrong, "0", wrong == 0))
+            found = _interrupt(probed, job_class, each)
+            add_outcome(report, f"{job_class} runs", found, each)
 
 
-def _interrupt(probed: Mapping[str, ProbedModel], job_class: str, points: int) -> int:
-    """How many of ``points`` interrupted runs differ from the undisturbed one."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``attempts``: runs beside which a real-time request was sent. ``interrupted``: those that
+    the workers say were parked, stopped or held for it. ``wrong``: answers, of all attempts, that
+    differ from the undisturbed one's.
+    """
+
+    attempts: int
+    interrupted: int
+    wrong: int
+
+
+def add_outcome(report: Report, what: str, found: Outcome, stated: int) -> None:
+    """Checks that no answer differs and that what was ``stated`` to be interrupted really was."""
+    report.checks.append(check_interruptions(what, found.interrupted, stated))
+    name = f"answers of {found.attempts} {what} that differ, {found.interrupted} interrupted"
+    report.checks.append(Check(name, found.wrong, "0", found.wrong == 0))
+
+
+def _interrupt(probed: Mapping[str, ProbedModel], job_class: str, points: int) -> Outcome:
+    """Until ``points`` runs were really interrupted, within MOST_ATTEMPTS times as many."""
     urgent, background = probed["urgent"], probed["background"]
     source = random.Random(0)
     expected = background.settle(job_class, SETTLING_RUNS)
-    wrong = 0
-    for _ in range(points):
-        pending = background.submit(job_class)
-        time.sleep(source.random() * expected.total_ns / 1e9)
-        urgent.ask("realtime")
-        wrong += finish(*pending).outputs != expected.outputs
-    return wrong
+    alone_s = min(background.ask(job_class).total_ns for _ in range(SETTLING_RUNS)) / 1e9
+    attempts = interrupted = wrong = 0
+    with Interruptions(background.place) as interruptions:
+        while interrupted < points and attempts < MOST_ATTEMPTS * points:
+            pending = background.submit(job_class)
+            time.sleep(source.random() * LATEST_MOMENT * alone_s)
+            urgent.ask("realtime")
+            wrong += finish(*pending).outputs != expected.outputs
+            interrupted += interruptions.has_more()
+            attempts += 1
+    return Outcome(attempts, interrupted, wrong)
 
 
-def check_served(report: Report, requests: int, threads: int) -> None:
-    """Best-effort answers of every network through Triton, beside a real-time client."""
-    wrong = 0
+def check_served(report: Report, networks: Sequence[str], requests: int, threads: int) -> None:
+    """Best-effort answers of each network through Triton, beside a real-time client."""
     with tempfile.TemporaryDirectory(prefix="brisk-equality-") as folder:
         files = write_models(Path(folder) / "models")
-        wanted = [(name, job_class) for name in NETWORKS for job_class in SUFFIXES]
+        wanted = [(name, job_class) for name in networks for job_class in SUFFIXES]
         write_brisk(Path(folder) / "repository", files, wanted)
         variables = {POLICY_VARIABLE: DEFAULT_POLICY, "BRISK_THREADS": str(threads)}
         options = ["--disable-auto-complete-config"]
         with benchmark_server(Path(folder) / "repository", variables, options) as server:
-            wrong = sum(_differing(server, name, requests) for name in NETWORKS)
-    name = f"answers through Triton that differ beside real-time requests, {requests} a network"
-    report.checks.append(Check(name, wrong, "0", wrong == 0))
+            for name in networks:
+                found = _beside_requests(server, name, requests)
+                add_outcome(report, f"{name} runs through Triton", found, requests)
 
 
-def _differing(server: BenchmarkServer, name: str, requests: int) -> int:
+def _beside_requests(server: BenchmarkServer, name: str, requests: int) -> Outcome:
     url = server.grpc
     shape = [d.dim_value for d in NETWORKS[name].build().graph.input[0].type.tensor_type.shape.dim]
     inputs = {"x": np.random.default_rng(1).standard_normal(shape).astype(np.float32)}
@@ -79,7 +109,9 @@ def _differing(server: BenchmarkServer, name: str, requests: int) -> int:
             while not ended.is_set():
                 begun_s = time.monotonic()
                 client.infer(entry_name(name, "realtime"), inputs)
-                ended.wait(time.monotonic() - begun_s)  # without pauses, nothing else would run
+                # Without pauses nothing else would run; in longer ones, runs as long as these
+                # would begin and end.
+                ended.wait((time.monotonic() - begun_s) / 2)
 
     with InferenceClient(url, Transport.GRPC) as client:
         background = entry_name(name, "besteffort")
@@ -92,8 +124,14 @@ def _differing(server: BenchmarkServer, name: str, requests: int) -> int:
         thread = threading.Thread(target=interrupt)
         thread.start()
         try:
-            answers = [client.infer(background, inputs)["y"] for _ in range(requests)]
+            with Interruptions(server.place) as interruptions:
+                answers: list[np.ndarray] = []
+                interrupted = 0
+                while interrupted < requests and len(answers) < MOST_ATTEMPTS * requests:
+                    answers.append(client.infer(background, inputs)["y"])
+                    interrupted += interruptions.has_more()
         finally:
             ended.set()
             thread.join()
-    return sum(answer.tobytes() != expected.tobytes() for answer in answers)
+    wrong = sum(answer.tobytes() != expected.tobytes() for answer in answers)
+    return Outcome(len(answers), interrupted, wrong)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from brisk_client.disb.preemption import EXECUTE
 from brisk_client.report import Report
 
 Row = dict[str, Any]
@@ -25,12 +26,14 @@ COLOURS = {
 def plot_figures(report: Report, folder: Path) -> list[Path]:
     """One file for each figure whose rows are there: 11, 12, 13, 15 and 16."""
     folder.mkdir(parents=True, exist_ok=True)
-    workloads = [row for row in report.rows if "workload" in row and "mean_ms" in row]
+    workloads = [row for row in report.rows if "workload" in row and "mean_ratio" in row]
     by_figure = {
         number: [row for row in report.rows if row.get("figure") == number]
-        for number in ("12", "13", "16")
+        for number in ("12", "13", "15", "16")
     }
-    restored = [row for row in by_figure["12"] if "restore_ms" in row]
+    restored = [row for row in by_figure["15"] if "restore_ms" in row]
+    for number in ("12", "13"):  # without Triton's own sides, whose first layers nobody sees
+        by_figure[number] = [row for row in by_figure[number] if row["part"] == EXECUTE]
     drawn = [
         _workloads(workloads, folder) if workloads else None,
         _preemption(by_figure["12"], folder) if by_figure["12"] else None,
@@ -65,12 +68,14 @@ def _preemption(rows: Sequence[Row], folder: Path) -> Path:
 
     figure, panels = pyplot.subplots(1, 2, figsize=(9, 4), sharey=True, layout="constrained")
     for axes, share in zip(panels, ("p50", "p99"), strict=True):
-        _bars(axes, rows, ("best_effort", "policy"), f"preemption_{share}_us")
-        axes.axhline(rows[0][f"alone_{share}_us"], color="black", linestyle=":", label="alone")
+        _bars(axes, rows, ("best_effort", "policy"), f"{share}_us")
+        alone_us = rows[0][f"alone_{share}_us"]
+        if not isinstance(alone_us, str):
+            axes.axhline(alone_us, color="black", linestyle=":", label="alone")
         _logarithmic(axes)
         axes.set_title(share)
         axes.set_xlabel("best-effort network")
-    panels[0].set_ylabel("from sending to the first layer, µs")
+    panels[0].set_ylabel("from execute to the first layer, µs")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
     figure.suptitle("Preemption latency (REEF, figure 12)")
     return _save(figure, "12-preemption", folder)
@@ -83,9 +88,10 @@ def _layers(rows: Sequence[Row], folder: Path) -> Path:
     for policy in _ordered(rows, "policy"):
         own = [row for row in rows if row["policy"] == policy]
         for share, style in (("p50", "-"), ("p99", "--")):
+            told = [row for row in own if not isinstance(row[f"{share}_us"], str)]
             axes.plot(
-                [row["layer_ms"] for row in own],
-                [row[f"preemption_{share}_us"] for row in own],
+                [row["layer_ms"] for row in told],
+                [row[f"{share}_us"] for row in told],
                 style,
                 marker="o",
                 color=COLOURS.get(policy),
@@ -97,7 +103,7 @@ def _layers(rows: Sequence[Row], folder: Path) -> Path:
     axes.set_xticks(lengths, [f"{length:g}" for length in lengths])
     axes.xaxis.minorticks_off()
     axes.set_xlabel("time of a best-effort layer, ms")
-    axes.set_ylabel("from sending to the first layer, µs")
+    axes.set_ylabel("from execute to the first layer, µs")
     axes.set_title("Preemption latency and the length of layers (REEF, figure 13)")
     figure.legend(loc="outside right upper")
     return _save(figure, "13-layers", folder)
@@ -149,13 +155,16 @@ def _pairs(rows: Sequence[Row], folder: Path) -> Path:
 
 
 def _bars(axes: Any, rows: Sequence[Row], by: tuple[str, str], value: str) -> None:
-    """A group of bars for each value of the first column ``by``, a colour for the second's."""
+    """A group of bars for each value of the first column ``by``, a colour for the second's.
+
+    No bar where a row tells why it has no value.
+    """
     group, colour = by
     groups = list(dict.fromkeys(row[group] for row in rows))
     names = _ordered(rows, colour)
     width = 0.8 / len(names)
     for number, name in enumerate(names):
-        own = [row for row in rows if row[colour] == name]
+        own = [row for row in rows if row[colour] == name and not isinstance(row[value], str)]
         places = [groups.index(row[group]) + (number + 0.5) * width - 0.4 for row in own]
         heights = [row[value] for row in own]
         axes.bar(places, heights, width, label=name, color=COLOURS.get(name))
@@ -165,9 +174,11 @@ def _bars(axes: Any, rows: Sequence[Row], by: tuple[str, str], value: str) -> No
 
 
 def _logarithmic(axes: Any) -> None:
-    """Upwards, with plain numbers at 1, 2 and 5 of each power of ten."""
+    """Upwards, with plain numbers at 1, 2 and 5 of each power of ten, where anything is drawn."""
     from matplotlib import ticker
 
+    if not axes.has_data():
+        return
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0), numticks=20))
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))

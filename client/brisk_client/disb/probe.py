@@ -1,8 +1,7 @@
-"""Preemption latency at the wire: from a real-time request's arrival to its first layer.
+"""Requests at the wire: a frontend's own connection to a real runtime, without Triton between.
 
-A frontend's own connection to a real runtime, without Triton and without a network between: one
-best-effort run is in flight at any time, and a real-time request arrives at a random moment of
-it. Both ends read the same monotonic clock, so the latency is the difference of two readings.
+A request begins where a stub's does: before it is announced, and before memory is found and
+filled for its inputs. Both ends read the same monotonic clock.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import random
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,27 +27,19 @@ from brisk_client.disb.settling import wait_until_settled
 
 IDLE_EXIT_S = "0.2"
 
-LEAST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.025
-
 
 @dataclass(frozen=True, slots=True)
 class Timed:
     """One request; times of the monotonic clock. ``outputs``: the answer's bytes.
 
-    ``queue_ns``: from its arrival in the worker to its first layer.
+    ``submitted_ns``: before anything of it was done.
     """
 
     submitted_ns: int
     started_ns: int
     answered_ns: int
-    queue_ns: int
     execution_ns: int
     outputs: bytes
-
-    @property
-    def preemption_ns(self) -> int:
-        """Arrival at the frontend to the first layer."""
-        return self.started_ns - self.submitted_ns
 
     @property
     def total_ns(self) -> int:
@@ -67,22 +57,33 @@ class ProbedModel:
         shape: tuple[int, ...],
         output: str,
     ) -> None:
-        self._place = place
+        self.place = place
         self._name = name
         self._connection = connection
         self._input = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
         self._output = output
 
     def submit(self, job_class: str) -> tuple[int, TimedReply]:
-        """Send a request; when, and where its answer comes."""
+        """Send a request as a stub does; when that began, and where its answer comes."""
         reply = TimedReply()
         array = self._input
+        submitted_ns = time.monotonic_ns()
         self._connection.announce(job_class)
         staged = self._connection.stage((TensorForm("x", "FP32", array.shape),), [array.nbytes])
         memory = np.frombuffer(self._connection.memory(staged.regions[0]), np.float32)
-        np.copyto(memory, array.reshape(-1))
-        submitted_ns = time.monotonic_ns()
-        self._connection.submit(staged, (self._output,), job_class, None, reply)
+
+        def write() -> None:
+            np.copyto(memory, array.reshape(-1))
+
+        self._connection.submit(
+            staged,
+            (self._output,),
+            job_class,
+            None,
+            reply,
+            write=write,
+            arrived_ns=submitted_ns,
+        )
         return submitted_ns, reply
 
     def ask(self, job_class: str) -> Timed:
@@ -91,7 +92,7 @@ class ProbedModel:
     def settle(self, job_class: str, runs: int) -> Timed:
         """Ask until its kernels stay as they are, and ``runs`` times with those; the last one."""
         self.ask(job_class)
-        wait_until_settled(self._place, self._name, job_class)
+        wait_until_settled(self.place, self._name, job_class)
         return [self.ask(job_class) for _ in range(runs)][-1]
 
 
@@ -102,7 +103,6 @@ def finish(submitted_ns: int, reply: TimedReply) -> Timed:
         submitted_ns,
         result.started_ns,
         reply.answered_ns,
-        result.queue_ns,
         result.execution_ns,
         reply.outputs,
     )
@@ -137,34 +137,6 @@ def probed_runtime(
             output = model.graph.output[0].name
             probed[name] = ProbedModel(place, name, connection, shape, output)
         yield probed
-
-
-@contextlib.contextmanager
-def kept_busy(background: ProbedModel) -> Iterator[None]:
-    """While entered, one best-effort run is in flight, the next as soon as it is answered."""
-    ended = threading.Event()
-
-    def ask() -> None:
-        while not ended.is_set():
-            background.ask("besteffort")
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def ask_after_pauses(urgent: ProbedModel, count: int, seed: int) -> list[Timed]:
-    """``count`` real-time requests, each LEAST_ to LONGEST_PAUSE_S after the last one."""
-    source = random.Random(seed)
-    found = []
-    for _ in range(count):
-        time.sleep(LEAST_PAUSE_S + source.random() * (LONGEST_PAUSE_S - LEAST_PAUSE_S))
-        found.append(urgent.ask("realtime"))
-    return found
 
 
 def preempt_at_random(

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import onnx
 
 from brisk_client.benchmarks.served_entries import ONNXRUNTIME_MODEL, place_model
+from brisk_client.disb.baselines import PYTHON, TritonSetting
 from brisk_client.disb.networks import NETWORKS
 
-INSTANCES = 2
-"""Of each baseline entry, and executions at once by the rate limiter: one for each core."""
+PEER_PARAMETERS: Mapping[str, str] = {
+    "inter_op_thread_count": "1",
+    "session.intra_op.allow_spinning": "0",
+}
+"""Of entries of Triton's C++ backend: what the Python backend's entries set, too."""
 
 SUFFIXES = {"realtime": "rt", "besteffort": "be"}
-
-TRITON_OPTIONS = ("--rate-limit=execution_count", f"--rate-limit-resource=core:{INSTANCES}")
 
 
 def write_models(folder: Path) -> dict[str, Path]:
     """The five ONNX files, by network."""
+    return save_models(folder, {name: network.build() for name, network in NETWORKS.items()})
+
+
+def save_models(folder: Path, models: Mapping[str, onnx.ModelProto]) -> dict[str, Path]:
+    """Their files in the new ``folder``, by name."""
     folder.mkdir(parents=True)
-    files = {}
-    for name, network in NETWORKS.items():
-        files[name] = folder / f"{name}.onnx"
-        onnx.save(network.build(), files[name])
+    files = {name: folder / f"{name}.onnx" for name in models}
+    for name, model in models.items():
+        onnx.save(model, files[name])
     return files
 
 
@@ -44,26 +50,35 @@ def write_brisk(
 
 
 def write_triton(
-    repository: Path, files: dict[str, Path], wanted: Iterable[tuple[str, str]], threads: int
+    repository: Path,
+    files: dict[str, Path],
+    wanted: Iterable[tuple[str, str]],
+    setting: TritonSetting,
+    cores: int,
 ) -> None:
-    """Entries of the Python backend that call ONNX Runtime, for ``wanted`` (network, class).
+    """Entries of a backend of Triton's own for ``wanted`` (network, class), as ``setting`` says.
 
-    An entry for each class, as the rate limiter's priorities are an entry's: real-time 1,
-    best-effort 100 (executions are granted in inverse proportion). No more than ``INSTANCES``
-    executions run at once over all entries.
+    An entry for each class, as the rate limiter's priorities are an entry's.
     """
     for name, job_class in wanted:
         folder = repository / entry_name(name, job_class) / "1"
         folder.mkdir(parents=True)
-        source = ONNXRUNTIME_MODEL.format(file=str(files[name].resolve()), threads=threads)
-        (folder / "model.py").write_text(source.lstrip())
-        priority = 1 if job_class == "realtime" else 100
-        text = (
-            'backend: "python"\n'
-            f"instance_group [ {{ count: {INSTANCES} kind: KIND_CPU rate_limiter {{ resources "
-            f'[ {{ name: "core" count: 1 global: true }} ] priority: {priority} }} }} ]\n'
-        )
+        threads = setting.threads_of(job_class, cores)
+        text = f'backend: "{setting.backend}"\n' + setting.instance_group(job_class)
+        if setting.backend == PYTHON:
+            source = ONNXRUNTIME_MODEL.format(file=str(files[name].resolve()), threads=threads)
+            (folder / "model.py").write_text(source.lstrip())
+        else:
+            (folder / "model.onnx").symlink_to(files[name].resolve())
+            text += _parameters({**PEER_PARAMETERS, "intra_op_thread_count": str(threads)})
         (folder.parent / "config.pbtxt").write_text(text + _tensors(files[name]))
+
+
+def _parameters(values: Mapping[str, str]) -> str:
+    return "".join(
+        f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\n'
+        for name, value in values.items()
+    )
 
 
 def entry_name(network: str, job_class: str) -> str:

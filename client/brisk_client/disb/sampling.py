@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,9 @@ from typing import Any
 
 from brisk_client.disb.machine_time import MachineTime, between, read_ticks
 from brisk_client.disb.sides import RT_ONLY, Side
+from brisk_client.tails import quantile, shortage, tail_or_shortage, tail_ratio
 from brisk_client.workload.description import Workload
+from brisk_client.workload.histogram import Histogram
 from brisk_client.workload.rows import OK, read_rows
 from brisk_client.workload.runner import run_workload
 
@@ -23,8 +24,8 @@ REALTIME = "realtime"
 class Sample:
     """One run. ``latency_ms``: of the answered real-time requests, from when they were due.
 
-    ``per_s``: answers of all classes. ``lag_p99_ms``, ``generator_share``: how late the load
-    generator of the real-time clients was, and the share of one core that all generators used.
+    ``per_s``: answers of all classes. ``lag``, ``generator_share``: how late the load generator
+    of the real-time clients was, and the share of one core that all generators used.
     ``machine``: what all processors did meanwhile, for whomever.
     """
 
@@ -32,7 +33,7 @@ class Sample:
     per_s: float
     dropped: int
     failed: int
-    lag_p99_ms: float
+    lag: Histogram
     generator_share: float
     machine: MachineTime
 
@@ -56,7 +57,7 @@ def sample(side: Side, workload: Workload, warm_ups: int) -> Sample:
         per_s=outcome.per_s(),
         dropped=realtime.dropped,
         failed=sum(task.failed for task in outcome.tasks),
-        lag_p99_ms=(realtime.lag.quantile_ns(0.99) or 0.0) / 1e6,
+        lag=realtime.lag,
         generator_share=sum(g.processor_s for g in outcome.generators) / outcome.duration_s,
         machine=machine,
     )
@@ -66,69 +67,95 @@ def describe(found: Sample) -> str:
     """One line for the terminal."""
     if not found.latency_ms:
         return "no real-time request was answered"
-    mean_ms, p99_ms = statistics.fmean(found.latency_ms), quantile(found.latency_ms, 0.99)
+    mean_ms, late_ms = statistics.fmean(found.latency_ms), quantile(found.latency_ms, 0.9)
     return (
-        f"{len(found.latency_ms)} real-time answers, mean {mean_ms:.2f} ms, p99 {p99_ms:.2f}; "
+        f"{len(found.latency_ms)} real-time answers, mean {mean_ms:.2f} ms, p90 {late_ms:.2f}, "
+        f"p99 {_shown(tail_or_shortage(found.latency_ms, 0.99))}; "
         f"{found.per_s:.1f} a second in all, {found.dropped} dropped, {found.failed} failed; "
         f"processors busy {found.machine.busy:.0%}, stolen {found.machine.stolen:.1%}"
     )
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """Nearest rank. Precondition: at least one value."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+def _shown(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.2f}"
 
 
 def summarise_side(samples: Mapping[str, Sequence[Sample]], name: str) -> dict[str, Any]:
     """Columns of side ``name``: its times over all rounds, and ratios to RT-only.
 
-    Ratios are medians over rounds of the side's value over RT-only's in the same round. Rounds'
-    own values are told too (p99 None where a round had no answer), for comparisons of other sides.
+    Percentiles are of the answers of all rounds together, and so are their ratios. The ratio of
+    means and that of paces are medians over rounds of the side's value over RT-only's in the same
+    round; ``mean_ratio_range`` is the least and the greatest of them.
     """
     own, base = samples[name], samples[RT_ONLY]
-    pooled = [value for each in own for value in each.latency_ms]
-    row: dict[str, Any] = {"realtime_answers": len(pooled)}
-    if pooled:
-        row |= {
-            "mean_ms": statistics.fmean(pooled),
-            "p50_ms": quantile(pooled, 0.5),
-            "p99_ms": quantile(pooled, 0.99),
-            "p999_ms": quantile(pooled, 0.999),
-            "mean_ratio": _ratio(own, base, statistics.fmean),
-            "p99_ratio": _ratio(own, base, lambda values: quantile(values, 0.99)),
-        }
-    row |= {
+    row = {**_latency(own), **_ratios(own, base)}
+    lag = Histogram()
+    for each in own:
+        lag.merge(each.lag)
+    lag_ns = lag.quantile_ns(0.99)
+    return row | {
         "per_s": statistics.median(each.per_s for each in own),
-        "round_p99_ms": [
-            quantile(each.latency_ms, 0.99) if each.latency_ms else None for each in own
-        ],
         "round_per_s": [each.per_s for each in own],
         "throughput_ratio": statistics.median(
             each.per_s / alone.per_s for each, alone in zip(own, base, strict=True)
         ),
         "dropped": sum(each.dropped for each in own),
         "failed": sum(each.failed for each in own),
-        "lag_p99_ms": statistics.median(each.lag_p99_ms for each in own),
+        "lag_p99_ms": shortage(lag.count, 0.99) if lag_ns is None else lag_ns / 1e6,
         "generator_share": statistics.median(each.generator_share for each in own),
         "round_busy": [round(each.machine.busy, 3) for each in own],
         "round_stolen": [round(each.machine.stolen, 3) for each in own],
     }
+
+
+def summarise_screening(taken: Sample) -> dict[str, Any]:
+    """Columns of a short run that only decides whether its side is worth a long one."""
+    return {
+        **_latency([taken]),
+        "per_s": taken.per_s,
+        "dropped": taken.dropped,
+        "failed": taken.failed,
+    }
+
+
+def _latency(own: Sequence[Sample]) -> dict[str, Any]:
+    pooled = [value for each in own for value in each.latency_ms]
+    row: dict[str, Any] = {"realtime_answers": len(pooled)}
+    if pooled:
+        row |= {
+            "mean_ms": statistics.fmean(pooled),
+            "p50_ms": quantile(pooled, 0.5),
+            "p90_ms": quantile(pooled, 0.9),
+            "p99_ms": tail_or_shortage(pooled, 0.99),
+            "p999_ms": tail_or_shortage(pooled, 0.999),
+        }
     return row
+
+
+def _ratios(own: Sequence[Sample], base: Sequence[Sample]) -> dict[str, Any]:
+    """Of latencies; nothing where no round has answers of both."""
+    means = [
+        statistics.fmean(each.latency_ms) / statistics.fmean(alone.latency_ms)
+        for each, alone in zip(own, base, strict=True)
+        if each.latency_ms and alone.latency_ms
+    ]
+    if not means:
+        return {}
+    pooled, pooled_base = (
+        [value for each in side for value in each.latency_ms] for side in (own, base)
+    )
+    return {
+        "mean_ratio": statistics.median(means),
+        "mean_ratio_range": [round(min(means), 3), round(max(means), 3)],
+        "p99_ratio": tail_ratio(pooled, pooled_base, 0.99),
+    }
 
 
 def median_ratio(one: Mapping[str, Any], other: Mapping[str, Any], column: str) -> float | None:
     """The median over rounds of one side's value over the other's in the same round.
 
-    ``column``: ``round_p99_ms`` or ``round_per_s`` of two rows; None where no round has both.
+    ``column``: ``round_per_s`` of two rows; None where no round has both.
     """
     pairs = zip(one[column], other[column], strict=True)
     ratios = [own / base for own, base in pairs if own is not None and base]
     return statistics.median(ratios) if ratios else None
-
-
-def _ratio(own: Sequence[Sample], base: Sequence[Sample], value: Any) -> float:
-    return statistics.median(
-        value(each.latency_ms) / value(alone.latency_ms)
-        for each, alone in zip(own, base, strict=True)
-        if each.latency_ms and alone.latency_ms
-    )

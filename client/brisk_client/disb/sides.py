@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from brisk_client.benchmarks.served_server import BenchmarkServer, benchmark_server
+from brisk_client.disb.baselines import ONNXRUNTIME, TRITON, TritonSetting
 from brisk_client.disb.repositories import (
-    TRITON_OPTIONS,
     entry_name,
     write_brisk,
     write_models,
@@ -26,9 +26,6 @@ WITHOUT_BUILDERS = {"BRISK_ARTEFACTS": "use"}
 
 RT_ONLY = "RT-only"
 """The real-time clients alone, on the server of the default policy."""
-
-TRITON = "triton"
-"""Python backend with ONNX Runtime, two instances, Triton's rate limiter and priorities."""
 
 DEFAULT_POLICY = "padded"
 
@@ -57,15 +54,25 @@ class Side:
         )
         return replace(workload, tasks=tasks)
 
+    @property
+    def is_baseline(self) -> bool:
+        return self.name.startswith(TRITON)
+
 
 @contextlib.contextmanager
 def running_sides(
-    names: Sequence[str], wanted: Sequence[tuple[str, str]], threads: int
+    names: Sequence[str],
+    wanted: Sequence[tuple[str, str]],
+    threads: int,
+    settings: Sequence[TritonSetting] = (),
+    peers: Path | None = None,
 ) -> Iterator[list[Side]]:
-    """A server for each policy among ``names`` (RT_ONLY shares the default policy's) and TRITON.
+    """A server for each policy among ``names`` (RT_ONLY shares the default policy's) and, where
+    TRITON is one of them, for each of ``settings``.
 
     ``wanted``: networks and classes that they have to serve. Servers that nobody asks
-    sleep. Raises ServerFailedError where one does not start.
+    sleep. ``peers``: folder of Triton's C++ backend. Raises ServerFailedError where one does not
+    start.
     """
     with tempfile.TemporaryDirectory(prefix="brisk-disb-") as folder, contextlib.ExitStack() as on:
         root = Path(folder)
@@ -79,9 +86,22 @@ def running_sides(
                 variables[POLICY_VARIABLE] = policy
                 server = benchmark_server(root / "brisk", variables, options)
                 servers[policy] = on.enter_context(server)
-        if TRITON in names:
-            write_triton(root / "triton", files, wanted, threads)
-            variables = {"OMP_NUM_THREADS": str(threads)}
-            server = benchmark_server(root / "triton", variables, [*options, *TRITON_OPTIONS])
-            servers[TRITON] = on.enter_context(server)
-        yield [Side(n, servers[DEFAULT_POLICY if n == RT_ONLY else n]) for n in names]
+        sides = [
+            Side(n, servers[DEFAULT_POLICY if n == RT_ONLY else n]) for n in names if n != TRITON
+        ]
+        for number, setting in enumerate(settings if TRITON in names else ()):
+            repository = root / f"triton-{number}"
+            write_triton(repository, files, wanted, setting, threads)
+            baseline = triton_server(repository, setting, threads, peers)
+            sides.append(Side(setting.side, on.enter_context(baseline)))
+        yield sides
+
+
+def triton_server(
+    repository: Path, setting: TritonSetting, threads: int, peers: Path | None
+) -> contextlib.AbstractContextManager[BenchmarkServer]:
+    """The server of a setting. ``peers``: for a setting of the C++ backend."""
+    options = ["--disable-auto-complete-config", *setting.options()]
+    variables = {"OMP_NUM_THREADS": str(threads)}
+    own = peers / ONNXRUNTIME if peers is not None and setting.backend == ONNXRUNTIME else None
+    return benchmark_server(repository, variables, options, onnxruntime_backend=own)

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from brisk_client.tails import shortage
+
 RELATIVE_WIDTH = 0.002
 """Of a bucket: a quantile is right to a thousandth either way."""
 
@@ -48,8 +50,11 @@ class Histogram:
         return self.total_ns / self.count if self.counts else None
 
     def quantile_ns(self, share: float) -> float | None:
-        """The least time that ``share`` of all do not exceed (nearest rank); None of nothing."""
-        if not self.counts:
+        """The least time that ``share`` of all do not exceed (nearest rank).
+
+        None of nothing, and where the times are too few for a tail (``brisk_client.tails``).
+        """
+        if not self.counts or shortage(self.count, share):
             return None
         rank = max(1, math.ceil(share * self.count))
         seen = 0

@@ -61,7 +61,8 @@ def test_every_request_of_the_tails_misses_every_cache(monkeypatch: pytest.Monke
         for batch in (1, 3)
         for side in (BARE, "look-ups synchronous", "look-ups asynchronous")
     ]
-    assert all(0 < row["median_ms"] <= row["p99_ms"] for row in rows)
+    assert all(row["median_ms"] > 0 for row in rows)
+    assert all(str(row["p99_ms"]).startswith("too few answers") for row in rows)
 
 
 def test_a_video_is_read_in_parts_and_squares_and_measured_an_interval_later(

@@ -13,7 +13,9 @@ from brisk_client.benchmarks.exits_served import SIDES, Side, _checks, _rows, ru
 def sides(with_caches_ms: float, agreeing: int = 98) -> dict[str, Side]:
     times = {"without caches": 10.0, "with caches": with_caches_ms, "opted out": 11.0}
     return {
-        name: Side([times[name] / 1e3] * 100, agreeing if name == "with caches" else 100, 100)
+        name: Side(
+            [times[name] / 1e3] * 1000, 10 * agreeing if name == "with caches" else 1000, 1000
+        )
         for name in SIDES
     }
 

@@ -22,5 +22,7 @@ def test_both_numbers_of_runs_are_measured_in_turns(monkeypatch: pytest.MonkeyPa
     for row in report.rows:
         assert len(row["round_per_s"]) == 2
         assert all(pace > 0 for pace in row["round_per_s"])
-        assert 0 < row["p50_ms"] <= row["p99_ms"]
+        assert row["p50_ms"] > 0
+        few = isinstance(row["p99_ms"], str)
+        assert few or row["p99_ms"] >= row["p50_ms"]
     assert report.rows[0]["pace_ratio"] == 1.0

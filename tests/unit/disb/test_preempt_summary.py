@@ -15,31 +15,43 @@ from brisk_client.disb.figures import plot_figures
 from brisk_client.disb.machine_time import MachineTime, between, read_ticks
 from brisk_client.disb.networks import NETWORKS
 from brisk_client.disb.probe import Timed
-from brisk_client.disb.sampling import Sample, median_ratio, quantile, summarise_side
+from brisk_client.disb.sampling import Sample, describe, median_ratio, summarise_side
 from brisk_client.report import Report
+from brisk_client.workload.histogram import Histogram
 
 
 def _sample(latency_ms: list[float], per_s: float) -> Sample:
-    return Sample(tuple(latency_ms), per_s, 0, 0, 0.1, 0.02, MachineTime(0.75, 0.01))
+    return Sample(tuple(latency_ms), per_s, 0, 0, Histogram(), 0.02, MachineTime(0.75, 0.01))
 
 
 def _report(rows: list[dict[str, Any]]) -> Report:
     return Report("preempt", {}, {}, rows, [])
 
 
-def test_ratios_are_taken_within_a_round() -> None:
-    """The second round's machine is twice as slow; the side is 10 % slower in both."""
+def test_ratios_of_means_are_taken_within_a_round_and_tails_of_all_rounds() -> None:
+    """The second round's machine is twice as slow; the side is 10 % slower in the first."""
     samples = {
-        "RT-only": [_sample([10.0, 10.0], 5.0), _sample([20.0, 20.0], 5.0)],
-        "padded": [_sample([11.0, 11.0], 15.0), _sample([22.0, 22.0], 10.0)],
+        "RT-only": [_sample([10.0] * 500, 5.0), _sample([20.0] * 500, 5.0)],
+        "padded": [_sample([11.0] * 500, 15.0), _sample([24.0] * 500, 10.0)],
     }
     row = summarise_side(samples, "padded")
-    assert row["mean_ratio"] == pytest.approx(1.1)
-    assert row["p99_ratio"] == pytest.approx(1.1)
+    assert row["mean_ratio"] == pytest.approx(1.15)
+    assert row["mean_ratio_range"] == [1.1, 1.2]
+    assert row["p99_ratio"] == pytest.approx(24 / 20)
     assert row["throughput_ratio"] == pytest.approx(2.5)
-    assert row["mean_ms"] == pytest.approx(16.5)
-    assert row["round_p99_ms"] == [11.0, 22.0]
+    assert row["mean_ms"] == pytest.approx(17.5)
+    assert row["p99_ms"] == 24.0
+    assert row["p999_ms"] == "too few answers (1,000 of 10,000)"
     assert row["round_busy"] == [0.75, 0.75], "else nobody knows why the second was slower"
+
+
+def test_few_answers_have_no_p99_anywhere() -> None:
+    samples = {name: [_sample([10.0] * 499, 5.0)] * 2 for name in ("RT-only", "padded")}
+    row = summarise_side(samples, "padded")
+    lacking = "too few answers (998 of 1,000)"
+    assert (row["p99_ms"], row["p99_ratio"]) == (lacking, lacking)
+    assert row["mean_ratio"] == 1.0
+    assert "p99 too few answers (499 of 1,000)" in describe(samples["padded"][0])
 
 
 def test_what_the_processors_did_is_told_by_shares_of_their_time() -> None:
@@ -51,10 +63,10 @@ def test_what_the_processors_did_is_told_by_shares_of_their_time() -> None:
 
 
 def test_sides_are_compared_round_by_round_where_both_answered() -> None:
-    one = {"round_p99_ms": [10.0, None, 90.0]}
-    other = {"round_p99_ms": [5.0, 7.0, 30.0]}
-    assert median_ratio(one, other, "round_p99_ms") == pytest.approx(2.5)
-    assert median_ratio(one, {"round_p99_ms": [None, 7.0, None]}, "round_p99_ms") is None
+    one = {"round_per_s": [10.0, None, 90.0]}
+    other = {"round_per_s": [5.0, 7.0, 30.0]}
+    assert median_ratio(one, other, "round_per_s") == pytest.approx(2.5)
+    assert median_ratio(one, {"round_per_s": [None, 7.0, 0.0]}, "round_per_s") is None
 
 
 def test_a_side_without_answers_has_no_times() -> None:
@@ -64,11 +76,6 @@ def test_a_side_without_answers_has_no_times() -> None:
     assert row["realtime_answers"] == 0
 
 
-def test_quantiles_are_by_nearest_rank() -> None:
-    values = [float(value) for value in range(100, 0, -1)]
-    assert [quantile(values, share) for share in (0.5, 0.99, 1.0)] == [50.0, 99.0, 100.0]
-
-
 def _row(workload: str, side: str, **values: Any) -> dict[str, Any]:
     return {
         "workload": workload,
@@ -76,7 +83,8 @@ def _row(workload: str, side: str, **values: Any) -> dict[str, Any]:
         "mean_ratio": 1.0,
         "p99_ratio": 1.0,
         "throughput_ratio": 3.0,
-        "round_p99_ms": [10.0, 10.0, 20.0],
+        "p90_ms": 8.0,
+        "p99_ms": 10.0,
         "round_per_s": [100.0, 100.0, 50.0],
         **values,
     }
@@ -87,7 +95,9 @@ def test_checks_hold_and_fail_by_the_rows() -> None:
         [
             _row("C", "padded", mean_ratio=1.03, p99_ratio=1.09),
             _row("C", "shared", round_per_s=[120.0, 90.0, 60.0]),
-            _row("C", "triton", round_p99_ms=[29.0, 31.0, 70.0]),
+            _row("C", "triton two runs", p90_ms=20.0, p99_ms=70.0),
+            _row("C", "triton one run", p90_ms=21.0, p99_ms=31.0),
+            _row("C", "triton free", stage="screening", p90_ms=1.0, p99_ms=1.0),
             _row("E", "padded", throughput_ratio=1.5),
             _row("B", "padded", mean_ratio=9.0),
         ]
@@ -98,30 +108,65 @@ def test_checks_hold_and_fail_by_the_rows() -> None:
         "C: real-time mean / RT-only": False,
         "C: real-time p99 / RT-only": True,
         "C: throughput / shared": False,
-        "C: Triton's real-time p99 / ours": True,
+        "C: real-time p99 of triton one run, Triton's best, / ours": True,
         "E: real-time mean / RT-only": True,
         "E: real-time p99 / RT-only": True,
         "E: throughput / RT-only": False,
     }
 
 
-def test_preemption_must_be_short_and_independent_of_the_layers() -> None:
-    def row(figure: str, p50_us: float, p99_us: float) -> dict[str, Any]:
-        times = {"preemption_p50_us": p50_us, "preemption_p99_us": p99_us}
-        times["in_worker_p99_us"] = p99_us / 2
-        return {"figure": figure, "policy": "padded", **times}
+def test_checks_of_tails_fail_for_want_of_answers() -> None:
+    lacking = "too few answers (9 of 1,000)"
+    report = _report(
+        [
+            _row("C", "padded", p99_ratio=lacking, p99_ms=lacking),
+            _row("C", "triton one run", p90_ms=21.0, p99_ms=90.0),
+        ]
+    )
+    comparison.add_checks(report)
+    failed = {check.name: check.value for check in report.checks if not check.ok}
+    assert failed == {
+        "C: real-time p99 / RT-only": lacking,
+        "C: real-time p99 of triton one run, Triton's best, / ours": lacking,
+    }
 
-    report = _report([row("12", 90, 150), row("13", 90, 150), row("13", 200, 900)])
+
+def test_preemption_must_be_short_and_independent_of_the_layers() -> None:
+    def rows(figure: str, p50_us: float, p99_us: float | str, ms: float = 1) -> list[Any]:
+        return [
+            {
+                "figure": figure,
+                "policy": "padded",
+                "part": part,
+                "p50_us": p50_us,
+                "p99_us": p99_us if part != preemption.IN_WORKER else 100.0,
+                "layer_ms": ms,
+            }
+            for part in (preemption.CLIENT, preemption.EXECUTE, preemption.IN_WORKER)
+        ]
+
+    report = _report([*rows("12", 90, 150), *rows("13", 90, 150), *rows("13", 200, 900, 300)])
     preemption.add_checks(report)
-    assert [check.ok for check in report.checks] == [True, True, False, False, False]
+    assert [(check.name, check.ok) for check in report.checks] == [
+        ("from execute to the first layer, p99 over all networks, us", True),
+        ("in worker to the first layer, p99 over all networks, us", True),
+        ("from execute to the first layer, p99 over all layer lengths, us", False),
+        ("in worker to the first layer, p99 over all layer lengths, us", True),
+        ("from client to the first layer, p50, layers of 300 ms / of 1 ms", False),
+        ("from execute to the first layer, p50, layers of 300 ms / of 1 ms", False),
+    ]
+    report = _report([*rows("12", 90, 150), *rows("12", 90, "too few answers (9 of 1,000)")])
+    preemption.add_checks(report)
+    assert [check.ok for check in report.checks] == [False, True]
+    assert report.checks[0].value == "too few answers (9 of 1,000)"
 
 
 def test_the_overlap_of_two_runs() -> None:
-    background = Timed(0, 100, 1000, 0, 800, b"")
+    background = Timed(0, 100, 1000, 800, b"")
     overlap = preemption._overlap_ns
-    assert overlap(Timed(0, 200, 0, 0, 300, b""), background) == 300
-    assert overlap(Timed(0, 850, 0, 0, 300, b""), background) == 50
-    assert overlap(Timed(0, 950, 0, 0, 300, b""), background) == 0
+    assert overlap(Timed(0, 200, 0, 300, b""), background) == 300
+    assert overlap(Timed(0, 850, 0, 300, b""), background) == 50
+    assert overlap(Timed(0, 950, 0, 300, b""), background) == 0
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -138,19 +183,32 @@ def test_a_chain_of_longer_layers_has_wider_and_fewer_ones() -> None:
         sum(node.op_type == "MatMul" for node in model.graph.node) for model in (short, long)
     ]
     assert products == [60, 2]
-    assert short.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 368
-    assert long.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 2 * PROBE_WIDTH
+    widths = [model.graph.initializer[0].dims[0] for model in (short, long)]
+    assert widths == [368, 2 * PROBE_WIDTH]
+    sizes = [size.dim_value for size in long.graph.input[0].type.tensor_type.shape.dim]
+    assert sizes == [1, 1], "a request for long layers costs the server no more than any other"
 
 
 def test_figures_are_drawn_for_the_rows_that_are_there(tmp_path: Path) -> None:
-    found = {"policy": "padded", "preemption_p50_us": 90.0, "preemption_p99_us": 200.0}
+    few = "too few answers (9 of 1,000)"
+    found = {"policy": "padded", "part": preemption.EXECUTE, "p50_us": 90.0, "p99_us": few}
+    theirs = {"figure": "13", "policy": "triton free", "part": preemption.EXCESS, "p50_us": 9.0}
     layers = [{"figure": "13", "layer_ms": length, **found} for length in (1.0, 300.0)]
+    layers.append(theirs)
     pair = {"figure": "16", "policy": "shared", "realtime": "vgg", "best_effort": "vgg"}
     pairs = [{**pair, "slowdown": 1.5, "best_effort_share": 0.4}]
     workloads = [
-        _row("C", side, mean_ms=9.0, p99_ms=30.0, per_s=40.0) for side in ("triton", "new")
+        _row("C", side, mean_ms=9.0, p99_ms=p99_ms, per_s=40.0)
+        for side, p99_ms in (("triton one run", 30.0), ("new", few))
     ]
     files = plot_figures(_report([*layers, *pairs, *workloads]), tmp_path)
     names = ["preempt-11-workloads.png", "preempt-13-layers.png", "preempt-16-pairs.png"]
     assert [file.name for file in files] == names
     assert all(file.stat().st_size > 10_000 for file in files)
+
+
+def test_a_figure_is_drawn_where_no_side_has_enough_answers_for_a_tail(tmp_path: Path) -> None:
+    few = "too few answers (9 of 1,000)"
+    rows = [_row("C", side, mean_ms=9.0, p99_ms=few, per_s=40.0) for side in ("padded", "shared")]
+    (file,) = plot_figures(_report(rows), tmp_path)
+    assert file.name == "preempt-11-workloads.png"

@@ -75,13 +75,15 @@ def submit(
     value: np.ndarray,
     job_class: str = "normal",
     deadline_ns: int | None = None,
+    arrived_ns: int = 0,
 ) -> tuple[int, Answer]:
     """Send float32 ``value`` as ``x`` and ask for ``y``."""
     staged = connection.stage((TensorForm("x", "FP32", value.shape),), [value.nbytes])
     if value.nbytes:
         connection.memory(staged.regions[0])[:] = value.tobytes()
     answer = Answer()
-    return connection.submit(staged, ["y"], job_class, deadline_ns, answer), answer
+    asked = (staged, ["y"], job_class, deadline_ns, answer)
+    return connection.submit(*asked, arrived_ns=arrived_ns), answer
 
 
 def infer(connection: Connection, value: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ from unit.runtime.runtime_process import (
 from waiting import wait_until
 
 LANES = ("queue", "layers", "requests", "load lane")
+FRONTEND = "frontend"
 ROW = np.ones((1, 4), np.float32)
 
 
@@ -175,6 +177,21 @@ def test_a_trace_has_the_wait_the_layers_and_the_answer_of_each_request(
     assert layer.begin_ns <= layer.end_ns <= request.end_ns
     assert (wait.name, layer.name, request.name) == ("waits, normal", "0 Neg", "quick 1, normal")
     assert load.name == "load slow.onnx"
+    assert not [span for span in spans if span.lane == FRONTEND], "nobody said when it arrived"
+
+
+def test_a_trace_tells_when_the_stub_had_the_request(place: RuntimePlace, quick: Path) -> None:
+    with opened(place, describe(quick)) as connection:
+        infer(connection, ROW)
+        with Observer(place, Role.FOREGROUND) as observer:
+            observer.begin_trace()
+            arrived_ns = time.monotonic_ns()
+            submit(connection, ROW, "normal", arrived_ns=arrived_ns)[1].wait()
+            spans = observer.end_trace()
+    (way,) = [span for span in spans if span.lane == FRONTEND]
+    (wait,) = [span for span in spans if span.lane == "queue"]
+    assert (way.begin_ns, way.end_ns, way.request) == (arrived_ns, wait.begin_ns, wait.request)
+    assert way.name == "to the worker, normal"
 
 
 def test_no_runtime_is_an_error_that_names_the_place(place: RuntimePlace) -> None:

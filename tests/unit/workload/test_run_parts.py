@@ -18,20 +18,21 @@ from brisk_client.workload.description import (
 )
 from brisk_client.workload.groups import groups
 from brisk_client.workload.histogram import Histogram
-from brisk_client.workload.outcome import TaskOutcome
+from brisk_client.workload.outcome import GeneratorCost, RunOutcome, TaskOutcome
 from brisk_client.workload.requests import input_shape
 from brisk_client.workload.rows import Row, RowWriter, read_rows
+from brisk_client.workload.summary import summarise_run
 
 
 def test_a_histogram_agrees_with_the_sorted_times() -> None:
     source = random.Random(1)
-    times_ns = [round(source.lognormvariate(16, 1)) for _ in range(5000)]
+    times_ns = [round(source.lognormvariate(16, 1)) for _ in range(20_000)]
     histogram = Histogram()
     for time_ns in times_ns:
         histogram.add(time_ns)
     ordered = sorted(times_ns)
     assert histogram.mean_ns() == pytest.approx(statistics.fmean(times_ns), rel=1e-12)
-    for share, place in ((0.5, 2499), (0.99, 4949), (0.999, 4994), (1.0, 4999)):
+    for share, place in ((0.5, 9999), (0.99, 19_799), (0.999, 19_979), (1.0, 19_999)):
         assert histogram.quantile_ns(share) == pytest.approx(ordered[place], rel=0.0011)
     assert histogram.greatest_ns == ordered[-1]
 
@@ -49,6 +50,43 @@ def test_histograms_merged_are_as_one_and_survive_writing() -> None:
 def test_an_empty_histogram_has_no_mean_and_no_quantile() -> None:
     assert Histogram().mean_ns() is None
     assert Histogram().quantile_ns(0.5) is None
+
+
+def test_a_histogram_tells_no_tail_of_few_times() -> None:
+    histogram = Histogram()
+    for number in range(999):
+        histogram.add(number)
+    assert histogram.quantile_ns(0.99) is None
+    assert histogram.quantile_ns(0.9) is not None
+    histogram.add(1)
+    assert histogram.quantile_ns(0.99) is not None
+    assert histogram.quantile_ns(0.999) is None
+
+
+def _outcome(requests: int, lag_ns: int, greatest_lag_ns: int) -> RunOutcome:
+    task = TaskOutcome("camera", "realtime")
+    for number in range(requests):
+        sent_ns = 1000 + (lag_ns if number else greatest_lag_ns)
+        row = Row("camera", "realtime", "m", number, 1000, 0, sent_ns, 9000, "ok", 0)
+        task.add(row)
+    return RunOutcome(1.0, [task], [GeneratorCost(("camera",), 0.1, task.lag)])
+
+
+def test_a_run_of_few_requests_has_no_p99_and_its_lag_is_judged_by_the_greatest() -> None:
+    report = summarise_run("short", _outcome(20, 1000, 900_000))
+    assert report.rows[0]["p99_ms"] == "too few answers (20 of 1,000)"
+    assert report.rows[0]["p50_ms"] == pytest.approx(0.008)
+    lag = report.checks[-1]
+    assert (lag.ok, lag.value) == (True, pytest.approx(0.9))
+    assert "greatest lag ms, too few answers (20 of 1,000) for a p99" in lag.name
+    assert not summarise_run("late", _outcome(20, 1000, 1_100_000)).ok
+
+
+def test_a_run_of_enough_requests_has_a_p99_and_no_p999() -> None:
+    report = summarise_run("long", _outcome(2000, 1000, 5_000_000))
+    assert report.rows[0]["p99_ms"] == pytest.approx(0.008, rel=0.002)
+    assert report.rows[0]["p999_ms"] == "too few answers (2,000 of 10,000)"
+    assert report.ok, "one request of two thousand was late"
 
 
 def test_periodic_tasks_of_one_frequency_follow_each_other() -> None:

@@ -144,12 +144,14 @@ class Connection:
         trace_context: str = "",
         agreement_ppm: int | None = None,
         write: Callable[[], None] | None = None,
+        arrived_ns: int = 0,
     ) -> int:
         """Send a request, now or when a worker is there again; its number, for ``cancel``.
 
         ``reply`` is called exactly once, whatever happens. ``trace_context`` is Triton's,
         ``agreement_ppm`` as in ``InferForm``. ``write``: writes the inputs, into memory that it
         has already, where they are not there yet: the worker reads the record meanwhile.
+        ``arrived_ns`` as in ``Infer``.
         """
         number = next(self._numbers)
         role = role_of(job_class)
@@ -166,6 +168,7 @@ class Connection:
             deadline_ns,
             False,
             trace_context,
+            arrived_ns,
         )
         if write is not None and _may_follow(role, staged.region.size):
             self._submit_ahead(link, record, staged, reply, write)

@@ -128,6 +128,5 @@ class Intake:
                     tensor.write(memory)
 
         context = trace_context(request)
-        return connection.submit(
-            staged, outputs, job_class, deadline_ns, reply, context, agreement_ppm, write
-        )
+        asked = (staged, outputs, job_class, deadline_ns, reply, context, agreement_ppm, write)
+        return connection.submit(*asked, arrived_ns)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SPANS_PER_RECORD = 150
 MAX_TEXT_CHARACTERS = 200
 
+FRONTEND = "frontend"
+"""From when Triton handed a request to its stub to when the worker had it."""
+
 QUEUE = "queue"
 LAYERS = "layers"
 BESIDE = "layers beside"
@@ -69,6 +72,9 @@ def trace_run(jobs: Sequence[Job[Request]], frame: AnyFrame, started_ns: int) ->
         name, context = _names(job)
         wait = f"waits, {job.job_class.value}"
         SPANS.add(QUEUE, wait, job.arrival_ns, started_ns, name, context)
+        if (arrived_ns := job.payload.record.arrived_ns) > 0:
+            way = f"to the worker, {job.job_class.value}"
+            SPANS.add(FRONTEND, way, arrived_ns, job.arrival_ns, name, context)
     requests, contexts = zip(*(_names(job) for job in jobs), strict=True)
     details = " ".join(context for context in contexts if context)
     return cast(AnyFrame, TracedFrame(frame, ", ".join(requests), details))

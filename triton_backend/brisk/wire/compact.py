@@ -31,7 +31,7 @@ _HEAD = struct.Struct("<BBHI")
 """Kind, flags, regions, bytes of the trace context. 64-bit integers follow: the record's own,
 then slab, offset and size of each region."""
 
-_INFER_NUMBERS, _RESULT_NUMBERS = 5, 4
+_INFER_NUMBERS, _RESULT_NUMBERS = 6, 4
 
 Form = TypeVar("Form")
 
@@ -86,7 +86,8 @@ def encode_infer(record: Infer) -> bytes:
         flags |= _IS_REPLAY
     if record.trace_context:
         trace = json.dumps(record.trace_context).encode("ascii")
-    numbers = (record.request, deadline_ns or 0, mark.slab, mark.offset, mark.size)
+    own = (record.request, deadline_ns or 0, record.arrived_ns)
+    numbers = (*own, mark.slab, mark.offset, mark.size)
     head = _pack((INFER, flags, len(record.regions), len(trace), *numbers), record.regions)
     return head + trace + _infer_forms.text(record.form)
 
@@ -102,7 +103,7 @@ def decode_infer(data: bytes | memoryview) -> Infer:
     """Raises ProtocolError for anything that is not exactly one such record."""
     (_, flags, _, _, *numbers), trace, text = _unpack(data, _INFER_NUMBERS)
     form = _infer_forms.form(text)
-    request, deadline_ns, slab, offset, size, *places = numbers
+    request, deadline_ns, arrived_ns, slab, offset, size, *places = numbers
     regions = _regions(places, len(form.inputs))
     if flags & ~(_HAS_DEADLINE | _IS_REPLAY):
         raise ProtocolError(f"flags {flags:#x} of a request are unknown")
@@ -117,6 +118,7 @@ def decode_infer(data: bytes | memoryview) -> Infer:
         deadline_ns if flags & _HAS_DEADLINE else None,
         bool(flags & _IS_REPLAY),
         context,
+        arrived_ns,
     )
 
 

@@ -49,7 +49,8 @@ class Infer(NamedTuple):
     ``mark``: where the worker notes that it has begun (``brisk.wire.mark``).
     ``deadline_ns``: CLOCK_MONOTONIC time after which the answer is of no use; None: no limit.
     ``is_replay``: an earlier worker had it; it waits again whatever the queue's bound is.
-    ``trace_context``: Triton's, where it traces the request; else empty.
+    ``trace_context``: Triton's, where it traces the request; else empty. ``arrived_ns``: when
+    Triton handed it to the frontend, CLOCK_MONOTONIC, for whoever records a trace; 0: unknown.
     """
 
     request: int
@@ -59,6 +60,7 @@ class Infer(NamedTuple):
     deadline_ns: int | None = None
     is_replay: bool = False
     trace_context: str = ""
+    arrived_ns: int = 0
 
 
 class Cancel(NamedTuple):

@@ -77,7 +77,7 @@ __all__ = [
     "Welcome",
 ]
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 
 
 class Hello(NamedTuple):

@@ -1,0 +1,64 @@
+"""Percentiles, and how many answers a tail takes: no p99 of fewer than 1,000, no p99.9 of 10,000.
+
+The slowest in a hundred of two hundred answers are two: their time says more about two moments of
+the machine than about what was measured. So a tail of fewer than ten answers is not told at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+FIRST_TAIL = 0.99
+"""Shares from here on are tails."""
+
+LEAST_BEYOND = 10
+"""Answers that a tail has at least."""
+
+TOO_FEW = "too few answers"
+
+
+def least_answers(share: float) -> int:
+    """How many answers the percentile ``share`` takes: 1,000 for 0.99, 10,000 for 0.999."""
+    return round(LEAST_BEYOND / (1 - share)) if FIRST_TAIL <= share < 1 else 1
+
+
+def shortage(count: int, share: float) -> str:
+    """What ``count`` answers lack for the percentile ``share``; empty where they are enough."""
+    least = least_answers(share)
+    return "" if count >= least else f"{TOO_FEW} ({count:,} of {least:,})"
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The least of ``values`` that ``share`` of all do not exceed (nearest rank), below the tails.
+
+    Precondition: at least one value. ValueError for a share of ``tail``.
+    """
+    if least_answers(share) > 1:
+        raise ValueError(f"percentile {share:g} is a tail, which may have too few answers: tail()")
+    return _nearest_rank(values, share)
+
+
+def tail(values: Sequence[float], share: float) -> float | None:
+    """As ``quantile``, of any share; None where ``values`` are too few."""
+    if not values or shortage(len(values), share):
+        return None
+    return _nearest_rank(values, share)
+
+
+def tail_or_shortage(values: Sequence[float], share: float, scale: float = 1.0) -> float | str:
+    """For a report's row: the tail times ``scale``, or what is lacking."""
+    found = tail(values, share)
+    return shortage(len(values), share) if found is None else found * scale
+
+
+def tail_ratio(values: Sequence[float], base: Sequence[float], share: float) -> float | str:
+    """The tail of ``values`` over that of ``base``, or what one of them lacks."""
+    own, other = tail(values, share), tail(base, share)
+    if own is None or other is None:
+        return shortage(min(len(values), len(base)), share)
+    return own / other
+
+
+def _nearest_rank(values: Sequence[float], share: float) -> float:
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

@@ -1,0 +1,104 @@
+"""Triton's own settings, which of them is the best, and a folder of its C++ backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brisk.errors import InvalidConfigurationError
+from brisk_client.disb.baselines import (
+    PEER_LIBRARY,
+    SETTINGS,
+    best_baseline,
+    best_screened,
+    check_peer_backends,
+    choose_settings,
+)
+from brisk_client.disb.networks import build_bert
+from brisk_client.disb.repositories import save_models, write_triton
+
+CLASSES = ("realtime", "besteffort")
+
+
+def _peers(folder: Path, content: bytes = b"\x7fELF and more") -> Path:
+    library = folder / PEER_LIBRARY
+    library.parent.mkdir(parents=True)
+    library.write_bytes(content)
+    return folder
+
+
+def test_each_setting_is_written_as_triton_reads_it(tmp_path: Path) -> None:
+    files = save_models(tmp_path / "models", {"bert": build_bert(32, 1, 8)})
+    texts = {}
+    for setting in choose_settings(None, _peers(tmp_path / "peers")):
+        repository = tmp_path / setting.name
+        write_triton(repository, files, [("bert", name) for name in CLASSES], setting, cores=2)
+        for name in ("bert_rt", "bert_be"):
+            texts[setting.name, name] = (repository / name / "config.pbtxt").read_text()
+            model = repository / name / "1"
+            is_peer = setting.backend == "onnxruntime"
+            assert (model / ("model.onnx" if is_peer else "model.py")).exists()
+            assert f'backend: "{setting.backend}"' in texts[setting.name, name]
+    assert len(texts) == 20
+    assert "resources" in texts["one run", "bert_rt"]
+    assert "resources" not in texts["besteffort confined", "bert_rt"]
+    assert "resources" in texts["besteffort confined", "bert_be"]
+    assert "rate_limiter" not in texts["free", "bert_rt"]
+    assert "count: 2 kind" in texts["two runs", "bert_be"]
+    peer = texts["C++ besteffort confined", "bert_be"]
+    assert 'key: "intra_op_thread_count" value { string_value: "1" }' in peer
+    source = (tmp_path / "thread a run" / "bert_rt" / "1" / "model.py").read_text()
+    assert "intra_op_num_threads = 1\n" in source
+
+
+def test_the_limiter_is_on_where_a_setting_has_turns() -> None:
+    options = {setting.name: setting.options() for setting in SETTINGS}
+    assert options["free"] == ["--rate-limit=off"]
+    assert options["two runs"] == [
+        "--rate-limit=execution_count",
+        "--rate-limit-resource=turn:2",
+    ]
+
+
+def test_settings_are_chosen_by_name_and_a_wrong_name_is_told_those_there_are() -> None:
+    assert [each.name for each in choose_settings(["free"], None)] == ["free"]
+    assert choose_settings(None, None) == SETTINGS
+    with pytest.raises(InvalidConfigurationError, match=r"no 'fast', only 'one run', .*peer"):
+        choose_settings(["fast"], None)
+
+
+def test_a_folder_without_the_backend_says_what_was_expected(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigurationError, match=r"nowhere' is no folder; expected a fold"):
+        check_peer_backends(tmp_path / "nowhere")
+    with pytest.raises(InvalidConfigurationError, match=r"no '.*libtriton_onnxruntime\.so'; exp"):
+        check_peer_backends(tmp_path)
+    with pytest.raises(InvalidConfigurationError, match="is no shared library"):
+        check_peer_backends(_peers(tmp_path / "text", b"not a library"))
+    check_peer_backends(_peers(tmp_path / "right"))
+
+
+def _row(side: str, p90_ms: float, p99_ms: float | str) -> dict[str, Any]:
+    return {"side": side, "p90_ms": p90_ms, "p99_ms": p99_ms}
+
+
+def test_the_best_setting_is_that_of_least_p99() -> None:
+    rows = [_row("a", 10.0, 40.0), _row("b", 12.0, 30.0), {"side": "none answered"}]
+    best = best_baseline(rows)
+    assert best is not None
+    assert best["side"] == "b"
+    assert best_baseline(rows[2:]) is None
+
+
+def test_a_setting_that_may_be_best_but_has_too_few_answers_is_not_passed_over() -> None:
+    best = best_baseline([_row("a", 10.0, "too few answers (9 of 1,000)"), _row("b", 12.0, 30.0)])
+    assert best is not None
+    assert best["side"] == "a"
+    best = best_baseline([_row("a", 40.0, "too few answers (9 of 1,000)"), _row("b", 12.0, 30.0)])
+    assert best is not None
+    assert best["side"] == "b"
+
+
+def test_short_runs_choose_by_their_p90() -> None:
+    assert best_screened({"a": {"p90_ms": 9.0}, "b": {"p90_ms": 8.0}, "c": {}}) == "b"
