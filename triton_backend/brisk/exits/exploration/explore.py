@@ -85,8 +85,7 @@ def explore(
     scores = find_scores(program, settings.output)
     whole = load_program(program, torch.device("cpu"))
     executor_absence()
-    other_rows = 0 if more_to_fit is None else len(more_to_fit)
-    division = divide(len(samples), settings.seed, other_rows)
+    division = divide(samples, settings.seed, more_to_fit)
     every = _everything(samples, more_to_fit, division, settings.seed)
     first = bind_rows(samples.take(slice(0, 1)), whole)
     points = _choose_points(whole, scores, first, folder, settings)
@@ -103,6 +102,7 @@ def explore(
         select=division.select,
         outliers=every.outliers,
         kinds=every.kinds,
+        meant=every.meant,
     )
     worthwhile = _worthwhile(collected, points, profile, scores, folder, settings, len(every.fit))
     trials = worthwhile.trials
@@ -177,12 +177,14 @@ def _choose(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Everything:
-    """All rows that are run: the samples, then more to fit on, then outliers of ``kinds``."""
+    """All rows that are run: the samples, then more to fit on, then outliers, of ``kinds`` and
+    ``meant`` for one thing each."""
 
     samples: Samples
     fit: np.ndarray
     outliers: np.ndarray
     kinds: np.ndarray
+    meant: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,14 +207,18 @@ class _Worthwhile:
 def _everything(
     samples: Samples, more: Samples | None, division: Division, seed: int
 ) -> _Everything:
-    outliers, kinds = make_outliers(more or samples.take(division.select), seed)
-    parts = [samples, *([more] if more is not None else []), outliers]
+    if more is None or not len(division.more):
+        outliers = make_outliers(samples.take(division.select), seed)
+    else:
+        outliers = make_outliers(more.take(division.more), seed, division.more_sources)
+    parts = [samples, *([more] if more is not None else []), outliers.samples]
     inputs = {
         name: np.concatenate([part.inputs[name] for part in parts]) for name in samples.inputs
     }
     real = len(samples) + (len(more) if more is not None else 0)
-    fit = np.concatenate([division.fit, np.arange(len(samples), real)])
-    return _Everything(Samples(inputs), fit, np.arange(real, real + len(outliers)), kinds)
+    fit = np.concatenate([division.fit, len(samples) + division.more])
+    strange = np.arange(real, real + len(outliers))
+    return _Everything(Samples(inputs), fit, strange, outliers.kinds, outliers.meant)
 
 
 def _choose_points(
