@@ -66,7 +66,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     order = np.random.default_rng(0).permutation(len(images))
     samples = Samples({"image": images[order]})
     outliers = make_outliers(samples.take(slice(FIT, FIT + SELECT)), 0)
-    everything = Samples({"image": np.concatenate([images[order], outliers.samples.inputs["image"]])})
+    everything = Samples(
+        {"image": np.concatenate([images[order], outliers.samples.inputs["image"]])}
+    )
     collected = collect(loaded, points, scores, everything, folder)
     numbers = np.arange(len(everything))
     np.savez(

@@ -29,7 +29,8 @@ def copies(images: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(seed)
     pictured = random.permutation(np.repeat(np.arange(len(images)), COPIES))
     made = [
-        np.roll(images[one], random.integers(-3, 4, 2), (1, 2)) * np.float32(random.uniform(0.5, 1))
+        np.roll(images[one], random.integers(-3, 4, 2), (1, 2))
+        * np.float32(random.uniform(0.5, 1))
         for one in pictured
     ]
     return np.stack(made), pictured
@@ -85,7 +86,7 @@ def test_other_data_fits_nothing_that_proves_or_tunes() -> None:
 
 def test_copies_are_not_counted_as_samples() -> None:
     made, _ = copies(pictures(100))
-    with pytest.raises(InvalidRequestError, match="600 samples .* 500 of them copies"):
+    with pytest.raises(InvalidRequestError, match="500 of them copies"):
         divide(Samples({"image": made}), 0)
 
 

@@ -86,8 +86,8 @@ EXPOSED, LEARNED, KEPT = range(3)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outliers:
-    """``samples`` with the number of each row's kind, int64 [rows], and what each is ``meant`` for,
-    int64 [rows]. What is made of one source is meant for one thing."""
+    """``samples`` with the number of each row's kind and what each is ``meant`` for, int64 [rows]
+    both. What is made of one source is meant for one thing."""
 
     samples: Samples
     kinds: np.ndarray

@@ -84,8 +84,9 @@ def divide(samples: Samples, seed: int, more: Samples | None = None) -> Division
     order = firsts[np.random.default_rng(seed).permutation(rows)]
     shares = SHARES if len(theirs) < rows else SHARES_FITTED_ELSEWHERE
     bounds = np.cumsum(shares) * rows
-    fit, *others = np.split(order, bounds.astype(int))
+    fit, select, tune, calibrate = np.split(order, bounds.astype(int))
+    others = np.concatenate([select, tune, calibrate])
     of_fit = np.flatnonzero(np.isin(sources, sources[fit]))
     fit = np.concatenate([fit, np.setdiff1d(of_fit, fit)])
-    may_fit = np.flatnonzero(~np.isin(theirs, sources[np.concatenate(others)]))
-    return Division(fit, *others, may_fit, theirs[may_fit])
+    may_fit = np.flatnonzero(~np.isin(theirs, sources[others]))
+    return Division(fit, select, tune, calibrate, may_fit, theirs[may_fit])

@@ -1,14 +1,14 @@
 """Which inputs show the same thing: what has trained on one of them cannot prove with another.
 
-Data and traffic repeat: the same picture comes again, moved, dimmed or bright, or as a copy of a copy.
-Divided by rows, some copies train and others prove, and what was learned by heart looks proved. So
-rows are divided by *source*.
+Data and traffic repeat: the same picture comes again, moved, dimmed or bright. Divided by rows,
+some copies train and others prove, and what was learned by heart looks proved. So rows are divided
+by *source*.
 
 Two rows of images are of one source where the low frequencies of their grey values, as amplitudes
-without phase, in relation to all of them and without the mean, differ by ``ALIKE`` at most: moving a
-picture over an even ground changes only the phase, brightness and contrast only the scale. Rows of
-anything else are of one source where they are equal, bit by bit. Copies that differ otherwise (turned,
-cut, enlarged) count as different sources.
+without phase, in relation to all of them and without the mean, differ by ``ALIKE`` at most: moving
+a picture over an even ground changes only the phase, brightness and contrast only the scale. Rows
+of anything else are of one source where they are equal, bit by bit. Copies that differ otherwise
+(turned, cut, enlarged) count as different sources.
 """
 
 from __future__ import annotations

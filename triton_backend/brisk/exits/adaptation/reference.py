@@ -85,4 +85,5 @@ def read_reference(path: Path, model_digest: str) -> Reference:
         parts[part][name] = array
     if not all(parts.values()):
         raise DamagedFileError("it lacks samples")
-    return Reference(model_digest, *(Samples(parts[name]) for name in parts), learned)
+    fit, select, held_out = (Samples(part) for part in parts.values())
+    return Reference(model_digest, fit, select, held_out, learned)

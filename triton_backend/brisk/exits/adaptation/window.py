@@ -1,7 +1,8 @@
 """A window of recent inputs: bounded, without duplicates, recent ones counting more.
 
 What a sample is for is decided by its source (``brisk.exits.sources``): a picture that comes again
-moved or dimmed is for what it was for before, and a copy of what has trained the caches only trains.
+moved or dimmed is for what it was for before, and a copy of what has trained the caches only
+trains.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ class Use(Enum):
 
 
 _FIT_OF_256, _SELECT_OF_256 = 115, 39
-"""By the digest of a source's first sample: 45 % fit predictors, 15 % selectors, 40 % are held out."""
+"""By the digest of a source's first sample: 45 % fit predictors, 15 % selectors, 40 % are held
+out."""
 
 REMEMBERED_SOURCES = 16_384
-"""Of traffic. One that comes back behind so many others, half of them at least, may change sides."""
+"""Of traffic. One that comes back behind half as many others or more may change sides."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
