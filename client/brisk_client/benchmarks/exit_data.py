@@ -83,8 +83,7 @@ SMALLER_BLOCKS = (1, 1, 1, 1)
 DIGITS_OF_NETWORK, DIGITS_OF_CACHES = 750, 700
 """Of 1,797. Those of the network fit predictors, too: as many as the others, so more prove."""
 
-STREAMED = 8000
-POOL = 10_000
+EVALUATED, STREAMED, POOL = 1000, 8000, 10_000
 """Images of Fashion-MNIST that nothing else uses."""
 
 
@@ -134,8 +133,8 @@ def fashion_case(folder: Path, quick: bool) -> Case | None:
     network, caches, evaluation, streamed, pool = unlike(
         [
             train.take(slice(0, FITTED)),
-            test.take(slice(1000, 6000 if quick else None)),
-            test.take(slice(0, 1000)),
+            test.take(slice(EVALUATED, 6000 if quick else None)),
+            test.take(slice(0, EVALUATED)),
             train.take(slice(FITTED, behind)),
             train.take(slice(behind, behind + POOL)),
         ]

@@ -5,8 +5,8 @@ agreement with the bare model and the share of early answers, at batch 1, 2 and 
 with look-ups the other way round, with thresholds on the softmax instead of selectors, and beside
 a smaller model and an int8 one. Then whether an audit notices a degradation, whether the promise
 is kept, split after split of a large pool, what every variant of predictor and every way of
-composing them comes to, what learning from Zipf streams and from a video gains, and what look-ups cost the
-slowest requests.
+composing them comes to, what learning from Zipf streams and from a video gains, and what look-ups
+cost the slowest requests.
 """
 
 from __future__ import annotations
