@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from brisk.exits.adaptation import AdaptationSettings, Adapter, Outcome
 from brisk.exits.samples import Samples
 from brisk.exits.sources import Sources
+from brisk.runtime.settings import ADAPTATION_S
 from brisk_client.benchmarks import exit_data, exit_streams
+from brisk_client.benchmarks.exit_case import ALPHAS, measure_streams
 from brisk_client.benchmarks.exit_data import caches_folder, digits_case, fashion_case, unlike
+from brisk_client.benchmarks.exit_runs import Bench
 from brisk_client.benchmarks.exit_streams import divided, zipf_intervals
+from brisk_client.report import Report
 from brisk_client.samples.digits import digits_split
+from unit.exits.adapted import Adapted
 
 
 def sources_in(parts: list[Samples]) -> list[set[int]]:
@@ -123,3 +130,43 @@ def test_a_stream_measures_other_images_than_it_teaches(monkeypatch: pytest.Monk
         for name in ("arriving", "measured")
     )
     assert are_apart([arriving, asked])
+
+
+def test_a_stream_is_followed_as_the_product_learns(
+    adapted: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its settings, its interval, its reference; every interval is measured and said."""
+    monkeypatch.setattr(exit_streams, "LEARNED_FROM", 3000)
+    monkeypatch.setattr(exit_streams, "MEASURED", 40)
+    asked: list[AdaptationSettings] = []
+    times_s: list[float] = []
+
+    class Noting(Adapter):
+        def __init__(self, *arguments: Any) -> None:
+            asked.append(arguments[-1])
+            super().__init__(*arguments)
+
+        def adapt(self, now_s: float) -> Outcome:
+            times_s.append(now_s)
+            return super().adapt(now_s)
+
+    monkeypatch.setattr(exit_streams, "Adapter", Noting)
+    case = exit_data.Case(
+        *("digits", adapted.model_file, Samples({"image": adapted.images}), Samples({})),
+        *(None, adapted.model_file.parent, ()),
+        streamed=Samples({"image": adapted.drifted(tuple(range(10)))}, adapted.labels),
+    )
+    bench = Bench(adapted.model_file)
+    report = Report("exits", {}, {}, [], [])
+    try:
+        measure_streams(report, case, adapted.cascade, bench, None)
+    finally:
+        bench.close()
+    periods = exit_streams.PERIODS
+    assert asked == [AdaptationSettings()] * len(ALPHAS)
+    assert times_s == [ADAPTATION_S * (number + 1) for number in range(periods)] * len(ALPHAS)
+    assert len(report.rows) == len(ALPHAS) * periods * 3
+    assert all(row["inputs"] == 40 for row in report.rows)
+    said = [note for note in report.notes if "published" in note or "refused: " in note]
+    assert len(said) == len(ALPHAS) * periods
+    assert len(report.checks) == 4 * len(ALPHAS)
