@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from brisk.errors import InvalidModelError
 from brisk.exits.adaptation import AdaptationSettings, Adapter, Outcome
-from brisk.exits.samples import Samples
+from brisk.exits.samples import Samples, divide
 from brisk.exits.sources import Sources
 from brisk.runtime.settings import ADAPTATION_S
 from brisk_client.benchmarks import exit_data, exit_streams
@@ -18,6 +19,7 @@ from brisk_client.benchmarks.exit_case import ALPHAS, measure_streams
 from brisk_client.benchmarks.exit_data import caches_folder, digits_case, fashion_case, unlike
 from brisk_client.benchmarks.exit_runs import Bench
 from brisk_client.benchmarks.exit_streams import divided, zipf_intervals
+from brisk_client.benchmarks.exits_served import unlearned
 from brisk_client.report import Report
 from brisk_client.samples.digits import digits_split
 from unit.exits.adapted import Adapted
@@ -170,3 +172,14 @@ def test_a_stream_is_followed_as_the_product_learns(
     said = [note for note in report.notes if "published" in note or "refused: " in note]
     assert len(said) == len(ALPHAS) * periods
     assert len(report.checks) == 4 * len(ALPHAS)
+
+
+def test_inputs_that_trained_a_served_model_s_caches_are_left_out(adapted: Adapted) -> None:
+    mixed = np.concatenate([adapted.images[:300], adapted.drifted((1, 2))])
+    kept = unlearned(adapted.model_file, Samples({"image": mixed})).inputs["image"]
+    np.testing.assert_array_equal(kept[-50:], mixed[-50:])
+    division = divide(Samples({"image": adapted.images}), 0)
+    proving = np.sum(division.calibrate < 300) - np.sum(division.calibrate[:600] < 300)
+    assert len(kept) <= len(mixed) - 300 + proving
+    with pytest.raises(InvalidModelError, match="are copies of"):
+        unlearned(adapted.model_file, adapted.reference.fit)

@@ -24,6 +24,7 @@ from brisk_client.benchmarks.exit_compositions import (
     FIGURE_24,
     FIGURE_25,
     composed,
+    figure_checks,
     variant_sets,
 )
 from brisk_client.benchmarks.exit_promise import Tally, exact_interval, split_often
@@ -148,3 +149,17 @@ def test_every_set_of_variants_and_every_alpha_composes_a_chain_of_its_own_numbe
     assert {way for figure, way in ways if figure == FIGURE_24} == set(sets)
     assert sum(figure == FIGURE_25 and "α 0" in way for figure, way in ways) == 10
     assert ways[FIGURE_24, "FC(512) only"] == (0,)
+
+
+def test_figures_are_judged_by_what_was_measured() -> None:
+    sides = {
+        f"{FIGURE_24}: {ALL}": 1.0,
+        f"{FIGURE_24}: FC only": 2.0,
+        f"{FIGURE_24}: Pool only": 0.8,
+        f"{FIGURE_25}: least expected latency": 1.0,
+        f"{FIGURE_25}: greedy by hit rate": 1.2,
+    }
+    rows = [{"side": side, "mean_ms": mean_ms} for side, mean_ms in sides.items()]
+    found = figure_checks("model", rows)
+    assert [check.ok for check in found] == [False, True]
+    assert [check.value for check in found] == pytest.approx([1.25, 1 / 1.2])
