@@ -44,8 +44,8 @@ EPOCHS = {False: 8, True: 2}
 numbers half an hour."""
 
 SAME = 0.05
-"""Share by which means of the same chain differ from run to run; the paper's gain of composing by an
-integer program is as much."""
+"""Share by which means of the same chain differ from run to run; the paper's gain of composing by
+an integer program is as much."""
 
 ALL = "all variants"
 EXACT = "least expected latency"
