@@ -1,4 +1,9 @@
-"""Models and inputs for `brisk bench exits`, divided into training and evaluation."""
+"""Models and inputs for `brisk bench exits`.
+
+What is measured was never learned from or tuned on: the images that trained a network, those that
+train its caches, those that evaluate them and those that streams are made of share no source
+(``brisk.exits.sources``), near duplicates among them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ import io
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +23,7 @@ import numpy as np
 import onnx
 
 from brisk.exits.samples import Division, Samples, divide
+from brisk.exits.sources import Sources
 from brisk_client.samples.bottleneck import BottleneckRecipe, train_bottleneck
 from brisk_client.samples.digits import digits_split
 
@@ -45,7 +51,10 @@ _DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
 class Case:
     """A network at least as deep as ResNet-50, which GATI's figures are for.
 
-    ``evaluation`` shares no row with ``training`` and ``more_to_fit``.
+    ``training`` and ``more_to_fit`` make the caches. The network was trained on none of
+    ``training``, ``evaluation``, ``streamed`` and ``pool``, and no two of these, nor
+    ``more_to_fit`` and one of them but ``training``, share a source. ``pool``: what the promise is
+    tried on, besides the evaluation and what tunes and proves.
     """
 
     name: str
@@ -57,20 +66,25 @@ class Case:
     variants: tuple[str, ...]
     smaller: Callable[[], Path] | None = None
     """Trains, or finds, a model of the same data with a third of the layers."""
-    zipf: tuple[float, ...] = ()
-    """Skews of the streams that are drawn from it (GATI, 7.2.2): its images can be moved."""
+    streamed: Samples | None = None
+    """Images of Zipf streams, with labels; they can be moved. None: too few for an adaptation to
+    prove anything with those that it did not learn."""
+    pool: Samples | None = None
     is_of_colour: bool = False
     """Its inputs are 3 x 32 x 32 pixels, which frames of a video can be brought to."""
 
     @property
     def division(self) -> Division:
         """Of ``training``, as exploration divides it."""
-        other_rows = 0 if self.more_to_fit is None else len(self.more_to_fit)
-        return divide(len(self.training), 0, other_rows)
+        return divide(self.training, 0, self.more_to_fit)
 
 
 SMALLER_BLOCKS = (1, 1, 1, 1)
-ALPHAS = (1.5, 3.0)
+DIGITS_OF_NETWORK, DIGITS_OF_CACHES = 750, 700
+"""Of 1,797. Those of the network fit predictors, too: as many as the others, so more prove."""
+
+EVALUATED, STREAMED, POOL = 1000, 8000, 10_000
+"""Images of Fashion-MNIST that nothing else uses."""
 
 
 def digits_case(quick: bool) -> Case:
@@ -81,70 +95,108 @@ def digits_case(quick: bool) -> Case:
     split = digits_split()
     images = _enlarged(np.concatenate([split.train_images, split.test_images]) / np.float32(16))
     labels = np.concatenate([split.train_labels, split.test_labels])
-    recipe = BottleneckRecipe(width=32, epochs=8, batch_rows=64)
-    trained = len(split.train_labels)
-    model = kept_network("resnet50-digits", recipe, images[:trained], labels[:trained])
+    every = Samples({"image": images}, labels)
+    order = np.random.default_rng(0).permutation(len(images))
+    bounds = (DIGITS_OF_NETWORK, DIGITS_OF_NETWORK + DIGITS_OF_CACHES)
+    parts = [every.take(rows) for rows in np.split(order, bounds)]
+    network, caches, evaluation = unlike(parts)
+    recipe = BottleneckRecipe(width=32, epochs=14, batch_rows=64)
+    model = kept_network("resnet50-digits", recipe, network)
     smaller = functools.partial(
         kept_network,
         "resnet14-digits",
         dataclasses.replace(recipe, blocks=SMALLER_BLOCKS),
-        images[:trained],
-        labels[:trained],
+        network,
     )
-    order = np.random.default_rng(0).permutation(len(images))
-    case = _case("resnet50 on digits", model, images[order], labels[order], 400, quick)
-    return dataclasses.replace(case, smaller=smaller, zipf=ALPHAS)
+    return Case(
+        "resnet50 on digits",
+        model,
+        caches,
+        evaluation,
+        network,
+        caches_folder(model, caches, network),
+        QUICK_VARIANTS if quick else CHEAP_VARIANTS,
+        smaller=smaller,
+    )
 
 
 def fashion_case(folder: Path, quick: bool) -> Case | None:
     """The same network on Fashion-MNIST, caches trained on its test images; None without them.
 
-    ``folder`` as Debian's package dataset-fashion-mnist has it.
+    ``folder`` as Debian's package dataset-fashion-mnist has it. Training images that did not train
+    the network make streams, and the pool that the promise is tried on.
     """
-    parts = {part: _read_idx(folder, part) for part in ("train", "t10k")}
-    if any(part is None for part in parts.values()):
+    train, test = (_read_idx(folder, part) for part in ("train", "t10k"))
+    if train is None or test is None:
         return None
-    images, labels = parts["train"] or _NO_IMAGES
+    behind = FITTED + STREAMED
+    network, caches, evaluation, streamed, pool = unlike(
+        [
+            train.take(slice(0, FITTED)),
+            test.take(slice(EVALUATED, 6000 if quick else None)),
+            test.take(slice(0, EVALUATED)),
+            train.take(slice(FITTED, behind)),
+            train.take(slice(behind, behind + POOL)),
+        ]
+    )
     recipe = BottleneckRecipe(width=32, epochs=3, batch_rows=64, learning_rate=0.05, mirrored=True)
-    model = kept_network("resnet50-fashion", recipe, images[:FITTED], labels[:FITTED])
-    images, labels = parts["t10k"] or _NO_IMAGES
-    return _case("resnet50 on Fashion-MNIST", model, images, labels, 1000, quick)
+    model = kept_network("resnet50-fashion", recipe, network)
+    return Case(
+        "resnet50 on Fashion-MNIST",
+        model,
+        caches,
+        evaluation,
+        None,
+        caches_folder(model, caches),
+        QUICK_VARIANTS if quick else CHEAP_VARIANTS,
+        streamed=streamed,
+        pool=pool,
+    )
 
 
 FITTED = 20000
 """Images of Fashion-MNIST that its network is trained on: some minutes."""
 
-_NO_IMAGES = (np.empty(0, np.float32), np.empty(0, np.int64))
+
+def unlike(parts: Sequence[Samples]) -> list[Samples]:
+    """The parts without what is of one source with an earlier row of any; the first one whole."""
+    known, seen, kept = Sources(), 0, []
+    for place, part in enumerate(parts):
+        sources = known.of(part.inputs)
+        rows = np.arange(len(part))
+        if place:
+            _, firsts = np.unique(sources, return_index=True)
+            rows = np.sort(firsts[sources[firsts] >= seen])
+        seen = max(seen, int(sources.max(initial=-1)) + 1)
+        kept.append(part.take(rows))
+    return kept
 
 
-def _case(
-    name: str, model: Path, images: np.ndarray, labels: np.ndarray, kept: int, quick: bool
-) -> Case:
-    """``kept`` rows evaluate, the rest trains the caches."""
-    samples = Samples({"image": images}, labels)
-    return Case(
-        name,
-        model,
-        samples.take(slice(kept, 6000 if quick else None)),
-        samples.take(slice(0, kept)),
-        None,
-        model.parent / f"caches{'-quick' if quick else ''}",
-        QUICK_VARIANTS if quick else CHEAP_VARIANTS,
-    )
+def caches_folder(model: Path, *training: Samples) -> Path:
+    """Beside the model; another one for other data, for what lies there is used again."""
+    return model.parent / f"caches-{_digest(*training)}"
 
 
-def kept_network(
-    name: str, recipe: BottleneckRecipe, images: np.ndarray, labels: np.ndarray
-) -> Path:
+def kept_network(name: str, recipe: BottleneckRecipe, samples: Samples) -> Path:
     """The trained network's file, from the cache directory or made now."""
-    digest = hashlib.sha256(repr((name, recipe, images.shape)).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(repr((name, recipe, _digest(samples))).encode()).hexdigest()[:16]
     file = _cache_folder() / f"{name}-{digest}" / "model.onnx"
     if not file.exists():
+        assert samples.labels is not None, "networks are trained on labelled images"
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_suffix(".unfinished")
-        onnx.save(train_bottleneck(name, recipe, images, labels), unfinished)
+        images = samples.inputs["image"]
+        onnx.save(train_bottleneck(name, recipe, images, samples.labels), unfinished)
         unfinished.replace(file)
     return file
+
+
+def _digest(*parts: Samples) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        for array in part.inputs.values():
+            found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()[:16]
 
 
 def _enlarged(images: np.ndarray) -> np.ndarray:
@@ -152,7 +204,7 @@ def _enlarged(images: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(images.repeat(4, 2).repeat(4, 3), np.float32)
 
 
-def _read_idx(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray] | None:
+def _read_idx(folder: Path, part: str) -> Samples | None:
     """Images float32 [count, 1, 28, 28] of 0..1 and labels int64; None where a file is missing."""
     images, labels = (
         folder / f"{part}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")
@@ -162,7 +214,7 @@ def _read_idx(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray] | None:
     pixels = np.frombuffer(gzip.decompress(images.read_bytes()), np.uint8, offset=16)
     classes = np.frombuffer(gzip.decompress(labels.read_bytes()), np.uint8, offset=8)
     scaled = pixels.reshape(-1, 1, 28, 28).astype(np.float32) / np.float32(255)
-    return scaled, classes.astype(np.int64)
+    return Samples({"image": scaled}, classes.astype(np.int64))
 
 
 def cifar_case(quick: bool) -> Case | None:
@@ -178,13 +230,16 @@ def cifar_case(quick: bool) -> Case | None:
     order = np.random.default_rng(0).permutation(len(parts["test"]))
     test = parts["test"].take(order)
     kept = len(test) // 5
+    fitted, evaluation, caches = unlike(
+        [parts["train"], test.take(slice(0, kept)), test.take(slice(kept, None))]
+    )
     return Case(
         "resnet56 on CIFAR-10",
         model,
-        test.take(slice(kept, None)),
-        test.take(slice(0, kept)),
-        parts["train"],
-        _cache_folder() / f"resnet56-caches{'-quick' if quick else ''}",
+        caches,
+        evaluation,
+        fitted,
+        _cache_folder() / f"resnet56-caches-{_digest(caches, fitted)}",
         NARROW_VARIANTS if quick else CHEAP_VARIANTS,
         is_of_colour=True,
     )

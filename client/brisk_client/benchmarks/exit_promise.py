@@ -1,115 +1,212 @@
-"""Is the promise kept: in repeated calibrations, by softmax thresholds, after a degradation?"""
+"""Is the promise kept: by the product's procedure, split after split of a large pool?
+
+A split draws rows to tune and rows to calibrate, as many as training has. With these the
+product's own functions compose finalists, choose and calibrate, for the promise and all stricter
+ones. Then the rest of the pool, which nothing of that has looked at, says how large the
+disagreement is. Two things are not done anew for each split: predictors, selectors and gates are
+those of one training, on rows outside of the pool; and the finalist that is calibrated is the one
+of least expected latency where ``brisk caches train`` races them, both being decided without any
+held-out row.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from brisk.execution import LoadedProgram
-from brisk.exits.adaptation.judging import refutation
-from brisk.exits.adaptation.looking import look_at
-from brisk.exits.adaptation.material import Material, gather
-from brisk.exits.audit import CascadeAudit
-from brisk.exits.calibration import CascadeCount, Promise, Scored, calibrate, count_cascade
-from brisk.exits.cascade import Cascade, Level
-from brisk.exits.lookup import SoftmaxLookUp
-from brisk.exits.samples import Division, Samples
+from brisk.exits.bounds import lower_bound, upper_bound
+from brisk.exits.calibration import CascadeCount, Looked, count_cascade, in_order
+from brisk.exits.collecting import BATCH_ROWS, bind_rows, run_base
+from brisk.exits.exploration import ExplorationSettings
+from brisk.exits.exploration.choosing import Chosen, decide
+from brisk.exits.exploration.composing import Tried, composition_problem
+from brisk.exits.exploration.explore import Studied
+from brisk.exits.exploration.finalists import Finalist
+from brisk.exits.exploration.trial import evaluate
+from brisk.exits.samples import Samples
+from brisk_client.benchmarks.exit_data import Case
+from brisk_client.report import Check
 
-CALIBRATIONS = 100
-SCORED = ("scores", "right", "far")
-INJECTED = 0.1
-"""Share of an exit's answers that are made wrong."""
+SPLITS = {False: 100, True: 20}
+"""By whether it has to be quick."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Unseen:
-    """What trained no network of a cascade: rows to tune, to calibrate and to evaluate with."""
-
-    tune: Material
-    calibrate: Material
-    evaluate: Material
-
-    @classmethod
-    def of(
-        cls,
-        loaded: LoadedProgram,
-        cascade: Cascade,
-        training: Samples,
-        division: Division,
-        evaluation: Samples,
-    ) -> Unseen:
-        parts = (training.take(division.tune), training.take(division.calibrate), evaluation)
-        return cls(*(gather(loaded, cascade, part.inputs) for part in parts))
+INTERVAL = 0.95
+"""Confidence of the intervals that are printed."""
 
 
-def softmax_cascade(cascade: Cascade, unseen: Unseen) -> Cascade | None:
-    """With calibrated thresholds on the softmax (GATI, Fig. 23); None where nothing is proved."""
-    exits = tuple(
-        dataclasses.replace(
-            exit_,
-            network=SoftmaxLookUp(
-                exit_.network.predictor, exit_.network.selector, exit_.network.gate
-            ).eval(),
+@dataclass(slots=True)
+class Tally:
+    """Of one promise: splits that prove it, and those of them whose rest breaks it.
+
+    ``disagreements``: of the answers as served, of each split. ``lengths``: how often a chain had
+    so many exits.
+    """
+
+    proved: int = 0
+    cascade_broken: int = 0
+    exit_broken: int = 0
+    disagreements: list[float] = field(default_factory=list)
+    lengths: Counter[int] = field(default_factory=Counter)
+
+
+def look_through(studied: Studied, samples: Samples) -> list[Looked]:
+    """``samples`` through every trained variant, in order."""
+    assembly, parts = studied.assembly, []
+    for start in range(0, len(samples), BATCH_ROWS):
+        inputs = bind_rows(samples.take(slice(start, start + BATCH_ROWS)), studied.loaded)
+        hidden, teacher = run_base(studied.loaded, assembly.points, assembly.scores, inputs)
+        answers = teacher.argmax(1).numpy()
+        parts.append(
+            [
+                evaluate(network, hidden[one.point], answers)
+                for one, network in zip(assembly.tried, assembly.networks, strict=True)
+            ]
         )
-        for exit_ in cascade.exits
-    )
-    networks = [exit_.network for exit_ in exits]
-    level = cascade.levels[0]
-    saved_s = [exit_.saved_s for exit_ in exits]
-    burden_s = [exit_.burden_s for exit_ in exits]
-    found = calibrate(
-        look_at(networks, unseen.tune),
-        look_at(networks, unseen.calibrate),
-        Promise(level.accuracy, cascade.confidence),
-        lambda count: count.saving_s(saved_s, burden_s),
-    )
-    if found is None:
-        return None
-    levels = (Level(level.accuracy, found.thresholds, found.count),)
-    return dataclasses.replace(cascade, exits=exits, levels=levels)
+    return [_joined([part[index] for part in parts]) for index in range(len(assembly.tried))]
 
 
-def answered(count: CascadeCount) -> float:
-    return sum(exit_count.answered for exit_count in count.exits)
+def promise_rows(
+    case: Case, studied: Studied, settings: ExplorationSettings, quick: bool
+) -> tuple[list[dict[str, Any]], list[Check]]:
+    """A row and two checks for each promise that was proved at all; one check that one was."""
+    division = case.division
+    parts = [
+        case.training.take(np.concatenate([division.tune, division.calibrate])),
+        *(part for part in (case.evaluation, case.pool) if part is not None),
+    ]
+    pool = [look_through(studied, part) for part in parts]
+    looked = [_joined(list(ones)) for ones in zip(*pool, strict=True)]
+    sizes = len(division.tune), len(division.calibrate)
+    tallies = split_often(studied, settings, looked, sizes, SPLITS[quick])
+    rest = len(looked[0].scores) - sum(sizes)
+    rows, checks = [], []
+    for accuracy, tally in tallies.items():
+        rows.append(_row(case.name, accuracy, tally, SPLITS[quick], rest))
+        checks += _checks(case.name, accuracy, settings.confidence, tally, SPLITS[quick])
+    proved = tallies[settings.accuracy].proved
+    name = f"{case.name}: splits that prove {settings.accuracy:.1%}, of {SPLITS[quick]}"
+    return rows, [Check(name, proved, "> 0", proved > 0), *checks]
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Of ``proved`` calibrations, on rows that they did not see: how many the rows refute."""
-
-    proved: int
-    refuted: int
-
-
-def repeated_calibrations(cascade: Cascade, unseen: Unseen) -> Kept:
-    """Divide the rows to calibrate and to evaluate anew, ``CALIBRATIONS`` times."""
-    networks = [exit_.network for exit_ in cascade.exits]
-    tune = look_at(networks, unseen.tune)
-    parts = [look_at(networks, part) for part in (unseen.calibrate, unseen.evaluate)]
-    pool = Scored(*(np.concatenate([getattr(part, name) for part in parts], 1) for name in SCORED))
-    promise = Promise(cascade.levels[0].accuracy, cascade.confidence)
+def split_often(
+    studied: Studied,
+    settings: ExplorationSettings,
+    pool: Sequence[Looked],
+    sizes: tuple[int, int],
+    splits: int,
+) -> dict[float, Tally]:
+    """By accuracy. ``sizes``: rows to tune and to calibrate; the rest of the pool judges."""
     random = np.random.default_rng(0)
-    proved = refuted = 0
-    for _ in range(CALIBRATIONS):
-        rows = random.permutation(pool.scores.shape[1])
-        half = len(unseen.calibrate)
-        found = calibrate(tune, pool.take(rows[:half]), promise, answered)
-        if found is not None:
-            proved += 1
-            rest = count_cascade(pool.take(rows[half:]), found.thresholds)
-            refuted += bool(refutation(rest, promise))
-    return Kept(proved, refuted)
+    promises = (settings.promise, *settings.stricter)
+    tallies = {promise.accuracy: Tally() for promise in promises}
+    for _ in range(splits):
+        order = random.permutation(len(pool[0].scores))
+        tune, calibrate, rest = np.split(order, np.cumsum(sizes))
+        chosen = _chosen(studied, settings, pool, tune, calibrate)
+        for level in chosen.levels if chosen is not None else ():
+            assert chosen is not None
+            seen = in_order([_rows(pool[index], rest) for index in chosen.tried])
+            _note(tallies[level.accuracy], count_cascade(seen, level.thresholds), level.accuracy)
+    return tallies
 
 
-def audits_until_off(agreed: Sequence[bool], accuracy: float, most: int) -> int | None:
-    """Audited answers, as they were but 10 % made wrong, until the exit is off; None: never."""
-    random = np.random.default_rng(0)
-    audit = CascadeAudit(accuracy)
-    for number in range(1, most + 1):
-        right = agreed[int(random.integers(len(agreed)))] and random.uniform() >= INJECTED
-        if audit.note(0, bool(right)):
-            return number
-    return None
+def _chosen(
+    studied: Studied,
+    settings: ExplorationSettings,
+    pool: Sequence[Looked],
+    tune: np.ndarray,
+    calibrate: np.ndarray,
+) -> Chosen | None:
+    """What the product makes of these rows; None where it proves nothing."""
+    assembly = studied.assembly
+    tried: list[Tried] = [
+        dataclasses.replace(one, tune=_rows(seen, tune), held_out=_rows(seen, calibrate))
+        for one, seen in zip(assembly.tried, pool, strict=True)
+    ]
+    problems = {
+        synchronous: composition_problem(
+            *(tried, assembly.points, studied.costs, studied.profile, settings, synchronous)
+        )
+        for synchronous in settings.look_ups.modes
+    }
+    found = decide(problems, tried, settings, _least_expected)
+    return found if isinstance(found, Chosen) else None
+
+
+def _least_expected(entered: Sequence[Finalist]) -> Finalist:
+    return min(entered, key=lambda one: one.latency_s)
+
+
+def _note(tally: Tally, count: CascadeCount, accuracy: float) -> None:
+    tally.proved += 1
+    answering = [one for one in count.exits if one.answered]
+    tally.lengths[len(answering)] += 1
+    served_wrong = sum(one.answered - one.right for one in answering)
+    tally.disagreements.append(served_wrong / count.inputs)
+    tally.cascade_broken += count.wrong_anywhere > (1 - accuracy) * count.inputs
+    tally.exit_broken += any(one.right < accuracy * one.answered for one in answering)
+
+
+def _row(label: str, accuracy: float, tally: Tally, splits: int, rest: int) -> dict[str, Any]:
+    found = tally.disagreements or [0.0]
+    lengths = (f"{count} of {length}" for length, count in sorted(tally.lengths.items()))
+    return {
+        "model": label,
+        "side": f"promise of {accuracy:.1%}",
+        "splits": splits,
+        "proved": tally.proved,
+        "cascade_broken": tally.cascade_broken,
+        "exit_broken": tally.exit_broken,
+        "mean_disagreement": float(np.mean(found)),
+        "most_disagreement": max(found),
+        "judged_by": rest,
+        "chains": ", ".join(lengths),
+    }
+
+
+def _checks(
+    label: str, accuracy: float, confidence: float, tally: Tally, splits: int
+) -> list[Check]:
+    """That the share of broken splits is not above 1 - confidence, by the exact binomial
+    interval; a split that proves nothing breaks nothing."""
+    if not tally.proved:
+        return []
+    counts = {
+        f"more than {1 - accuracy:.1%} of the rest disagree": tally.cascade_broken,
+        f"an exit agrees with less than {accuracy:.1%} of what it answers": tally.exit_broken,
+    }
+    checks = []
+    for text, broken in counts.items():
+        low, high = exact_interval(broken, splits)
+        checks.append(
+            Check(
+                f"{label}, {accuracy:.1%}: splits after which {text}",
+                f"{broken} of {splits}, exact {INTERVAL:.0%} interval {low:.1%} to {high:.1%}",
+                f"an interval that reaches down to {1 - confidence:.0%}",
+                low <= 1 - confidence,
+            )
+        )
+    return checks
+
+
+def exact_interval(successes: int, trials: int) -> tuple[float, float]:
+    """Of a probability, with confidence ``INTERVAL`` (Clopper and Pearson, two-sided)."""
+    each = 1 - (1 - INTERVAL) / 2
+    return lower_bound(successes, trials, each), upper_bound(successes, trials, each)
+
+
+def _rows(looked: Looked, rows: np.ndarray) -> Looked:
+    return Looked(looked.scores[rows], looked.right[rows], looked.near[rows])
+
+
+def _joined(parts: Sequence[Looked]) -> Looked:
+    return Looked(
+        np.concatenate([part.scores for part in parts]),
+        np.concatenate([part.right for part in parts]),
+        np.concatenate([part.near for part in parts]),
+    )

@@ -1,27 +1,41 @@
-"""Streams with temporal locality: static caches against adapting ones (GATI, 7.2)."""
+"""Streams with temporal locality: static caches against adapting ones (GATI, 7.2).
+
+Requests that are measured show other images than those that caches learn from, and both others
+than those that trained the network and its caches. Adaptation goes as in the product: its
+settings, its reference, its interval, its share of the requests.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from brisk.execution import LoadedProgram
-from brisk.exits.adaptation import AdaptationSettings, Adapter, Reference
+from brisk.exits.adaptation import AdaptationSettings, Adapter, write_reference
 from brisk.exits.adaptation.looking import look_at
 from brisk.exits.adaptation.material import gather
 from brisk.exits.cascade import Cascade
-from brisk.exits.samples import Division, Samples
+from brisk.exits.samples import Samples
+from brisk.runtime.settings import ADAPTATION_S, SAMPLED_SHARE
+from brisk_client.benchmarks.exit_data import Case
 from brisk_client.benchmarks.exit_runs import BARE, Bench, Side, Version
 
 PERIODS = 3
 STATIC, ADAPTIVE = "static caches", "adaptive caches"
-SAMPLED = 0.2
 LEARNED_FROM, MEASURED = 20_000, 400
-"""Requests of a period: before caches are trained again, and measured after that. The
-paper's periods last a quarter of an hour, these less than the minute between two retrainings."""
+"""Requests of a period: in the minute before caches are trained again, and measured after that.
+The paper's periods last a quarter of an hour."""
+
+SHARE_MEASURED = 0.25
+"""Of a stream's images; nothing is learned from these."""
+
+ARRIVALS = 12
+"""Of an interval's samples, in turn: a worker's thread writes some at a time."""
 
 LEAST_BRIGHT = 0.55
 
@@ -65,20 +79,34 @@ class Interval:
     stream: str
     arriving: Samples
     measured: Samples
-    sampled: float = SAMPLED
+    sampled: float = SAMPLED_SHARE
 
 
-def zipf_intervals(evaluation: Samples, alpha: float) -> Iterator[Interval]:
+def divided(streamed: Samples) -> tuple[Samples, Samples]:
+    """Images to learn from, and others to measure with; of every class the same share."""
+    assert streamed.labels is not None, "streams are drawn by class"
+    random = np.random.default_rng(0)
+    learned, measured = [], []
+    for one in np.unique(streamed.labels):
+        rows = random.permutation(np.flatnonzero(streamed.labels == one))
+        kept = round(SHARE_MEASURED * len(rows))
+        measured.append(rows[:kept])
+        learned.append(rows[kept:])
+    return streamed.take(np.concatenate(learned)), streamed.take(np.concatenate(measured))
+
+
+def zipf_intervals(streamed: Samples, alpha: float) -> Iterator[Interval]:
     """The dominant class changes with each of them.
 
-    The inputs are evaluation images moved and darkened at random, so that no two are the same and
-    that static caches find them somewhat unlike what they know.
+    The inputs are images moved and darkened at random, so that no two are the same and that static
+    caches find them somewhat unlike what they know.
     """
     random = np.random.default_rng(int(alpha * 10))
+    parts = divided(streamed)
     for period in range(PERIODS):
         arriving, measured = (
-            _draw(evaluation, alpha, period * 3, count, random)
-            for count in (LEARNED_FROM, MEASURED)
+            _draw(part, alpha, period * 3, count, random)
+            for part, count in zip(parts, (LEARNED_FROM, MEASURED), strict=True)
         )
         yield Interval(f"Zipf {alpha}", arriving, measured)
 
@@ -87,23 +115,23 @@ def follow(
     bench: Bench,
     loaded: LoadedProgram,
     cascade: Cascade,
-    training: Samples,
-    division: Division,
+    case: Case,
     intervals: Iterable[Interval],
-    half_life: float,
 ) -> Iterator[StreamRow]:
-    """Of each interval: some of the requests are sampled, caches learn, latency is measured.
-
-    ``half_life``: of a sample's weight, in intervals.
-    """
-    parts = (division.fit, division.tune, division.calibrate)
-    reference = Reference("", *(training.take(rows[:300]) for rows in parts))
-    adapter = Adapter(loaded, cascade, reference, AdaptationSettings(half_life_s=half_life))
+    """Of each interval: some of the requests are sampled, caches learn, latency is measured."""
+    with TemporaryDirectory() as folder:
+        reference = write_reference(
+            *(Path(folder) / "model.reference", cascade.model_digest, case.training),
+            *(case.division, case.more_to_fit),
+        )
+    adapter = Adapter(loaded, cascade, reference, AdaptationSettings())
     random = np.random.default_rng(0)
     for number, interval in enumerate(intervals):
-        sampled = random.uniform(size=len(interval.arriving)) < interval.sampled
-        adapter.take(interval.arriving.take(np.flatnonzero(sampled)).inputs, float(number))
-        outcome = adapter.adapt(float(number))
+        is_sampled = random.uniform(size=len(interval.arriving)) < interval.sampled
+        for turn, rows in enumerate(np.array_split(np.flatnonzero(is_sampled), ARRIVALS)):
+            arrived_s = (number + (turn + 1) / ARRIVALS) * ADAPTATION_S
+            adapter.take(interval.arriving.take(rows).inputs, arrived_s)
+        outcome = adapter.adapt((number + 1) * ADAPTATION_S)
         versions = {
             STATIC: Version(cascade, cascade.synchronous),
             ADAPTIVE: Version(adapter.cascade, cascade.synchronous),
@@ -131,7 +159,8 @@ def _draw(
     classes = int(samples.labels.max()) + 1
     weights = np.arange(1, classes + 1) ** -alpha
     drawn = (random.choice(classes, count, p=weights / weights.sum()) + shift) % classes
-    rows = np.array([random.choice(np.flatnonzero(samples.labels == one)) for one in drawn])
+    of_class = [np.flatnonzero(samples.labels == one) for one in range(classes)]
+    rows = np.array([random.choice(of_class[one]) for one in drawn])
     name, images = next(iter(samples.inputs.items()))
     moved = np.stack([_varied(images[row], random) for row in rows])
     return Samples({name: moved}, samples.labels[rows])

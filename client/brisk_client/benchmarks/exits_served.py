@@ -20,11 +20,15 @@ from typing import Any
 import numpy as np
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
+from brisk.exits.adaptation import reference_file
+from brisk.exits.adaptation.reference import read_reference
 from brisk.exits.artefact import caches_file, digest_of, read_cascade, write_cascade
 from brisk.exits.cascade import Cascade
 from brisk.exits.container import DamagedFileError
 from brisk.exits.exploration import ExplorationSettings, explore
 from brisk.exits.reading import read_samples
+from brisk.exits.samples import Samples
+from brisk.exits.sources import Sources
 from brisk.graph import read_program
 from brisk.observer import Observer
 from brisk.wire.place import RuntimePlace
@@ -41,6 +45,9 @@ ACCURACY = 0.97
 BATCHES = (1, 2, 8)
 WARM_UP = 20
 TAIL = 1.02
+FEWEST_ROWS = max(BATCHES)
+"""To measure with, that trained nothing."""
+
 WHOLE: Parameters = {"brisk_early_exit": "false"}
 SIDES: dict[str, tuple[str, Parameters | None]] = {
     "without caches": ("bare", None),
@@ -125,7 +132,35 @@ def _named(model: Path, data: Path) -> Subject:
         cascade = read_cascade(caches_file(model), digest_of(model))
     except DamagedFileError as error:
         raise InvalidModelError(f"caches of '{model}': {error}") from error
-    return Subject(model, cascade, read_samples(data, read_program(model)).inputs)
+    return Subject(
+        model, cascade, unlearned(model, read_samples(data, read_program(model))).inputs
+    )
+
+
+def unlearned(model: Path, samples: Samples) -> Samples:
+    """Those that trained, tuned and proved no cache of ``model``, as far as its reference tells.
+
+    Raises InvalidModelError where hardly any is left or the reference is damaged.
+    """
+    path = reference_file(model)
+    if not path.exists():
+        return samples
+    known = Sources()
+    try:
+        reference = read_reference(path, digest_of(model))
+    except DamagedFileError as error:
+        raise InvalidModelError(f"training data of '{model}': {error}") from error
+    for part in (reference.fit, reference.select, reference.held_out):
+        known.of(part.inputs)
+    if reference.learned is not None:
+        known.of_marks(reference.learned)
+    kept = samples.take(np.flatnonzero(known.known(samples.inputs) < 0))
+    if len(kept) < FEWEST_ROWS:
+        raise InvalidModelError(
+            f"of {len(samples)} inputs to measure with, {len(samples) - len(kept)} are copies of "
+            f"what trained the caches of '{model}'; expected at least {FEWEST_ROWS} others"
+        )
+    return kept
 
 
 def _digits(quick: bool) -> Subject:

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,8 +22,14 @@ import torch
 from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.pipeline_networks import TrainedNetworks, trained_networks
-from brisk_client.benchmarks.pipeline_planners import PLANNERS, Bench, Served, load_bench
-from brisk_client.benchmarks.pipeline_scenes import make_scenes
+from brisk_client.benchmarks.pipeline_planners import (
+    PLANNERS,
+    WARM_UP,
+    Bench,
+    Served,
+    load_bench,
+)
+from brisk_client.benchmarks.pipeline_scenes import Part, make_scenes
 from brisk_client.benchmarks.sampling import summarise
 from brisk_client.report import Check, Report
 
@@ -70,12 +75,14 @@ def run(quick: bool = False) -> Report:
         [],
         [*NOTES, f"accuracies on validation scenes: {json.dumps(networks.accuracies)}"],
     )
-    frames, labels = _requests(networks, 80 if quick else len(networks.plates))
+    count = 80 if quick else len(networks.plates) - WARM_UP
+    frames, labels = _requests(networks, count + WARM_UP)
+    labels = labels[:count]
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="brisk-pipeline-"))
         stack.enter_context(torch.inference_mode())
         torch.set_num_threads(1)
-        bench = load_bench(networks, Path(folder), frames)
+        bench = load_bench(networks, Path(folder), frames[:count], frames[count:])
         shares = ", ".join(f"{size} {share:.0%}" for size, share in bench.spared.items())
         report.notes += [
             f"caches of the large reader: {networks.caches}",
@@ -92,7 +99,7 @@ def _requests(
     networks: TrainedNetworks, count: int
 ) -> tuple[list[dict[str, np.ndarray]], np.ndarray]:
     """A plate and four crops each; labels [count, 5]: the plate's first."""
-    scenes = make_scenes(count * CROPS, seed=3, held_out=True)
+    scenes = make_scenes(count * CROPS, seed=3, part=Part.MEASURED)
     crops = scenes.images.reshape(count, CROPS, *scenes.images.shape[1:])
     (plates,), numbers = networks.plates.inputs.values(), networks.plates.labels
     assert numbers is not None
@@ -155,33 +162,32 @@ def _points(tally: _Tally, base: _Tally) -> float:
 
 
 def _check(report: Report, networks: TrainedNetworks) -> None:
-    """GATI's claim (7.3), and that the networks are what their sizes promise."""
+    """GATI's claim (7.3), of the median of all settings, and that networks are what their sizes
+    promise."""
     ours = [row for row in report.rows if row["planner"] == OURS]
     both = [r for r in ours if r["accuracy_gain_points"] > 0 and r["latency_gain"] > 1]
     text = "settings where incremental replanning is more accurate and faster at once"
-    report.checks.append(Check(text, f"{len(both)} of {len(ours)}", "at least 1", bool(both)))
-    best = max(both, key=_product, default=None)
-    points = 0.0 if best is None else best["accuracy_gain_points"]
-    gain = 0.0 if best is None else best["latency_gain"]
-    where = "none" if best is None else f"{best['policy']}, {best['objective_ms']} ms"
-    text = f"best of them ({where})"
-    report.checks.append(Check(f"{text}: accuracy, points", points, ">= 1", points >= 1))
-    report.checks.append(Check(f"{text}: latency", gain, ">= 1.26", gain >= 1.26))
+    is_most = 2 * len(both) > len(ours)
+    report.checks.append(Check(text, f"{len(both)} of {len(ours)}", "more than half", is_most))
+    for key, unit, least in (
+        ("accuracy_gain_points", "points", 1),
+        ("latency_gain", "times", 1.26),
+    ):
+        found = float(np.median([row[key] for row in ours]))
+        text = (
+            f"{key.split('_')[0]} gain of incremental, {unit}, median of all {len(ours)} settings"
+        )
+        report.checks.append(Check(text, found, f">= {least}", found >= least))
     static = {(r["policy"], r["objective_ms"]): r for r in report.rows if r["planner"] == "static"}
     gains = [r["accuracy"] - static[r["policy"], r["objective_ms"]]["accuracy"] for r in ours]
     mean = round(100 * float(np.mean(gains)), 2)
     text = "accuracy of incremental over static, both with early answers, mean of points"
     report.checks.append(Check(text, mean, "> 0", mean > 0))
-    for task, found in networks.accuracies.items():
-        grows = list(found.values()) == sorted(found.values())
-        shown = " ".join(f"{size} {value:.3f}" for size, value in found.items())
+    for task, found_of in networks.accuracies.items():
+        grows = list(found_of.values()) == sorted(found_of.values())
+        shown = " ".join(f"{size} {value:.3f}" for size, value in found_of.items())
         text = f"'{task}': larger is as accurate or more"
         report.checks.append(Check(text, shown, "not falling", grows))
-
-
-def _product(row: dict[str, Any]) -> float:
-    """How far both gains are towards the paper's; the smaller counts."""
-    return min(row["accuracy_gain_points"] / 1.0, (row["latency_gain"] - 1) / 0.26)
 
 
 def _plot(report: Report, folder: Path) -> None:

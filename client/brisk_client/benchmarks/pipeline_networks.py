@@ -34,6 +34,7 @@ from brisk_client.benchmarks.pipeline_scenes import (
     NOISE,
     SHAPES,
     SIDE,
+    Part,
     Scenes,
     make_scenes,
 )
@@ -85,7 +86,10 @@ class TrainedNetworks:
 def trained_networks() -> TrainedNetworks:
     """From the cache, else trained now: some minutes."""
     root = Path(os.environ.get("BRISK_CACHE_DIR") or Path.home() / ".cache" / "brisk")
-    recipe = repr((CLASSIFIERS, EPOCHS, TASKS, TRAINED_ON, VALIDATED_ON, _LEARNING_RATE, NOISE))
+    parts = [part.value for part in Part]
+    recipe = repr(
+        (CLASSIFIERS, EPOCHS, TASKS, TRAINED_ON, VALIDATED_ON, _LEARNING_RATE, NOISE, parts)
+    )
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:16]
     folder = root / "bench-pipeline" / digest
     summary = folder / "summary.json"
@@ -108,8 +112,8 @@ def trained_networks() -> TrainedNetworks:
 
 
 def _train_all(folder: Path) -> dict[str, object]:
-    training = make_scenes(TRAINED_ON, seed=1, held_out=False)
-    validation = make_scenes(VALIDATED_ON, seed=2, held_out=True)
+    training = make_scenes(TRAINED_ON, seed=1, part=Part.TRAINED)
+    validation = make_scenes(VALIDATED_ON, seed=2, part=Part.VALIDATED)
     accuracies: dict[str, dict[str, float]] = {}
     for task, classes in TASKS.items():
         accuracies[task] = {}

@@ -77,9 +77,15 @@ class Bench:
 
 
 def load_bench(
-    networks: TrainedNetworks, folder: Path, frames: Sequence[Mapping[str, np.ndarray]]
+    networks: TrainedNetworks,
+    folder: Path,
+    frames: Sequence[Mapping[str, np.ndarray]],
+    others: Sequence[Mapping[str, np.ndarray]],
 ) -> Bench:
-    """Load the networks once, make both pipelines of them, try and warm them."""
+    """Load the networks once, make both pipelines of them, try and warm them.
+
+    ``others`` warm them, and nothing is measured of these: how long networks take is learned.
+    """
     described = {
         name: read_pipeline(
             _describe(networks, folder / "repository" / name / "1", name == "early")
@@ -97,22 +103,24 @@ def load_bench(
         made[name] = assemble(description, own, (name, "1"), time.monotonic_ns())
         for _ in try_pipeline(made[name]):
             pass
-    tensors = tuple(
-        {name: torch.from_numpy(array) for name, array in frame.items()} for frame in frames
+    tensors, warming = (
+        tuple({name: torch.from_numpy(array) for name, array in frame.items()} for frame in each)
+        for each in (frames, others)
     )
-    bench = Bench(made["plain"], made["early"], tensors)
+    bench = Bench(made["plain"], made["early"], warming)
     for turn in range(WARM_UP):  # every network is run, and its latency learned, with real crops
         for objective_ns in (0, 10**9):
             for planner in PLANNERS[:3]:
-                bench.serve(planner, "exact", objective_ns, turn % len(tensors))
+                bench.serve(planner, "exact", objective_ns, turn % len(warming))
     taken = [_read(made["early"], inputs) for inputs in tensors]
     slowest_ns = sum(
-        max(_takes_ns(network, tensors[0][source]) for network in node.variants.values())
+        max(_takes_ns(network, warming[0][source]) for network in node.variants.values())
         for name, node in made["plain"].nodes.items()
         for source in node_inputs(name)
     )
     return replace(
         bench,
+        frames=tensors,
         reading_ns=tuple({name: ns for name, (ns, _) in each.items()} for each in taken),
         spared={name: float(np.mean([each[name][1] for each in taken])) for name in taken[0]},
         slowest_ns=int(slowest_ns),

@@ -7,6 +7,7 @@ stand for one kind of object, shapes for the other.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 from scipy import ndimage
@@ -30,12 +31,28 @@ class Scenes:
     labels: np.ndarray
 
 
-def make_scenes(count: int, seed: int, held_out: bool) -> Scenes:
-    """Half digits, half shapes, mixed; ``held_out``: digits that no network was trained on."""
-    random = np.random.default_rng(seed)
+class Part(Enum):
+    """Digits that train networks, that say how accurate they are, and that requests show. No
+    picture is in two of them."""
+
+    TRAINED = "trained"
+    VALIDATED = "validated"
+    MEASURED = "measured"
+
+
+def digits_of(part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """Images float32 [count, 1, 8, 8] of 0..16, and labels int64 [count]."""
     split = digits_split()
-    digits = split.test_images if held_out else split.train_images
-    labels = split.test_labels if held_out else split.train_labels
+    if part is Part.TRAINED:
+        return split.train_images, split.train_labels
+    half = slice(None, None, 2) if part is Part.VALIDATED else slice(1, None, 2)
+    return split.test_images[half], split.test_labels[half]
+
+
+def make_scenes(count: int, seed: int, part: Part) -> Scenes:
+    """Half digits, half shapes, mixed; digits of ``part``. Shapes are drawn anew every time."""
+    random = np.random.default_rng(seed)
+    digits, labels = digits_of(part)
     kinds = random.integers(0, 2, count)
     images = random.normal(0, NOISE, (count, 1, SIDE, SIDE)).astype(np.float32)
     found = np.empty(count, np.int64)

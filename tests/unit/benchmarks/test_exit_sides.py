@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 from pathlib import Path
 
@@ -76,9 +75,8 @@ def test_a_video_is_read_in_parts_and_squares_and_measured_an_interval_later(
     form = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "256x192", "-r", "10", "-i", "-"]
     command = [ffmpeg.get_ffmpeg_exe(), "-v", "error", *form, str(file)]
     subprocess.run(command, input=frames.tobytes(), check=True)
-    for whole, requests in zip(READINGS, (48, 3), strict=True):
-        reading = dataclasses.replace(whole, frames=10)
-        intervals = list(video_intervals(file, reading))
+    for reading, requests in zip(READINGS, (48, 3, 3), strict=True):
+        intervals = list(video_intervals(file, reading, frames=10, gap=2))
         assert len(intervals) == 2
         assert {interval.sampled for interval in intervals} == {reading.sampled}
         first = intervals[0].arriving.inputs["x"]
@@ -87,6 +85,23 @@ def test_a_video_is_read_in_parts_and_squares_and_measured_an_interval_later(
         assert first[2].mean() < first[2 + requests * 9].mean()  # it grows brighter
         assert intervals[0].measured.inputs["x"].shape == (24, 3, 32, 32)
         assert intervals[0].measured.inputs["x"][-1].mean() > first[2].mean()
+
+
+def test_only_what_comes_after_the_gap_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each frame says its number: nothing is learned at or after what is measured."""
+    frames = np.zeros((40, 192, 256, 3), np.uint8)
+    frames += np.arange(40, dtype=np.uint8)[:, None, None, None]
+    monkeypatch.setattr(exit_video, "_frames", lambda file: frames)
+    monkeypatch.setattr(exit_video, "as_input", lambda pixels: np.moveaxis(pixels, -1, -3))
+    found = [
+        (set(np.unique(one.arriving.inputs["x"])), set(np.unique(one.measured.inputs["x"])))
+        for one in video_intervals(Path(), READINGS[0], frames=12, gap=3)
+    ]
+    assert found == [
+        (set(range(12)), set(range(15, 24))),
+        (set(range(12, 24)), set(range(27, 36))),
+        (set(range(24, 36)), {39}),
+    ]
 
 
 def test_squares_are_as_high_as_the_frame_and_cover_its_width() -> None:

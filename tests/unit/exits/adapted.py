@@ -58,16 +58,17 @@ def make_adapted(folder: Path) -> Adapted:
     images = np.concatenate([split.train_images, split.test_images])
     labels = np.concatenate([split.train_labels, split.test_labels])
     samples = Samples({"image": images})
-    division = divide(len(samples), 0)
-    outliers, kinds = make_outliers(samples.take(division.select), 0)
-    everything = Samples({"image": np.concatenate([images, outliers.inputs["image"]])})
+    division = divide(samples, 0)
+    outliers = make_outliers(samples.take(division.select), 0)
+    everything = Samples({"image": np.concatenate([images, outliers.samples.inputs["image"]])})
     collected = collect(loaded, points, scores, everything, folder)
     np.savez(
         folder / "rows.npz",
         fit=division.fit,
         select=division.select,
         outliers=np.arange(len(images), len(everything)),
-        kinds=kinds,
+        kinds=outliers.kinds,
+        meant=outliers.meant,
     )
     exits, tune, held_out = [], [], []
     for point, hidden, saved_s in zip(points, collected.hidden, (2e-3, 5e-4), strict=True):

@@ -65,8 +65,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     images = np.concatenate([split.train_images, split.test_images])
     order = np.random.default_rng(0).permutation(len(images))
     samples = Samples({"image": images[order]})
-    outliers, kinds = make_outliers(samples.take(slice(FIT, FIT + SELECT)), 0)
-    everything = Samples({"image": np.concatenate([images[order], outliers.inputs["image"]])})
+    outliers = make_outliers(samples.take(slice(FIT, FIT + SELECT)), 0)
+    everything = Samples(
+        {"image": np.concatenate([images[order], outliers.samples.inputs["image"]])}
+    )
     collected = collect(loaded, points, scores, everything, folder)
     numbers = np.arange(len(everything))
     np.savez(
@@ -74,7 +76,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         fit=numbers[:FIT],
         select=numbers[FIT : FIT + SELECT],
         outliers=numbers[len(samples) :],
-        kinds=kinds,
+        kinds=outliers.kinds,
+        meant=outliers.meant,
     )
     unseen = numbers[FIT + SELECT : len(samples)]
     trials, networks, looked = [], [], []
@@ -257,9 +260,10 @@ def test_outliers_are_of_every_kind_and_leave_integers_alone() -> None:
             "length": np.arange(50),
         }
     )
-    made, kinds = make_outliers(samples, 0)
-    assert np.bincount(kinds).tolist() == [ROWS_OF_A_KIND] * len(MAKERS)
-    assert len(made) == len(kinds)
+    outliers = make_outliers(samples, 0)
+    made = outliers.samples
+    assert np.bincount(outliers.kinds).tolist() == [ROWS_OF_A_KIND] * len(MAKERS)
+    assert len(made) == len(outliers)
     assert set(made.inputs["length"]) <= set(range(50))
     strange = made.inputs["image"].reshape(len(made), -1)
     real = samples.inputs["image"].reshape(50, -1)
@@ -271,7 +275,11 @@ def test_outliers_are_of_every_kind_and_leave_integers_alone() -> None:
 def test_a_division_leaves_no_row_out_and_proves_with_more_where_others_fit(
     other_rows: int, calibrate: int
 ) -> None:
-    parts = divide(1000, 0, other_rows)
+    rows = {"x": np.random.default_rng(0).normal(0, 1, (1000 + other_rows, 3))}
+    samples = Samples(rows)
+    more = samples.take(slice(1000, None)) if other_rows else None
+    parts = divide(samples.take(slice(1000)), 0, more)
+    assert len(parts.more) == other_rows
     every = np.concatenate([parts.fit, parts.select, parts.tune, parts.calibrate])
     assert sorted(every) == list(range(1000))
     assert len(parts.calibrate) == calibrate

@@ -135,8 +135,8 @@ def train(
         reference = reference_file(file)
         reference.unlink(missing_ok=True)
         if keep_data:
-            division = divide(len(samples), seed, 0 if more is None else len(more))
-            write_reference(reference, found.cascade.model_digest, samples, division)
+            division = divide(samples, seed, more)
+            write_reference(reference, found.cascade.model_digest, samples, division, more)
             console.print(f"written: {reference}", markup=False)
     for left in folder.iterdir():
         left.unlink()

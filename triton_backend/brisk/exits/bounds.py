@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 
 def lower_bound(successes: int, trials: int, confidence: float) -> float:
     """One-sided: the probability of success is at least that, with ``confidence``."""
     if successes == 0:
         return 0.0
-    return float(beta.ppf(1 - confidence, successes, trials - successes + 1))
+    return float(betaincinv(successes, trials - successes + 1, 1 - confidence))
 
 
 def upper_bound(successes: int, trials: int, confidence: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -79,22 +80,50 @@ of the inputs to convolutions at a ResNet-56's exits, with 1,000 such as leave 3
 """
 
 
-def make_outliers(samples: Samples, seed: int) -> tuple[Samples, np.ndarray]:
-    """Outliers of every kind in equal parts, and the number of each row's kind, int64 [rows].
+EXPOSED, LEARNED, KEPT = range(3)
+"""What outliers are for: the predictor, the selector, the floor."""
 
-    Only floating-point inputs are changed; a model without any has no outliers.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outliers:
+    """``samples`` with the number of each row's kind and what each is ``meant`` for, int64 [rows]
+    both. What is made of one source is meant for one thing."""
+
+    samples: Samples
+    kinds: np.ndarray
+    meant: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+
+def make_outliers(samples: Samples, seed: int, sources: np.ndarray | None = None) -> Outliers:
+    """Outliers of every kind in equal parts.
+
+    ``sources``: of each sample, int64 [rows]; every row is one of its own unless given. Only
+    floating-point inputs are changed; a model without any has no outliers. Blends of samples are
+    the selector's: they are strange, not meaningless.
     """
     random = np.random.default_rng(seed)
     if not any(array.dtype.kind == "f" for array in samples.inputs.values()):
-        return samples.take(slice(0, 0)), np.empty(0, np.int64)
+        nothing = np.empty(0, np.int64)
+        return Outliers(samples.take(slice(0, 0)), nothing, nothing)
+    uses = (np.arange(len(samples)) if sources is None else sources) % 3
     each = min(MOST_OF_A_KIND, max(ROWS_OF_A_KIND, len(samples) // len(MAKERS)))
     made: dict[str, list[np.ndarray]] = {name: [] for name in samples.inputs}
-    for maker in MAKERS:
-        rows = np.resize(random.permutation(len(samples)), each)
+    meant: list[np.ndarray] = []
+    kinds: list[int] = []
+    for kind, maker in enumerate(MAKERS):
+        order = random.permutation(len(samples))
+        if kind >= CLEAR:
+            order = order[uses[order] == LEARNED]
+        rows = np.resize(order, each if len(order) else 0)
+        meant.append(uses[rows])
+        kinds += [kind] * len(rows)
         for name, array in samples.inputs.items():
             part = array[rows]
             if part.dtype.kind == "f":
                 part = maker(part, random).astype(array.dtype)
             made[name].append(part)
-    kinds = np.repeat(np.arange(len(MAKERS)), each)
-    return Samples({name: np.concatenate(parts) for name, parts in made.items()}), kinds
+    inputs = {name: np.concatenate(parts) for name, parts in made.items()}
+    return Outliers(Samples(inputs), np.array(kinds, np.int64), np.concatenate(meant))

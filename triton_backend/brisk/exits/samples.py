@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from brisk.errors import InvalidRequestError
+from brisk.exits.sources import Sources
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,24 +50,43 @@ FEWEST = 200
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Division:
-    """Row numbers of each part, disjoint."""
+    """Row numbers of each part. No two parts share a source (``brisk.exits.sources``).
+
+    Of a source all rows fit, where it fits, and only the first one does anything else: copies are
+    no more evidence. ``more``: rows of the other data that may fit, and ``more_sources`` of these.
+    """
 
     fit: np.ndarray
     select: np.ndarray
     tune: np.ndarray
     calibrate: np.ndarray
+    more: np.ndarray
+    more_sources: np.ndarray
 
 
-def divide(rows: int, seed: int, other_rows: int = 0) -> Division:
-    """A random division; InvalidRequestError where there are too few rows.
+def divide(samples: Samples, seed: int, more: Samples | None = None) -> Division:
+    """A random division of the sources; InvalidRequestError where there are too few.
 
-    ``other_rows`` of other data fit predictors, too.
+    ``more`` fits predictors, too, but for its copies of what does anything else.
     """
+    known = Sources()
+    sources = known.of(samples.inputs)
+    _, firsts = np.unique(sources, return_index=True)
+    firsts.sort()
+    rows = len(firsts)
     if rows < FEWEST:
+        copies = f", {len(samples) - rows} of them copies of others" if rows < len(samples) else ""
         raise InvalidRequestError(
-            f"there are {rows} samples to train learned caches on; expected at least {FEWEST}"
+            f"there are {len(samples)} samples to train learned caches on{copies}; "
+            f"expected at least {FEWEST} different ones"
         )
-    order = np.random.default_rng(seed).permutation(rows)
-    shares = SHARES if other_rows < rows else SHARES_FITTED_ELSEWHERE
+    theirs = np.empty(0, np.int64) if more is None else known.of(more.inputs)
+    order = firsts[np.random.default_rng(seed).permutation(rows)]
+    shares = SHARES if len(theirs) < rows else SHARES_FITTED_ELSEWHERE
     bounds = np.cumsum(shares) * rows
-    return Division(*np.split(order, bounds.astype(int)))
+    fit, select, tune, calibrate = np.split(order, bounds.astype(int))
+    others = np.concatenate([select, tune, calibrate])
+    of_fit = np.flatnonzero(np.isin(sources, sources[fit]))
+    fit = np.concatenate([fit, np.setdiff1d(of_fit, fit)])
+    may_fit = np.flatnonzero(~np.isin(theirs, sources[others]))
+    return Division(fit, select, tune, calibrate, may_fit, theirs[may_fit])

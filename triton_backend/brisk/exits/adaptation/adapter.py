@@ -18,11 +18,12 @@ from brisk.exits.adaptation.material import Material, gather, joined
 from brisk.exits.adaptation.reference import Reference, read_reference, reference_file
 from brisk.exits.adaptation.retraining import Strange, retrain
 from brisk.exits.adaptation.settings import AdaptationSettings
-from brisk.exits.adaptation.window import SampleWindow, Use, recent_choice
+from brisk.exits.adaptation.window import SampleWindow, Use, newest_of_sources, recent_choice
 from brisk.exits.artefact import caches_file, digest_of, read_cascade
 from brisk.exits.calibration import in_order
 from brisk.exits.cascade import Cascade
-from brisk.exits.outliers import make_outliers
+from brisk.exits.outliers import KEPT, make_outliers
+from brisk.exits.sources import marks
 from brisk.graph import read_program
 
 JUDGED_HALF_LIVES = 2.0
@@ -57,6 +58,7 @@ class Adapter:
         """Runs the base model on the reference and on outliers made of it, some seconds."""
         self.cascade = cascade
         self.window = SampleWindow(settings.window_rows, settings.window_bytes)
+        self._reserve(reference)
         self._loaded = loaded
         self._settings = settings
         self._seen: dict[bytes, Material] = {}
@@ -155,7 +157,8 @@ class Adapter:
                     settings.fit_rows,
                     settings.seed,
                 )
-            else:  # what is proved is proved of the traffic as it is now
+            else:  # what is proved is proved of the traffic as it is now, each source once
+                chosen = newest_of_sources(chosen)
                 oldest_s = now_s - JUDGED_HALF_LIVES * settings.half_life_s
                 rows = np.array(
                     [row for row, sample in enumerate(chosen) if sample.arrived_s >= oldest_s],
@@ -174,13 +177,22 @@ class Adapter:
         return joined([recent, original.take(rows)])
 
     def _make_strange(self, reference: Reference) -> Strange:
-        outliers, kinds = make_outliers(reference.select, self._settings.seed)
+        outliers = make_outliers(reference.select, self._settings.seed)
         if not len(outliers):
             nothing = self._fit.take([])
             return Strange(nothing, nothing, torch.empty(0, dtype=torch.int64))
-        made = gather(self._loaded, self.cascade, outliers.inputs)
-        rows = np.arange(len(made))
-        kept = (rows % 3 == 2) & (kinds < kinds.max())
+        made = gather(self._loaded, self.cascade, outliers.samples.inputs)
+        is_kept = outliers.meant == KEPT
         return Strange(
-            made.take(rows[~kept]), made.take(rows[kept]), torch.from_numpy(kinds[kept])
+            made.take(np.flatnonzero(~is_kept)),
+            made.take(np.flatnonzero(is_kept)),
+            torch.from_numpy(outliers.kinds[is_kept]),
         )
+
+    def _reserve(self, reference: Reference) -> None:
+        """Traffic that repeats the data of training is for what that was for."""
+        parts = (reference.held_out, reference.select, reference.fit)
+        for part, use in zip(parts, (Use.HELD_OUT, Use.SELECT, Use.FIT), strict=True):
+            self.window.reserve(marks(part.inputs), use)
+        if reference.learned is not None:
+            self.window.reserve(reference.learned, Use.FIT)

@@ -12,6 +12,7 @@ import numpy as np
 
 from brisk.exits.container import DamagedFileError, read_container, write_container
 from brisk.exits.samples import Division, Samples
+from brisk.exits.sources import marks
 
 SUFFIX = ".reference"
 MODE = 0o600
@@ -19,16 +20,22 @@ MOST_ROWS = 600
 """Of each part; a proof of 97 % takes 99 answers at least, one of 99 % takes 299."""
 
 MOST_BYTES = 32 << 20
+LEARNED = "learned"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """``fit`` has trained the caches, ``select`` has tuned them, ``held_out`` has proved them."""
+    """``fit`` has trained the caches, ``select`` has tuned them, ``held_out`` has proved them.
+
+    ``learned``: marks (``brisk.exits.sources``) of every row that has trained or tuned them, kept
+    or not; None where an older version has written the file.
+    """
 
     model_digest: str
     fit: Samples
     select: Samples
     held_out: Samples
+    learned: np.ndarray | None = None
 
 
 def reference_file(model_file: Path) -> Path:
@@ -37,9 +44,14 @@ def reference_file(model_file: Path) -> Path:
 
 
 def write_reference(
-    path: Path, model_digest: str, samples: Samples, division: Division
+    path: Path,
+    model_digest: str,
+    samples: Samples,
+    division: Division,
+    more: Samples | None = None,
 ) -> Reference:
-    """Keep some of what caches were trained with, at most ``MOST_ROWS`` and ``MOST_BYTES``."""
+    """Keep some of what caches were trained with, at most ``MOST_ROWS`` and ``MOST_BYTES``, and of
+    all of it what tells copies. ``more``: data that only fitted predictors."""
     row_bytes = sum(array[:1].nbytes for array in samples.inputs.values())
     most = min(MOST_ROWS, MOST_BYTES // max(3 * row_bytes, 1))
     parts = {"fit": division.fit, "select": division.tune, "held_out": division.calibrate}
@@ -49,8 +61,13 @@ def write_reference(
         for part, taken in kept.items()
         for name, array in taken.inputs.items()
     }
+    trained = np.concatenate([division.fit, division.select, division.tune])
+    learned = marks(samples.take(trained).inputs)
+    if more is not None:
+        learned = np.concatenate([learned, marks(more.take(division.more).inputs)])
+    tensors[LEARNED] = learned
     write_container(path, {"model_digest": model_digest}, tensors, MODE)
-    return Reference(model_digest, kept["fit"], kept["select"], kept["held_out"])
+    return Reference(model_digest, kept["fit"], kept["select"], kept["held_out"], learned)
 
 
 def read_reference(path: Path, model_digest: str) -> Reference:
@@ -59,11 +76,14 @@ def read_reference(path: Path, model_digest: str) -> Reference:
     if container.header.get("model_digest") != model_digest:
         raise DamagedFileError("it is of another model; train again")
     parts: dict[str, dict[str, np.ndarray]] = {"fit": {}, "select": {}, "held_out": {}}
-    for key, array in container.tensors.items():
+    tensors = dict(container.tensors)
+    learned = tensors.pop(LEARNED, None)
+    for key, array in tensors.items():
         part, _, name = key.partition(".")
         if part not in parts or not name:
             raise DamagedFileError(f"a tensor '{key}' is not expected")
         parts[part][name] = array
     if not all(parts.values()):
         raise DamagedFileError("it lacks samples")
-    return Reference(model_digest, *(Samples(parts[name]) for name in parts))
+    fit, select, held_out = (Samples(part) for part in parts.values())
+    return Reference(model_digest, fit, select, held_out, learned)

@@ -1,8 +1,12 @@
-"""A window of recent inputs: bounded, without duplicates, recent ones counting more."""
+"""A window of recent inputs: bounded, without duplicates, recent ones counting more.
+
+What a sample is for is decided by its source (``brisk.exits.sources``): a picture that comes again
+moved or dimmed is for what it was for before, and a copy of what has trained the caches only
+trains.
+"""
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +14,11 @@ from enum import Enum
 
 import numpy as np
 
+from brisk.exits.sources import Sources, digests
+
 
 class Use(Enum):
-    """What a sample is for, for ever: nothing is proved on what has trained."""
+    """What a source is for: nothing is proved on what has trained."""
 
     FIT = "fit"
     SELECT = "select"
@@ -20,7 +26,11 @@ class Use(Enum):
 
 
 _FIT_OF_256, _SELECT_OF_256 = 115, 39
-"""By a sample's digest: 45 % fit predictors, 15 % selectors, 40 % are held out."""
+"""By the digest of a source's first sample: 45 % fit predictors, 15 % selectors, 40 % are held
+out."""
+
+REMEMBERED_SOURCES = 16_384
+"""Of traffic. One that comes back behind half as many others or more may change sides."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,19 +41,18 @@ class Sample:
     inputs: Mapping[str, np.ndarray]
     arrived_s: float
     size_bytes: int
-
-    @property
-    def use(self) -> Use:
-        first = self.digest[0]
-        if first < _FIT_OF_256:
-            return Use.FIT
-        return Use.SELECT if first < _FIT_OF_256 + _SELECT_OF_256 else Use.HELD_OUT
+    source: int
+    use: Use
 
 
 class SampleWindow:
     """The last distinct samples; an input that comes again is only noted as recent."""
 
     def __init__(self, most_rows: int, most_bytes: int) -> None:
+        self._original = Sources()
+        self._original_uses: dict[int, Use] = {}
+        self._recent = Sources(REMEMBERED_SOURCES)
+        self._recent_uses: OrderedDict[int, Use] = OrderedDict()
         self._most_rows = most_rows
         self._most_bytes = most_bytes
         self._samples: OrderedDict[bytes, Sample] = OrderedDict()
@@ -62,31 +71,55 @@ class SampleWindow:
         """Oldest first."""
         return tuple(self._samples.values())
 
+    def reserve(self, rows: np.ndarray, use: Use) -> None:
+        """Traffic of one source with ``rows``, given by their marks, is for ``use``.
+
+        What is said first of a source holds.
+        """
+        for source in self._original.of_marks(rows).tolist():
+            self._original_uses.setdefault(source, use)
+
     def offer(self, inputs: Mapping[str, np.ndarray], arrived_s: float) -> None:
         """Take the rows of a request; the arrays are copied. Rows larger than all are left."""
-        rows = len(next(iter(inputs.values())))
-        for row in range(rows):
-            one = {name: np.ascontiguousarray(array[row]) for name, array in inputs.items()}
-            self._add({name: array.copy() for name, array in one.items()}, arrived_s)
+        names, sources = digests(inputs), self._recent.of(inputs).tolist()
+        originals = self._original.known(inputs).tolist()
+        for row, digest in enumerate(names):
+            use = self._original_uses.get(originals[row])
+            if use is None:
+                use = self._use_of(sources[row], digest)
+            one = {name: np.array(array[row], order="C") for name, array in inputs.items()}
+            size = sum(array.nbytes for array in one.values())
+            self._add(Sample(digest, one, arrived_s, size, sources[row], use))
 
     def drop(self, sample: Sample) -> None:
         """Forget a sample that is there."""
         del self._samples[sample.digest]
         self._bytes -= sample.size_bytes
 
-    def _add(self, inputs: Mapping[str, np.ndarray], arrived_s: float) -> None:
+    def _use_of(self, source: int, digest: bytes) -> Use:
+        """As before, else by the digest of this first sample of it."""
+        if source not in self._recent_uses:
+            first = digest[0]
+            held_out = Use.SELECT if first < _FIT_OF_256 + _SELECT_OF_256 else Use.HELD_OUT
+            self._recent_uses[source] = Use.FIT if first < _FIT_OF_256 else held_out
+            while len(self._recent_uses) > REMEMBERED_SOURCES:
+                self._recent_uses.popitem(last=False)
+        return self._recent_uses[source]
+
+    def _add(self, sample: Sample) -> None:
         self.offered += 1
-        digest = hashlib.blake2b(digest_size=16)
-        for name in sorted(inputs):
-            digest.update(name.encode() + inputs[name].tobytes())
-        size = sum(array.nbytes for array in inputs.values())
-        sample = Sample(digest.digest(), inputs, arrived_s, size)
         before = self._samples.pop(sample.digest, None)
         self._bytes += sample.size_bytes - (before.size_bytes if before is not None else 0)
         self._samples[sample.digest] = sample
         while len(self._samples) > self._most_rows or self._bytes > self._most_bytes:
             _, oldest = self._samples.popitem(last=False)
             self._bytes -= oldest.size_bytes
+
+
+def newest_of_sources(samples: Sequence[Sample]) -> list[Sample]:
+    """The last sample of each source, in their order: copies are no more evidence."""
+    found = {sample.source: sample for sample in samples}
+    return [sample for sample in samples if found[sample.source] is sample]
 
 
 def recent_choice(

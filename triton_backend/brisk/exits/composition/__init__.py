@@ -4,9 +4,10 @@ from brisk.exits.composition.expectation import Expectation, expect, expect_coun
 from brisk.exits.composition.greedy import compose_by_hit_rate, compose_by_latency_gain
 from brisk.exits.composition.latency import compose_by_expected_latency
 from brisk.exits.composition.problem import Candidate, CompositionProblem, Outcomes
-from brisk.exits.composition.score import compose_by_score
+from brisk.exits.composition.score import ALPHAS, compose_by_score, compose_with_alpha
 
 __all__ = [
+    "ALPHAS",
     "Candidate",
     "CompositionProblem",
     "Expectation",
@@ -15,6 +16,7 @@ __all__ = [
     "compose_by_hit_rate",
     "compose_by_latency_gain",
     "compose_by_score",
+    "compose_with_alpha",
     "expect",
     "expect_counted",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from brisk.exits.calibration import CascadeCount, ExitCount
@@ -13,7 +13,7 @@ from brisk.exits.composition import (
     compose_by_expected_latency,
 )
 from brisk.exits.exploration.composing import Tried
-from brisk.exits.exploration.finalists import Composer, Finalist, apart, in_turn
+from brisk.exits.exploration.finalists import Composer, Finalist, apart, finalists, in_turn
 from brisk.exits.exploration.race import Verification
 from brisk.exits.exploration.settings import ExplorationSettings
 
@@ -39,6 +39,23 @@ class Chosen:
     tried: tuple[int, ...]
     latency_s: float
     levels: tuple[Level, ...]
+
+
+def decide(
+    problems: Mapping[bool, CompositionProblem],
+    tried: Sequence[Tried],
+    settings: ExplorationSettings,
+    fastest: Callable[[Sequence[Finalist]], Finalist],
+) -> Chosen | str:
+    """What the finalist that ``fastest`` names becomes; in words why there is nothing.
+
+    No held-out row is looked at before it is named, and then only it is calibrated with them.
+    """
+    entered = finalists(problems, tried, settings)
+    if not entered:
+        return why_none(problems, tried, settings)
+    best = fastest(entered) if len(entered) > 1 else entered[0]
+    return choose(problems[best.synchronous], best, tried, settings)
 
 
 def winner(raced: Sequence[tuple[Finalist, Verification]], miss_cost: float | None) -> Finalist:

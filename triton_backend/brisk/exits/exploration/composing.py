@@ -71,12 +71,11 @@ def composition_problem(
     torch looks up in the lane it stops once more, to see what that has found. ``costs``: by
     whether machine code looks up.
     """
-    wanted = 1 - COMPOSED_STRICTNESS * (1 - settings.accuracy)
     stop_s = max(0.0, profile.cut_s - profile.total_s) / len(points)
     hits, right, candidates = [], [], []
     for one in tried:
-        scores, ok = one.tune.scores, one.tune.right
-        hit = scores >= threshold_for(scores, ok, wanted)
+        ok = one.tune.right
+        hit = one.tune.scores >= composed_threshold(one, settings)
         hits.append(hit)
         right.append(ok)
         cost = costs[one.is_compiled]
@@ -107,3 +106,9 @@ def composition_problem(
         memory_budget_bytes=settings.memory_budget_bytes,
         outcomes=Outcomes(np.array(hits), np.array(right)) if tried else None,
     )
+
+
+def composed_threshold(one: Tried, settings: ExplorationSettings) -> float:
+    """At which composition counts what ``one`` answers; of tuning rows, nothing proves it."""
+    wanted = 1 - COMPOSED_STRICTNESS * (1 - settings.accuracy)
+    return threshold_for(one.tune.scores, one.tune.right, wanted)

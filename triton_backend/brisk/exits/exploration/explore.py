@@ -21,10 +21,10 @@ from brisk.exits.collecting import Collected, bind_rows, collect
 from brisk.exits.composition import CompositionProblem
 from brisk.exits.exploration.assembling import Assembly
 from brisk.exits.exploration.checks import check_classes, check_rows
-from brisk.exits.exploration.choosing import Chosen, choose, why_none, winner
-from brisk.exits.exploration.composing import composition_problem
+from brisk.exits.exploration.choosing import Chosen, decide, winner
+from brisk.exits.exploration.composing import LaneCost, composition_problem
 from brisk.exits.exploration.evaluation import Evaluation
-from brisk.exits.exploration.finalists import finalists
+from brisk.exits.exploration.finalists import Finalist
 from brisk.exits.exploration.lane_profile import lane_costs
 from brisk.exits.exploration.profile import BaseProfile, look_up_seconds, profile_base
 from brisk.exits.exploration.race import Verification
@@ -48,6 +48,19 @@ RACED_ROWS = 320
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Studied:
+    """What was measured of the model and of every trained variant: what composition starts from.
+
+    ``costs`` as ``composition_problem`` takes them. ``loaded`` stops at every explored point.
+    """
+
+    assembly: Assembly
+    costs: Mapping[bool, LaneCost]
+    profile: BaseProfile
+    loaded: LoadedProgram
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Exploration:
     """``cascade`` is None where the model is better served without; ``reason`` says why.
 
@@ -63,6 +76,7 @@ class Exploration:
     skipped: int
     verification: Verification | None
     label_agreement: float | None
+    studied: Studied
 
 
 def explore(
@@ -85,8 +99,7 @@ def explore(
     scores = find_scores(program, settings.output)
     whole = load_program(program, torch.device("cpu"))
     executor_absence()
-    other_rows = 0 if more_to_fit is None else len(more_to_fit)
-    division = divide(len(samples), settings.seed, other_rows)
+    division = divide(samples, settings.seed, more_to_fit)
     every = _everything(samples, more_to_fit, division, settings.seed)
     first = bind_rows(samples.take(slice(0, 1)), whole)
     points = _choose_points(whole, scores, first, folder, settings)
@@ -103,6 +116,7 @@ def explore(
         select=division.select,
         outliers=every.outliers,
         kinds=every.kinds,
+        meant=every.meant,
     )
     worthwhile = _worthwhile(collected, points, profile, scores, folder, settings, len(every.fit))
     trials = worthwhile.trials
@@ -152,6 +166,7 @@ def explore(
         skipped,
         verification,
         _label_agreement(samples, collected),
+        Studied(assembly, costs, profile, loaded),
     )
 
 
@@ -161,28 +176,26 @@ def _choose(
     inputs: Sequence[Mapping[str, Value]],
     settings: ExplorationSettings,
 ) -> Chosen | str:
-    """What the fastest finalist becomes; in words why there is nothing. No held-out row is looked
-    at before the race is over, and then only the winner is calibrated with them."""
-    problems, tried = assembly.problems, assembly.tried
-    entered = finalists(problems, tried, settings)
-    if not entered:
-        return why_none(problems, tried, settings)
-    best = entered[0]
-    if len(entered) > 1:
+    """As ``decide`` says; a race on this machine names the fastest."""
+
+    def fastest(entered: Sequence[Finalist]) -> Finalist:
         cascades = [assembly.unproved(one, settings.accuracy) for one in entered]
         times = assembly.raced(whole, cascades, inputs)
-        best = winner(list(zip(entered, times, strict=True)), settings.miss_cost)
-    return choose(problems[best.synchronous], best, tried, settings)
+        return winner(list(zip(entered, times, strict=True)), settings.miss_cost)
+
+    return decide(assembly.problems, assembly.tried, settings, fastest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Everything:
-    """All rows that are run: the samples, then more to fit on, then outliers of ``kinds``."""
+    """All rows that are run: the samples, then more to fit on, then outliers, of ``kinds`` and
+    ``meant`` for one thing each."""
 
     samples: Samples
     fit: np.ndarray
     outliers: np.ndarray
     kinds: np.ndarray
+    meant: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,14 +218,18 @@ class _Worthwhile:
 def _everything(
     samples: Samples, more: Samples | None, division: Division, seed: int
 ) -> _Everything:
-    outliers, kinds = make_outliers(more or samples.take(division.select), seed)
-    parts = [samples, *([more] if more is not None else []), outliers]
+    if more is None or not len(division.more):
+        outliers = make_outliers(samples.take(division.select), seed)
+    else:
+        outliers = make_outliers(more.take(division.more), seed, division.more_sources)
+    parts = [samples, *([more] if more is not None else []), outliers.samples]
     inputs = {
         name: np.concatenate([part.inputs[name] for part in parts]) for name in samples.inputs
     }
     real = len(samples) + (len(more) if more is not None else 0)
-    fit = np.concatenate([division.fit, np.arange(len(samples), real)])
-    return _Everything(Samples(inputs), fit, np.arange(real, real + len(outliers)), kinds)
+    fit = np.concatenate([division.fit, len(samples) + division.more])
+    strange = np.arange(real, real + len(outliers))
+    return _Everything(Samples(inputs), fit, strange, outliers.kinds, outliers.meant)
 
 
 def _choose_points(
@@ -273,7 +290,7 @@ def _worthwhile(
             budget = settings.memory_budget_bytes
             if budget is not None and weights_bytes(network) > budget:
                 too_large += 1
-            elif look_up_seconds(network, hidden) >= left_s:
+            elif not settings.trains_all and look_up_seconds(network, hidden) >= left_s:
                 too_slow += 1
             else:
                 seed = settings.seed + 1000 * index + number

@@ -36,7 +36,8 @@ class ExplorationSettings:
     ``miss_cost``: share of the model's time by which an input that every cache misses may be late,
     where caches can keep to it; None: the mean alone counts.
     ``memory_budget_bytes``: of all caches together; None for none. ``jobs``: variants trained at
-    once, one thread each. ``threads``: of the base model while it is measured.
+    once, one thread each. ``threads``: of the base model while it is measured. ``trains_all``:
+    variants whose look-up alone outlasts the model, too, to measure them.
     """
 
     accuracy: float = 0.97
@@ -51,6 +52,7 @@ class ExplorationSettings:
     output: str | None = None
     look_ups: LookUps = LookUps.AUTOMATIC
     predictor: PredictorSettings | None = None
+    trains_all: bool = False
     selector: SelectorSettings = field(default_factory=SelectorSettings)
 
     @property

@@ -19,11 +19,11 @@ from brisk.exits.learning.predictor import train_predictor
 from brisk.exits.learning.selection import NO_CLASS, OUTLIERS_WEIGHT, fit_selection, predict
 from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
 from brisk.exits.lookup import LookUp, Selector
-from brisk.exits.outliers import CLEAR
+from brisk.exits.outliers import EXPOSED, KEPT, LEARNED
 from brisk.exits.variants import variant
 
-METHOD = 3
-"""Counts what a trial's settings do not tell: 3, outliers weigh little in a selector. What an
+METHOD = 4
+"""Counts what a trial's settings do not tell: 4, rows and outliers are divided by source. What an
 earlier method has left in a folder is trained again."""
 
 EVALUATED_ROWS = READ_ROWS = 256
@@ -89,12 +89,12 @@ def _train(trial: Trial) -> LookUp:
     teacher = np.load(trial.folder / "teacher.npy")
     with np.load(trial.folder / "rows.npz") as rows:
         fit, select = rows["fit"], rows["select"]
-        outliers, kinds = rows["outliers"], rows["kinds"]
+        outliers, kinds, meant = rows["outliers"], rows["kinds"], rows["meant"]
     classes = teacher.shape[1]
     kind = variant(trial.variant)
     fit_hidden = tensor_of(hidden, fit)
     distribution = torch.tensor(teacher[fit])
-    exposed, learned, kept = _thirds(outliers, kinds)
+    exposed, learned, kept = (outliers[meant == use] for use in (EXPOSED, LEARNED, KEPT))
     network = kind.build(tuple(hidden.shape[1:]), classes)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
@@ -113,7 +113,7 @@ def _train(trial: Trial) -> LookUp:
         seen = (*_predicted(look_up, unseen), answers)
         doubted = fit_selection(look_up, *seen, trial.selector, trial.seed, OUTLIERS_WEIGHT)
     if len(kept):
-        kept_kinds = torch.from_numpy(kinds[np.searchsorted(outliers, kept)])
+        kept_kinds = torch.from_numpy(kinds[meant == KEPT])
         look_up.set_floor(*_predicted(look_up, tensor_of(hidden, kept)), kept_kinds, doubted)
     return look_up.eval().requires_grad_(False)
 
@@ -140,15 +140,6 @@ def _fit(
     with torch.no_grad():
         features, strange = features_of(network, hidden), features_of(network, outliers)
     return fit_last_layer(last, features, teacher, strange, trial.predictor, trial.seed)
-
-
-def _thirds(outliers: np.ndarray, kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows for the predictor, for the selector, and for the floor, none of them twice.
-
-    Blends of samples are the selector's: they are strange, not meaningless.
-    """
-    clear, blended = outliers[kinds < CLEAR], outliers[kinds >= CLEAR]
-    return clear[::3], np.concatenate([clear[1::3], blended]), clear[2::3]
 
 
 def tensor_of(hidden: np.ndarray, rows: np.ndarray) -> torch.Tensor:

@@ -1,0 +1,165 @@
+"""The benchmark's judgement of the promise, and what it composes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from brisk.exits.calibration import Looked, count_cascade, in_order
+from brisk.exits.cascade import Level
+from brisk.exits.composition import Candidate, CompositionProblem, Outcomes
+from brisk.exits.exploration import ExplorationSettings
+from brisk.exits.exploration.choosing import Chosen
+from brisk.exits.exploration.composing import LaneCost, Tried
+from brisk.exits.exploration.profile import BaseProfile
+from brisk.exits.exploration.settings import LookUps
+from brisk_client.benchmarks import exit_promise
+from brisk_client.benchmarks.exit_compositions import (
+    ALL,
+    FIGURE_24,
+    FIGURE_25,
+    composed,
+    figure_checks,
+    variant_sets,
+)
+from brisk_client.benchmarks.exit_promise import Tally, exact_interval, split_often
+
+POOL, TUNE, CALIBRATE = 6000, 600, 800
+
+
+def pool_of(exits: int, seed: int) -> list[Looked]:
+    """Scores that say how likely a prediction is right; later exits know more."""
+    random = np.random.default_rng(seed)
+    hardness = random.uniform(0, 1, POOL)
+    looked = []
+    for index in range(exits):
+        known = np.clip(1.3 + 0.3 * index - hardness, 0.3, 1)
+        right = random.uniform(0, 1, POOL) < known
+        looked.append(Looked(known.astype(np.float32), right, np.ones(POOL, bool)))
+    return looked
+
+
+def studied_of(pool: Sequence[Looked]) -> Any:
+    """Exits at a third and two thirds of a model of 3 ms, of which a look-up takes 20 us."""
+    points = [SimpleNamespace(position=10 * (index + 1)) for index in range(len(pool))]
+    reach_s = {0: 0.0, **{point.position: 1e-3 * (i + 1) for i, point in enumerate(points)}}
+    tried = [
+        Tried(index, "Pool(4096)", 2e-5, True, 1000, torch.zeros(1, 4), one, one)
+        for index, one in enumerate(pool)
+    ]
+    return SimpleNamespace(
+        assembly=SimpleNamespace(tried=tried, points=points),
+        costs={True: LaneCost(0.0, 0.0)},
+        profile=BaseProfile(reach_s, 3e-3, 3e-3),
+    )
+
+
+SETTINGS = ExplorationSettings(accuracy=0.95, look_ups=LookUps.SYNCHRONOUS)
+
+
+def test_the_product_s_procedure_breaks_its_promise_in_few_splits() -> None:
+    pool = pool_of(2, seed=0)
+    tallies = split_often(studied_of(pool), SETTINGS, pool, (TUNE, CALIBRATE), splits=6)
+    tally = tallies[0.95]
+    assert tally.proved > 3
+    assert exact_interval(tally.cascade_broken, 6)[0] <= 0.05
+    assert set(tallies) == {0.95, 0.98, 0.99, 0.995}
+    assert all(0 < one < 0.06 for one in tally.disagreements)
+
+
+def test_a_procedure_that_proves_nothing_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers all that the first exit is offered, in the judged rows and in the others."""
+    seen: list[tuple[int, int]] = []
+
+    def careless(problems: Any, tried: Sequence[Tried], settings: Any, fastest: Any) -> Chosen:
+        one = tried[0]
+        seen.append((len(one.tune.scores), len(one.held_out.scores)))
+        count = count_cascade(in_order([one.held_out]), (0.0,))
+        return Chosen(problems[True], True, (0,), 1e-3, (Level(0.95, (0.0,), count),))
+
+    monkeypatch.setattr(exit_promise, "decide", careless)
+    pool = pool_of(2, seed=0)
+    tally = split_often(studied_of(pool), SETTINGS, pool, (TUNE, CALIBRATE), splits=10)[0.95]
+    assert seen == [(TUNE, CALIBRATE)] * 10
+    assert (tally.proved, tally.cascade_broken, tally.exit_broken) == (10, 10, 10)
+    checks = exit_promise._checks("model", 0.95, 0.95, tally, 10)
+    assert [check.ok for check in checks] == [False, False]
+
+
+def test_a_split_is_judged_by_rows_that_it_has_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = np.arange(POOL, dtype=np.float32)
+    pool = [Looked(numbers, np.ones(POOL, bool), np.ones(POOL, bool))]
+    used: list[set[float]] = []
+    judged: list[set[float]] = []
+
+    def noting(problems: Any, tried: Sequence[Tried], settings: Any, fastest: Any) -> Chosen:
+        rows = np.concatenate([tried[0].tune.scores, tried[0].held_out.scores])
+        used.append(set(rows.tolist()))
+        count = count_cascade(in_order([tried[0].held_out]), (0.0,))
+        return Chosen(problems[True], True, (0,), 1e-3, (Level(0.95, (0.0,), count),))
+
+    def counting(scored: Any, thresholds: Any) -> Any:
+        judged.append(set(scored.scores[0].tolist()))
+        return count_cascade(scored, thresholds)
+
+    monkeypatch.setattr(exit_promise, "decide", noting)
+    monkeypatch.setattr(exit_promise, "count_cascade", counting)
+    split_often(studied_of(pool), SETTINGS, pool, (TUNE, CALIBRATE), splits=3)
+    for ours, theirs in zip(used, judged, strict=True):
+        assert not ours & theirs
+        assert ours | theirs == set(numbers.tolist())
+
+
+def test_broken_splits_are_held_against_the_exact_interval() -> None:
+    def holds(broken: int) -> bool:
+        tally = Tally(proved=100, cascade_broken=broken)
+        return exit_promise._checks("model", 0.97, 0.95, tally, 100)[0].ok
+
+    assert [holds(broken) for broken in (0, 5, 9, 11, 30)] == [True, True, True, False, False]
+    assert exact_interval(5, 100) == pytest.approx((0.0164, 0.1128), abs=1e-3)
+    assert not exit_promise._checks("model", 0.97, 0.95, Tally(), 100), "nothing was promised"
+
+
+def problem_of(names: Sequence[str]) -> CompositionProblem:
+    random = np.random.default_rng(0)
+    hits = random.uniform(0, 1, (len(names), 200)) < np.linspace(0.3, 0.9, len(names))[:, None]
+    candidates = tuple(
+        Candidate(index % 2, name, float(hits[index].mean()), 1.0, 0.0, 100, 1e-5)
+        for index, name in enumerate(names)
+    )
+    return CompositionProblem(
+        (1e-3, 2e-3), 4e-3, candidates, 0.97, outcomes=Outcomes(hits, np.ones_like(hits))
+    )
+
+
+def test_every_set_of_variants_and_every_alpha_composes_a_chain_of_its_own_numbers() -> None:
+    names = ("FC(512)", "Pool(8192)", "Pool(4096)", "Conv(3,1)")
+    problem = problem_of(names)
+    sets = variant_sets(problem)
+    assert list(sets)[:4] == [ALL, "FC only", "Pool only", "Conv only"]
+    ways = composed(problem)
+    for (figure, way), chain in ways.items():
+        allowed = sets[way] if figure == FIGURE_24 else sets[ALL]
+        assert {names[index] for index in chain} <= allowed, way
+    assert {way for figure, way in ways if figure == FIGURE_24} == set(sets)
+    assert sum(figure == FIGURE_25 and "α 0" in way for figure, way in ways) == 10
+    assert ways[FIGURE_24, "FC(512) only"] == (0,)
+
+
+def test_figures_are_judged_by_what_was_measured() -> None:
+    sides = {
+        f"{FIGURE_24}: {ALL}": 1.0,
+        f"{FIGURE_24}: FC only": 2.0,
+        f"{FIGURE_24}: Pool only": 0.8,
+        f"{FIGURE_25}: least expected latency": 1.0,
+        f"{FIGURE_25}: greedy by hit rate": 1.2,
+    }
+    rows = [{"side": side, "mean_ms": mean_ms} for side, mean_ms in sides.items()]
+    found = figure_checks("model", rows)
+    assert [check.ok for check in found] == [False, True]
+    assert [check.value for check in found] == pytest.approx([1.25, 1 / 1.2])

@@ -1,0 +1,159 @@
+"""Which inputs show the same thing: what has trained on one of them cannot prove with another.
+
+Data and traffic repeat: the same picture comes again, moved, dimmed or bright. Divided by rows,
+some copies train and others prove, and what was learned by heart looks proved. So rows are divided
+by *source*.
+
+Two rows of images are of one source where the low frequencies of their grey values, as amplitudes
+without phase, in relation to all of them and without the mean, differ by ``ALIKE`` at most: moving
+a picture over an even ground changes only the phase, brightness and contrast only the scale. Rows
+of anything else are of one source where they are equal, bit by bit. Copies that differ otherwise
+(turned, cut, enlarged) count as different sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+
+FREQUENCIES = 6
+"""The lowest ones of each axis; finer ones tell a copy by its noise."""
+
+ALIKE = 0.01
+"""Distance of two rows' amplitudes, whose length is 1. Pictures of different things of one class
+differ by 0.1 and more, rounded copies by 0.001."""
+
+BLOCK_ROWS = 256
+DIGEST_BYTES = 16
+
+
+class Sources:
+    """Numbers of the sources seen so far, from 0 on; the first row of a source stands for it.
+
+    Beyond ``most`` the oldest half is forgotten; numbers are never given twice.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._traits = np.empty((0, 0), np.float32)
+        self._numbers = np.empty(0, np.int64)
+        self._equal: dict[bytes, int] = {}
+        self._count = 0
+
+    def of(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The source of each row, int64 [rows]."""
+        return self.of_marks(marks(inputs))
+
+    def of_marks(self, found: np.ndarray) -> np.ndarray:
+        """As ``of``, of rows of which only ``marks`` are kept."""
+        if found.dtype == np.uint8:
+            return np.array([self._of_bytes(row.tobytes()) for row in found], np.int64)
+        blocks = [
+            self._of_block(found[start : start + BLOCK_ROWS])
+            for start in range(0, len(found), BLOCK_ROWS)
+        ]
+        return np.concatenate(blocks) if blocks else np.empty(0, np.int64)
+
+    def known(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """As ``of``, but -1 for what is new, which stays so."""
+        found = marks(inputs)
+        if found.dtype == np.uint8:
+            return np.array([self._equal.get(row.tobytes(), -1) for row in found], np.int64)
+        return self._nearest(found)
+
+    def _of_bytes(self, digest: bytes) -> int:
+        if digest not in self._equal:
+            if self._most is not None and len(self._equal) >= self._most:
+                for old in list(self._equal)[: self._most // 2]:
+                    del self._equal[old]
+            self._equal[digest] = self._next()
+        return self._equal[digest]
+
+    def _of_block(self, rows: np.ndarray) -> np.ndarray:
+        sources = self._nearest(rows)
+        alike = rows @ rows.T >= _LEAST_PRODUCT
+        firsts = []
+        for row in np.flatnonzero(sources < 0):
+            if sources[row] < 0:
+                sources[row] = self._next()
+                sources[alike[row] & (sources < 0)] = sources[row]
+                firsts.append(row)
+        grown = [self._traits, rows[firsts]] if len(self._traits) else [rows[firsts]]
+        self._traits = np.concatenate(grown)
+        self._numbers = np.concatenate([self._numbers, sources[firsts]])
+        if self._most is not None and len(self._numbers) > self._most:
+            kept = slice(-(self._most // 2), None)
+            self._traits, self._numbers = self._traits[kept], self._numbers[kept]
+        return sources
+
+    def _nearest(self, rows: np.ndarray) -> np.ndarray:
+        sources = np.full(len(rows), -1, np.int64)
+        if len(self._traits):
+            products = rows @ self._traits.T
+            best = products.argmax(1)
+            is_known = products[np.arange(len(rows)), best] >= _LEAST_PRODUCT
+            sources[is_known] = self._numbers[best[is_known]]
+        return sources
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count - 1
+
+
+_LEAST_PRODUCT = 1 - ALIKE**2 / 2
+"""Of two rows of length 1 that are ``ALIKE`` apart."""
+
+
+def marks(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """What tells sources apart: of images float32 [rows, amplitudes], each row of length 1, of
+    anything else uint8 [rows, bytes of a digest].
+
+    An image is floating point, [rows, ..., height, width].
+    """
+    if all(_is_of_images(array) for array in inputs.values()):
+        parts = [_amplitudes(inputs[name]) for name in sorted(inputs)]
+        return _of_length_one(np.concatenate(parts, 1))
+    return np.frombuffer(b"".join(digests(inputs)), np.uint8).reshape(-1, DIGEST_BYTES)
+
+
+def _is_of_images(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" and array.ndim >= 3 and min(array.shape[-2:]) >= 2
+
+
+def _amplitudes(array: np.ndarray) -> np.ndarray:
+    """Of the lowest frequencies but the mean, [rows, numbers]."""
+    height, width = array.shape[-2:]
+    down = np.r_[0 : min(FREQUENCIES, (height + 1) // 2), -min(FREQUENCIES - 1, height // 2) : 0]
+    across = min(FREQUENCIES, width // 2 + 1)
+    found = []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(array), BLOCK_ROWS):
+            part = np.asarray(array[start : start + BLOCK_ROWS], np.float64)
+            grey = part.reshape(len(part), -1, height, width).mean(1)
+            low = np.abs(np.fft.rfft2(grey))[:, down, :across].reshape(len(part), -1)[:, 1:]
+            found.append(_of_length_one(low))
+    kept = len(down) * across - 1
+    return np.concatenate(found) if found else np.empty((0, kept), np.float32)
+
+
+def _of_length_one(rows: np.ndarray) -> np.ndarray:
+    """Rows without any length, of even inputs or such as are no numbers, become equal ones."""
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    even = np.full(rows.shape[1], rows.shape[1] ** -0.5)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scaled = rows / length
+    is_even = ~(np.isfinite(length) & (length > 1e-6))
+    return np.where(is_even, even, scaled).astype(np.float32)
+
+
+def digests(inputs: Mapping[str, np.ndarray]) -> list[bytes]:
+    """Of the content of each row."""
+    found = []
+    for row in range(len(next(iter(inputs.values())))):
+        digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        for name in sorted(inputs):
+            digest.update(name.encode() + np.ascontiguousarray(inputs[name][row]).tobytes())
+        found.append(digest.digest())
+    return found
