@@ -106,8 +106,15 @@ def make_inputs(
     beside = model.with_name(f"{model.stem}.inputs.npz")
     arrays = _read_arrays(beside) if beside.is_file() else {}
     given = GivenInputs({**arrays, **given.arrays}, given.fills, given.shapes)
+    sizes = {**dict.fromkeys(_batch_names(wanted), 1), **sizes}
     random = np.random.default_rng(0)
     return {value.name: _input(value, graph, sizes, given, random) for value in wanted}
+
+
+def _batch_names(values: Sequence[onnx.ValueInfoProto]) -> set[str]:
+    """Symbolic dimensions that are any input's first, wherever else they occur."""
+    firsts = [value.type.tensor_type.shape.dim[:1] for value in values]
+    return {dimension.dim_param for first in firsts for dimension in first} - {""}
 
 
 def were_given(model: Path, given: GivenInputs) -> bool:

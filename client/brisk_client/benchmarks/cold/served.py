@@ -10,6 +10,7 @@ its engine with every load, since each has a process of its own.
 
 from __future__ import annotations
 
+import random
 import statistics
 import tempfile
 import time
@@ -52,7 +53,7 @@ def measure_served(
             inputs = {name: arrays[name] for name in arrays.files}
         taken: dict[str, list[Times]] = {engine: [] for engine in entries}
         for turn in range(rounds + 1):
-            for group in _groups(entries):
+            for group in _groups(entries, turn):
                 found = _load_each(repository, threads, group, inputs)
                 for engine, times in found.items():
                     if turn:  # the first round fills the page cache with libraries and models
@@ -60,11 +61,14 @@ def measure_served(
     _add(report, files, taken)
 
 
-def _groups(entries: Mapping[str, str]) -> list[dict[str, str]]:
-    """Entry names by engine for one server each; Brisk's two are apart."""
-    apart = (UNPREPARED, *PREPARED_PEERS)
+def _groups(entries: Mapping[str, str], turn: int) -> list[dict[str, str]]:
+    """Entry names by engine for one server each, in an order drawn by the round.
+
+    Brisk's two are apart; a Python-backend model has a process of its own in any server.
+    """
+    order = random.Random(turn).sample(list(entries), len(entries))
     return [
-        {engine: name for engine, name in entries.items() if (engine in apart) == is_apart}
+        {engine: entries[engine] for engine in order if (engine == UNPREPARED) == is_apart}
         for is_apart in (False, True)
     ]
 

@@ -10,7 +10,7 @@ from brisk_client.benchmarks.cold.engines.base import (
     EngineUnavailableError,
     Start,
 )
-from brisk_client.benchmarks.cold.engines.torch_eager import run_unrelated
+from brisk_client.benchmarks.cold.engines.torch_eager import network_name, run_unrelated
 
 
 class AotInductor(ColdEngine):
