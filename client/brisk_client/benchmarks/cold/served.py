@@ -22,7 +22,6 @@ import numpy as np
 from tritonclient.grpc import InferenceServerClient
 
 from brisk_client.benchmarks.cold.models import SMOKE, ModelFiles, build
-from brisk_client.benchmarks.cold.registry import PREPARED_PEERS
 from brisk_client.benchmarks.cold.served_entries import BRISK, UNPREPARED, write_cold_entries
 from brisk_client.benchmarks.cold.surroundings import forgetful_cache
 from brisk_client.benchmarks.onnxruntime_prepared import VARIABLES

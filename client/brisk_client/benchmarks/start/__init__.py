@@ -14,6 +14,7 @@ import os
 import random
 import tempfile
 from collections.abc import Mapping, Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,7 @@ class _Starts:
                     continue
                 try:
                     times = self._start(side, configuration)
-                except (BriskError, InferenceServerException, OSError) as error:
+                except (BriskError, InferenceServerException, HTTPException, OSError) as error:
                     self._reasons[key] = one_line(str(error))
                     continue
                 if turn:

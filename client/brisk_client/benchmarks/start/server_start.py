@@ -102,19 +102,25 @@ def _wait_for_exec(server: TritonServer, executable: Path) -> float:
             if Path(os.readlink(f"/proc/{server.pid}/exe")) == wanted:
                 return now_s
         if server.returncode is not None:
-            raise ServerFailedError(f"the server ended at once:\n{server.log_tail()}")
+            raise ServerFailedError(f"the server ended at once: {reason_in(server.log_text())}")
         time.sleep(_EXEC_POLL_S)
 
 
 def _give_up(server: TritonServer, begin_s: float) -> None:
     """Raises ServerFailedError where the server will not answer any more."""
     if server.returncode is not None:
-        raise ServerFailedError(
-            f"tritonserver ended with status {server.returncode}; its log ends:\n"
-            f"{server.log_tail()}"
-        )
+        status = server.returncode
+        why = reason_in(server.log_text())
+        raise ServerFailedError(f"tritonserver ended with status {status}: {why}")
     if time.perf_counter() - begin_s > START_TIMEOUT_S:
-        raise ServerFailedError(
-            f"tritonserver was not ready within {START_TIMEOUT_S:g} s; its log ends:\n"
-            f"{server.log_tail()}"
-        )
+        why = reason_in(server.log_text())
+        raise ServerFailedError(f"tritonserver was not ready within {START_TIMEOUT_S:g} s: {why}")
+
+
+def reason_in(log: str) -> str:
+    """Why the server gave up: what it says of its model, else its last error or last line."""
+    lines = [line for line in log.splitlines() if line.strip() and not line.startswith(("|", "+"))]
+    errors = [line for line in lines if line.startswith("E")]
+    of_model = [line for line in errors if "failed to load" in line]
+    found = (of_model or errors[-1:] or lines[-1:] or ["it said nothing"])[0]
+    return found.partition("] ")[2] or found
