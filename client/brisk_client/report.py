@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from brisk_client.tails import tail_ratio
 
 _PIPE_COLUMNS = 180
+
+REASON = "reason"
+"""The key of a row that stands for no measurement: why there is none."""
 
 
 @dataclass
@@ -66,19 +70,24 @@ class Report:
 
 
 def show(report: Report, console: Console | None = None) -> None:
-    """Print the rows, the checks and the notes."""
+    """Print the rows, those without a measurement by their reason, the checks and the notes."""
     console = console or _console()
     described = ", ".join(f"{key} {value}" for key, value in report.machine.items())
     console.print(f"[bold]{report.name}[/bold]: {described}")
     console.print(", ".join(f"{name} {version}" for name, version in report.versions.items()))
-    if report.rows:
-        console.print(_table(report.rows))
+    if measured := [row for row in report.rows if REASON not in row]:
+        console.print(_table(measured))
+    for row in report.rows:
+        if REASON in row:
+            what = ", ".join(str(row[key]) for key in ("model", "engine") if key in row)
+            console.print(f"[red]not measured[/red]  {what}: ", end="")
+            console.print(row[REASON], markup=False)
     for check in report.checks:
         mark = "[green]holds[/green]" if check.ok else "[red]fails[/red]"
-        found = _text(check.value)
-        console.print(f"{mark}  {check.name}: {found}, expected {_text(check.expected)}")
+        found = escape(_text(check.value))
+        console.print(f"{mark}  {escape(check.name)}: {found}, expected {_text(check.expected)}")
     for note in report.notes:
-        console.print(note, style="dim")
+        console.print(note, style="dim", markup=False)
 
 
 def _console() -> Console:

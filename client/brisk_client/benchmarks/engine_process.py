@@ -10,17 +10,27 @@ import json
 import os
 import resource
 import select
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from brisk_client.benchmarks.agreement import storable
+
+if TYPE_CHECKING:
+    from brisk_client.benchmarks.engines import Infer
+
 _START_TIME_OUT_S = 300.0
 _GRACE_S = 60.0
+
+REASON_CHARACTERS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +42,12 @@ class Burst:
 
 
 class EngineUnavailableError(Exception):
-    """The engine cannot be started with this model; the message says why."""
+    """The engine cannot be started with this model, or failed later: ``reason`` says why."""
+
+    def __init__(self, engine: str, reason: str) -> None:
+        self.engine = engine
+        self.reason = one_line(reason)
+        super().__init__(f"{engine}: {self.reason}")
 
 
 class EngineProcess:
@@ -49,11 +64,12 @@ class EngineProcess:
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
         environment.setdefault("GOMP_SPINCOUNT", "0")  # as the runtime sets it
         arguments = [engine, str(model), str(threads), str(folder / "inputs.npz")]
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, *arguments, str(self._outputs)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._said,
             env=environment,
             bufsize=0,
         )
@@ -66,7 +82,10 @@ class EngineProcess:
     def measure(self, duration_s: float) -> Burst:
         """Run inferences for about ``duration_s`` seconds, at least three."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{duration_s}\n".encode())
+        try:
+            self._process.stdin.write(f"{duration_s}\n".encode())
+        except BrokenPipeError as error:
+            raise EngineUnavailableError(self.engine, self._end()) from error
         return Burst(**self._read(duration_s + _GRACE_S))
 
     def outputs(self) -> list[np.ndarray]:
@@ -80,6 +99,7 @@ class EngineProcess:
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
+        self._said.close()
 
     def __enter__(self) -> EngineProcess:
         return self
@@ -95,15 +115,36 @@ class EngineProcess:
         while True:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or not select.select([stream], [], [], left_s)[0]:
-                raise EngineUnavailableError(f"{self.engine} gave no answer in {time_out_s:g} s")
+                raise EngineUnavailableError(self.engine, f"no answer in {time_out_s:g} s")
             line = stream.readline()
             if not line:
-                raise EngineUnavailableError(f"{self.engine} ended before it answered")
+                raise EngineUnavailableError(self.engine, self._end())
             if line.startswith(b"{"):
                 answer: dict[str, Any] = json.loads(line)
                 if "error" in answer:
-                    raise EngineUnavailableError(f"{self.engine}: {answer['error']}")
+                    raise EngineUnavailableError(self.engine, answer["error"])
                 return answer
+
+    def _end(self) -> str:
+        """How the process ended, and the last thing it said."""
+        status = self._process.wait(timeout=_GRACE_S)
+        self._said.seek(0)
+        return describe_end(status, self._said.read().decode(errors="replace"))
+
+
+def describe_end(status: int, said: str) -> str:
+    """How a process of this exit status ended, with the last line it wrote to standard error."""
+    how = f"its process ended with status {status}"
+    if status < 0:
+        how = f"its process was ended by {signal.Signals(-status).name}"
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return f"{how}: {lines[-1]}" if lines else how
+
+
+def one_line(text: str) -> str:
+    """An engine's message, which may be pages long, on one line of REASON_CHARACTERS at most."""
+    line = " ".join(text.split())
+    return line if len(line) <= REASON_CHARACTERS else f"{line[:REASON_CHARACTERS]} …"
 
 
 def _serve(engine: str, model: Path, threads: int, inputs_file: Path, outputs_file: Path) -> None:
@@ -114,11 +155,15 @@ def _serve(engine: str, model: Path, threads: int, inputs_file: Path, outputs_fi
         inputs = {name: arrays[name] for name in arrays.files}
     try:
         infer = ENGINES[engine](model, threads)
-        outputs = infer(inputs)
-    except (ImportError, LookupError, RuntimeError, ValueError) as error:
+        outputs = storable(infer(inputs))
+        np.savez(outputs_file, **{f"{index:04}": value for index, value in enumerate(outputs)})
+        _answer_bursts(infer, inputs)
+    except Exception as error:  # noqa: BLE001  # any failure is an answer: engines have their own
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
-        return
-    np.savez(outputs_file, **{f"{index:04}": value for index, value in enumerate(outputs)})
+
+
+def _answer_bursts(infer: Infer, inputs: Mapping[str, np.ndarray]) -> None:
+    """Warm up, say so, then a burst for each line of standard input."""
     warm_until_s = time.monotonic() + 1.0
     for _ in range(1000):
         infer(inputs)

@@ -62,7 +62,7 @@ def open_onnxruntime(model: Path, threads: int, *, spinning: bool = False) -> In
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
     session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    return lambda inputs: list(session.run(None, inputs))
+    return lambda inputs: list(session.run(None, dict(inputs)))
 
 
 def open_onnxruntime_spinning(model: Path, threads: int) -> Infer:

@@ -1,8 +1,15 @@
-"""Inputs for any ONNX model, made from the types of its graph inputs."""
+"""Inputs for any ONNX model: generated from its graph inputs, or the user's own where they count.
+
+A size that the file leaves open (a name, 0, a negative number, nothing) is symbolic. Generated
+integers are 0 or 1, which no table is too small for; a model whose integers are lengths, rates or
+positions is given its own by ``--input``, or by a file ``NAME.inputs.npz`` beside ``NAME.onnx``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,42 +22,243 @@ LENGTH = 128
 SIDE = 224
 """Symbolic sizes of inputs of rank 4 and more other than the first: pixels."""
 
+HINT = (
+    "inputs were generated (integers are 0 or 1, open sizes guessed); where the model wants "
+    "others, give them by --input, or in a file NAME.inputs.npz beside NAME.onnx"
+)
 
-def make_inputs(model: Path, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """One array for each required input; floats are normal, integers 0 or 1, masks all 1.
+INPUT_HELP = (
+    "NAME:shape=1,3,224,224 (generated in that shape), NAME=16000 (filled with that number), "
+    "NAME=FILE.npy, or FILE.npz with arrays by input name; may be given several times"
+)
 
-    ``sizes`` gives symbolic dimensions by name; a first dimension is 1 where it does not.
-    Raises ValueError for an input that is no tensor of numbers.
+_NUMBERS = "biufc"
+
+
+class InvalidInputError(ValueError):
+    """No input can be made for this model, or the one that was given does not fit it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenInputs:
+    """What the user said of inputs, by input name: arrays, numbers to fill with, shapes."""
+
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    fills: Mapping[str, float] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def names(self) -> set[str]:
+        return {*self.arrays, *self.fills, *self.shapes}
+
+
+NOTHING_GIVEN = GivenInputs()
+
+
+def add_input_option(parser: argparse.ArgumentParser) -> None:
+    """``--input``; ``read_given`` reads what it collects."""
+    parser.add_argument("--input", action="append", default=[], metavar="NAME=…", help=INPUT_HELP)
+
+
+def read_given(texts: Iterable[str]) -> GivenInputs:
+    """What ``--input`` said. Raises InvalidInputError for a text of no known form, and for a file
+    that cannot be read."""
+    arrays: dict[str, np.ndarray] = {}
+    fills: dict[str, float] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, is_pair, value = text.rpartition("=")
+        if not is_pair:
+            if not text.endswith(".npz"):
+                raise InvalidInputError(f"--input {text}: expected {INPUT_HELP}")
+            arrays |= _read_arrays(Path(text))
+        elif name.endswith(":shape"):
+            shapes[name.removesuffix(":shape")] = _shape_of(text, value)
+        elif value.endswith(".npy"):
+            arrays[name] = _read_array(Path(value))
+        else:
+            try:
+                fills[name] = float(value)
+            except ValueError as error:
+                raise InvalidInputError(f"--input {text}: expected {INPUT_HELP}") from error
+    return GivenInputs(arrays, fills, shapes)
+
+
+def make_inputs(
+    model: Path, sizes: Mapping[str, int], given: GivenInputs = NOTHING_GIVEN
+) -> dict[str, np.ndarray]:
+    """One array for each required input: ``given`` ones, else ``NAME.inputs.npz``'s, else made.
+
+    Made floats are normal, integers 0 or 1 (bytes of rank 3 and more, as of pixels: any), masks
+    all 1, booleans drawn, texts a word. ``sizes`` gives symbolic dimensions by name; a first
+    dimension is 1 where it does not. Raises InvalidInputError for an input that cannot be made,
+    and for a given one that the model does not have or that does not fit.
     """
-    graph = onnx.load(model, load_external_data=False).graph
+    try:
+        graph = onnx.load(model, load_external_data=False).graph
+    except Exception as error:  # protobuf's own errors have no common class
+        raise InvalidInputError(f"{model} is not an ONNX model: {error}") from error
     constants = {initializer.name for initializer in graph.initializer}
+    wanted = [value for value in graph.input if value.name not in constants]
+    names = {value.name for value in wanted}
+    if unknown := sorted(given.names() - names):
+        known = ", ".join(sorted(names)) or "none"
+        raise InvalidInputError(f"{model.name} has no input '{unknown[0]}'; it has: {known}")
+    beside = model.with_name(f"{model.stem}.inputs.npz")
+    arrays = _read_arrays(beside) if beside.is_file() else {}
+    given = GivenInputs({**arrays, **given.arrays}, given.fills, given.shapes)
+    sizes = {**dict.fromkeys(_batch_names(wanted), 1), **sizes}
     random = np.random.default_rng(0)
-    return {
-        value.name: _make_array(value, sizes, random)
-        for value in graph.input
-        if value.name not in constants
-    }
+    return {value.name: _input(value, graph, sizes, given, random) for value in wanted}
 
 
-def _make_array(
-    value: onnx.ValueInfoProto, sizes: Mapping[str, int], random: np.random.Generator
+def _batch_names(values: Sequence[onnx.ValueInfoProto]) -> set[str]:
+    """Symbolic dimensions that are any input's first, wherever else they occur."""
+    firsts = [value.type.tensor_type.shape.dim[:1] for value in values]
+    return {dimension.dim_param for first in firsts for dimension in first} - {""}
+
+
+def were_given(model: Path, given: GivenInputs) -> bool:
+    """Whether any input is the user's own, so that ``HINT`` would tell nothing new."""
+    return bool(given.names()) or model.with_name(f"{model.stem}.inputs.npz").is_file()
+
+
+def _input(
+    value: onnx.ValueInfoProto,
+    graph: onnx.GraphProto,
+    sizes: Mapping[str, int],
+    given: GivenInputs,
+    random: np.random.Generator,
 ) -> np.ndarray:
+    name = value.name
     if not value.type.HasField("tensor_type"):
-        raise ValueError(f"input '{value.name}' is no tensor")
+        kind = value.type.WhichOneof("value") or "of no type"
+        raise InvalidInputError(f"input '{name}' is no tensor ({kind}), which is not measured")
+    dtype = _dtype(value)
+    if name in given.arrays:
+        return _checked(value, given.arrays[name], dtype)
+    shape = given.shapes.get(name) or _shape(value, graph, sizes, given.fills)
+    if name in given.fills:
+        if dtype.kind not in _NUMBERS:
+            raise InvalidInputError(f"input '{name}' is of texts; {given.fills[name]:g} is none")
+        return np.full(shape, given.fills[name]).astype(dtype)
+    return _drawn(name, shape, dtype, random)
+
+
+def _dtype(value: onnx.ValueInfoProto) -> np.dtype:
+    element = value.type.tensor_type.elem_type
+    if element == onnx.TensorProto.STRING:
+        return np.dtype(np.str_)
+    if element == onnx.TensorProto.UNDEFINED:
+        raise InvalidInputError(f"input '{value.name}' declares no element type")
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(element))
+    if dtype.kind not in _NUMBERS:
+        named = onnx.TensorProto.DataType.Name(element)
+        raise InvalidInputError(
+            f"input '{value.name}' is of {named}, a type that numpy has no arrays of"
+        )
+    return dtype
+
+
+def _shape(
+    value: onnx.ValueInfoProto,
+    graph: onnx.GraphProto,
+    sizes: Mapping[str, int],
+    fills: Mapping[str, float],
+) -> tuple[int, ...]:
     declared = value.type.tensor_type
+    if not declared.HasField("shape"):
+        if value.name in fills:
+            return ()
+        raise InvalidInputError(
+            f"input '{value.name}' declares no shape; give one: --input {value.name}:shape=1,2,3"
+        )
     dimensions = list(declared.shape.dim)
     other = LENGTH if len(dimensions) < 4 else SIDE
-    shape = [
+    channels = _channels(value.name, graph)
+    return tuple(
         dimension.dim_value
-        if dimension.HasField("dim_value")
-        else sizes.get(dimension.dim_param, other if position else 1)
+        if dimension.dim_value > 0
+        else sizes.get(dimension.dim_param)
+        or ((channels if position == 1 and channels else other) if position else 1)
         for position, dimension in enumerate(dimensions)
-    ]
-    dtype = helper.tensor_dtype_to_np_dtype(declared.elem_type)
+    )
+
+
+def _channels(name: str, graph: onnx.GraphProto) -> int:
+    """What a convolution over the input says of its second dimension; 0: nothing."""
+    weights = {initializer.name: initializer.dims for initializer in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Conv" and node.input[0] == name and node.input[1] in weights:
+            groups = next((item.i for item in node.attribute if item.name == "group"), 1)
+            return int(weights[node.input[1]][1]) * groups
+    return 0
+
+
+def _drawn(
+    name: str, shape: Sequence[int], dtype: np.dtype, random: np.random.Generator
+) -> np.ndarray:
     if dtype.kind == "f":
         return random.standard_normal(shape).astype(dtype)
-    if dtype.kind not in "biu":
-        raise ValueError(f"input '{value.name}' is of {dtype}, not of numbers")
-    if "mask" in value.name:
+    if dtype.kind == "c":
+        parts = random.standard_normal((2, *shape))
+        return (parts[0] + 1j * parts[1]).astype(dtype)
+    if dtype.kind == "U":
+        return np.full(shape, "word")
+    if "mask" in name:
         return np.ones(shape, dtype)
+    if dtype.itemsize == 1 and dtype.kind in "iu" and len(shape) > 2:
+        bounds = np.iinfo(dtype)
+        return random.integers(bounds.min, bounds.max + 1, shape).astype(dtype)
     return random.integers(0, 2, shape).astype(dtype)
+
+
+def _checked(value: onnx.ValueInfoProto, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """``array`` where it fits the declaration; it is cast where no value changes by that."""
+    declared = value.type.tensor_type
+    if dtype.kind == "U":
+        if array.dtype.kind not in "US":
+            raise InvalidInputError(f"input '{value.name}' is of texts, not of {array.dtype}")
+        return array.astype(np.str_)
+    cast = array.astype(dtype, casting="unsafe") if array.dtype.kind in _NUMBERS else None
+    if cast is None or not (dtype.kind in "fc" or np.array_equal(cast, array)):
+        raise InvalidInputError(f"input '{value.name}' is of {dtype}, not of {array.dtype}")
+    if not declared.HasField("shape"):
+        return cast
+    wanted = [dimension.dim_value for dimension in declared.shape.dim]
+    fits = len(wanted) == cast.ndim and all(
+        size <= 0 or size == found for size, found in zip(wanted, cast.shape, strict=True)
+    )
+    if not fits:
+        shape = [size if size > 0 else "any" for size in wanted]
+        raise InvalidInputError(
+            f"input '{value.name}' has shape {shape}; one of {list(cast.shape)} was given"
+        )
+    return cast
+
+
+def _read_arrays(file: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(file) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise InvalidInputError(f"{file} holds no arrays by name (.npz): {error}") from error
+
+
+def _read_array(file: Path) -> np.ndarray:
+    try:
+        array = np.load(file)
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"{file} holds no array (.npy): {error}") from error
+    if not isinstance(array, np.ndarray):
+        raise InvalidInputError(f"{file} holds no single array (.npy)")
+    return array
+
+
+def _shape_of(text: str, value: str) -> tuple[int, ...]:
+    try:
+        shape = tuple(int(size) for size in value.split(","))
+    except ValueError:
+        shape = (0,)
+    if min(shape) < 1:
+        raise InvalidInputError(f"--input {text}: expected positive sizes, as 1,3,224,224")
+    return shape

@@ -40,6 +40,16 @@ class TritonPythonModel:
         return responses
 """
 
+ONNXRUNTIME_PREPARED_MODEL = ONNXRUNTIME_MODEL.replace(
+    "ORT_ENABLE_ALL", "ORT_DISABLE_ALL"
+).replace(
+    "        self.session",
+    """        options.add_session_config_entry("session.disable_prepacking", "{no_prepacking}")
+        self.session""",
+    1,
+)
+"""The same from a model that ``onnxruntime_prepared`` made; ``no_prepacking`` is 0 or 1."""
+
 TORCH_EXECUTE = """
     def execute(self, requests):
         responses = []
@@ -73,8 +83,22 @@ class TritonPythonModel:
     + TORCH_EXECUTE
 )
 
-TYPES = {TensorProto.FLOAT: "TYPE_FP32", TensorProto.INT64: "TYPE_INT64"}
-"""Of the samples' inputs and outputs."""
+TYPES = {
+    TensorProto.FLOAT: "TYPE_FP32",
+    TensorProto.DOUBLE: "TYPE_FP64",
+    TensorProto.FLOAT16: "TYPE_FP16",
+    TensorProto.INT8: "TYPE_INT8",
+    TensorProto.INT16: "TYPE_INT16",
+    TensorProto.INT32: "TYPE_INT32",
+    TensorProto.INT64: "TYPE_INT64",
+    TensorProto.UINT8: "TYPE_UINT8",
+    TensorProto.UINT16: "TYPE_UINT16",
+    TensorProto.UINT32: "TYPE_UINT32",
+    TensorProto.UINT64: "TYPE_UINT64",
+    TensorProto.BOOL: "TYPE_BOOL",
+    TensorProto.STRING: "TYPE_STRING",
+}
+"""Triton's names of ONNX's element types."""
 
 NO_PARAMETERS: Mapping[str, str] = {}
 

@@ -51,7 +51,7 @@ class BenchmarkServer:
 
     def processes(self) -> list[ServerProcess]:
         """tritonserver, its stubs, Brisk's runtime with its workers; those that live now."""
-        return [ServerProcess(pid, _kind(pid)) for pid in _processes_of(self._runtime)]
+        return [ServerProcess(pid, _kind(pid)) for pid in processes_of(self._runtime)]
 
     def has_stub_of(self, name: str) -> bool:
         """Whether a stub of the entry ``name`` lives."""
@@ -100,7 +100,7 @@ def benchmark_server(
             with server:
                 yield BenchmarkServer(server, runtime)
         finally:
-            _end(runtime)
+            end_processes(runtime)
             shutil.rmtree(runtime, ignore_errors=True)
 
 
@@ -113,7 +113,7 @@ def _link_backend(source: Path, target: Path) -> None:
         (target / file.name).symlink_to(file.resolve())
 
 
-def _processes_of(runtime: Path) -> list[int]:
+def processes_of(runtime: Path) -> list[int]:
     """Processes that were started with ``$BRISK_RUNTIME_DIR`` set to ``runtime``."""
     marker = f"BRISK_RUNTIME_DIR={runtime}".encode()
     found = []
@@ -151,10 +151,10 @@ def _processor_ticks(pid: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
-def _end(runtime: Path) -> None:
+def end_processes(runtime: Path) -> None:
     """A runtime ends by itself soon after its last client; one that does not is ended here."""
     deadline_s = time.monotonic() + _END_TIMEOUT_S
-    while remaining := _processes_of(runtime):
+    while remaining := processes_of(runtime):
         for pid in remaining:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM if time.monotonic() < deadline_s else signal.SIGKILL)

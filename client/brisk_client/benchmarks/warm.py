@@ -7,6 +7,7 @@ slows the machine down slows all alike. Brisk and ONNX Runtime are compared roun
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from brisk_client.benchmarks import served
+from brisk_client.benchmarks.agreement import agree, difference
 from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.engine_process import (
     Burst,
@@ -24,18 +26,38 @@ from brisk_client.benchmarks.engine_process import (
 )
 from brisk_client.benchmarks.engines import ENGINES
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
-from brisk_client.benchmarks.model_inputs import make_inputs
+from brisk_client.benchmarks.model_files import (
+    NoModelsError,
+    add_models_option,
+    check_files,
+    labelled,
+    models_in,
+)
+from brisk_client.benchmarks.model_inputs import (
+    HINT,
+    NOTHING_GIVEN,
+    GivenInputs,
+    InvalidInputError,
+    add_input_option,
+    make_inputs,
+    read_given,
+    were_given,
+)
 from brisk_client.benchmarks.sampling import median_ratio, summarise
 from brisk_client.report import Check, Report, plot_bars
 
 SAMPLES = Path(__file__).resolve().parents[3] / "model_repository"
 
 STRICT_LIMIT, LIMIT = 1.15, 1.5
-"""Brisk's time over ONNX Runtime's: on the models of ``STRICT``, and on every other."""
+"""Brisk's time over ONNX Runtime's: on the models of ``STRICT`` and in the mean of several, and
+on every other."""
 
 STRICT = frozenset({"resnet50", "encoder"})
 
 BASE = "onnxruntime"
+
+TORCH = "torch eager"
+"""The engine that has only some networks, with weights of its own."""
 
 IN_PROCESS = "in process"
 """The key ``path`` of a row says what lies between the caller and the engine."""
@@ -46,8 +68,9 @@ NOTES = (
     "times are of one inference with numpy arrays in and out; spread: interquartile range",
     "ratio to onnxruntime: median over rounds of the medians' quotient, the faster of its two "
     "settings in that round",
-    "torch eager: the same network written in torch, with weights of its own",
+    "torch eager: the same network written in torch, where it is, with weights of its own",
     "max difference: greatest absolute difference of any output from onnxruntime's",
+    "reason: why an engine could not be measured",
 )
 
 
@@ -57,12 +80,13 @@ def run(
     threads: int = 1,
     sizes: Mapping[str, int] | None = None,
     through_triton: bool = True,
+    given: GivenInputs = NOTHING_GIVEN,
 ) -> Report:
     """Measure ``models``, the sample entries where None, with ``threads`` threads each.
 
     ``through_triton``: the samples also through a server (``served``), where ``models`` is None.
-    ``sizes``: symbolic dimensions by name (see ``make_inputs``). Raises FileNotFoundError where
-    there are no models.
+    ``sizes``: symbolic dimensions by name; ``given``: inputs (see ``make_inputs``). Raises
+    FileNotFoundError where there are no models.
     """
     files = list(models) if models else sorted(SAMPLES.glob("*/*/model.onnx"))
     if not files:
@@ -75,8 +99,10 @@ def run(
         checks=[],
         notes=list(NOTES),
     )
-    for file in files:
-        _measure_model(file, threads, sizes or {}, (4, 0.3) if quick else (10, 1.0), report)
+    bench = _Bench(report, threads, sizes or {}, given, (4, 0.3) if quick else (10, 1.0))
+    for name, file in labelled(files).items():
+        bench.measure(name, file)
+    _add_means(report)
     if through_triton and not models:
         report.notes += served.NOTES
         served.measure(report, quick, threads)
@@ -86,7 +112,10 @@ def run(
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("warm", __doc__, "few and short rounds")
-    parser.add_argument("models", nargs="*", type=Path, help="ONNX files; none: the samples")
+    parser.add_argument("files", nargs="*", type=Path, help="ONNX files; none: the samples")
+    parser.add_argument("--model", action="append", default=[], type=Path, metavar="FILE")
+    add_models_option(parser)
+    add_input_option(parser)
     parser.add_argument("--threads", type=int, default=1, help="threads of every engine")
     parser.add_argument(
         "--size", action="append", default=[], metavar="NAME=N", help="a symbolic dimension"
@@ -98,8 +127,18 @@ def main(arguments: Sequence[str]) -> int:
         help="the samples also through a real Triton",
     )
     chosen = parser.parse_args(arguments)
-    sizes = {name: int(size) for name, _, size in (text.partition("=") for text in chosen.size)}
-    report = run(chosen.quick, chosen.models or None, chosen.threads, sizes, chosen.served)
+    try:
+        files = [*chosen.files, *chosen.model, *models_in(chosen.models)]
+        check_files(files)
+        given = read_given(chosen.input)
+        if given.names() and len(files) != 1:
+            raise InvalidInputError(
+                "--input is of one model; beside each of several lies its NAME.inputs.npz"
+            )
+        sizes = _sizes(chosen.size)
+    except (NoModelsError, InvalidInputError) as error:
+        parser.error(str(error))
+    report = run(chosen.quick, files or None, chosen.threads, sizes, chosen.served, given)
     return deliver(
         report,
         chosen,
@@ -107,51 +146,123 @@ def main(arguments: Sequence[str]) -> int:
     )
 
 
-def _measure_model(
-    file: Path, threads: int, sizes: Mapping[str, int], effort: tuple[int, float], report: Report
-) -> None:
-    """Add the model's rows and its check. ``effort``: rounds, seconds of each."""
-    rounds, duration_s = effort
-    name = _label(file)
-    bursts: dict[str, list[Burst]] = {}
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="brisk-warm-")))
-        np.savez(folder / "inputs.npz", **make_inputs(file, sizes))
-        processes = []
-        for engine in ENGINES:
-            if threads == 1 and engine == "onnxruntime spinning":
-                continue  # one thread has nobody to wait for
-            try:
-                process = EngineProcess(engine, file, threads, folder)
-            except EngineUnavailableError as error:
-                report.notes.append(f"{name}: {error}")
-                continue
-            processes.append(stack.enter_context(process))
-            bursts[engine] = []
-        for _ in range(rounds):
-            for process in processes:
-                bursts[process.engine].append(process.measure(duration_s))
-        differences = _differences({process.engine: process.outputs() for process in processes})
-    ratios = {engine: _ratio(bursts, engine) for engine in bursts}
-    for engine, measured in bursts.items():
-        report.rows.append(
-            _row(name, engine, measured) | ratios[engine] | differences.get(engine, {})
-        )
-    ratio = ratios.get("brisk", {}).get("ratio_to_onnxruntime")
-    if ratio is not None:
+def _sizes(texts: Sequence[str]) -> dict[str, int]:
+    """Raises InvalidInputError for what is not NAME=N."""
+    found = {}
+    for text in texts:
+        name, _, size = text.partition("=")
+        if not (name and size.isdigit() and int(size)):
+            raise InvalidInputError(f"--size {text}: expected NAME=N with a positive number")
+        found[name] = int(size)
+    return found
+
+
+class _Bench:
+    """Measures one model after the other and adds its rows and checks.
+
+    ``effort``: rounds, seconds of each.
+    """
+
+    def __init__(
+        self,
+        report: Report,
+        threads: int,
+        sizes: Mapping[str, int],
+        given: GivenInputs,
+        effort: tuple[int, float],
+    ) -> None:
+        self._report = report
+        self._threads = threads
+        self._sizes = sizes
+        self._given = given
+        self._rounds, self._duration_s = effort
+
+    def measure(self, name: str, file: Path) -> None:
+        try:
+            inputs = make_inputs(file, self._sizes, self._given)
+        except InvalidInputError as error:
+            self._report.rows.append({"model": name, "engine": "none", "reason": str(error)})
+            self._report.checks.append(Check(f"{name}: is measured", str(error), "yes", False))
+            return
+        reasons: dict[str, str] = {}
+        with tempfile.TemporaryDirectory(prefix="brisk-warm-") as folder:
+            np.savez(Path(folder) / "inputs.npz", **inputs)
+            bursts, outputs = self._measure_engines(file, Path(folder), reasons)
+        self._add(name, bursts, _differences(outputs))
+        hint = "" if were_given(file, self._given) else f" ({HINT})"
+        for engine, reason in reasons.items():
+            if engine == TORCH and reason.startswith("LookupError"):
+                continue  # nobody has written it in torch
+            self._report.rows.append({"model": name, "engine": engine, "reason": reason + hint})
+        if "brisk" in reasons:
+            text = f"{name}: brisk answers{', as onnxruntime does' if BASE in bursts else ''}"
+            self._report.checks.append(Check(text, reasons["brisk"], "an answer", False))
+
+    def _measure_engines(
+        self, file: Path, folder: Path, reasons: dict[str, str]
+    ) -> tuple[dict[str, list[Burst]], dict[str, list[np.ndarray]]]:
+        """Bursts and outputs by engine; those that cannot go to ``reasons``."""
+        processes: dict[str, EngineProcess] = {}
+        bursts: dict[str, list[Burst]] = {}
+        with ExitStack() as stack:
+            for engine in ENGINES:
+                if self._threads == 1 and engine == "onnxruntime spinning":
+                    continue  # one thread has nobody to wait for
+                try:
+                    process = EngineProcess(engine, file, self._threads, folder)
+                except EngineUnavailableError as error:
+                    reasons[engine] = error.reason
+                    continue
+                processes[engine] = stack.enter_context(process)
+                bursts[engine] = []
+            for _ in range(self._rounds):
+                for engine, process in list(processes.items()):
+                    try:
+                        bursts[engine].append(process.measure(self._duration_s))
+                    except EngineUnavailableError as error:
+                        reasons[engine] = error.reason
+                        del processes[engine], bursts[engine]
+            return bursts, {name: process.outputs() for name, process in processes.items()}
+
+    def _add(
+        self,
+        name: str,
+        bursts: Mapping[str, Sequence[Burst]],
+        differences: Mapping[str, dict[str, Any]],
+    ) -> None:
+        report = self._report
+        ratios = {engine: _ratio(bursts, engine) for engine in bursts}
+        for engine, measured in bursts.items():
+            report.rows.append(
+                _row(name, engine, measured) | ratios[engine] | differences.get(engine, {})
+            )
+        ratio = ratios.get("brisk", {}).get("ratio_to_onnxruntime")
+        if ratio is None:
+            return
         limit = STRICT_LIMIT if name.partition("/")[0] in STRICT else LIMIT
-        text = f"{name}: brisk / onnxruntime, {threads} thread(s)"
+        text = f"{name}: brisk / onnxruntime, {self._threads} thread(s)"
         report.checks.append(Check(text, ratio, f"<= {limit}", ratio <= limit))
-        difference = differences["brisk"]
-        text = f"{name}: outputs agree with onnxruntime's"
-        close = difference["agrees"]
-        report.checks.append(Check(text, close, "rtol 1e-3, atol 1e-4", close))
+        if found := differences.get("brisk"):
+            text = f"{name}: outputs agree with onnxruntime's"
+            close = found["agrees"]
+            report.checks.append(Check(text, close, "rtol 1e-3, atol 1e-4", close))
 
 
-def _label(file: Path) -> str:
-    """ENTRY/VERSION for a repository's model, else the file's name."""
-    version = file.resolve().parent
-    return f"{version.parent.name}/{version.name}" if version.name.isdigit() else file.stem
+def _add_means(report: Report) -> None:
+    """Geometric means over all models of each engine's time over ONNX Runtime's, where there are
+    several; Brisk's is a check."""
+    ratios: dict[str, list[float]] = {}
+    for row in report.rows:
+        if "ratio_to_onnxruntime" in row:
+            ratios.setdefault(row["engine"], []).append(row["ratio_to_onnxruntime"])
+    for engine, found in ratios.items():
+        if len(found) < 2:
+            continue
+        mean, name = round(statistics.geometric_mean(found), 3), f"mean of {len(found)} models"
+        report.rows.append({"model": name, "engine": engine, "ratio_to_onnxruntime": mean})
+        if engine == "brisk":
+            text = f"geometric {name}: brisk / onnxruntime"
+            report.checks.append(Check(text, mean, f"<= {STRICT_LIMIT}", mean <= STRICT_LIMIT))
 
 
 def _row(name: str, engine: str, bursts: Sequence[Burst]) -> dict[str, Any]:
@@ -187,16 +298,13 @@ def _median(burst: Burst) -> float:
 
 def _differences(outputs: Mapping[str, list[np.ndarray]]) -> dict[str, dict[str, Any]]:
     """Largest difference from ONNX Runtime's outputs, and whether within the tolerance."""
-    found: dict[str, dict[str, Any]] = {}
-    for engine, arrays in outputs.items():
-        if BASE not in outputs or engine == "torch eager":
-            continue
-        pairs = list(zip(arrays, outputs[BASE], strict=True))
-        wide = [(ours.astype(np.float64), theirs.astype(np.float64)) for ours, theirs in pairs]
-        found[engine] = {
-            "max_difference": max(
-                float(np.abs(ours - theirs).max(initial=0)) for ours, theirs in wide
-            ),
-            "agrees": all(np.allclose(o, t, rtol=1e-3, atol=1e-4) for o, t in wide),
+    if BASE not in outputs:
+        return {}
+    return {
+        engine: {
+            "max_difference": difference(arrays, outputs[BASE]),
+            "agrees": agree(arrays, outputs[BASE]),
         }
-    return found
+        for engine, arrays in outputs.items()
+        if engine != TORCH
+    }

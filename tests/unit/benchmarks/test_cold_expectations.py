@@ -38,6 +38,43 @@ def test_speed_ups_are_expected_of_resnet_and_of_the_geometric_mean(
     assert _outcome([one, _row("vit", engine, 1.0, speedup=limit / 4)])[name] == (limit / 2, False)
 
 
+def test_each_kind_of_start_is_compared_with_onnx_runtimes_own_of_that_kind() -> None:
+    rows = [
+        _row("m", "brisk", 1.0, over_prepared_peer=0.5, over_bare_peer=9.0),
+        _row("n", "brisk", 1.0, over_prepared_peer=2.0),
+        _row("m", "brisk unprepared", 1.0, over_bare_peer=1.5, over_prepared_peer=0.1),
+    ]
+    assert _outcome(rows) == {
+        "m: brisk over onnxruntime prepared": (0.5, False),
+        "n: brisk over onnxruntime prepared": (2.0, True),
+        "2 models: brisk over onnxruntime prepared, geometric mean": (1.0, True),
+        "m: brisk unprepared over onnxruntime from the bare file": (1.5, True),
+    }
+
+
+def test_through_triton_the_sooner_prepared_peer_counts() -> None:
+    rows = [
+        {**_row("m", name, 1.0), "part": "served", "over_brisk": over}
+        for name, over in (
+            ("onnxruntime prepared", 0.9),
+            ("onnxruntime prepared without packing", 1.4),
+        )
+    ]
+    name = "m through Triton: Python backend with onnxruntime prepared over brisk"
+    assert _outcome(rows) == {name: (0.9, False)}
+
+
+def test_what_brisk_does_not_answer_fails_and_what_a_peer_does_not_is_only_told() -> None:
+    rows = [
+        {"part": "unmeasured", "model": "m", "batch": 1, "engine": engine, "reason": "it is so"}
+        for engine in ("brisk", "openvino cached", "none")
+    ]
+    assert [(check.name, check.ok) for check in all_checks(rows)] == [
+        ("m: brisk answers", False),
+        ("m: none answers", False),
+    ]
+
+
 def test_each_late_inference_fails_its_own_check() -> None:
     row = _row("m", "brisk", 1.0, first_over_warm=1.2, second_over_warm=1.2, third_over_warm=1.0)
     assert [ok for _, ok in _outcome([row]).values()] == [True, False, True]

@@ -26,6 +26,19 @@ def test_a_speed_up_is_the_median_of_quotients_within_rounds() -> None:
     assert speedup(measured, "brisk", "onnxruntime") == pytest.approx(3.0)
 
 
+def test_the_sooner_of_two_prepared_peers_counts() -> None:
+    packed, plain = "onnxruntime prepared", "onnxruntime prepared without packing"
+    measured = {
+        "brisk": _samples("brisk", [0.1, 0.1, 0.1]),
+        packed: _samples(packed, [0.4, 0.5, 0.6]),
+        plain: _samples(plain, [0.2, 0.3, 0.9]),
+    }
+    found = {row["engine"]: row for row in rows("process", "m", 1, measured)}
+    assert found["brisk"]["over_prepared_peer"] == pytest.approx(3.0)
+    assert found[plain]["over_prepared_peer"] == 1.0
+    assert "over_bare_peer" not in found["brisk"]
+
+
 def test_rows_hold_milliseconds_and_the_base_has_speed_up_one() -> None:
     measured = {"onnxruntime": _samples("onnxruntime", [0.4, 0.6])}
     (row,) = rows("process", "m", 1, measured)

@@ -32,7 +32,7 @@ def test_a_tiny_model_is_measured_against_onnx_runtime(tmp_path: Path) -> None:
     assert [check.ok for check in agreement] == [True]
 
 
-def test_an_engine_that_fails_is_left_out_with_a_note(tmp_path: Path) -> None:
+def test_an_engine_that_fails_has_its_reason_in_its_row(tmp_path: Path) -> None:
     files = build(SMOKE, 1, tmp_path)
     files.model.write_bytes(b"no model")
     report = cold.run(
@@ -43,8 +43,9 @@ def test_an_engine_that_fails_is_left_out_with_a_note(tmp_path: Path) -> None:
         threads=1,
         folder=tmp_path,
     )
-    assert report.rows == []
-    assert any("not an ONNX model" in note for note in report.notes)
+    (row,) = report.rows
+    assert (row["part"], row["engine"]) == ("unmeasured", "brisk serial")
+    assert "not an ONNX model" in row["reason"]
 
 
 def test_models_are_built_once_and_of_the_batch_asked_for(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """`brisk bench cold`: from "load this model" to its first answer.
 
 In process: each engine in a fresh process whose libraries are imported and which has computed
-nothing, engines in turns; the schemes of PASK and NNV12 among them. Then the same with the page
-cache dropped, beside another load on the machine, and through a real Triton.
+nothing but an unrelated small model, engines in turns; the schemes of PASK and NNV12 among them.
+Then the same with the page cache dropped, beside another load on the machine, and through a real
+Triton.
 """
 
 from __future__ import annotations
@@ -12,6 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from brisk_client.benchmarks.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.model_files import (
+    NoModelsError,
+    add_models_option,
+    check_files,
+    models_in,
+)
+from brisk_client.benchmarks.model_inputs import (
+    NOTHING_GIVEN,
+    GivenInputs,
+    InvalidInputError,
+    add_input_option,
+    read_given,
+)
 from brisk_client.report import Report
 
 PARTS = ("process", "disk", "load", "served")
@@ -30,9 +44,10 @@ def run(
     plots: Path | None = None,
     file: Path | None = None,
     resumes: bool = False,
+    given: GivenInputs = NOTHING_GIVEN,
 ) -> Report:
     """Measure. Empty ``models`` and ``engines`` mean all, ``threads`` 0 all usable cores,
-    ``rounds`` 0 as many as usual.
+    ``rounds`` 0 as many as usual. A model is a name, or an ONNX file; ``given``: its inputs.
 
     ``folder`` keeps built models and what engines prepare; ``plots`` takes figures and a trace;
     ``file`` the report, after every part of every model and batch. ``resumes``: parts that it
@@ -41,7 +56,7 @@ def run(
     """
     from brisk_client.benchmarks.cold.benchmark import Choice, run_parts
 
-    choice = Choice(quick, models, engines, parts, threads, batches, rounds, folder, plots)
+    choice = Choice(quick, models, engines, parts, threads, batches, rounds, folder, plots, given)
     return run_parts(choice, file, resumes=resumes)
 
 
@@ -54,9 +69,15 @@ def main(arguments: Sequence[str]) -> int:
     chosen = parser.parse_args(arguments)
     try:
         _check_names(chosen)
+        models = [*chosen.model, *map(str, models_in(chosen.models))]
+        given = read_given(chosen.input)
+        if given.names() and len(models) != 1:
+            raise InvalidInputError(
+                "--input is of one model; beside each of several lies its NAME.inputs.npz"
+            )
         report = run(
             chosen.quick,
-            chosen.model,
+            models,
             _listed(chosen.schemes),
             _listed(chosen.parts),
             chosen.threads,
@@ -66,8 +87,9 @@ def main(arguments: Sequence[str]) -> int:
             chosen.plot,
             chosen.json,
             chosen.resume,
+            given,
         )
-    except (UnknownNameError, UnusableReportError) as error:
+    except (UnknownNameError, UnusableReportError, NoModelsError, InvalidInputError) as error:
         parser.error(str(error))
     return deliver(report, chosen, None, show_parts)
 
@@ -77,13 +99,16 @@ class UnknownNameError(Exception):
 
 
 def _check_names(chosen: argparse.Namespace) -> None:
-    """Raises UnknownNameError."""
+    """Raises UnknownNameError, and NoModelsError for a file that is not there."""
+    from brisk_client.benchmarks.cold.benchmark import is_file
     from brisk_client.benchmarks.cold.models import model_of
     from brisk_client.benchmarks.cold.registry import engine_of
 
+    check_files([Path(name) for name in chosen.model if is_file(name)])
     try:
         for name in chosen.model:
-            model_of(name)
+            if not is_file(name):
+                model_of(name)
         for name in _listed(chosen.schemes):
             engine_of(name)
     except LookupError as error:
@@ -97,10 +122,16 @@ def _parser() -> argparse.ArgumentParser:
     from brisk_client.benchmarks.cold.models import model_names
     from brisk_client.benchmarks.cold.registry import engine_names
 
-    parser = benchmark_parser("cold", __doc__, "fewer samples and models")
+    parser = benchmark_parser("cold", __doc__, "fewer samples, and no papers' schemes")
     parser.add_argument(
-        "--model", action="append", default=[], metavar="NAME", help=", ".join(model_names())
+        "--model",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"{', '.join(model_names())}, or an ONNX file",
     )
+    add_models_option(parser)
+    add_input_option(parser)
     parser.add_argument(
         "--schemes", default="", metavar="A,B", help=f"engines: {', '.join(engine_names())}"
     )

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from brisk_client.benchmarks.agreement import agree
 from brisk_client.benchmarks.cold.registry import BASE
 
 OTHER_WEIGHTS = frozenset({"torch eager", "torch aotinductor"})
 """Engines that compute the same network with weights of their own."""
-
-RTOL, ATOL = 1e-3, 1e-4
 
 
 def agreements(folder: Path, engines: Sequence[str]) -> dict[str, bool]:
@@ -21,7 +20,7 @@ def agreements(folder: Path, engines: Sequence[str]) -> dict[str, bool]:
         return {}
     expected = _load(folder / f"{BASE}.npz")
     return {
-        engine: _agree(_load(folder / f"{engine}.npz"), expected)
+        engine: agree(_load(folder / f"{engine}.npz"), expected, scaled=True)
         for engine in engines
         if engine not in OTHER_WEIGHTS and (folder / f"{engine}.npz").exists()
     }
@@ -30,12 +29,3 @@ def agreements(folder: Path, engines: Sequence[str]) -> dict[str, bool]:
 def _load(file: Path) -> list[np.ndarray]:
     with np.load(file) as arrays:
         return [arrays[name] for name in sorted(arrays.files)]
-
-
-def _agree(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:
-    """``atol`` grows with the answer's own size, which random weights do not keep near one."""
-    return len(found) == len(expected) and all(
-        ours.shape == theirs.shape
-        and np.allclose(ours, theirs, RTOL, ATOL * max(1.0, float(np.abs(theirs).max(initial=0))))
-        for ours, theirs in zip(found, expected, strict=True)
-    )

@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brisk_client.benchmarks.cold import results
-from brisk_client.benchmarks.cold.answers import agreements
+from brisk_client.benchmarks.cold.answers import OTHER_WEIGHTS, agreements
 from brisk_client.benchmarks.cold.batches import batch_rows
 from brisk_client.benchmarks.cold.breakdown import to_chrome
 from brisk_client.benchmarks.cold.burden import Burden, Load
-from brisk_client.benchmarks.cold.expectations import all_checks
+from brisk_client.benchmarks.cold.expectations import NO_ENGINE, UNMEASURED, all_checks
 from brisk_client.benchmarks.cold.figures import draw_all
 from brisk_client.benchmarks.cold.ledger import Ledger
-from brisk_client.benchmarks.cold.measure import Effort, Prepared, measure, prepare_all
+from brisk_client.benchmarks.cold.measure import Effort, Failed, Prepared, measure, prepare_all
 from brisk_client.benchmarks.cold.models import (
     MODELS,
     ModelFiles,
     build,
     default_folder,
+    given_model,
     model_of,
 )
 from brisk_client.benchmarks.cold.registry import (
@@ -35,6 +36,14 @@ from brisk_client.benchmarks.cold.registry import (
 )
 from brisk_client.benchmarks.cold.served import measure_served
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.model_files import labelled
+from brisk_client.benchmarks.model_inputs import (
+    HINT,
+    NOTHING_GIVEN,
+    GivenInputs,
+    InvalidInputError,
+    were_given,
+)
 from brisk_client.report import Report
 
 QUICK_MODELS = ("resnet50", "encoder")
@@ -46,17 +55,26 @@ LOADS = (Load(0.0), Load(0.25), Load(0.5), Load(0.5, 1), Load(1.0, 1))
 """What other processes take of the machine (NNV12, Fig. 11): of every core, or of one."""
 
 NOTES = (
-    "first: from the load call to the first answer, in a fresh process whose libraries are "
-    "imported and which has started and run nothing but a small network (what an idle worker of "
-    "Brisk does by itself; ONNX Runtime and OpenVINO get the same, torch nothing); second, "
-    "third: the inferences after it; warm: median of later ones",
-    "speed-up: ONNX Runtime's first answer at its defaults over this one's, median over rounds",
-    "all engines: the same number of threads; Brisk and 'onnxruntime huge pages' run with the "
-    "allocator settings that Brisk gives its runtime and the 32 MB a worker takes at its start, "
-    "the others as they come",
+    "first: from the load call to the first answer, in a fresh process that was forked from one "
+    "with the engine's libraries imported; second, third: the inferences after it; warm: median "
+    "of later ones",
+    "the same for all engines before the clock: threads, allocator settings, 60 MB of memory "
+    "given, an unrelated small model started and run by the engine's measured means, the files "
+    "read into the page cache (or dropped, part disk); 'onnxruntime as it comes' goes without "
+    "the allocator settings and the memory; AOTInductor's unrelated model is torch's, eager",
+    "engines that keep nothing between starts, 'brisk unprepared' among them, get an empty cache "
+    "directory for each start: they know no costs of any model, the compiled library aside",
+    "onnxruntime prepared: the model optimised and saved with external weights by ONNX Runtime, "
+    "loaded with optimisation off, with and without packing weights anew",
+    "speed-up: ONNX Runtime's first answer at its defaults over this one's, median over rounds; "
+    "over bare peer, over prepared peer: the same with the sooner of ONNX Runtime's starts from "
+    "the file (default, optimisation off) and the sooner of its prepared ones",
     "utilisation: share of the first answer's time in which a layer ran",
     "batches: speed-ups over 'brisk baseline', geometric means over the models that were measured "
     "at that size; 'warm' is Brisk's second answer",
+    "served: each server loads a model once per engine, so that none has computed it before; "
+    "Brisk's runtime runs, and a Python-backend model imports its engine with its load, since "
+    "each has a process of its own",
 )
 
 
@@ -73,6 +91,7 @@ class Choice:
     rounds: int
     folder: Path | None
     plots: Path | None
+    given: GivenInputs = NOTHING_GIVEN
 
 
 def run_parts(choice: Choice, file: Path | None, *, resumes: bool) -> Report:
@@ -87,9 +106,11 @@ def run_parts(choice: Choice, file: Path | None, *, resumes: bool) -> Report:
         notes=list(NOTES),
     )
     bench = _Bench(choice, threads, report, Ledger(report, file, resumes=resumes))
-    for model in _models(choice):
+    for name in _built(choice):
         for batch in choice.batches:
-            bench.measure(model, batch)
+            bench.measure(name, batch, functools.partial(bench.built, name, batch))
+    for name, file in labelled([Path(model) for model in choice.models if is_file(model)]).items():
+        bench.measure(name, 1, functools.partial(bench.given, name, file))
     report.rows[:] = [row for row in report.rows if row["part"] != "batches"]
     report.rows += batch_rows(report.rows)
     report.checks += all_checks(report.rows)
@@ -98,11 +119,16 @@ def run_parts(choice: Choice, file: Path | None, *, resumes: bool) -> Report:
     return report
 
 
-def _models(choice: Choice) -> list[str]:
-    chosen = [model_of(name).name for name in choice.models]
-    return chosen or [
-        model.name for model in MODELS if not choice.quick or model.name in QUICK_MODELS
-    ]
+def is_file(model: str) -> bool:
+    """Whether it names an ONNX file rather than a model of the benchmark's own."""
+    return model.endswith(".onnx")
+
+
+def _built(choice: Choice) -> list[str]:
+    """Names of the benchmark's own models: those chosen, all where nothing was."""
+    if choice.models:
+        return [model_of(name).name for name in choice.models if not is_file(name)]
+    return [model.name for model in MODELS]
 
 
 class _Bench:
@@ -116,26 +142,54 @@ class _Bench:
         self._place = choice.folder or default_folder()
         self._named = [engine_of(name).name for name in choice.engines]
 
-    def measure(self, name: str, batch: int) -> None:
-        """The chosen parts; of a larger batch only the in-process one."""
+    def built(self, name: str, batch: int) -> ModelFiles:
+        return build(model_of(name), batch, self._place)
+
+    def given(self, name: str, file: Path) -> ModelFiles:
+        return given_model(name, file, self._place, self._choice.given)
+
+    def measure(self, name: str, batch: int, find: Callable[[], ModelFiles]) -> None:
+        """The chosen parts; of a larger batch only the in-process one, and of a quick run the
+        parts beside it for QUICK_MODELS. ``find`` gives the files, made when they are needed."""
         parts: dict[str, Callable[[ModelFiles], None]] = {"process": self._hot}
-        if batch == 1:
+        if batch == 1 and (not self._choice.quick or self._choice.models or name in QUICK_MODELS):
             parts |= {"disk": self._from_disk, "load": self._beside_load}
             if name in SERVED_MODELS[: 1 if self._choice.quick else None]:
                 parts["served"] = self._served
         for part, run in parts.items():
-            if part in self._choice.parts and not self._ledger.is_done(part, name, batch):
-                files = build(model_of(name), batch, self._place)
-                self._ledger.measure(part, name, batch, functools.partial(run, files))
+            if part not in self._choice.parts or self._ledger.is_done(part, name, batch):
+                continue
+            try:
+                files = find()
+            except (InvalidInputError, OSError) as error:
+                self._fail(name, batch, NO_ENGINE, str(error))
+                return
+            self._ledger.measure(part, name, batch, functools.partial(run, files))
+
+    def _fail(self, name: str, batch: int, engine: str, reason: str) -> None:
+        """Once a row, however many parts the engine fails in."""
+        if engine in OTHER_WEIGHTS and "no torch form" in reason:
+            self._report.notes.append(f"{name}: {reason}")  # it is nobody's failure
+            return
+        row = {"part": UNMEASURED, "model": name, "batch": batch, "engine": engine}
+        reason = reason.removeprefix(f"{engine}: ")
+        if not any(row.items() <= known.items() for known in self._report.rows):
+            self._report.rows.append({**row, "reason": reason})
+
+    def _failed(self, files: ModelFiles) -> Failed:
+        """With the hint at inputs of one's own where they were generated for somebody's model."""
+        is_guessed = files.is_given and not were_given(files.model, self._choice.given)
+        hint = f" ({HINT})" if is_guessed else ""
+        return lambda engine, reason: self._fail(files.name, files.batch, engine, reason + hint)
 
     def _hot(self, files: ModelFiles) -> None:
         defaults = default_engines(self._choice.quick) if files.batch == 1 else LARGER_BATCHES
         prepared = self._prepared(files, self._named or defaults)
         effort = self._effort(files.batch)
-        note = self._report.notes.append
+        fail = self._failed(files)
         with tempfile.TemporaryDirectory(prefix="brisk-cold-") as folder:
             answers = Path(folder)
-            measured = measure(files, prepared, self._threads, effort, note, outputs=answers)
+            measured = measure(files, prepared, self._threads, effort, fail, outputs=answers)
             agree = agreements(answers, list(measured))
         rows = results.rows("process", files.name, files.batch, measured)
         for row in rows:
@@ -152,9 +206,9 @@ class _Bench:
 
     def _from_disk(self, files: ModelFiles) -> None:
         prepared = self._prepared(files, self._named or FROM_DISK)
-        effort, note = self._effort(files.batch), self._report.notes.append
-        hot = results.rows("hot", "", 1, measure(files, prepared, self._threads, effort, note))
-        measured = measure(files, prepared, self._threads, effort, note, dropped=True)
+        effort, fail = self._effort(files.batch), self._failed(files)
+        hot = results.rows("hot", "", 1, measure(files, prepared, self._threads, effort, fail))
+        measured = measure(files, prepared, self._threads, effort, fail, dropped=True)
         hot_ms = {row["engine"]: row["first_ms"] for row in hot}
         self._report.rows += [
             {**row, "hot_ms": hot_ms[row["engine"]]}
@@ -172,7 +226,7 @@ class _Bench:
                     prepared,
                     self._threads,
                     self._effort(files.batch),
-                    self._report.notes.append,
+                    self._failed(files),
                 )
             for row in results.rows("load", files.name, files.batch, measured):
                 alone_ms = idle_ms.setdefault(row["engine"], row["first_ms"])
@@ -184,7 +238,7 @@ class _Bench:
         measure_served(self._report, files, self._threads, rounds, self._place)
 
     def _prepared(self, files: ModelFiles, engines: Sequence[str]) -> dict[str, Prepared]:
-        return prepare_all(files, engines, self._threads, self._report.notes.append)
+        return prepare_all(files, engines, self._threads, self._failed(files))
 
     def _effort(self, batch: int) -> Effort:
         """Of larger batches the first and the second answer only."""

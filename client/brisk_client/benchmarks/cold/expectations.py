@@ -6,16 +6,27 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from brisk_client.benchmarks.cold.registry import BASE, PREPARED, UNPREPARED
+from brisk_client.benchmarks.cold.registry import BASE, PREPARED, PREPARED_PEERS, UNPREPARED
+from brisk_client.benchmarks.cold.results import OVER_BARE, OVER_PREPARED
 from brisk_client.report import Check
 
 Rows = Sequence[Mapping[str, Any]]
+
+UNMEASURED, NO_ENGINE = "unmeasured", "none"
+"""The part of rows that hold a ``reason`` instead of times, and their engine where the model is
+to blame."""
 
 WARMTH = {"first": 1.25, "second": 1.1, "third": 1.1}
 """An inference after the load over warm ones, at most; a tenth is the machine's noise."""
 
 SPEEDUPS = {PREPARED: 4.0, UNPREPARED: 2.0}
 """ONNX Runtime's time at its defaults over ours, at least."""
+
+PEERS = {PREPARED: (OVER_PREPARED, "prepared"), UNPREPARED: (OVER_BARE, "from the bare file")}
+"""ONNX Runtime by its own means, the sooner of two: its time over ours, each model's and the
+geometric mean, at least PEER."""
+
+PEER = 1.0
 
 SPEEDUP_MODEL, PREPARE_S = "resnet50", 10.0
 
@@ -48,6 +59,8 @@ def all_checks(rows: Rows) -> list[Check]:
         *_agreement(rows),
         *_warmth(hot),
         *_speedups(hot),
+        *_peers(hot),
+        *_unmeasured(rows),
         *_contributions(hot),
         *_warm_unchanged(hot),
         *_preparation(hot),
@@ -130,6 +143,27 @@ def _speedups(hot: Rows) -> list[Check]:
     return checks
 
 
+def _peers(hot: Rows) -> list[Check]:
+    checks = []
+    for engine, (key, state) in PEERS.items():
+        found = {m: row[key] for m, row in _by_model(hot, engine).items() if key in row}
+        for model, over in found.items():
+            checks.append(at_least(f"{model}: {engine} over {BASE} {state}", over, PEER))
+        if len(found) > 1:
+            text = f"{len(found)} models: {engine} over {BASE} {state}, geometric mean"
+            checks.append(at_least(text, geometric_mean(found.values()), PEER))
+    return checks
+
+
+def _unmeasured(rows: Rows) -> list[Check]:
+    """What Brisk does not answer, and models that no engine was asked about."""
+    return [
+        Check(f"{row['model']}: {row['engine']} answers", row["reason"], "an answer", False)
+        for row in rows
+        if row["part"] == UNMEASURED and row["engine"] in (PREPARED, UNPREPARED, NO_ENGINE)
+    ]
+
+
 def _contributions(hot: Rows) -> list[Check]:
     checks = []
     for engine, without, name in STEPS:
@@ -186,12 +220,19 @@ def _load(rows: Rows) -> list[Check]:
 
 
 def _served(rows: Rows) -> list[Check]:
+    served = [row for row in rows if row["part"] == "served" and "over_brisk" in row]
+    limits = [(row, SERVED[row["engine"]]) for row in served if row["engine"] in SERVED]
+    for model in dict.fromkeys(row["model"] for row in served):
+        peers = [
+            row for row in served if row["model"] == model and row["engine"] in PREPARED_PEERS
+        ]
+        if peers:
+            limits.append((min(peers, key=lambda row: float(row["over_brisk"])), PEER))
     return [
         at_least(
             f"{row['model']} through Triton: Python backend with {row['engine']} over {PREPARED}",
             row["over_brisk"],
-            SERVED[row["engine"]],
+            limit,
         )
-        for row in rows
-        if row["part"] == "served" and row["engine"] in SERVED and "over_brisk" in row
+        for row, limit in limits
     ]

@@ -7,12 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from brisk_client.benchmarks.cold import page_cache
 from brisk_client.benchmarks.cold.engines.base import EngineUnavailableError
 from brisk_client.benchmarks.cold.models import ModelFiles
 from brisk_client.benchmarks.cold.registry import engine_of
 from brisk_client.benchmarks.cold.zygote import Sample, Task, Zygote, prepare_apart
+
+Failed: TypeAlias = Callable[[str, str], None]
+"""Takes an engine's name and why it cannot be measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +53,11 @@ class Prepared:
 
 
 def prepare_all(
-    files: ModelFiles, engines: Sequence[str], threads: int, note: Callable[[str], None]
+    files: ModelFiles, engines: Sequence[str], threads: int, fail: Failed
 ) -> dict[str, Prepared]:
     """Let every engine prepare the model, each in a process of its own.
 
-    Those that cannot are left out, with a note.
+    Those that cannot are left out; ``fail`` takes their name and reason.
     """
     found = {}
     for name in engines:
@@ -63,7 +67,7 @@ def prepare_all(
             if engine_of(name).prepares:
                 artefact, took_s = prepare_apart(name, files, threads)
         except EngineUnavailableError as error:
-            note(f"{files.name}: {error}")
+            fail(name, str(error))
             continue
         read = engine_of(name).files(files.model, Path(artefact) if artefact else None)
         found[name] = Prepared(artefact, read, took_s)
@@ -75,7 +79,7 @@ def measure(
     prepared: Mapping[str, Prepared],
     threads: int,
     effort: Effort,
-    note: Callable[[str], None],
+    fail: Failed,
     *,
     dropped: bool = False,
     outputs: Path | None = None,
@@ -85,8 +89,9 @@ def measure(
     Orders are drawn (the same ones in every run), since who was before whom counts: behind an
     engine that used much memory the next one's is given anew by a virtual machine's host.
 
-    ``dropped``: the files leave the page cache before each sample, else they are in it. An engine
-    that fails is left out, with a note. First answers go to ``outputs``/ENGINE.npz.
+    ``dropped``: the files leave the page cache before each sample, else they are read into it.
+    An engine that fails is left out; ``fail`` takes its name and reason. First answers go to
+    ``outputs``/ENGINE.npz.
     """
     found: dict[str, EngineSamples] = {}
     with ExitStack() as stack:
@@ -95,7 +100,7 @@ def measure(
             try:
                 zygotes[name] = stack.enter_context(Zygote(name, threads))
             except EngineUnavailableError as error:
-                note(f"{files.name}: {error}")
+                fail(name, str(error))
                 continue
             found[name] = EngineSamples(name, ready.files, [], [])
         for turn in range(effort.rounds):
@@ -104,7 +109,7 @@ def measure(
                 if dropped:
                     ours.disk_s.append(page_cache.disk_seconds(ours.files))
                     page_cache.drop(ours.files)
-                elif turn == 0:
+                else:
                     page_cache.warm(ours.files)
                 task = Task(
                     engine=name,
@@ -119,6 +124,6 @@ def measure(
                 try:
                     ours.samples.append(zygote.sample(task))
                 except EngineUnavailableError as error:
-                    note(f"{files.name}: {error}")
+                    fail(name, str(error))
                     del zygotes[name], found[name]
     return found

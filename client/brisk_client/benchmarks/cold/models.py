@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from brisk_client.benchmarks.model_inputs import make_inputs
+from brisk_client.benchmarks.model_inputs import GivenInputs, make_inputs
 
 TOKENS = 128
 
@@ -26,13 +27,15 @@ class ColdModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A built model and one request for it; ``folder`` takes what engines prepare."""
+    """A model and one request for it; ``folder`` takes what engines prepare. ``is_given``: it is
+    somebody's own, not built here."""
 
     name: str
     batch: int
     model: Path
     inputs: Path
     folder: Path
+    is_given: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -127,6 +130,20 @@ def build(model: ColdModel, batch: int, folder: Path) -> ModelFiles:
     if not files.inputs.exists():
         np.savez(files.inputs, **make_inputs(files.model, {}))
     return files
+
+
+def given_model(name: str, file: Path, folder: Path, given: GivenInputs) -> ModelFiles:
+    """A model of somebody's own, where it lies, with inputs for it in a place of ``folder``.
+
+    What engines prepare is kept there as long as the file is the same. Raises InvalidInputError.
+    """
+    state = file.stat()
+    told = f"{file.resolve()} {state.st_size} {state.st_mtime_ns}"
+    place = folder / f"given-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    place.mkdir(parents=True, exist_ok=True)
+    inputs = place / "inputs.npz"
+    np.savez(inputs, **make_inputs(file, {}, given))
+    return ModelFiles(name, 1, file.resolve(), inputs, place, is_given=True)
 
 
 def _fixed(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:

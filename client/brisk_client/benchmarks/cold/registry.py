@@ -7,8 +7,10 @@ from brisk_client.benchmarks.cold.engines.base import ColdEngine
 from brisk_client.benchmarks.cold.engines.brisk import BriskScheme, BriskSerial
 from brisk_client.benchmarks.cold.engines.onnxruntime import (
     OnnxRuntime,
-    OnnxRuntimeHugePages,
+    OnnxRuntimeAsItComes,
     OnnxRuntimeOptimised,
+    OnnxRuntimePrepared,
+    OnnxRuntimeUnoptimised,
 )
 from brisk_client.benchmarks.cold.engines.openvino import OpenVino, OpenVinoCached
 from brisk_client.benchmarks.cold.engines.torch_eager import TorchEager
@@ -16,8 +18,16 @@ from brisk_client.benchmarks.cold.engines.torch_eager import TorchEager
 BASE = "onnxruntime"
 """What every engine's cold start is compared with."""
 
+FIXED = "brisk nnv12_fixed"
+
 PREPARED, UNPREPARED = "brisk", "brisk unprepared"
 """Brisk with all it has: from an artefact, and straight from the ONNX file."""
+
+PREPARED_PEERS = ("onnxruntime prepared", "onnxruntime prepared without packing")
+"""ONNX Runtime prepared by its own means; for each model the one that starts sooner counts."""
+
+BARE_PEERS = (BASE, "onnxruntime unoptimised")
+"""ONNX Runtime from the bare file; for each model the one that starts sooner counts."""
 
 _ENGINES: tuple[ColdEngine, ...] = (
     BriskScheme("brisk", has_artefact=True, name=PREPARED),
@@ -33,7 +43,10 @@ _ENGINES: tuple[ColdEngine, ...] = (
     BriskScheme("ideal", has_artefact=False),
     BriskSerial(),
     OnnxRuntime(),
-    OnnxRuntimeHugePages(),
+    OnnxRuntimeAsItComes(),
+    OnnxRuntimeUnoptimised(),
+    OnnxRuntimePrepared(prepacking=True),
+    OnnxRuntimePrepared(prepacking=False),
     OnnxRuntimeOptimised(),
     OpenVino(),
     OpenVinoCached(),
@@ -54,18 +67,21 @@ def engine_of(name: str) -> ColdEngine:
     raise LookupError(f"there is no engine '{name}'; there are: {', '.join(engine_names())}")
 
 
-BESIDE_LOAD = (PREPARED, "brisk nnv12_fixed", UNPREPARED, "brisk baseline", BASE)
+BESIDE_LOAD = (PREPARED, FIXED, UNPREPARED, "brisk baseline", BASE)
 """NNV12's Fig. 11: with work stealing and without, and those that have no plan."""
 
-FROM_DISK = (PREPARED, UNPREPARED, BASE, "onnxruntime optimised", "openvino cached")
+FROM_DISK = (PREPARED, UNPREPARED, BASE, *PREPARED_PEERS, "openvino cached")
 """Those whose time from the disk is compared with reading the same bytes."""
 
 LARGER_BATCHES = (PREPARED, UNPREPARED, "brisk baseline", "brisk nnv12", "brisk pask", BASE)
 """Those of PASK's table II, and what they are compared with."""
 
 
+QUICK = (PREPARED, UNPREPARED, *BARE_PEERS, *PREPARED_PEERS, "openvino cached", TorchEager.name)
+"""Those of a quick run: Brisk as its runtime starts models, and what it is compared with."""
+
+
 def default_engines(quick: bool) -> list[str]:
-    """Those of a plain run: all, without those that take long to prepare if ``quick``, and
-    without the one that only stands beside others under load."""
-    left_out = {"brisk nnv12_fixed", *([AotInductor.name] if quick else [])}
-    return [name for name in engine_names() if name not in left_out]
+    """Those of a plain run: QUICK, or all without the one that only stands beside others under
+    load."""
+    return list(QUICK) if quick else [name for name in engine_names() if name != FIXED]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brisk_client.benchmarks.cold.breakdown import shares, utilisation
 from brisk_client.benchmarks.cold.measure import EngineSamples
-from brisk_client.benchmarks.cold.registry import BASE
+from brisk_client.benchmarks.cold.registry import BARE_PEERS, BASE, PREPARED_PEERS
 from brisk_client.benchmarks.sampling import median_ratio, summarise
 
 Measured = Mapping[str, EngineSamples]
 """Samples of one model by engine."""
+
+OVER_BARE, OVER_PREPARED = "over_bare_peer", "over_prepared_peer"
+"""Keys: how many times as long the sooner of ONNX Runtime's starts from the bare file takes, and
+the sooner of its prepared ones."""
 
 _INFERENCES = ("first", "second", "third")
 
@@ -26,6 +30,16 @@ def speedup(measured: Measured, engine: str, base: str) -> float:
     """``base``'s first answer over ``engine``'s, the median over rounds."""
     pairs = zip(measured[base].samples, measured[engine].samples, strict=False)
     return median_ratio([(theirs.first_s, ours.first_s) for theirs, ours in pairs])
+
+
+def soonest(measured: Measured, engines: Sequence[str]) -> str | None:
+    """That of ``engines`` whose median first answer comes first; None where none was measured."""
+    found = [engine for engine in engines if engine in measured]
+    return min(
+        found,
+        key=lambda name: statistics.median(each.first_s for each in measured[name].samples),
+        default=None,
+    )
 
 
 def typical(samples: EngineSamples) -> Mapping[str, Any]:
@@ -55,6 +69,9 @@ def _row(part: str, model: str, batch: int, measured: Measured, name: str) -> di
     }
     if BASE in measured:
         row["speedup"] = round(speedup(measured, name, BASE), 2)
+    for key, peers in ((OVER_BARE, BARE_PEERS), (OVER_PREPARED, PREPARED_PEERS)):
+        if (peer := soonest(measured, peers)) is not None:
+            row[key] = round(speedup(measured, name, peer), 2)
     if samples.disk_s:
         row["read_ms"] = statistics.median(samples.disk_s) * 1e3
         row["first_over_read"] = round(first.median / statistics.median(samples.disk_s), 2)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from brisk_client.benchmarks.cold.models import ModelFiles
+from brisk_client.benchmarks.cold.registry import PREPARED_PEERS
+from brisk_client.benchmarks.machine import installed_versions
+from brisk_client.benchmarks.onnxruntime_prepared import prepare_apart
 from brisk_client.benchmarks.served_entries import (
     ONNXRUNTIME_MODEL,
+    ONNXRUNTIME_PREPARED_MODEL,
     TORCH_EXECUTE,
     write_brisk_entry,
     write_python_entry,
@@ -36,7 +40,8 @@ class TritonPythonModel:
 def write_cold_entries(repository: Path, files: ModelFiles, threads: int) -> dict[str, str]:
     """Entry names by engine. Brisk's have files of their own: a shared one is a shared session.
 
-    torch is left out where the model has no torch form.
+    torch is left out where the model has no torch form. Raises NotPreparedError where ONNX
+    Runtime cannot save the model.
     """
     import torch
 
@@ -55,6 +60,15 @@ def write_cold_entries(repository: Path, files: ModelFiles, threads: int) -> dic
         repository, files.model, "onnxruntime", ONNXRUNTIME_MODEL, {"threads": threads}
     )
     entries["onnxruntime"] = "onnxruntime"
+    version = installed_versions("onnxruntime")["onnxruntime"]
+    optimised = prepare_apart(
+        files.model, files.folder / f"onnxruntime-{version}-optimised", threads
+    )
+    for no_packing, engine in enumerate(PREPARED_PEERS):
+        entries[engine] = engine.replace(" ", "_")
+        source = ONNXRUNTIME_PREPARED_MODEL.replace("{file!r}", repr(str(optimised.resolve())))
+        settings = {"threads": threads, "no_prepacking": no_packing}
+        write_python_entry(repository, files.model, entries[engine], source, settings)
     if files.name in NETWORKS:
         weights = saved_weights(files.name, files.folder)
         values = {"threads": threads, "network": files.name, "weights": str(weights)}

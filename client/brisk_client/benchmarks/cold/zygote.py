@@ -8,6 +8,7 @@ run as a program; its standard output carries one JSON line for each task.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -15,6 +16,7 @@ import resource
 import select
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -23,9 +25,15 @@ from typing import Any
 
 import numpy as np
 
-from brisk.frontend.allocator import allocator_settings
-from brisk_client.benchmarks.cold.engines.base import EngineUnavailableError, Start
+from brisk_client.benchmarks.agreement import storable
+from brisk_client.benchmarks.cold.engines.base import ColdEngine, EngineUnavailableError, Start
 from brisk_client.benchmarks.cold.models import ModelFiles
+from brisk_client.benchmarks.cold.surroundings import (
+    forgetful_cache,
+    give_memory,
+    process_environment,
+)
+from brisk_client.benchmarks.engine_process import describe_end, one_line
 
 SAMPLE_TIMEOUT_S = 300.0
 PREPARE_TIMEOUT_S = 900.0
@@ -70,11 +78,12 @@ class Zygote:
 
     def __init__(self, engine: str, threads: int) -> None:
         self.engine = engine
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, engine],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._said,
             env=_environment(engine, threads),
             text=True,
             bufsize=1,
@@ -93,6 +102,7 @@ class Zygote:
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()
+        self._said.close()
 
     def __enter__(self) -> Zygote:
         return self
@@ -109,12 +119,20 @@ class Zygote:
                 raise EngineUnavailableError(f"{self.engine}: no answer in {SAMPLE_TIMEOUT_S} s")
             line = stream.readline()
             if not line:
-                raise EngineUnavailableError(f"{self.engine}: its process ended")
+                end = self._end(self._process.wait(SAMPLE_TIMEOUT_S))
+                raise EngineUnavailableError(f"{self.engine}: {end}")
             if line.startswith("{"):
                 answer: dict[str, Any] = json.loads(line)
                 if "error" in answer:
-                    raise EngineUnavailableError(f"{self.engine}: {answer['error']}")
+                    raise EngineUnavailableError(f"{self.engine}: {one_line(answer['error'])}")
+                if "ended" in answer:
+                    raise EngineUnavailableError(f"{self.engine}: {self._end(answer['ended'])}")
                 return answer
+
+    def _end(self, status: int) -> str:
+        """How a process ended, with the last it said (the zygote's own children write there)."""
+        self._said.seek(0)
+        return one_line(describe_end(status, self._said.read().decode(errors="replace")))
 
 
 def prepare_apart(engine: str, files: ModelFiles, threads: int) -> tuple[str, float | None]:
@@ -139,21 +157,33 @@ def prepare_apart(engine: str, files: ModelFiles, threads: int) -> tuple[str, fl
         if line.startswith("{"):
             answer = json.loads(line)
             if "error" in answer:
-                raise EngineUnavailableError(f"{engine} cannot prepare: {answer['error']}")
+                reason = one_line(answer["error"])
+                raise EngineUnavailableError(f"{engine} cannot prepare: {reason}")
             return answer["artefact"], answer["took_s"]
     last = (ended.stderr.strip().splitlines() or [f"status {ended.returncode}"])[-1]
     raise EngineUnavailableError(f"{engine} cannot prepare: {last}")
 
 
 def take_sample(task: Task) -> Sample:
-    """The sample itself, in this process, which should be a fresh one."""
+    """The sample itself, in this process, which should be a fresh one.
+
+    An engine that keeps nothing between starts meets a cache directory that holds nothing
+    measured of any model.
+    """
     from brisk_client.benchmarks.cold.registry import engine_of
 
     engine = engine_of(task.engine)
+    with contextlib.nullcontext() if engine.prepares else forgetful_cache():
+        return _take(engine, task)
+
+
+def _take(engine: ColdEngine, task: Task) -> Sample:
     with np.load(task.inputs) as arrays:
         inputs = {name: arrays[name] for name in arrays.files}
     prepared = Path(task.prepared) if task.prepared else None
-    engine.begin()
+    if not engine.as_it_comes:
+        give_memory()
+    engine.begin(task.threads)
     used_s, before_s = _processor_s(), time.perf_counter()
     start = engine.start(Path(task.model), prepared, inputs, task.threads)
     first_s = time.perf_counter() - before_s
@@ -163,7 +193,7 @@ def take_sample(task: Task) -> Sample:
     following_s = [_time(start.infer) for _ in range(task.following)]
     warm_s = _warm_inferences(start, task.warm_s) if task.warm_s else []
     if task.outputs:
-        named = {f"{index:04}": value for index, value in enumerate(start.outputs)}
+        named = {f"{index:04}": value for index, value in enumerate(storable(start.outputs))}
         np.savez(task.outputs, **named)
     return Sample(first_s, used_s, following_s, warm_s, start.details())
 
@@ -189,11 +219,9 @@ def _processor_s() -> float:
 
 
 def _environment(engine: str, threads: int) -> dict[str, str]:
-    """Threads for all; for Brisk and ``huge pages`` also what Brisk gives its own runtime."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": "0"}
-    if engine.startswith("brisk") or engine.endswith("huge pages"):
-        environment |= allocator_settings(os.environ)
-    return environment
+    from brisk_client.benchmarks.cold.registry import engine_of
+
+    return process_environment(threads, as_it_comes=engine_of(engine).as_it_comes)
 
 
 def _prepare(name: str, model: str, folder: str, inputs_file: str, threads: str) -> None:
@@ -232,7 +260,8 @@ def _serve(name: str) -> None:
         if child:
             _, status = os.waitpid(child, 0)
             if status:
-                print(json.dumps({"error": f"the process ended with {status}"}), flush=True)
+                ended = os.waitstatus_to_exitcode(status)
+                print(json.dumps({"ended": ended}), flush=True)
             continue
         try:
             answer = json.dumps(asdict(take_sample(Task(**json.loads(line)))))

@@ -10,7 +10,7 @@ from brisk_client.benchmarks.cold.engines.base import (
     EngineUnavailableError,
     Start,
 )
-from brisk_client.benchmarks.cold.engines.torch_eager import network_name
+from brisk_client.benchmarks.cold.engines.torch_eager import network_name, run_unrelated
 
 
 class AotInductor(ColdEngine):
@@ -24,6 +24,10 @@ class AotInductor(ColdEngine):
         import torch._inductor.cpp_builder
         import torch._inductor.package
         import torch.utils.cpp_extension  # noqa: F401
+
+    def begin(self, threads: int) -> None:
+        """Eagerly: to compile an unrelated model takes half a minute."""
+        run_unrelated(threads)
 
     def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path:
         import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from brisk_client.benchmarks.cold.unrelated import write_unrelated
 
 Arrays = Mapping[str, np.ndarray]
 """Inputs of one inference by name."""
@@ -43,6 +46,9 @@ class ColdEngine(ABC):
     prepares = False
     """Whether ``prepare`` makes anything."""
 
+    as_it_comes = False
+    """Whether its process goes without the allocator's settings and the memory of all others."""
+
     @abstractmethod
     def import_libraries(self) -> None:
         """Import all that a server of this engine would have imported before any model comes.
@@ -50,12 +56,16 @@ class ColdEngine(ABC):
         Runs before the clock starts, in a process that then forks: it must compute nothing.
         """
 
-    def begin(self) -> None:  # noqa: B027  # some do nothing then
-        """What a server of this engine does in a new process before any model comes.
+    def begin(self, threads: int) -> None:
+        """What the sample's process does before the clock starts: start a model that has nothing
+        to do with the measured one, the same way, and run it once.
 
-        Runs in the sample's process before the clock starts. Engines that read ONNX files start
-        Brisk's practice network and run it once, as Brisk's idle worker does.
+        As Brisk's idle worker does by itself; no engine's first start of all is measured.
         """
+        with tempfile.TemporaryDirectory(prefix="brisk-unrelated-") as folder:
+            model, inputs = write_unrelated(Path(folder))
+            prepared = self.prepare(model, Path(folder), inputs, threads)
+            self.start(model, prepared, inputs, threads)
 
     def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path | None:
         """Make ahead of time, in ``folder``, what the engine keeps between starts.

@@ -26,16 +26,16 @@ class BriskSerial(ColdEngine):
 
         import_everything()
 
-    def begin(self) -> None:
+    def begin(self, threads: int) -> None:
         """Helper threads and memory, as ``brisk.runtime.worker_process`` takes them at a worker's
-        start, and what an idle worker practises (``brisk.runtime.loader``)."""
+        start, and what an idle worker practises (``brisk.runtime.loader``): its own unrelated
+        network, from the file and from an artefact."""
         from brisk.execution.ahead import take_ahead
         from brisk.execution.heap import reserve
-        from brisk.execution.lanes import usable_cores
         from brisk.execution.practice import practise
 
-        take_ahead(usable_cores(), reserve())
-        thread = threading.Thread(target=practise, args=(usable_cores(),))
+        take_ahead(threads, reserve())
+        thread = threading.Thread(target=practise, args=(threads,))
         thread.start()
         thread.join()
 
@@ -68,8 +68,8 @@ class BriskScheme(ColdEngine):
     def import_libraries(self) -> None:
         BriskSerial().import_libraries()
 
-    def begin(self) -> None:
-        BriskSerial().begin()
+    def begin(self, threads: int) -> None:
+        BriskSerial().begin(threads)
 
     def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path:
         import torch

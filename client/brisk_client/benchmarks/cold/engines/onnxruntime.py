@@ -1,11 +1,17 @@
-"""ONNX Runtime: at its defaults, and from a model that it optimised and saved before."""
+"""ONNX Runtime: from the model's file, and from what it optimised and saved before."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from brisk_client.benchmarks.cold.engines.base import Arrays, ColdEngine, Start
+from brisk_client.benchmarks import onnxruntime_prepared
+from brisk_client.benchmarks.cold.engines.base import (
+    Arrays,
+    ColdEngine,
+    EngineUnavailableError,
+    Start,
+)
 
 
 class OnnxRuntime(ColdEngine):
@@ -16,64 +22,78 @@ class OnnxRuntime(ColdEngine):
     def import_libraries(self) -> None:
         import onnxruntime  # noqa: F401
 
-    def begin(self) -> None:
-        import onnxruntime
-
-        from brisk.execution.practice_network import build_practice, practice_inputs
-
-        session = onnxruntime.InferenceSession(
-            build_practice().SerializeToString(), _options(1), providers=["CPUExecutionProvider"]
-        )
-        session.run(None, practice_inputs())
+    def options(self, threads: int) -> Any:
+        """Of the session."""
+        return onnxruntime_prepared.session_options(threads)
 
     def start(self, model: Path, prepared: Path | None, inputs: Arrays, threads: int) -> Start:
         import onnxruntime
 
-        options = _options(threads)
-        if prepared is not None:
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         session = onnxruntime.InferenceSession(
-            str(prepared or model), options, providers=["CPUExecutionProvider"]
+            str(prepared or model), self.options(threads), providers=["CPUExecutionProvider"]
         )
         feeds = dict(inputs)
         return Start(session.run(None, feeds), lambda: session.run(None, feeds))
 
 
-class OnnxRuntimeHugePages(OnnxRuntime):
-    """The same with the allocator settings and the memory of a worker of Brisk's runtime."""
+class OnnxRuntimeAsItComes(OnnxRuntime):
+    """The same in a process without the allocator settings and memory that all others get."""
 
-    name = "onnxruntime huge pages"
+    name = "onnxruntime as it comes"
+    as_it_comes = True
 
-    def begin(self) -> None:
-        from brisk.execution.heap import populate, reserve
 
-        populate(reserve())
-        super().begin()
+class OnnxRuntimeUnoptimised(OnnxRuntime):
+    """From the file with optimisation off: loads sooner, computes longer."""
+
+    name = "onnxruntime unoptimised"
+
+    def options(self, threads: int) -> Any:
+        return onnxruntime_prepared.unoptimised_options(threads)
+
+
+class OnnxRuntimePrepared(OnnxRuntime):
+    """From the optimised model with external weights, with or without packing them anew."""
+
+    prepares = True
+
+    def __init__(self, *, prepacking: bool) -> None:
+        self._prepacking = prepacking
+        self.name = "onnxruntime prepared" + ("" if prepacking else " without packing")
+
+    def options(self, threads: int) -> Any:
+        return onnxruntime_prepared.prepared_options(threads, prepacking=self._prepacking)
+
+    def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path:
+        import onnxruntime
+
+        target = folder / f"onnxruntime-{onnxruntime.__version__}-optimised"
+        try:
+            return onnxruntime_prepared.prepare(model, target, threads)
+        except Exception as error:
+            raise EngineUnavailableError(f"cannot save it optimised: {error}") from error
+
+    def files(self, model: Path, prepared: Path | None) -> list[Path]:
+        assert prepared is not None
+        return sorted(file for file in prepared.parent.iterdir() if file.is_file())
 
 
 class OnnxRuntimeOptimised(OnnxRuntime):
     """From the optimised model in ONNX Runtime's own format, optimisation off at load."""
 
-    name = "onnxruntime optimised"
+    name = "onnxruntime own format"
     prepares = True
+
+    def options(self, threads: int) -> Any:
+        return onnxruntime_prepared.unoptimised_options(threads)
 
     def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path:
         import onnxruntime
 
-        target = folder / "model.ort"
+        target = folder / f"onnxruntime-{onnxruntime.__version__}.ort"
         if not target.exists():
-            options = _options(threads)
+            options = onnxruntime_prepared.session_options(threads)
             options.optimized_model_filepath = str(target)
             options.add_session_config_entry("session.save_model_format", "ORT")
             onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
         return target
-
-
-def _options(threads: int) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    return options

@@ -16,15 +16,6 @@ class OpenVino(ColdEngine):
     def import_libraries(self) -> None:
         import openvino  # noqa: F401
 
-    def begin(self) -> None:
-        import openvino
-
-        from brisk.execution.practice_network import build_practice, practice_inputs
-
-        core = openvino.Core()
-        model = core.read_model(build_practice().SerializeToString(), b"")
-        core.compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": 1})(practice_inputs())
-
     def start(self, model: Path, prepared: Path | None, inputs: Arrays, threads: int) -> Start:
         import openvino
 

@@ -25,6 +25,9 @@ class TorchEager(ColdEngine):
 
         import brisk_client.benchmarks.eager  # noqa: F401
 
+    def begin(self, threads: int) -> None:
+        run_unrelated(threads)
+
     def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path:
         from brisk_client.benchmarks.eager import saved_weights
 
@@ -44,6 +47,22 @@ class TorchEager(ColdEngine):
         return Start(infer(inputs), lambda: infer(inputs))
 
 
+def run_unrelated(threads: int) -> None:
+    """Make a small network and run it, as the other engines start an unrelated model."""
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(threads)
+    layers = (nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.LazyLinear(16))
+    with torch.inference_mode():
+        nn.Sequential(*layers).eval()(torch.zeros(1, 3, 32, 32))
+
+
 def network_name(model: Path) -> str:
-    """Of the model in .../NAME-bBATCH/entry/1/model.onnx."""
+    """Of the model in .../NAME-bBATCH/entry/1/model.onnx; a model of elsewhere has none.
+
+    Raises LookupError.
+    """
+    if model.parts[-3:] != ("entry", "1", "model.onnx"):
+        raise LookupError("no torch form was written of it")
     return model.parts[-NAME_FROM_THE_END].partition("-")[0]

@@ -1,0 +1,80 @@
+"""Answers as engines give them: made storable, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+RTOL, ATOL = 1e-3, 1e-4
+
+HALF = 1e-2
+"""Both tolerances of answers in half precision, which has three decimal digits."""
+
+
+def storable(outputs: Iterable[Any]) -> list[np.ndarray]:
+    """The answers as plain arrays: a sequence's members one by one, texts and maps as texts,
+    an optional output that is absent as an empty array."""
+    found: list[np.ndarray] = []
+    for value in outputs:
+        if value is None:
+            found.append(np.empty(0, np.float32))
+        elif isinstance(value, (list, tuple)):
+            found += storable(value)
+        else:
+            array = np.asarray(value)
+            if array.dtype.kind == "V":  # ml_dtypes' own, as bfloat16
+                array = array.astype(np.float32)
+            found.append(array.astype(np.str_) if array.dtype.kind == "O" else array)
+    return found
+
+
+def difference(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """The largest absolute difference of any element; infinite where the answers' shapes differ
+    or texts do, and where only one is no number."""
+    if not _are_alike(found, expected):
+        return float("inf")
+    largest = 0.0
+    for ours, theirs in zip(found, expected, strict=True):
+        if theirs.dtype.kind == "U":
+            largest = max(largest, 0.0 if np.array_equal(ours, theirs) else float("inf"))
+            continue
+        wide = ours.astype(np.complex128), theirs.astype(np.complex128)
+        equal = (wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1]))
+        with np.errstate(invalid="ignore"):
+            apart = np.where(equal, 0.0, np.abs(wide[0] - wide[1]))
+        largest = max(largest, float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0)))
+    return largest
+
+
+def agree(
+    found: Sequence[np.ndarray], expected: Sequence[np.ndarray], *, scaled: bool = False
+) -> bool:
+    """Whether the answers are the same within RTOL and ATOL (HALF in half precision).
+
+    ``scaled``: ATOL grows with the answer's own size, which random weights do not keep near one.
+    """
+    return _are_alike(found, expected) and all(
+        _is_close(ours, theirs, scaled=scaled)
+        for ours, theirs in zip(found, expected, strict=True)
+    )
+
+
+def _are_alike(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:
+    return len(found) == len(expected) and all(
+        ours.shape == theirs.shape and (ours.dtype.kind == "U") == (theirs.dtype.kind == "U")
+        for ours, theirs in zip(found, expected, strict=True)
+    )
+
+
+def _is_close(ours: np.ndarray, theirs: np.ndarray, *, scaled: bool) -> bool:
+    if theirs.dtype.kind == "U":
+        return bool(np.array_equal(ours, theirs))
+    rtol, atol = (HALF, HALF) if theirs.dtype == np.float16 else (RTOL, ATOL)
+    wide = np.complex128 if theirs.dtype.kind == "c" else np.float64
+    one, other = ours.astype(wide), theirs.astype(wide)
+    if scaled:
+        finite = np.abs(other[np.isfinite(other)])
+        atol *= max(1.0, float(finite.max(initial=0.0)))
+    return bool(np.allclose(one, other, rtol, atol, equal_nan=True))

@@ -1,0 +1,298 @@
+"""`brisk bench start`: from the server's `exec` to its first right answer.
+
+One server after the other, each with one model and nothing else: Brisk for the first time (an
+empty cache directory, no artefact) and prepared, the Python backend with ONNX Runtime, and other
+backends from a folder that `--peer-backends` names. A client on the same machine tries to connect
+every millisecond and asks as soon as the model is ready. Brisk's runtime is started by its first
+model, so its start is part of the time, and is gone before the next server starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import tempfile
+from collections.abc import Mapping, Sequence
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tritonclient.utils import InferenceServerException
+
+from brisk.errors import BriskError
+from brisk.server.backend_directory import assemble
+from brisk.server.locate import locate_server
+from brisk_client.benchmarks.agreement import agree
+from brisk_client.benchmarks.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.engine_process import one_line
+from brisk_client.benchmarks.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.model_inputs import (
+    NOTHING_GIVEN,
+    GivenInputs,
+    InvalidInputError,
+    add_input_option,
+    read_given,
+)
+from brisk_client.benchmarks.onnxruntime_prepared import NotPreparedError
+from brisk_client.benchmarks.sampling import median_ratio, summarise
+from brisk_client.benchmarks.start.case import Case, UnusableModelError, case_of
+from brisk_client.benchmarks.start.entries import ENTRY, Configuration
+from brisk_client.benchmarks.start.expectations import all_checks, soonest
+from brisk_client.benchmarks.start.server_start import ServerCommand, StartTimes, time_start
+from brisk_client.benchmarks.start.sides import (
+    FIRST,
+    PYTHON,
+    Bench,
+    Side,
+    SideUnavailableError,
+    UnknownSideError,
+    UnusableBackendsError,
+    all_sides,
+    chosen_sides,
+    common_environment,
+    peer_backends,
+)
+from brisk_client.inference import Transport
+from brisk_client.report import Report, plot_bars
+
+MODEL = "resnet50"
+
+QUICK_ROUNDS, ROUNDS = 3, 7
+
+NOTES = (
+    "first: from the exec of tritonserver to the first answer at a client that tries to connect "
+    "every millisecond; ready: to the model's being ready; medians, spread: interquartile range",
+    "sides in turns, each round in an order of its own; one round before, not counted, fills the "
+    "page cache for all",
+    "brisk first: no artefact and an empty cache directory at each start; brisk prepared: after "
+    "`brisk prepare`; Brisk's runtime is started by each server anew and is gone before the next",
+    "prepared peers: the model optimised and saved with external weights by ONNX Runtime, loaded "
+    "with optimisation off, with and without packing weights anew",
+    "complete: the whole configuration, --disable-auto-complete-config; complete, completed "
+    "again: the same on a server that completes what it loads, as it does by default; platform "
+    "alone: one line",
+    "over peer: time over that of the soonest peer of the same kind (prepared or not) with a "
+    "complete entry, median over rounds",
+)
+
+
+def run(
+    quick: bool = False,
+    models: Sequence[str] = (MODEL,),
+    threads: int = 0,
+    rounds: int = 0,
+    peers: Path | None = None,
+    transport: Transport = Transport.HTTP,
+    configurations: Sequence[Configuration] = tuple(Configuration),
+    sides: Sequence[str] = (),
+    sizes: Mapping[str, int] | None = None,
+    given: GivenInputs = NOTHING_GIVEN,
+) -> Report:
+    """Measure the starts of servers with each of ``models``: samples by name, or ONNX files.
+
+    ``threads``, ``rounds``: 0: all usable cores, the usual. ``peers``: a folder of backends.
+    ``sides``: names; none: all. Raises UnusableModelError, UnusableBackendsError and
+    UnknownSideError before anything is measured.
+    """
+    threads = threads or len(os.sched_getaffinity(0))
+    report = Report(
+        name="start",
+        machine={**describe_machine(), "threads": threads, "transport": transport.value},
+        versions=installed_versions("torch", "onnxruntime", "nvidia-pytriton", "onnx", "numpy"),
+        rows=[],
+        checks=[],
+        notes=list(NOTES),
+    )
+    backends = [] if peers is None else peer_backends(peers)
+    cases = [case_of(model, sizes or {}, given) for model in models]
+    installation = locate_server()
+    with tempfile.TemporaryDirectory(prefix="brisk-start-") as folder:
+        assembled = assemble(Path(folder) / "backends", installation)
+        for number, case in enumerate(cases):
+            place = Path(folder) / str(number)
+            place.mkdir()
+            bench = Bench(case, installation, threads, place, assembled)
+            chosen = chosen_sides(all_sides(bench, backends), sides)
+            starts = _Starts(bench, chosen, configurations, transport)
+            starts.measure(rounds or (QUICK_ROUNDS if quick else ROUNDS))
+            starts.add_rows(report)
+    report.checks += all_checks(report.rows)
+    return report
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; the exit status is 0 where every check holds."""
+    parser = benchmark_parser("start", __doc__, f"{QUICK_ROUNDS} rounds, not {ROUNDS}")
+    parser.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"a sample, or an ONNX file ({MODEL})",
+    )
+    add_input_option(parser)
+    parser.add_argument("--threads", type=int, default=0, help="of every engine (default: cores)")
+    parser.add_argument("--rounds", type=int, default=0, metavar="N", help="of all sides")
+    parser.add_argument(
+        "--peer-backends",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="other backends to measure, as onnxruntime/libtriton_onnxruntime.so",
+    )
+    parser.add_argument(
+        "--entries",
+        default=",".join(each.name.lower() for each in Configuration),
+        metavar="A,B",
+        help="how much of the entries is written (%(default)s)",
+    )
+    parser.add_argument(
+        "--side", action="append", default=[], metavar="NAME", help=f"{FIRST}, {PYTHON}, …"
+    )
+    parser.add_argument("--grpc", action="store_true", help="poll and ask over gRPC, not HTTP")
+    chosen = parser.parse_args(arguments)
+    known = {each.name.lower(): each for each in Configuration}
+    names = [name for name in chosen.entries.split(",") if name]
+    for name in names:
+        if name not in known:
+            parser.error(f"there are no entries '{name}'; there are: {', '.join(known)}")
+    try:
+        report = run(
+            chosen.quick,
+            chosen.model or (MODEL,),
+            chosen.threads,
+            chosen.rounds,
+            chosen.peer_backends,
+            Transport.GRPC if chosen.grpc else Transport.HTTP,
+            [known[name] for name in names],
+            chosen.side,
+            given=read_given(chosen.input),
+        )
+    except (
+        UnusableModelError,
+        UnusableBackendsError,
+        UnknownSideError,
+        InvalidInputError,
+    ) as error:
+        parser.error(str(error))
+    return deliver(report, chosen, lambda folder: _plot(report, folder))
+
+
+def _plot(report: Report, folder: Path) -> None:
+    rows = [{**row, "side": f"{row['engine']}, {row['entry']}"} for row in report.rows]
+    drawn = dataclasses.replace(report, rows=rows)
+    plot_bars(drawn, folder, "first_ms", "model", "side", "spread_ms")
+
+
+class _Starts:
+    """The starts of one model's servers, by side and configuration."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        sides: Sequence[Side],
+        configurations: Sequence[Configuration],
+        transport: Transport,
+    ) -> None:
+        self._bench = bench
+        self._transport = transport
+        self._pairs = [
+            (side, configuration)
+            for configuration in configurations
+            for side in sides
+            if configuration in side.configurations
+        ]
+        self._taken: dict[tuple[str, Configuration], list[StartTimes]] = {}
+        self._reasons: dict[tuple[str, Configuration], str] = {}
+
+    def measure(self, rounds: int) -> None:
+        """Prepare the sides, then ``rounds`` rounds and the one before; a side that fails once is
+        left out from then on."""
+        failed: dict[str, str] = {}
+        for side in dict.fromkeys(side for side, _ in self._pairs):
+            try:
+                side.prepare()
+            except (SideUnavailableError, NotPreparedError) as error:
+                failed[side.name] = str(error)
+        for turn in range(rounds + 1):
+            for side, configuration in random.Random(turn).sample(self._pairs, len(self._pairs)):
+                key = side.name, configuration
+                if side.name in failed:
+                    self._reasons[key] = failed[side.name]
+                if key in self._reasons:
+                    continue
+                try:
+                    times = self._start(side, configuration)
+                except (BriskError, InferenceServerException, HTTPException, OSError) as error:
+                    self._reasons[key] = one_line(str(error))
+                    continue
+                if turn:
+                    self._taken.setdefault(key, []).append(times)
+
+    def _start(self, side: Side, configuration: Configuration) -> StartTimes:
+        repository = side.repository(configuration)
+        command = ServerCommand(
+            self._bench.installation,
+            repository,
+            side.backends,
+            {**common_environment(self._bench.threads), **side.environment(configuration)},
+            configuration.options,
+        )
+        return time_start(command, ENTRY, self._bench.case.inputs, self._transport)
+
+    def add_rows(self, report: Report) -> None:
+        """A row for each side and configuration, times in ms."""
+        case = self._bench.case
+        rows: list[dict[str, Any]] = []
+        for side, configuration in self._pairs:
+            key = side.name, configuration
+            row: dict[str, Any] = {
+                "model": case.name,
+                "engine": side.name,
+                "entry": configuration.value,
+            }
+            if key in self._reasons:
+                rows.append({**row, "reason": self._reasons[key]})
+                continue
+            taken = self._taken[key]
+            first = summarise([times.first_s for times in taken])
+            rows.append(
+                {
+                    **row,
+                    "first_ms": first.median * 1e3,
+                    "spread_ms": first.spread * 1e3,
+                    "least_ms": first.least * 1e3,
+                    "ready_ms": summarise([times.ready_s for times in taken]).median * 1e3,
+                    "samples": len(taken),
+                    "right": sum(_is_right(times, case) for times in taken),
+                }
+            )
+        for row in rows:
+            if "first_ms" in row:
+                row |= self._over_peer(row, rows)
+        report.rows += rows
+        report.notes.append(f"{case.name}: the right answer is {case.source}")
+
+    def _over_peer(
+        self, row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+    ) -> dict[str, float]:
+        peer = soonest(rows, row["model"], prepared="prepared" in row["engine"])
+        if peer is None:
+            return {}
+        ours = self._taken[row["engine"], Configuration(row["entry"])]
+        theirs = self._taken[peer["engine"], Configuration.COMPLETE]
+        pairs = [(one.first_s, other.first_s) for one, other in zip(ours, theirs, strict=False)]
+        return {"over_peer": round(median_ratio(pairs), 3)}
+
+
+def _is_right(times: StartTimes, case: Case) -> bool:
+    if times.outputs.keys() != case.expected.keys():
+        return False
+    names = sorted(case.expected)
+    return agree(
+        [np.asarray(times.outputs[name]) for name in names],
+        [case.expected[name] for name in names],
+        scaled=True,
+    )

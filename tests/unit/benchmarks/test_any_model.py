@@ -1,0 +1,168 @@
+"""Files of anybody's: found in folders, told apart, measured, or answered with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from brisk_client.benchmarks import cold, warm
+from brisk_client.benchmarks.agreement import agree, difference, storable
+from brisk_client.benchmarks.cold.models import SMOKE
+from brisk_client.benchmarks.cold.registry import PREPARED_PEERS
+from brisk_client.benchmarks.engine_process import describe_end, one_line
+from brisk_client.benchmarks.model_files import NoModelsError, labelled, models_in
+from brisk_client.benchmarks.real_models import with_random_weights
+
+
+def write(file: Path, operator: str = "Relu", domain: str = "") -> Path:
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["x"], ["y"], domain=domain)],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [-1, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [-1, 3])],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("somebody", 1)]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), file)
+    return file
+
+
+def test_models_are_found_below_a_folder_and_told_apart(tmp_path: Path) -> None:
+    for name in ("a.onnx", "deep/a.onnx", "entry/1/model.onnx", "named/model.onnx", ".h/b.onnx"):
+        write(tmp_path / name)
+    found = labelled(models_in([tmp_path]))
+    assert list(found) == [f"{tmp_path.name}/a", "deep/a", "entry/1", "named"]
+    assert found["deep/a"] == tmp_path / "deep" / "a.onnx"
+
+
+def test_a_folder_without_models_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NoModelsError, match="holds no"):
+        models_in([tmp_path])
+    with pytest.raises(NoModelsError, match="nowhere is no folder"):
+        models_in([tmp_path / "nowhere"])
+
+
+def test_every_model_has_a_row_or_a_reason_and_the_others_are_measured(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    write(tmp_path / "one.onnx")
+    write(tmp_path / "two.onnx", "Tanh")
+    write(tmp_path / "unknown.onnx", "Nonsense", "somebody")
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    report = warm.run(quick=True, models=models_in([tmp_path]), threads=1)
+    reasons = {(row["model"], row["engine"]): row.get("reason") for row in report.rows}
+    assert reasons["one", "brisk"] is None
+    assert reasons["one", "onnxruntime"] is None
+    assert "not an ONNX model" in str(reasons["broken", "none"])
+    assert "Nonsense" in str(reasons["unknown", "onnxruntime"])
+    assert "give them by --input" in str(reasons["unknown", "brisk"])
+    means = [row for row in report.rows if row["model"] == "mean of 2 models"]
+    assert {"brisk", "onnxruntime"} <= {row["engine"] for row in means}
+    checks = {check.name: check.ok for check in report.checks}
+    assert checks["one: outputs agree with onnxruntime's"]
+    assert not checks["unknown: brisk answers"]
+    assert not checks["broken: is measured"]
+
+
+def test_a_cold_start_of_a_given_file_is_measured_with_its_peers(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    write(tmp_path / "models" / "one.onnx")
+    (tmp_path / "models" / "broken.onnx").write_bytes(b"no model")
+    report = cold.run(
+        quick=True,
+        models=[str(file) for file in models_in([tmp_path / "models"])],
+        engines=["onnxruntime", "onnxruntime unoptimised", *PREPARED_PEERS],
+        parts=["process"],
+        threads=1,
+        rounds=1,
+        folder=tmp_path / "kept",
+    )
+    rows = {row["engine"]: row for row in report.rows if row["part"] == "process"}
+    assert set(rows) == {"onnxruntime", "onnxruntime unoptimised", *PREPARED_PEERS}
+    assert all(row["agrees"] for row in rows.values())
+    assert min(rows[name]["over_prepared_peer"] for name in PREPARED_PEERS) <= 1.0
+    (broken,) = (row for row in report.rows if row["part"] == "unmeasured")
+    assert (broken["model"], broken["engine"]) == ("broken", "none")
+    assert [check.ok for check in report.checks if check.name.startswith("broken")] == [False]
+
+
+def test_an_unprepared_start_meets_a_cache_directory_without_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    from brisk_client.benchmarks.cold.surroundings import forgetful_cache
+
+    known = tmp_path / "cache"
+    (known / "native").mkdir(parents=True)
+    (known / "costs-machine.json").write_text("{}")
+    (known / "artefacts").mkdir()
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(known))
+    with forgetful_cache() as folder:
+        assert os.environ["BRISK_CACHE_DIR"] == str(folder)
+        assert [path.name for path in folder.iterdir()] == ["native"]
+    assert os.environ["BRISK_CACHE_DIR"] == str(known)
+    assert not folder.exists()
+    assert (known / "costs-machine.json").exists()
+
+
+def test_a_command_line_of_files_that_are_not_there_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for main in (warm.main, cold.main):
+        with pytest.raises(SystemExit):
+            main(["--model", str(tmp_path / "none.onnx")])
+        assert "there is no file" in capsys.readouterr().err
+        with pytest.raises(SystemExit):
+            main(["--models", str(tmp_path)])
+        assert "holds no *.onnx file" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cold.main(["--model", SMOKE.name, "--model", "vit", "--input", "x=1"])
+    assert "--input is of one model" in capsys.readouterr().err
+
+
+def test_how_a_process_ended_is_told_with_what_it_said_last() -> None:
+    assert describe_end(-9, "") == "its process was ended by SIGKILL"
+    assert describe_end(1, "a\n\nb \n") == "its process ended with status 1: b"
+    assert one_line("a\n  b") == "a b"
+    assert len(one_line("x" * 9999)) < 500
+
+
+def test_answers_of_every_kind_are_compared() -> None:
+    texts = storable([["a", "b"], None, np.array(["x"], object)])
+    assert [array.dtype.kind for array in texts] == ["U", "U", "f", "U"]
+    assert agree(texts, texts)
+    ones, nan = [np.ones(3, np.float32)], [np.full(3, np.nan, np.float32)]
+    assert agree(nan, nan)
+    assert difference(nan, nan) == 0.0
+    assert not agree(ones, nan)
+    assert difference(ones, nan) == float("inf")
+    assert not agree(ones, [np.ones(4, np.float32)])
+    assert difference(ones, [np.ones(3, np.float32) * 1.5]) == 0.5
+    half = [np.full(3, 1.005, np.float16)]
+    assert agree(half, [np.ones(3, np.float16)])
+    assert not agree([np.full(3, 1.005, np.float32)], ones)
+
+
+def test_networks_without_weights_get_random_ones_always_the_same() -> None:
+    shape = numpy_helper.from_array(np.array([8, 4], np.int64), "w__SHAPE")
+    graph = helper.make_graph(
+        [
+            helper.make_node("ConstantOfShape", ["w__SHAPE"], ["w"]),
+            helper.make_node("Gemm", ["x", "w"], ["y"], transB=1),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8])],
+        [shape],
+    )
+    text = helper.make_model(graph).SerializeToString()
+    first, again = (with_random_weights(onnx.ModelProto.FromString(text)) for _ in range(2))
+    assert [node.op_type for node in first.graph.node] == ["Gemm"]
+    weights = {each.name: numpy_helper.to_array(each) for each in first.graph.initializer}["w"]
+    assert weights.shape == (8, 4)
+    assert weights.std() > 0.3
+    assert first.SerializeToString() == again.SerializeToString()

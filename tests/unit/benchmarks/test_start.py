@@ -1,0 +1,206 @@
+"""`brisk bench start`: its sides and checks, and real servers with a tiny model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from brisk.server.locate import locate_server
+from brisk_client.benchmarks import start
+from brisk_client.benchmarks.model_inputs import NOTHING_GIVEN
+from brisk_client.benchmarks.start.case import Case, UnusableModelError, case_of
+from brisk_client.benchmarks.start.entries import Configuration
+from brisk_client.benchmarks.start.expectations import all_checks
+from brisk_client.benchmarks.start.server_start import reason_in
+from brisk_client.benchmarks.start.sides import (
+    FIRST,
+    PREPARED,
+    PYTHON,
+    PYTHON_PREPARED,
+    Bench,
+    BriskFirst,
+    PeerPrepared,
+    PythonOnnxRuntime,
+    UnusableBackendsError,
+    peer_backends,
+)
+
+
+def write(file: Path, kind: int = TensorProto.FLOAT) -> Path:
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", kind, ["batch", 3])],
+        [helper.make_tensor_value_info("y", kind, ["batch", 3])],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), file)
+    return file
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    pytest.importorskip("onnxruntime")
+    return case_of(str(write(tmp_path / "tiny.onnx")), {}, NOTHING_GIVEN)
+
+
+def _bench(case: Case, folder: Path) -> Bench:
+    return Bench(case, locate_server(), 1, folder, folder / "backends")
+
+
+def _row(engine: str, first_ms: float, **more: Any) -> dict[str, Any]:
+    entry = Configuration.COMPLETE.value
+    row = {"model": "m", "engine": engine, "entry": entry, "first_ms": first_ms}
+    return {**row, "samples": 3, "right": 3, **more}
+
+
+@pytest.mark.server
+def test_real_servers_are_started_and_answer_rightly(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    report = start.run(
+        models=[str(write(tmp_path / "tiny.onnx"))],
+        threads=1,
+        rounds=1,
+        configurations=[Configuration.COMPLETE],
+        sides=[FIRST, PYTHON_PREPARED[1]],
+    )
+    assert [row["engine"] for row in report.rows] == [FIRST, PYTHON_PREPARED[1]]
+    for row in report.rows:
+        assert (row["samples"], row["right"]) == (1, 1), row
+        assert 0 < row["ready_ms"] <= row["first_ms"]
+    assert all(check.ok for check in report.checks if "right answers" in check.name)
+
+
+@pytest.mark.server
+def test_a_backend_that_cannot_be_loaded_is_told_of_and_the_others_are_measured(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("onnxruntime")
+    peer = tmp_path / "peers" / "onnxruntime"
+    peer.mkdir(parents=True)
+    (peer / "libtriton_onnxruntime.so").write_bytes(b"no library")
+    report = start.run(
+        models=[str(write(tmp_path / "tiny.onnx"))],
+        threads=1,
+        rounds=1,
+        peers=tmp_path / "peers",
+        configurations=[Configuration.COMPLETE],
+        sides=["onnxruntime backend", PYTHON],
+    )
+    rows = {row["engine"]: row for row in report.rows}
+    assert "tritonserver ended with status 1" in rows["onnxruntime backend"]["reason"]
+    assert rows[PYTHON]["right"] == 1
+
+
+def test_the_right_answer_of_a_file_is_computed_apart(case: Case) -> None:
+    assert np.array_equal(case.expected["y"], -case.inputs["x"])
+    assert [tensor.dims for side in case.signature for tensor in side] == [[-1, 3], [-1, 3]]
+
+
+def test_models_that_cannot_be_served_are_refused_by_name(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(UnusableModelError, match="'nothing' is no ONNX file"):
+        case_of("nothing", {}, NOTHING_GIVEN)
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    with pytest.raises(UnusableModelError, match="not an ONNX model"):
+        case_of(str(tmp_path / "broken.onnx"), {}, NOTHING_GIVEN)
+    with pytest.raises(UnusableModelError, match="onnxruntime cannot run it"):
+        case_of(str(write(tmp_path / "texts.onnx", TensorProto.STRING)), {}, NOTHING_GIVEN)
+
+
+def test_a_first_start_finds_nothing_that_an_earlier_one_left(case: Case, tmp_path: Path) -> None:
+    side = BriskFirst(_bench(case, tmp_path))
+    repository = side.repository(Configuration.COMPLETE)
+    (repository / "model" / "1" / ".brisk").mkdir()
+    cache = Path(side.environment(Configuration.COMPLETE)["BRISK_CACHE_DIR"])
+    cache.mkdir(parents=True)
+    side.repository(Configuration.COMPLETE)
+    assert not cache.exists()
+    assert [file.name for file in (repository / "model" / "1").iterdir()] == ["model.onnx"]
+
+
+def test_entries_say_all_or_only_the_platform(case: Case, tmp_path: Path) -> None:
+    brisk, python = BriskFirst(_bench(case, tmp_path)), PythonOnnxRuntime(_bench(case, tmp_path))
+    alone = brisk.repository(Configuration.PLATFORM) / "model" / "config.pbtxt"
+    assert alone.read_text() == 'platform: "onnxruntime_onnx"\n'
+    texts = [
+        (side.repository(Configuration.COMPLETE) / "model" / "config.pbtxt").read_text()
+        for side in (brisk, python)
+    ]
+    assert texts[0].replace('"brisk"', '"python"') == texts[1]
+    code = python.repository(Configuration.COMPLETED) / "model" / "1" / "model.py"
+    assert "auto_complete_config" in code.read_text()
+    compile(code.read_text(), "model.py", "exec")
+
+
+def test_the_peers_own_backend_gets_the_optimised_model_with_its_weights(
+    case: Case, tmp_path: Path
+) -> None:
+    source = tmp_path / "onnxruntime"
+    source.mkdir()
+    side = PeerPrepared(_bench(case, tmp_path), source)
+    entry = side.repository(Configuration.COMPLETE) / "model"
+    assert "optimization { graph { level: 2 } }" in (entry / "config.pbtxt").read_text()
+    assert (entry / "1" / "model.onnx").is_file()
+
+
+def test_a_folder_of_backends_is_read_or_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnusableBackendsError, match="nowhere is no folder; expected"):
+        peer_backends(tmp_path / "nowhere")
+    with pytest.raises(UnusableBackendsError, match="holds no backend"):
+        peer_backends(tmp_path)
+    (tmp_path / "onnxruntime").mkdir()
+    with pytest.raises(UnusableBackendsError, match=r"holds no libtriton_onnxruntime\.so"):
+        peer_backends(tmp_path)
+    (tmp_path / "onnxruntime" / "libtriton_onnxruntime.so").touch()
+    assert peer_backends(tmp_path) == [tmp_path / "onnxruntime"]
+
+
+def test_brisk_is_compared_with_the_sooner_of_the_peers_of_its_kind() -> None:
+    rows = [
+        _row(FIRST, 30.0),
+        _row(PREPARED, 10.0),
+        _row(PYTHON, 40.0),
+        _row("onnxruntime backend", 20.0),
+        _row(PYTHON_PREPARED[0], 15.0),
+        _row(PYTHON_PREPARED[1], 12.0),
+        _row("onnxruntime backend", 1.0, entry=Configuration.PLATFORM.value),
+    ]
+    found = {check.name: (check.value, check.ok) for check in all_checks(rows)}
+    text = "exec to first answer"
+    assert found[f"m: {FIRST} over onnxruntime backend, {text}"] == (1.5, False)
+    assert found[f"m: {PREPARED} over {PYTHON_PREPARED[1]}, {text}"] == (0.833, True)
+
+
+def test_wrong_answers_and_a_brisk_that_does_not_start_fail() -> None:
+    rows = [_row(PYTHON, 1.0, right=2), {**_row(FIRST, 1.0), "reason": "it ended"}]
+    del rows[1]["first_ms"]
+    assert [check.ok for check in all_checks(rows)] == [False, False]
+
+
+def test_the_reason_is_what_the_server_says_of_its_model() -> None:
+    log = 'I1 a.cc:1] "up"\nE1 b.cc:2] "failed to load \'model\': no"\nE1 c.cc:3] "later"\n| t |\n'
+    assert reason_in(log) == "\"failed to load 'model': no\""
+    assert reason_in("last words\n") == "last words"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--peer-backends", "nowhere"], "nowhere is no folder"),
+        (["--model", "nothing"], "'nothing' is no ONNX file"),
+        (["--entries", "half"], "there are: complete, completed, platform"),
+        (["--input", "x"], "--input x: expected"),
+    ],
+)
+def test_a_command_line_of_unknown_names_is_refused(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        start.main(arguments)
+    assert text in capsys.readouterr().err
