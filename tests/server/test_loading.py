@@ -109,6 +109,12 @@ BROKEN: dict[str, tuple[onnx.ModelProto | bytes, str, str]] = {
         'parameters { key: "brisk_max_queue_size" value { string_value: "many" } }',
         r"brisk_max_queue_size must be .*'many'; .*brisk_clas'.*'brisk_class'",
     ),
+    "most_urgent_class_below_its_own": (
+        doubled(),
+        'backend: "brisk" '
+        'parameters { key: "brisk_max_class" value { string_value: "besteffort" } }',
+        "brisk_max_class 'besteffort' is below brisk_class 'normal'",
+    ),
     "wrong_batch": (
         identity(TensorProto.FLOAT, (3, 4)),
         'backend: "brisk" max_batch_size: 8',
