@@ -167,9 +167,9 @@ def test_an_unloaded_model_gives_its_memory_back(
         wait_until(loaded, "the weights in memory")  # loads go on behind
         control.unload_model("large")
         wait_until_gone(control, "large")
-    # Given back by the load lane, behind what else it does just then. A load that kept its weights
-    # shows as three times their size, the last one's as one time; the half is room for what server,
-    # stubs and allocators take for themselves meanwhile.
+    # Given back by the load lane, behind what else it does just then. Loads that kept their
+    # weights show as three times their size, the last one as one time; the half is room for what
+    # server, stubs and allocators take for themselves meanwhile.
     wait_until(lambda: resident_bytes() - before < 0.5 * weights.nbytes, "the memory")
 
 
