@@ -4,6 +4,9 @@
 
     infer(client, "model", inputs, job_class="realtime", deadline_s=0.05)
 
+The server refuses a class above the entry's own, unless its parameter ``brisk_max_class`` allows
+it.
+
 ``client`` is an ``InferenceServerClient`` of ``tritonclient.http``, ``.grpc``, ``.http.aio`` or
 ``.grpc.aio``; with the last two the call is awaited. Calls without any of this keep working: the
 model's entry then decides the class.

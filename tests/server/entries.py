@@ -11,6 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 18
 
+ANY_CLASS = ' parameters { key: "brisk_max_class" value { string_value: "realtime" } } '
+"""Of a configuration: requests may ask for each class."""
+
 Shape = Sequence["int | str | None"]
 
 

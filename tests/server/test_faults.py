@@ -61,7 +61,12 @@ def answered_more(load: Load, count: int) -> Callable[[], bool]:
     return lambda: load.answers >= before + count
 
 
+RECOVERY_S = 1.0
+"""Promised from a worker's death until as many answers have come as there are clients."""
+
+
 def test_a_killed_worker_costs_no_client_an_answer(server: TritonServer) -> None:
+    recoveries_s = []
     with clients_at_work(server, CLIENTS) as load:
         for _ in range(5):
             wait_until(answered_more(load, 2 * CLIENTS), "answers between two kills", 30)
@@ -69,7 +74,8 @@ def test_a_killed_worker_costs_no_client_an_answer(server: TritonServer) -> None
             os.kill(worker, signal.SIGKILL)
             started_s = time.monotonic()
             wait_until(answered_more(load, CLIENTS), "an answer after a kill", 30)
-            assert time.monotonic() - started_s < 5.0
+            recoveries_s.append(time.monotonic() - started_s)
+    assert max(recoveries_s) < RECOVERY_S, recoveries_s
     assert load.errors == []
     assert load.wrong == 0
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from entries import deep, doubled, write_entry
+from entries import ANY_CLASS, deep, doubled, write_entry
 from running import running_server, runtime_directory
 from scraping import PATIENCE_S, Series, scrape, value, wait_for
 from tritonclient import http
@@ -38,7 +38,7 @@ def server(
 ) -> Iterator[TritonServer]:
     folder = tmp_path_factory.mktemp("metrics")
     repository = folder / "repository"
-    two = 'backend: "brisk"\ninstance_group [{ count: 2 kind: KIND_CPU }]'
+    two = 'backend: "brisk"\ninstance_group [{ count: 2 kind: KIND_CPU }]' + ANY_CLASS
     write_entry(repository, "doubled", doubled(), two)
     write_entry(repository, "deep", deep(60, 256), 'backend: "brisk" max_batch_size: 2048')
     variables = {"BRISK_METRICS_INTERVAL_S": "0.2"}

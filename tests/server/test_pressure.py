@@ -18,6 +18,11 @@ pytestmark = pytest.mark.server
 
 CLIENTS = 64
 
+NOISE_BYTES = 4 * 2**20
+"""Of all processes together, some 700 MiB: allocators that take a page more and give it back moved
+it by half a MiB. Over the 10,000 answers in between it is 0.4 KiB for each, a twentieth of its
+tensors: a request that left one behind would be seen."""
+
 
 def held(server: TritonServer) -> tuple[int, int]:
     """Resident bytes and open descriptors of the server, its stubs and its runtime."""
@@ -39,9 +44,13 @@ def test_many_clients_see_no_error_and_nothing_grows(
         before_bytes, before_descriptors = held(server)
         answers = load.answers
         time.sleep(10)
-        after_bytes, after_descriptors = held(server)
+        after = [held(server)]
+        for _ in range(3):
+            time.sleep(1)
+            after.append(held(server))
+    after_bytes, after_descriptors = (min(values) for values in zip(*after, strict=True))
     assert load.errors == []
     assert load.wrong == 0
     assert load.answers > answers + 10 * CLIENTS
-    assert after_bytes < 1.1 * before_bytes
-    assert after_descriptors <= before_descriptors + 16
+    assert after_bytes <= before_bytes + NOISE_BYTES
+    assert after_descriptors <= before_descriptors

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from entries import deep, deep_answer, doubled, write_entry
+from entries import ANY_CLASS, deep, deep_answer, doubled, write_entry
 from running import running_server
 from tritonclient.utils import InferenceServerException
 
@@ -35,7 +35,7 @@ def server(
         'output [ { name: "y" data_type: TYPE_FP32 dims: [ -1, 512 ] } ] '
     )
     write_entry(repository, "background", deep(60), config)
-    write_entry(repository, "urgent", doubled())
+    write_entry(repository, "urgent", doubled(), 'backend: "brisk"' + ANY_CLASS)
     with running_server(installation, repository, backends, repository / "log") as running:
         yield running
 

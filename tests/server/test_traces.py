@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from entries import deep, write_entry
+from entries import ANY_CLASS, deep, write_entry
 from running import running_server, runtime_directory
 from tritonclient import http
 
@@ -29,7 +29,7 @@ def server(
     tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation, backends: Path
 ) -> Iterator[TritonServer]:
     repository = tmp_path_factory.mktemp("traced")
-    write_entry(repository, "deep", deep(20, 64))
+    write_entry(repository, "deep", deep(20, 64), 'backend: "brisk"' + ANY_CLASS)
     traces = ["mode=opentelemetry", "level=TIMESTAMPS", "rate=1"]
     traces.append("opentelemetry,url=http://127.0.0.1:9/v1/traces")  # nobody listens
     options = [f"--trace-config={option}" for option in traces]

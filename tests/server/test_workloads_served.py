@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from entries import deep, doubled, write_entry
+from entries import ANY_CLASS, deep, doubled, write_entry
 from running import running_server
 from tritonclient import grpc
 
@@ -45,7 +48,7 @@ def server(
     folder = tmp_path_factory.mktemp("workloads")
     repository = folder / "repository"
     write_entry(repository, "deep", deep(20, 256), CONFIG.format(width=256, output="y"))
-    write_entry(repository, "doubled", doubled(), CONFIG.format(width=4, output="z"))
+    write_entry(repository, "doubled", doubled(), CONFIG.format(width=4, output="z") + ANY_CLASS)
     options = ["--disable-auto-complete-config"]
     with running_server(installation, repository, backends, folder / "log", options) as running:
         yield running
@@ -86,6 +89,30 @@ def test_a_model_that_is_not_there_is_named(server: TritonServer) -> None:
     assert server.endpoints.grpc is not None
     with pytest.raises(WorkloadFailedError, match=r"task 'camera': model 'nothing' at .*unknown"):
         run_workload(workload, server.endpoints.grpc)
+
+
+def test_a_class_that_the_entry_does_not_allow_ends_the_workload_with_the_entry_s_setting(
+    server: TritonServer, tmp_path: Path
+) -> None:
+    """As the command tells it, before the first request that counts."""
+    file = tmp_path / "urgent.json"
+    task = {
+        "id": "camera",
+        "class": "realtime",
+        "load": {"type": "continuous"},
+        "client": {"model_name": "deep"},
+    }
+    file.write_text(json.dumps({"time": 1, "tasks": [task]}))
+    command = [sys.executable, "-m", "brisk.cli", "workload", str(file)]
+    done = subprocess.run(
+        [*command, "--url", str(server.endpoints.grpc)], capture_output=True, text=True, timeout=60
+    )
+    told = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode != 0
+    assert "task 'camera': model 'deep' at" in told
+    assert "asks for class 'realtime', but the entry allows 'normal' at most" in told
+    assert "brisk_max_class" in told
+    assert "Traceback" not in told
 
 
 def test_a_deadline_that_cannot_be_kept_fails_requests_of_the_run_and_no_warm_up(

@@ -29,6 +29,9 @@ GROWTH_LIMIT = 0.05
 """Of the last quarter's mean over the first quarter's: workers that replaced others have heaps
 of their own age, so it is coarser than in `brisk bench pressure`."""
 
+ANY_CLASS = '\nparameters { key: "brisk_max_class" value { string_value: "realtime" } }\n'
+"""Of each entry's configuration: its requests are of all classes."""
+
 FILES_LIMIT = 20
 """How many more files all processes together may have open in the end than in the beginning."""
 
@@ -111,10 +114,12 @@ def _soak(report: Report, repository: Path, cache: Path, seconds: float) -> None
 
 
 def _repository(directory: Path) -> Path:
-    """The sample entries, and a copy of one that comes and goes."""
+    """The sample entries, and a copy of one that comes and goes; all for requests of any class."""
     directory.mkdir(parents=True)
     for entry in sorted(file.parent for file in REPOSITORY.glob(f"*/{EXPECTED}")):
         shutil.copytree(entry, directory / entry.name)
     shutil.copytree(REPOSITORY / "mlp", directory / CHURNED)
     (directory / CHURNED / EXPECTED).unlink()
+    for config in directory.glob("*/config.pbtxt"):
+        config.write_text(config.read_text() + ANY_CLASS)
     return directory

@@ -11,6 +11,7 @@ from brisk.frontend.parameters import (
     JOB_CLASSES,
     LONGEST_TIMEOUT_US,
     MILLION,
+    parse_parameters,
     request_agreement,
     request_class,
     request_deadline_ns,
@@ -41,7 +42,7 @@ def test_parameters_are_understood_or_refused_in_a_short_message(
 ) -> None:
     refusal = ""
     try:
-        assert request_class(parameters, "normal") in JOB_CLASSES
+        assert request_class(parameters, parse_parameters({})) in ("normal", "besteffort")
         agreement = request_agreement(parameters)
         assert agreement is None or 0 <= agreement <= MILLION
     except InvalidRequestError as error:

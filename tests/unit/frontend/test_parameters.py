@@ -83,8 +83,53 @@ def test_any_parameters_are_parsed_or_refused(values: dict[str, str]) -> None:
 
 
 def test_a_request_s_class_wins_over_the_entry_s() -> None:
-    assert request_class({}, "besteffort") == "besteffort"
-    assert request_class({"brisk_class": "realtime", "other": 3}, "normal") == "realtime"
+    entry = parse_parameters(said(brisk_class="normal", brisk_max_class="realtime"))
+    assert request_class({}, entry) == "normal"
+    assert request_class({"brisk_class": "realtime", "other": 3}, entry) == "realtime"
+    assert request_class({"brisk_class": "besteffort"}, entry) == "besteffort"
+
+
+@pytest.mark.parametrize("most_of_entry", range(3))
+@pytest.mark.parametrize("own", range(3))
+@pytest.mark.parametrize("asked", range(3))
+def test_a_request_asks_for_any_class_up_to_the_entry_s_most_urgent_one(
+    most_of_entry: int, own: int, asked: int
+) -> None:
+    """0 is real-time."""
+    said_of_entry = said(brisk_class=JOB_CLASSES[own], brisk_max_class=JOB_CLASSES[most_of_entry])
+    if most_of_entry > own:
+        with pytest.raises(InvalidConfigurationError, match=r"brisk_max_class '\w+' is below"):
+            parse_parameters(said_of_entry)
+        return
+    entry = parse_parameters(said_of_entry)
+    wanted = {"brisk_class": JOB_CLASSES[asked]}
+    if asked >= most_of_entry:
+        assert request_class(wanted, entry) == JOB_CLASSES[asked]
+        return
+    with pytest.raises(InvalidRequestError) as caught:
+        request_class(wanted, entry)
+    text = str(caught.value)
+    assert f"asks for class '{JOB_CLASSES[asked]}'" in text
+    assert f"allows '{JOB_CLASSES[most_of_entry]}' at most" in text
+    assert "brisk_max_class" in text
+
+
+@pytest.mark.parametrize("job_class", JOB_CLASSES)
+def test_an_entry_that_says_no_more_allows_its_own_class(job_class: str) -> None:
+    assert parse_parameters(said(brisk_class=job_class)).max_class == job_class
+    assert parse_parameters({}).max_class == "normal"
+
+
+def test_a_most_urgent_class_below_the_entry_s_own_says_what_it_may_be() -> None:
+    with pytest.raises(
+        InvalidConfigurationError,
+        match=r"brisk_max_class 'besteffort' is below brisk_class 'normal'.*of realtime, normal",
+    ):
+        parse_parameters(said(brisk_max_class="besteffort"))
+    with pytest.raises(
+        InvalidConfigurationError, match=r"brisk_max_class must be one of .*'most'"
+    ):
+        parse_parameters(said(brisk_max_class="most"))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +146,7 @@ def test_a_request_s_class_wins_over_the_entry_s() -> None:
 def test_a_request_says_how_often_early_answers_must_be_the_model_s(
     parameters: dict[str, object], expected: int | None
 ) -> None:
-    assert request_class(parameters, "normal") == "normal"
+    assert request_class(parameters, parse_parameters({})) == "normal"
     assert request_agreement(parameters) == expected
 
 
@@ -124,4 +169,4 @@ def test_a_request_that_asks_for_something_unknown_is_refused(
     parameters: dict[str, object], reason: str
 ) -> None:
     with pytest.raises(InvalidRequestError, match=reason):
-        request_class(parameters, "normal")
+        request_class(parameters, parse_parameters({}))

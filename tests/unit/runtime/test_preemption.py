@@ -72,8 +72,7 @@ def quick(strict: RuntimePlace, models: tuple[Path, Path]) -> Iterator[Connectio
 def test_best_effort_work_waits_for_real_time_work_and_not_for_normal_work(
     slow: Connection, quick: Connection
 ) -> None:
-    _, urgent = submit(slow, SLOW_INPUT, "realtime")
-    time.sleep(0.1)
+    urgent, _ = submit_and_see_begin(slow, "realtime")
     lazy = submit(quick, ROWS, "besteffort")[1]
     np.testing.assert_array_equal(lazy.output(), -ROWS)
     urgent.output()
@@ -109,7 +108,7 @@ def test_a_real_time_client_that_vanishes_lets_best_effort_work_go_on(
         assert not lazy.has_come, "thirty seconds of real-time work are before it"
     started_s = time.monotonic()
     np.testing.assert_array_equal(lazy.output(), -ROWS)
-    assert time.monotonic() - started_s < 15.0
+    assert time.monotonic() - started_s < 1.0, "at the end of the layer that ran"
 
 
 def test_a_foreground_worker_that_dies_in_real_time_work_leaves_no_gate_closed(
@@ -141,18 +140,19 @@ def test_a_real_time_request_that_must_be_late_is_refused_at_once(
     assert isinstance(error, UnavailableError)
     assert "cannot be met" in str(error)
     assert "retry in" in str(error)
-    assert time.monotonic() - sent_s < 5.0
+    assert time.monotonic() - sent_s < half_a_run_ns / 1e9, "at once: before it is late"
     late = submit(slow, SLOW_INPUT, "normal", time.monotonic_ns() + half_a_run_ns)[1].wait().error
     assert "time-out ran out" in str(late), "only real-time requests are refused beforehand"
 
 
-def submit_and_see_begin(connection: Connection) -> int:
-    """A request for the slow model, which runs when this returns."""
+def submit_and_see_begin(connection: Connection, job_class: str = "normal") -> tuple[Answer, int]:
+    """A request for the slow model, which runs when this returns, and its number."""
     staged = connection.stage((TensorForm("x", "FP32", SLOW_INPUT.shape),), [SLOW_INPUT.nbytes])
     connection.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
-    number = connection.submit(staged, ["y"], "normal", None, Answer())
+    answer = Answer()
+    number = connection.submit(staged, ["y"], job_class, None, answer)
     wait_until(lambda: mark.has_begun(connection.memory(staged.mark)), "its beginning")
-    return number
+    return answer, number
 
 
 def test_a_full_queue_makes_room_for_real_time_work_and_says_when_to_try_again(
@@ -161,7 +161,7 @@ def test_a_full_queue_makes_room_for_real_time_work_and_says_when_to_try_again(
     """One runs, two wait, which is the bound: the next of their class is refused."""
     with opened(strict, describe(models[0], max_queue_size=2)) as connection:
         submit(connection, SLOW_INPUT)[1].output()
-        running = submit_and_see_begin(connection)
+        _, running = submit_and_see_begin(connection)
         sent = [submit(connection, SLOW_INPUT) for _ in range(3)]
         refused = sent[2][1].wait().error
         assert isinstance(refused, UnavailableError)

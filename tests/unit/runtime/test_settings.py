@@ -22,7 +22,7 @@ def test_nothing_said_means_all_usable_cores_and_ten_seconds(
     monkeypatch.delenv("BRISK_SAMPLED_SHARE")
     settings = read_settings()
     assert (settings.threads, settings.idle_exit_s) == (len(os.sched_getaffinity(0)), 10.0)
-    assert (settings.policy.name, settings.limits) == ("padded", Limits(1.05, 0.0))
+    assert (settings.policy.name, settings.limits) == ("padded", Limits(1.05, 0.0, 0.05))
     assert (settings.outstanding_layers, settings.max_waiting) == (4, 4096)
     half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
     assert settings.background_bytes == pytest.approx(half, rel=0.01)
@@ -38,6 +38,7 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_POLICY", "deadline")
     monkeypatch.setenv("BRISK_MAX_SLOWDOWN", "1.5")
     monkeypatch.setenv("BRISK_BESTEFFORT_SHARE", "0.1")
+    monkeypatch.setenv("BRISK_NORMAL_SHARE", "0.02")
     monkeypatch.setenv("BRISK_OUTSTANDING_LAYERS", "2")
     monkeypatch.setenv("BRISK_MAX_WAITING", "7")
     monkeypatch.setenv("BRISK_BACKGROUND_MIB", "100")
@@ -47,7 +48,7 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_ADAPTATION_S", "0")
     monkeypatch.setenv("BRISK_REALTIME_NICENESS", "-3")
     monkeypatch.setenv("BRISK_CONCURRENT_RUNS", "1")
-    limits = Limits(slowdown=1.5, share=0.1)
+    limits = Limits(slowdown=1.5, share=0.1, normal_share=0.02)
     assert read_settings() == Settings(
         3,
         0.5,
@@ -72,6 +73,7 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         ("BRISK_POLICY", "paded", "unknown policy 'paded', did you mean 'padded'"),
         ("BRISK_MAX_SLOWDOWN", "0.9", "must be a number from 1 to 100, not '0.9'"),
         ("BRISK_BESTEFFORT_SHARE", "1", "must be a number from 0 to 0.5, not '1'"),
+        ("BRISK_NORMAL_SHARE", "0.6", "must be a number from 0 to 0.5, not '0.6'"),
         ("BRISK_BESTEFFORT_SHARE", "a tenth", "must be a number from 0 to 0.5"),
         ("BRISK_SAMPLED_SHARE", "1.5", "must be a number from 0 to 1, not '1.5'"),
         ("BRISK_CONCURRENT_RUNS", "3", "must be 1 or 2, not '3'"),

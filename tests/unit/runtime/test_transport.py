@@ -195,7 +195,7 @@ def test_waking_ends_a_wait_from_any_thread_once(transport: Transport) -> None:
     transport.wake()
     started_s = time.monotonic()
     assert list(transport.poll(10.0)) == []
-    assert time.monotonic() - started_s < 5.0
+    assert time.monotonic() - started_s < 1.0
     assert list(transport.poll(0.05)) == []
 
 

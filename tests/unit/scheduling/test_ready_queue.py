@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from brisk.errors import UnavailableError
 from brisk.scheduling.job import Job, JobClass, JobState
+from brisk.scheduling.policy import more_urgent
 from brisk.scheduling.queue import ReadyQueue
 
 TextJob = Job[str]
@@ -239,11 +240,21 @@ class QueueBesideItsModel(RuleBasedStateMachine):
         self.numbers = itertools.count()
         self.now_ns = 0
 
-    @rule(model=st.sampled_from("abc"), after_ns=st.none() | st.integers(0, 20))
-    def add(self, model: str, after_ns: int | None) -> None:
+    @rule(
+        model=st.sampled_from("abc"),
+        after_ns=st.none() | st.integers(0, 20),
+        job_class=st.sampled_from(JobClass),
+    )
+    def add(self, model: str, after_ns: int | None, job_class: JobClass) -> None:
         deadline_ns = None if after_ns is None else self.now_ns + after_ns
-        one = job(next(self.numbers), model, deadline_ns)
+        one = job(next(self.numbers), model, deadline_ns, job_class)
         if sum(other.model == model for other in self.waiting) >= 4:
+            same = [other for other in self.waiting if other.model == model]
+            if more_urgent(one, same[-1]):
+                assert self.queue.add(one, 4, model) is same[-1]
+                self.waiting.remove(same[-1])
+                self.waiting.append(one)
+                return
             with pytest.raises(UnavailableError):
                 self.queue.add(one, 4, model)
         else:
@@ -253,6 +264,14 @@ class QueueBesideItsModel(RuleBasedStateMachine):
     @rule()
     def pop(self) -> None:
         assert self.queue.pop() is (self.waiting.pop(0) if self.waiting else None)
+
+    @rule(only=st.sampled_from(JobClass))
+    def pop_of_a_class(self, only: JobClass) -> None:
+        first = next((one for one in self.waiting if one.job_class is only), None)
+        assert self.queue.peek(only) is first
+        assert self.queue.pop(only) is first
+        if first is not None:
+            self.waiting.remove(first)
 
     @rule(most=st.integers(0, 3))
     def pop_with_companions(self, most: int) -> None:

@@ -14,6 +14,7 @@ from brisk.server.backend_directory import assemble, default_directory
 from brisk.server.launch import command_line, server_environment
 from brisk.server.locate import locate_server
 from brisk.server.options import option
+from brisk.server.regions import own_prefix, remove_left, with_prefix
 
 
 def serve(
@@ -43,7 +44,8 @@ def serve(
     `--model-control-mode explicit`, `--log-verbose 1`. Services listen on the loopback address
     unless `--http-address` and `--grpc-address` say otherwise (metrics follow HTTP's).
 
-    This process becomes the server, so signals and the exit status are the server's own.
+    This process becomes the server, so signals and the exit status are the server's own. Shared
+    memory that earlier ones left when they were killed is removed first.
     """
     options = [*context.args, *(f"--model-repository={path}" for path in repository or ())]
     if option(options, "model-repository") is None and option(options, "model-store") is None:
@@ -56,7 +58,24 @@ def serve(
         names = ("brisk", "onnxruntime") if as_onnxruntime else ("brisk",)
         directory = assemble(default_directory(installation, names), installation, names=names)
         options.append(f"--backend-directory={directory}")
-    command = command_line(installation, options)
+    _tidy()
+    command = command_line(installation, with_prefix(options, own_prefix()))
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command[0], command, server_environment(installation))
+
+
+def _tidy() -> None:
+    """Nothing that goes wrong here keeps a server from starting."""
+    try:
+        removed = remove_left()
+    except OSError as error:
+        print(f"brisk: what killed servers have left is not removed: {error}", file=sys.stderr)
+        return
+    if removed:
+        size_mib = sum(region.size_bytes for region in removed) / 2**20
+        print(
+            f"brisk: removed {len(removed)} shared-memory regions ({size_mib:.1f} MiB) of servers "
+            "that were killed",
+            file=sys.stderr,
+        )

@@ -39,7 +39,11 @@ def trace(
     ] = "",
     device: Annotated[str, typer.Option(help="cpu or cuda:<number>.")] = "cpu",
     job_class: Annotated[
-        str, typer.Option("--class", help="realtime, normal or besteffort.")
+        str,
+        typer.Option(
+            "--class",
+            help="realtime, normal or besteffort; with --url up to the entry's brisk_max_class.",
+        ),
     ] = "normal",
     output: Annotated[
         Path | None, typer.Option(help="The trace; the picture lies beside it, as .png.")

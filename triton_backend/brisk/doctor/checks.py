@@ -17,6 +17,7 @@ CHECKS = (
     "freezing",
     "scheduling_groups",
     "shared_memory",
+    "left_regions",
     "descriptors",
     "cache",
     "artefacts",

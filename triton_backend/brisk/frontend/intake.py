@@ -111,7 +111,7 @@ class Intake:
         """Raises what is wrong with the request."""
         entry, connection = self._entry, self._connection
         parameters = request_parameters(request)
-        job_class = reply.job_class = request_class(parameters, entry.parameters.job_class)
+        job_class = reply.job_class = request_class(parameters, entry.parameters)
         agreement_ppm = request_agreement(parameters)
         connection.announce(job_class)
         deadline_ns = request_deadline_ns(arrived_ns, request.timeout())

@@ -53,7 +53,7 @@ class LocalAnswers:
     def _answer(self, network: LentNetwork, request: Any) -> _Answer | None:
         job_class = self._entry.parameters.job_class
         if parameters := request_parameters(request):
-            job_class = request_class(parameters, job_class)
+            job_class = request_class(parameters, self._entry.parameters)
             request_agreement(parameters)  # raises; there are no early answers to agree
         if role_of(job_class) is Role.BACKGROUND or trace_context(request):
             return None

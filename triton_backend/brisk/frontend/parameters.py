@@ -13,14 +13,19 @@ JOB_CLASSES = (REALTIME, "normal", "besteffort")
 DEFAULT_MAX_QUEUE_SIZE = 512
 
 
+_CLASS, _MAX_CLASS = "brisk_class", "brisk_max_class"
+
+
 class Parameters(NamedTuple):
     """What Brisk reads of an entry's parameters.
 
+    ``job_class``: of requests that ask for none; ``max_class``: the most urgent they may ask for.
     ``foreign``: names of others, listed once in the log. ``ignored_onnxruntime``: those of the
     ONNX Runtime backend that mean nothing here. ``is_lazy``: loaded by its first request.
     """
 
     job_class: str
+    max_class: str
     max_queue_size: int
     is_lazy: bool
     foreign: tuple[str, ...]
@@ -46,7 +51,8 @@ def _positive_integer(text: str) -> int:
 
 
 _KNOWN: Mapping[str, tuple[Callable[[str], Any], Any]] = {
-    "brisk_class": (_job_class, "normal"),
+    _CLASS: (_job_class, "normal"),
+    _MAX_CLASS: (_job_class, None),  # the entry's brisk_class
     "brisk_load": (_is_lazy, False),
     "brisk_max_queue_size": (_positive_integer, DEFAULT_MAX_QUEUE_SIZE),
 }
@@ -54,7 +60,7 @@ _KNOWN: Mapping[str, tuple[Callable[[str], Any], Any]] = {
 
 MILLION = 1_000_000
 _EARLY_EXIT, _ACCURACY = "brisk_early_exit", "brisk_accuracy"
-_REQUEST_PARAMETERS = ("brisk_class", _EARLY_EXIT, _ACCURACY)
+_REQUEST_PARAMETERS = (_CLASS, _EARLY_EXIT, _ACCURACY)
 
 ONNXRUNTIME_PARAMETERS = frozenset(
     {
@@ -102,10 +108,17 @@ def parse_parameters(parameters: Mapping[str, Any]) -> Parameters:
             onnxruntime.append(name)
         else:
             foreign.append(name)
+    job_class, max_class = values[_CLASS], values[_MAX_CLASS] or values[_CLASS]
+    if not problems and _is_above(job_class, max_class):
+        problems.append(
+            f"{_MAX_CLASS} '{max_class}' is below {_CLASS} '{job_class}', which the entry's own "
+            f"requests have; it must be one of {', '.join(_up_from(job_class))}"
+        )
     if problems:
         raise InvalidConfigurationError("in the parameters: " + "; ".join(sorted(problems)))
     return Parameters(
-        values["brisk_class"],
+        job_class,
+        max_class,
         values["brisk_max_queue_size"],
         values["brisk_load"],
         tuple(sorted(foreign)),
@@ -131,18 +144,34 @@ def request_deadline_ns(arrived_ns: int, timeout_us: int) -> int | None:
     return arrived_ns + timeout_us * 1000
 
 
-def request_class(parameters: Mapping[str, Any], default: str) -> str:
+def _is_above(one: str, other: str) -> bool:
+    """Whether class ``one`` is more urgent than ``other``."""
+    return JOB_CLASSES.index(one) < JOB_CLASSES.index(other)
+
+
+def _up_from(job_class: str) -> tuple[str, ...]:
+    """The classes that are not less urgent."""
+    return JOB_CLASSES[: JOB_CLASSES.index(job_class) + 1]
+
+
+def request_class(parameters: Mapping[str, Any], entry: Parameters) -> str:
     """A request's class: its parameter ``brisk_class``, else the entry's.
 
-    Raises InvalidRequestError for an unknown ``brisk_*`` parameter or class.
+    Raises InvalidRequestError for an unknown ``brisk_*`` parameter or class, and for a class above
+    the entry's ``brisk_max_class``: who may ask a model may not therefore go before all others.
     """
-    job_class = default
+    job_class = entry.job_class
     for name, value in parameters.items():
-        if name == "brisk_class":
+        if name == _CLASS:
             if value not in JOB_CLASSES:
                 raise InvalidRequestError(
-                    f"request parameter brisk_class must be one of {', '.join(JOB_CLASSES)}, "
+                    f"request parameter {_CLASS} must be one of {', '.join(JOB_CLASSES)}, "
                     f"not {value!r:.60}"
+                )
+            if _is_above(value, entry.max_class):
+                raise InvalidRequestError(
+                    f"request parameter {_CLASS} asks for class '{value}', but the entry allows "
+                    f"'{entry.max_class}' at most; its parameter {_MAX_CLASS} may allow more"
                 )
             job_class = value
         elif name.startswith("brisk_") and name not in _REQUEST_PARAMETERS:

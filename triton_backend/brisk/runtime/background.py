@@ -61,6 +61,9 @@ class Background(Pacing):
     def begin_beside(self, runs: Sequence[Run], now_ns: int) -> None:
         raise InternalError("a background worker computes one run at a time")
 
+    def owes_normal(self, now_ns: int) -> bool:
+        return False
+
     def holds(self, run: Run, now_ns: int) -> bool:
         gate = self._gate
         self._was_open = gate.is_open

@@ -16,7 +16,7 @@ from brisk.scheduling.job import JobClass, JobState
 from brisk.scheduling.policies import Limits, Policy, Snapshot, Trial, run_slowdown
 from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.profile import ProfileTable
-from brisk.scheduling.share import ShareMeter
+from brisk.scheduling.share import MinimumShare, ShareMeter
 from brisk.telemetry import metrics
 
 LONGEST_FROZEN_NS = 100_000_000
@@ -25,7 +25,8 @@ LONGEST_FROZEN_NS = 100_000_000
 
 class Foreground(Pacing):
     """Never holds a run: here policy is who interrupts whom, what the gate says, and whether a
-    best-effort layer that is under way goes on.
+    best-effort layer that is under way goes on. Normal work that has had less than its minimum
+    share goes before real-time work between two runs.
 
     Refuses a real-time request that is sure to be late.
     """
@@ -60,6 +61,10 @@ class Foreground(Pacing):
         self._layers_beside = 0
         self._presence = ShareMeter()
         """Of real-time work."""
+        self._normal: set[int] = set()
+        """Sequences of the normal jobs that wait or run."""
+        self._normal_share = MinimumShare(limits.normal_share)
+        self._computes: JobClass | None = None
 
     def check(self, job: RequestJob) -> None:
         """Only real-time jobs with a deadline are refused: others may be in time by luck."""
@@ -81,10 +86,30 @@ class Foreground(Pacing):
                 self._presence.run(self._clock_ns())
             self._realtime[job.sequence] = job
             self._tell()
+        elif job.job_class is JobClass.NORMAL:
+            self._normal.add(job.sequence)
+        self._measure(self._clock_ns())
 
     def ended(self, job: RequestJob) -> None:
         if self._realtime.pop(job.sequence, None) is not None:
             self._tell()
+        self._normal.discard(job.sequence)
+        self._measure(self._clock_ns())
+
+    def _measure(self, now_ns: int) -> None:
+        """Tell the minimum share what becomes of normal work from now on."""
+        share = self._normal_share
+        if not share.share:
+            return
+        if not self._normal or self._computes is None:
+            share.rest(now_ns)
+        elif self._computes is JobClass.NORMAL:
+            share.run(now_ns, is_contested=bool(self._realtime))
+        else:
+            share.hold(now_ns)
+
+    def owes_normal(self, now_ns: int) -> bool:
+        return self._normal_share.is_owed(now_ns)
 
     def _tell(self) -> None:
         waiting = self._realtime.values()
@@ -100,6 +125,8 @@ class Foreground(Pacing):
         self._gate.close(len(waiting), min(due_ns, default=None))
 
     def begins(self, run: Run, now_ns: int) -> None:
+        self._computes = run.job_class
+        self._measure(now_ns)
         if run.job_class is not JobClass.REALTIME:
             return
         expected_ns = run.profile.run_ns
@@ -113,6 +140,8 @@ class Foreground(Pacing):
 
     def begin_beside(self, runs: Sequence[Run], now_ns: int) -> None:
         """Together they leave no processor free, and none of them is a trial."""
+        self._computes = runs[0].job_class
+        self._measure(now_ns)
         if runs[0].job_class is not JobClass.REALTIME:
             return
         expected_ns = [run.profile.run_ns for run in runs]
@@ -162,7 +191,8 @@ class Foreground(Pacing):
         return None
 
     def pauses(self) -> None:
-        return None
+        self._computes = None
+        self._measure(self._clock_ns())
 
     def finished(self, run: Run, now_ns: int) -> None:
         """A run is beside best-effort work if a layer of it began meanwhile, or outlasted it.

@@ -44,6 +44,10 @@ class Pacing(ABC):
         """Several runs compute from now on, each on a part of the processors; as ``begins``."""
 
     @abstractmethod
+    def owes_normal(self, now_ns: int) -> bool:
+        """Whether a normal run goes before real-time ones now: see ``MinimumShare``."""
+
+    @abstractmethod
     def holds(self, run: Run, now_ns: int) -> bool:
         """Whether the run's next layer must wait."""
 

@@ -25,6 +25,10 @@ ADAPTATION_S = 60.0
 
 LENT_US = 600.0
 
+NORMAL_SHARE = 0.05
+"""Of the foreground worker's time while real-time work fills it: then that takes 1.05 times as
+long, which is what BRISK_MAX_SLOWDOWN allows best-effort work to cost it."""
+
 MOST_CONCURRENT_RUNS = 2
 
 LARGEST = 1e6
@@ -64,9 +68,9 @@ class Settings:
 
 def read_settings() -> Settings:
     """From ``$BRISK_THREADS``, ``$BRISK_IDLE_EXIT_S``, ``$BRISK_POLICY``, ``$BRISK_MAX_SLOWDOWN``,
-    ``$BRISK_BESTEFFORT_SHARE``, ``$BRISK_OUTSTANDING_LAYERS``, ``$BRISK_MAX_WAITING``,
-    ``$BRISK_BACKGROUND_MIB``, ``$BRISK_ARTEFACTS``, ``$BRISK_SAMPLED_SHARE``,
-    ``$BRISK_SAMPLES_MIB``, ``$BRISK_ADAPTATION_S``,
+    ``$BRISK_BESTEFFORT_SHARE``, ``$BRISK_NORMAL_SHARE``, ``$BRISK_OUTSTANDING_LAYERS``,
+    ``$BRISK_MAX_WAITING``, ``$BRISK_BACKGROUND_MIB``, ``$BRISK_ARTEFACTS``,
+    ``$BRISK_SAMPLED_SHARE``, ``$BRISK_SAMPLES_MIB``, ``$BRISK_ADAPTATION_S``,
     ``$BRISK_REALTIME_NICENESS``, ``$BRISK_LENT_US`` and ``$BRISK_CONCURRENT_RUNS``, explained in
     docs/configuration.md.
 
@@ -79,6 +83,7 @@ def read_settings() -> Settings:
         limits=Limits(
             slowdown=_between("BRISK_MAX_SLOWDOWN", 1.05, 1.0, 100.0),
             share=_between("BRISK_BESTEFFORT_SHARE", 0.0, 0.0, 0.5),
+            normal_share=_between("BRISK_NORMAL_SHARE", NORMAL_SHARE, 0.0, 0.5),
         ),
         outstanding_layers=_whole("BRISK_OUTSTANDING_LAYERS", 4),
         max_waiting=_whole("BRISK_MAX_WAITING", DEFAULT_BOUND),

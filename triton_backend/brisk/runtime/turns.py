@@ -39,25 +39,27 @@ class Turns:
             mark.reset(job.payload.mark)
             self._alone.append(job)
 
-    def following(self) -> RequestJob | None:
-        """The job whose turn is next; None where none waits."""
+    def following(self, only: JobClass | None = None) -> RequestJob | None:
+        """The job whose turn is next, of a class or of all; None where none waits."""
         while self._alone and self._alone[0].state is not JobState.RUNNING:
             self._alone.popleft()
-        waiting = self._queue.peek()
-        if not self._alone:
+        waiting = self._queue.peek(only)
+        if not self._alone or only not in (None, self._alone[0].job_class):
             return waiting
         if waiting is None or self._ordering(self._alone[0]) < self._ordering(waiting):
             return self._alone[0]
         return waiting
 
-    def take(self) -> list[RequestJob]:
-        """The next job, now running, with those that are joined to it; empty where none waits."""
-        first = self.following()
+    def take(self, only: JobClass | None = None) -> list[RequestJob]:
+        """What ``following`` says, now running, with those that are joined to it; empty where
+        none waits.
+        """
+        first = self.following(only)
         if first is None:
             return []
         if self._alone and first is self._alone[0]:
             return [self._alone.popleft()]
-        popped = self._queue.pop()
+        popped = self._queue.pop(only)
         assert popped is first
         if not first.payload.binding.model.batching:
             return [first]

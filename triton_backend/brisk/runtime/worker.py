@@ -162,7 +162,7 @@ class Worker:
         """Answer what the companion has computed; go on with what it has been told to leave."""
         for run in self._beside.runs:
             self._ends.fail_late(run, self._clock_ns())
-        stopped = self._beside.look(self._stack.top, self._turns.following())
+        stopped = self._beside.look(self._stack.top, self._turns.following(self._next_class()))
         if stopped is None:
             return
         run, error = stopped.run, stopped.error
@@ -203,20 +203,30 @@ class Worker:
 
     def _take_turn(self) -> None:
         """Begin the next job if nothing runs, if the policy says so, or beside what runs."""
-        following, top = self._turns.following(), self._stack.top
+        only, top = self._next_class(), self._stack.top
+        following = self._turns.following(only)
         if following is None:
             return
         begin: Callable[[Run], None] | None = None
-        if top is None or self._pacing.policy.interrupts(following, top.jobs[0]):
+        owed = self._pacing.owes_normal(self._clock_ns())
+        if top is None or self._pacing.policy.takes_place(
+            following, top.jobs[0], normal_is_owed=owed
+        ):
             begin = self._stack.begin if self._beside.admits(following) else None
         elif not self._trials.is_busy and self._beside.takes(following, self._stack.runs):
             begin = self._stack.begin_beside
-        if begin is not None and (run := self._begin_next()) is not None:
+        if begin is not None and (run := self._begin_next(only)) is not None:
             begin(run)
 
-    def _begin_next(self) -> Run | None:
+    def _next_class(self) -> JobClass | None:
+        """Whose turn is next; None: that of the job that goes first."""
+        if not self._pacing.owes_normal(self._clock_ns()):
+            return None
+        return None if self._turns.following(JobClass.NORMAL) is None else JobClass.NORMAL
+
+    def _begin_next(self, only: JobClass | None) -> Run | None:
         """Begin the next job with those that may be joined to it; None where none can begin."""
-        jobs = self._turns.take()
+        jobs = self._turns.take(only)
         now_ns = self._clock_ns()
         try:
             with self._queues[jobs[0].job_class].issuing():

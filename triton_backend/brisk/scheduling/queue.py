@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic
 
 from brisk.errors import UnavailableError
-from brisk.scheduling.job import Job, JobState, Payload
+from brisk.scheduling.job import Job, JobClass, JobState, Payload
 from brisk.scheduling.policy import OrderingKey, more_urgent
 
 DEFAULT_BOUND = 4096
@@ -24,7 +24,10 @@ class ReadyQueue(Generic[Payload]):
     def __init__(self, ordering: OrderingKey, bound: int = DEFAULT_BOUND) -> None:
         self._ordering = ordering
         self._bound = bound
-        self._ready: list[tuple[tuple[int, ...], Job[Payload]]] = []
+        self._ready: dict[JobClass, list[tuple[tuple[int, ...], Job[Payload]]]] = {
+            job_class: [] for job_class in JobClass
+        }
+        """A heap for each class: the next of a class is found at once, as the next of all is."""
         self._deadlines: list[tuple[int, int, Job[Payload]]] = []
         self._waiting: dict[str, int] = {}
         self._total = 0
@@ -58,23 +61,27 @@ class ReadyQueue(Generic[Payload]):
                 self.withdraw(shed)
         self._waiting[job.model] = self.waiting(job.model) + 1
         self._total += 1
-        heapq.heappush(self._ready, (self._ordering(job), job))
+        heapq.heappush(self._ready[job.job_class], (self._ordering(job), job))
         if job.deadline_ns is not None:
             heapq.heappush(self._deadlines, (job.deadline_ns, job.sequence, job))
         self._forget_left()
         return shed
 
-    def peek(self) -> Job[Payload] | None:
-        """The next job, left where it is; None where nothing waits."""
-        while self._ready and self._ready[0][1].state is not JobState.WAITING:
-            heapq.heappop(self._ready)
-        return self._ready[0][1] if self._ready else None
+    def peek(self, only: JobClass | None = None) -> Job[Payload] | None:
+        """The next job, of a class or of all, left where it is; None where nothing waits."""
+        first: tuple[tuple[int, ...], Job[Payload]] | None = None
+        for ready in self._ready.values() if only is None else (self._ready[only],):
+            while ready and ready[0][1].state is not JobState.WAITING:
+                heapq.heappop(ready)
+            if ready and (first is None or ready[0][0] < first[0]):
+                first = ready[0]
+        return None if first is None else first[1]
 
-    def pop(self) -> Job[Payload] | None:
-        """The next job, now running; None where nothing waits."""
-        job = self.peek()
+    def pop(self, only: JobClass | None = None) -> Job[Payload] | None:
+        """The next job, of a class or of all, now running; None where nothing waits."""
+        job = self.peek(only)
         if job is not None:
-            heapq.heappop(self._ready)
+            heapq.heappop(self._ready[job.job_class])
             self._leave(job, JobState.RUNNING)
         return job
 
@@ -119,20 +126,20 @@ class ReadyQueue(Generic[Payload]):
 
     def check_integrity(self) -> None:
         """AssertionError where the counts and the heap disagree."""
-        counted = Counter(job.model for _, job in self._ready if job.state is JobState.WAITING)
+        counted = Counter(job.model for _, job in self._waiting_entries())
         assert counted == self._waiting, f"{counted} wait, {self._waiting} counted"
         assert counted.total() == self._total, f"{counted.total()} wait, {self._total} counted"
 
     def _in_order(self) -> Iterator[Job[Payload]]:
-        yield from (job for _, job in sorted(self._ready) if job.state is JobState.WAITING)
+        yield from (job for _, job in sorted(self._waiting_entries(), key=lambda entry: entry[0]))
+
+    def _waiting_entries(self) -> Iterator[tuple[tuple[int, ...], Job[Payload]]]:
+        for ready in self._ready.values():
+            yield from (entry for entry in ready if entry[1].state is JobState.WAITING)
 
     def _least_urgent(self, model: str | None) -> Job[Payload] | None:
         """The waiting job, of ``model`` or of any, whose turn would come last."""
-        waiting = (
-            entry
-            for entry in self._ready
-            if entry[1].state is JobState.WAITING and model in (None, entry[1].model)
-        )
+        waiting = (entry for entry in self._waiting_entries() if model in (None, entry[1].model))
         last = max(waiting, key=lambda entry: entry[0], default=None)
         return None if last is None else last[1]
 
@@ -151,9 +158,10 @@ class ReadyQueue(Generic[Payload]):
         However they left: a job that was answered long before its deadline would else be kept
         until then.
         """
-        if len(self._ready) > 2 * len(self) + 64:
-            self._ready = [entry for entry in self._ready if entry[1].state is JobState.WAITING]
-            heapq.heapify(self._ready)
+        if sum(map(len, self._ready.values())) > 2 * len(self) + 64:
+            for ready in self._ready.values():
+                ready[:] = [entry for entry in ready if entry[1].state is JobState.WAITING]
+                heapq.heapify(ready)
         if len(self._deadlines) > 2 * len(self) + 64:
             self._deadlines = [
                 entry for entry in self._deadlines if entry[2].state is JobState.WAITING

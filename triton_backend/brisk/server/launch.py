@@ -19,6 +19,7 @@ from typing import BinaryIO
 from brisk.errors import BriskError, UnavailableError
 from brisk.server.locate import ServerInstallation
 from brisk.server.options import Endpoints, endpoints, on_loopback, with_default, with_free_ports
+from brisk.server.regions import PREFIX_OPTION, SHARED_MEMORY, own_prefix
 
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 45.0
@@ -26,11 +27,9 @@ _POLL_S = 0.05
 _PROBE_TIMEOUT_S = 2.0
 _GROUP_TIMEOUT_S = 10.0
 _GROUP_POLL_S = 0.01
-_SHARED_MEMORY = Path("/dev/shm")
 _TAIL_LINES = 20
 _LINE_CHARACTERS = 400
 _TETHER = Path(__file__).with_name("tether.py")
-_REGION_OPTION = "shm-region-prefix-name"
 
 MALLOC_ARENAS = 2
 """Of glibc's allocator, which else makes one for nearly every thread and gives little back: with
@@ -94,8 +93,8 @@ class TritonServer:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         options = with_free_ports(options)
-        self._region_prefix = f"brisk_server_{os.getpid()}_{uuid.uuid4().hex[:8]}_"
-        options = (*options, f"--backend-config=python,{_REGION_OPTION}={self._region_prefix}")
+        self._region_prefix = f"{own_prefix()}{uuid.uuid4().hex[:8]}_"
+        options = (*options, f"--backend-config=python,{PREFIX_OPTION}={self._region_prefix}")
         options = with_default(options, "model-repository", str(repository))
         options = with_default(options, "backend-directory", str(backends))
         self.command = command_line(installation, options)
@@ -186,7 +185,7 @@ class TritonServer:
                 process.kill()
                 process.wait()
         _end_group(process.pid)
-        for region in _SHARED_MEMORY.glob(self._region_prefix + "*"):
+        for region in SHARED_MEMORY.glob(self._region_prefix + "*"):
             region.unlink(missing_ok=True)
         return process.returncode
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from brisk.scheduling.job import Job
+from brisk.scheduling.job import Job, JobClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +15,13 @@ class Limits:
     """The user's bounds.
 
     ``slowdown``: how many times its time alone a real-time request may take beside best-effort
-    work. ``share``: part of the time, 0 to 1, that best-effort work gets whatever happens.
+    work. ``share``: part of the time, 0 to 1, that best-effort work gets whatever happens;
+    ``normal_share``: that normal work gets of its worker's.
     """
 
     slowdown: float
     share: float
+    normal_share: float = 0.0
 
 
 def run_slowdown(limits: Limits, load: float) -> float:
@@ -91,6 +93,11 @@ class Policy:
     lets_run: Callable[[Snapshot], bool]
     separates: bool
     stands_back: bool
+
+    def takes_place(self, waiting: Job[Any], running: Job[Any], *, normal_is_owed: bool) -> bool:
+        """``interrupts``, but of normal work that is owed its minimum share."""
+        is_protected = normal_is_owed and running.job_class is JobClass.NORMAL
+        return not is_protected and self.interrupts(waiting, running)
 
     def admits(self, snapshot: Snapshot) -> bool:
         """``lets_run``, unless best-effort work has had less than its minimum share."""
