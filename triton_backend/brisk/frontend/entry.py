@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.frontend.model_load import ModelDescription
 from brisk.frontend.parameters import Parameters, parse_parameters
 from brisk.wire.entry_files import MODEL_FILE, PIPELINE_FILE
 
+if TYPE_CHECKING:
+    from brisk.frontend.sequences import SequenceSettings
+
 
 class Entry(NamedTuple):
     """One version of a model entry on one device.
 
     ``outputs``: the configured output names, in order. ``bfloat16_inputs``: the inputs that numpy
-    cannot show.
+    cannot show. ``sequences``: None where Triton's scheduler knows of none.
     """
 
     name: str
@@ -29,16 +32,22 @@ class Entry(NamedTuple):
     outputs: tuple[str, ...]
     bfloat16_inputs: frozenset[str]
     parameters: Parameters
+    sequences: SequenceSettings | None = None
 
     def describe(self) -> ModelDescription:
+        sequences = self.sequences
         return ModelDescription(
             name=self.name,
             version=self.version,
             path=str(self.model_path),
             max_batch_size=self.max_batch_size,
-            batching=self.has_dynamic_batching and self.max_batch_size > 1,
+            batching=(self.has_dynamic_batching or sequences is not None)
+            and self.max_batch_size > 1,
             max_queue_size=self.parameters.max_queue_size,
             job_class=self.parameters.job_class,
+            states=sequences.states if sequences else (),
+            max_sequences=sequences.max_sequences if sequences else 0,
+            sequence_idle_ns=sequences.idle_ns if sequences else 0,
         )
 
 
@@ -49,10 +58,18 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
     """
     config: dict[str, Any] = json.loads(arguments["model_config"])
     version = int(arguments["model_version"])
+    directory = Path(arguments["model_repository"])
+    model_path = find_model(directory, version, config)
+    sequences = None
+    if "sequence_batching" in config:
+        # Here, since it needs numpy, which every other load imports later.
+        from brisk.frontend.sequences import read_sequences
+
+        sequences = read_sequences(config, directory, model_path)
     return Entry(
         name=arguments["model_name"],
         version=version,
-        model_path=find_model(Path(arguments["model_repository"]), version, config),
+        model_path=model_path,
         device=_device(arguments),
         max_batch_size=int(config.get("max_batch_size", 0)),
         has_dynamic_batching="dynamic_batching" in config,
@@ -63,6 +80,7 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
             if given.get("data_type") == "TYPE_BF16"
         ),
         parameters=parse_parameters(config.get("parameters", {})),
+        sequences=sequences,
     )
 
 

@@ -43,6 +43,17 @@ class InferForm(NamedTuple):
     agreement_ppm: int | None = None
 
 
+class SequenceStep(NamedTuple):
+    """Which sequence a request belongs to, and whether it is the first or the last of it.
+
+    ``sequence``: the correlation id as JSON, so that 7 and "7" are two sequences, as in Triton.
+    """
+
+    sequence: str
+    starts: bool
+    ends: bool
+
+
 class Infer(NamedTuple):
     """One request. ``regions``: of the form's inputs, in their order.
 
@@ -50,6 +61,7 @@ class Infer(NamedTuple):
     ``deadline_ns``: CLOCK_MONOTONIC time after which the answer is of no use; None: no limit.
     ``is_replay``: an earlier worker had it; it waits again whatever the queue's bound is.
     ``trace_context``: Triton's, where it traces the request; else empty.
+    ``step``: of a model with states, whose they are; None for any other.
     """
 
     request: int
@@ -59,6 +71,7 @@ class Infer(NamedTuple):
     deadline_ns: int | None = None
     is_replay: bool = False
     trace_context: str = ""
+    step: SequenceStep | None = None
 
 
 class Cancel(NamedTuple):
