@@ -47,10 +47,10 @@ class Request:
     @property
     def outputs(self) -> tuple[str, ...]:
         """What its run has to make: what is asked for, and the next state."""
-        asked, sequences = self.record.form.outputs, self.binding.sequences
-        if sequences is None:
+        asked = self.record.form.outputs
+        if self.sequence is None:
             return asked
-        return tuple(dict.fromkeys((*asked, *sequences.outputs.values())))
+        return tuple(dict.fromkeys((*asked, *self.sequence.outputs.values())))
 
     def inputs(self) -> Mapping[str, Value]:
         """Raises as ``InputViews.read`` does."""
@@ -59,10 +59,9 @@ class Request:
 
     def divide(self, values: Mapping[str, Value]) -> tuple[Mapping[str, Value], State | None]:
         """What its run has made: what is asked for, and its sequence's next state, a copy."""
-        sequences = self.binding.sequences
-        if self.sequence is None or sequences is None:
+        if self.sequence is None:
             return values, None
-        state = {name: kept(values[output]) for name, output in sequences.outputs.items()}
+        state = {name: kept(values[output]) for name, output in self.sequence.outputs.items()}
         return {name: values[name] for name in self.record.form.outputs}, state
 
 
@@ -202,17 +201,17 @@ def can_join(first: Request, other: Request, rows: int) -> bool:
         and form.outputs == others.outputs
         and form.agreement_ppm == others.agreement_ppm
         and (form is others or _row_signature(form) == _row_signature(others))
-        and model.states == other.binding.model.states
         and _state_rows(first.sequence) == _state_rows(other.sequence)
     )
 
 
-def _state_rows(sequence: OpenSequence | None) -> list[tuple[str, tuple[int, ...]]]:
-    """The shapes of a row of each state: one whose size varies may differ from its neighbour's."""
+def _state_rows(sequence: OpenSequence | None) -> list[tuple[str, str, tuple[int, ...]]]:
+    """The states and the shapes of their rows: one that varies may differ from its neighbour's."""
     if sequence is None:
         return []
     return [
-        (name, tuple(getattr(value, "shape", ()))[1:]) for name, value in sequence.state.items()
+        (name, sequence.outputs[name], tuple(getattr(value, "shape", ()))[1:])
+        for name, value in sequence.state.items()
     ]
 
 

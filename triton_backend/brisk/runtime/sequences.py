@@ -40,14 +40,15 @@ class OpenSequence:
     """One life of a sequence, from the request that starts it to the one that ends it.
 
     ``state`` is what its next run starts from: what the last request that was answered well has
-    left. ``line``: its requests in order; the first one waits for its turn or runs, all others
-    wait for it.
+    left. ``outputs``: by the input of each state, what is handed on to it. ``line``: its requests
+    in order; the first one waits for its turn or runs, all others wait for it.
     """
 
-    __slots__ = ("line", "state", "used_ns")
+    __slots__ = ("line", "outputs", "state", "used_ns")
 
-    def __init__(self, state: State, now_ns: int) -> None:
+    def __init__(self, state: State, outputs: Mapping[str, str], now_ns: int) -> None:
         self.state = state
+        self.outputs = outputs
         self.line: deque[Job[Any]] = deque()
         self.used_ns = now_ns
 
@@ -63,7 +64,7 @@ class Sequences:
         """Raises InvalidModelError where the first state cannot be made."""
         self._model = model
         self._first = {state.input: _first_value(state) for state in model.states}
-        self.outputs = {state.input: state.output for state in model.states}
+        self._outputs = {state.input: state.output for state in model.states}
         self._alive: dict[str, OpenSequence] = {}
         """Least recently used first."""
         self._behind = 0
@@ -82,7 +83,7 @@ class Sequences:
         sequence = self._alive.pop(step.sequence, None)
         if step.starts:
             self._make_room()
-            sequence = OpenSequence(self._first, now_ns)
+            sequence = OpenSequence(self._first, self._outputs, now_ns)
         if sequence is None:
             raise UnavailableError(
                 f"the state of sequence {step.sequence} of model '{self._model.name}' is lost: "
