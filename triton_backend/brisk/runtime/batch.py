@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -166,8 +167,8 @@ class Run:
         return [job for job in self.jobs if job.state is JobState.RUNNING]
 
 
-NONE_EARLY = 1.0
-"""The agreement of a request whose answer shall be the model's own."""
+NONE_EARLY = math.inf
+"""The agreement of a request whose answer shall be the model's own: no cache promises it."""
 
 _shapes_of = ByIdentity[InferForm, Shapes](
     lambda form: tuple(tensor.shape for tensor in form.inputs)
