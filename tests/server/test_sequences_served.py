@@ -259,6 +259,8 @@ def test_a_refused_request_leaves_the_state_as_it_was(server: TritonServer) -> N
     one = np.ones((1, 2), np.float32)
     with SequenceClient(server, Transport.HTTP) as client:
         client.step("oldest", 8, one, start=True)
+        with pytest.raises(InferenceServerException, match="time-out ran out"):
+            client.step("oldest", 8, one, timeout=1)  # microseconds
         with pytest.raises(InferenceServerException, match="in another worker"):
             client.step("oldest", 8, one, parameters={"brisk_class": "besteffort"})
         assert (
