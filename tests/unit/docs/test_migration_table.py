@@ -14,8 +14,7 @@ from brisk.frontend.field_support import DELAY, IGNORED, REFUSED
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "migration.md").read_text()
-SEQUENCES = "sequence_batching"
-"""Its row refers to another page."""
+
 
 
 def fields_of(message: Any, prefix: str = "") -> Iterator[str]:
@@ -61,8 +60,6 @@ def test_every_field_that_triton_knows_has_its_row_and_no_other() -> None:
 def test_every_row_names_a_test_that_is_there(row: tuple[list[str], str, str]) -> None:
     fields, effect, shown = row
     assert effect
-    if fields[0] == SEQUENCES:
-        return
     found = re.fullmatch(r"`(test_\w+\.py)`: `(test_\w+)`", shown)
     assert found, shown
     (file,) = (ROOT / "tests").rglob(found[1])

@@ -18,11 +18,14 @@ from brisk.frontend.connection import Connection
 from brisk.observer import Observer
 from brisk.runtime.served_caches import REVIEWED_ROWS
 from brisk.telemetry.metrics import SWITCHED_OFF_EXITS
+from brisk.wire.inference import SequenceStep
 from brisk.wire.place import RuntimePlace
+from brisk.wire.records import StateForm
 from brisk.wire.role import Role
 from unit.runtime.exits_model import MILLION, Model, ask, make_model, taken
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
+    Answer,
     describe,
     opened,
     quick_model,
@@ -58,6 +61,27 @@ def test_an_answer_says_which_exit_gave_it_unless_the_request_wants_the_model(
     assert taken(ask(connection, mixed)) == f"{model.name}, model"
     assert taken(ask(connection, mixed, ppm=MILLION)) == ""
     assert taken(ask(connection, mixed, ppm=985_000)) == "", "the stricter level has no exit"
+
+
+def test_a_request_with_a_state_is_never_answered_early(
+    connection: Connection, model: Model, shared_place: RuntimePlace, tmp_path: Path
+) -> None:
+    """Its state is an input that is answered early where a client sends it."""
+    assert taken(ask(connection, model.easy)) == model.name
+    file = tmp_path / "easy"
+    file.write_bytes(model.easy.contiguous().numpy().tobytes())
+    state = StateForm("image", "scores", "FP32", tuple(model.easy.shape), str(file))
+    described = describe(
+        model.file, max_batch_size=64, batching=True, states=(state,), max_sequences=1
+    )
+    with opened(shared_place, described) as stateful:
+        answer = Answer()
+        step = SequenceStep("1", starts=True, ends=True)
+        stateful.submit(stateful.stage((), []), ["scores"], "normal", None, answer, step=step)
+        assert taken(answer) == ""
+    np.testing.assert_allclose(
+        answer.output(), by_the_model(connection, model.easy), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_joined_requests_each_get_their_own_rows_and_the_easy_ones_first(

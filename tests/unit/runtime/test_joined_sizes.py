@@ -54,6 +54,7 @@ def turns_with(
         ([1] * 20, [8, 8, 4]),
         ([3, 1, 1], [4, 1]),
         ([5, 1], [5, 1]),
+        ([0, 1, 1], [0, 2]),
     ],
 )
 def test_joined_runs_have_a_power_of_two_of_rows(rows: list[int], taken: list[int]) -> None:

@@ -14,7 +14,7 @@ from brisk.frontend.connection import Connection
 from brisk.frontend.lent import LentNetwork
 from brisk.observer import Observer
 from brisk.wire.place import RuntimePlace
-from brisk.wire.records import ModelStatus, TensorForm
+from brisk.wire.records import ModelStatus, StateForm, TensorForm
 from brisk.wire.role import Role
 from unit.runtime.runtime_process import Answer, describe, end_processes, kill, opened, worker_of
 from waiting import wait_until
@@ -192,3 +192,14 @@ def test_nothing_is_lent_that_takes_longer_than_the_setting(
             observer.end_trace()  # after it, the worker lends what it can at once
         assert status_of(place).lent == 0
         assert connection.lent is None
+
+
+def test_a_network_with_states_is_not_lent(place: RuntimePlace, network: Path) -> None:
+    """Nobody but the worker knows the state that a request starts from."""
+    state = StateForm("x", "logits", "FP32", (1, 1, SIZE, SIZE), "")
+    with (
+        opened(place, describe(network, states=(state,), max_sequences=1)) as stateful,
+        opened(place, describe(network)) as plain,
+    ):
+        lent(plain)
+        assert stateful.lent is None

@@ -8,6 +8,7 @@ from typing import Any
 
 from brisk.errors import InvalidConfigurationError
 from brisk.frontend.onnx_signature import ModelSignature, TensorSignature
+from brisk.frontend.sequences import added_inputs, state_outputs
 from brisk.wire.datatypes import config_name
 
 DEFAULT_MAX_BATCH_SIZE = 4
@@ -28,7 +29,8 @@ def complete(signature: ModelSignature, config: Mapping[str, Any]) -> Completion
     """Fill in ``max_batch_size``, inputs, outputs and the scheduler, leaving what is said.
 
     The batch dimension is assumed where every tensor's first size is symbolic and the entry
-    says nothing else. Raises InvalidConfigurationError where the entry contradicts the model.
+    says nothing else. What ``sequence_batching`` names, its controls and states, is no input or
+    output of clients. Raises InvalidConfigurationError where the entry contradicts the model.
     """
     tensors = (*signature.inputs, *signature.outputs)
     batchable = bool(tensors) and all(
@@ -45,20 +47,33 @@ def complete(signature: ModelSignature, config: Mapping[str, Any]) -> Completion
                 f"'{fixed.name}' of the model has shape {shape}, whose first size is not dynamic"
             )
         raise InvalidConfigurationError(f"max_batch_size is {configured}, but {reason}")
-    said = bool(config.get("input")) or bool(config.get("output"))
+    said = bool(config.get("input")) or bool(config.get("output")) or _say_batch(config, signature)
     guessed = DEFAULT_MAX_BATCH_SIZE if batchable and not said else 0
     max_batch_size = configured or guessed
+    added, states = added_inputs(config), state_outputs(config)
     return Completion(
         max_batch_size=max_batch_size,
         has_dynamic_batching=max_batch_size > 1 and not configured and not _has_scheduler(config),
         inputs=tuple(
-            _describe(t, max_batch_size) for t in signature.inputs if not _says(config, "input", t)
+            _describe(t, max_batch_size)
+            for t in signature.inputs
+            if not _says(config, "input", t) and t.name not in added
         ),
         outputs=tuple(
             _describe(t, max_batch_size)
             for t in signature.outputs
             if not config.get("output")  # an entry may leave outputs out on purpose
+            and t.name not in states
         ),
+    )
+
+
+def _say_batch(config: Mapping[str, Any], signature: ModelSignature) -> bool:
+    """Whether the dims of a state are all sizes of the model's tensor, the batch included."""
+    ranks = {tensor.name: len(tensor.shape or ()) for tensor in signature.inputs}
+    states = (config.get("sequence_batching") or {}).get("state", ())
+    return any(
+        ranks.get(state.get("input_name")) == len(state.get("dims", ())) for state in states
     )
 
 

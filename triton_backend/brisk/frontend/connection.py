@@ -23,6 +23,7 @@ from brisk.wire.records import (
     Infer,
     InferForm,
     Region,
+    SequenceStep,
     StatisticsTold,
     TensorForm,
 )
@@ -145,12 +146,14 @@ class Connection:
         agreement_ppm: int | None = None,
         write: Callable[[], None] | None = None,
         arrived_ns: int = 0,
+        step: SequenceStep | None = None,
     ) -> int:
         """Send a request, now or when a worker is there again; its number, for ``cancel``.
 
         ``reply`` is called exactly once, whatever happens. ``trace_context`` is Triton's,
         ``agreement_ppm`` as in ``InferForm``. ``write``: writes the inputs, into memory that it
-        has already, where they are not there yet: the worker reads the record meanwhile.
+        has already, where they are not there yet: the worker reads the record meanwhile, unless
+        it is a ``step`` of a sequence, whose records it must take in by their order.
         ``arrived_ns`` as in ``Infer``.
         """
         number = next(self._numbers)
@@ -169,8 +172,9 @@ class Connection:
             False,
             trace_context,
             arrived_ns,
+            step,
         )
-        if write is not None and _may_follow(role, staged.region.size):
+        if write is not None and step is None and _may_follow(role, staged.region.size):
             self._submit_ahead(link, record, staged, reply, write)
         else:
             if write is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.frontend.field_support import Notice, check_fields, is_first_instance
@@ -14,13 +14,17 @@ from brisk.frontend.parameters import Parameters, parse_parameters
 from brisk.paths import find_inside
 from brisk.wire.entry_files import MODEL_FILE, PIPELINE_FILE
 
+if TYPE_CHECKING:
+    from brisk.frontend.sequences import SequenceSettings
+
 
 class Entry(NamedTuple):
     """One version of a model entry on one device.
 
     ``outputs``: the configured output names, in order. ``bfloat16_inputs``: the inputs that numpy
     cannot show. ``notices``: what the entry asks for in vain; the first
-    instance (``is_first``) says so for all.
+    instance (``is_first``) says so for all. ``sequences``: None where Triton's scheduler knows of
+    none.
     """
 
     name: str
@@ -34,16 +38,22 @@ class Entry(NamedTuple):
     parameters: Parameters
     is_first: bool
     notices: tuple[Notice, ...]
+    sequences: SequenceSettings | None = None
 
     def describe(self) -> ModelDescription:
+        sequences = self.sequences
         return ModelDescription(
             name=self.name,
             version=self.version,
             path=str(self.model_path),
             max_batch_size=self.max_batch_size,
-            batching=self.has_dynamic_batching and self.max_batch_size > 1,
+            batching=(self.has_dynamic_batching or sequences is not None)
+            and self.max_batch_size > 1,
             max_queue_size=self.parameters.max_queue_size,
             job_class=self.parameters.job_class,
+            states=sequences.states if sequences else (),
+            max_sequences=sequences.max_sequences if sequences else 0,
+            sequence_idle_ns=sequences.idle_ns if sequences else 0,
         )
 
 
@@ -57,10 +67,18 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
     device = _device(arguments)
     notices = check_fields(config, device)
     is_first = is_first_instance(config, arguments.get("model_instance_name", ""))
+    directory = Path(arguments["model_repository"])
+    model_path = find_model(directory, version, config)
+    sequences = None
+    if "sequence_batching" in config:
+        # Here, since it needs numpy, which every other load imports later.
+        from brisk.frontend.sequences import read_sequences
+
+        sequences = read_sequences(config, directory, model_path)
     return Entry(
         name=arguments["model_name"],
         version=version,
-        model_path=find_model(Path(arguments["model_repository"]), version, config),
+        model_path=model_path,
         device=device,
         max_batch_size=int(config.get("max_batch_size", 0)),
         has_dynamic_batching="dynamic_batching" in config,
@@ -73,6 +91,7 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
         parameters=parse_parameters(config.get("parameters", {})),
         is_first=is_first,
         notices=notices,
+        sequences=sequences,
     )
 
 

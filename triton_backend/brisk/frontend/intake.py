@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from brisk.errors import BriskError
+from brisk.errors import BriskError, InvalidRequestError
 from brisk.frontend.accounting import RequestAccount
 from brisk.frontend.asked import request_parameters, trace_context
 from brisk.frontend.connection import Connection
@@ -17,10 +17,15 @@ from brisk.frontend.entry import Entry
 from brisk.frontend.local import LocalAnswers
 from brisk.frontend.parameters import request_agreement, request_class, request_deadline_ns
 from brisk.frontend.promptness import EYES_OPEN_NS, WAIT_NS, Promptness
-from brisk.frontend.reply import TritonReply
+from brisk.frontend.reply import TritonReply, send_nothing
 from brisk.frontend.tensors import read_inputs
 from brisk.frontend.watcher import CancellationWatcher
 from brisk.telemetry import STATISTICS
+from brisk.wire.inference import SequenceStep
+from brisk.wire.role import role_of
+
+if TYPE_CHECKING:
+    from brisk.frontend.steps import Steps
 
 
 class Intake:
@@ -36,6 +41,7 @@ class Intake:
         self._local = LocalAnswers(entry, self._account)
         self._promptness = Promptness()
         self._watcher = CancellationWatcher(connection.cancel)
+        self._steps = _steps(entry)
 
     def close(self) -> None:
         """Requests in flight are no longer watched."""
@@ -51,8 +57,13 @@ class Intake:
         answered = self._answer_here(requests, arrived_ns)
         if answered is not None:
             return answered
+        asked = requests
+        if self._steps is not None and any(map(self._steps.is_filler, requests)):
+            asked = self._without_fillers(requests)
         promptness = self._promptness
-        if promptness.wants(len(requests), self._connection.pending, arrived_ns):
+        if asked is requests and promptness.wants(
+            len(requests), self._connection.pending, arrived_ns
+        ):
             reply, number = self._take(requests[0], arrived_ns, is_awaited=True)
             awake_ns = EYES_OPEN_NS if promptness.is_imminent else 0
             has_read = self._connection.attend(
@@ -63,7 +74,7 @@ class Intake:
                 self._watcher.watch(number, reply)
             responses = [response]
         else:
-            for request in requests:
+            for request in asked:
                 reply, number = self._take(request, arrived_ns, is_awaited=False)
                 if number:
                     self._watcher.watch(number, reply)
@@ -77,7 +88,7 @@ class Intake:
         What is wrong with a request, the way to the worker finds again, and answers it.
         """
         network = self._connection.lent
-        if network is None:
+        if network is None or self._steps is not None:
             return None
         try:
             answered = self._local.answer(network, requests, arrived_ns)
@@ -86,6 +97,17 @@ class Intake:
         if answered is not None:
             self._connection.count_answers(len(answered))
         return answered
+
+    def _without_fillers(self, requests: list[Any]) -> list[Any]:
+        """Those of clients; nobody reads the answers to the others."""
+        assert self._steps is not None
+        asked = []
+        for request in requests:
+            if self._steps.is_filler(request):
+                send_nothing(request)
+            else:
+                asked.append(request)
+        return asked
 
     def _take(self, request: Any, arrived_ns: int, *, is_awaited: bool) -> tuple[TritonReply, int]:
         """Send the request on, or answer why not; its reply, and its number, 0 where not sent."""
@@ -99,7 +121,10 @@ class Intake:
             is_awaited=is_awaited,
         )
         try:
-            return reply, self._submit(request, reply, arrived_ns)
+            if self._steps is None:
+                return reply, self._submit(request, reply, arrived_ns, None)
+            with self._steps.step(request) as step:
+                return reply, self._submit(request, reply, arrived_ns, step)
         except BriskError as error:
             reply.fail(error)
         except Exception as error:  # noqa: BLE001  # nothing may escape once a sender is taken
@@ -107,15 +132,23 @@ class Intake:
             reply.fail(BriskError(f"{type(error).__name__}: {error}"))
         return reply, 0
 
-    def _submit(self, request: Any, reply: TritonReply, arrived_ns: int) -> int:
+    def _submit(
+        self, request: Any, reply: TritonReply, arrived_ns: int, step: SequenceStep | None
+    ) -> int:
         """Raises what is wrong with the request."""
         entry, connection = self._entry, self._connection
         parameters = request_parameters(request)
         job_class = reply.job_class = request_class(parameters, entry.parameters)
         agreement_ppm = request_agreement(parameters)
+        if step is not None and role_of(job_class) is not role_of(entry.parameters.job_class):
+            raise InvalidRequestError(
+                f"a request of a sequence cannot be of class {job_class}, where its model's are "
+                f"{entry.parameters.job_class}: its state is in another worker"
+            )
         connection.announce(job_class)
         deadline_ns = request_deadline_ns(arrived_ns, request.timeout())
-        inputs = read_inputs(request, entry.bfloat16_inputs)
+        left_out = entry.sequences.left_out if entry.sequences is not None else ()
+        inputs = read_inputs(request, entry.bfloat16_inputs, left_out)
         wanted = set(request.requested_output_names())
         outputs = [name for name in entry.outputs if name in wanted]
         tensors = tuple(tensor.form for tensor in inputs)
@@ -129,4 +162,13 @@ class Intake:
 
         context = trace_context(request)
         asked = (staged, outputs, job_class, deadline_ns, reply, context, agreement_ppm, write)
-        return connection.submit(*asked, arrived_ns)
+        return connection.submit(*asked, arrived_ns, step)
+
+
+def _steps(entry: Entry) -> Steps | None:
+    """None for an entry without sequences, whose start shall not pay for them."""
+    if entry.sequences is None:
+        return None
+    from brisk.frontend.steps import Steps
+
+    return Steps(entry.sequences)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from brisk.errors import BriskError, InternalError
 from brisk.wire import mark
 from brisk.wire.arena import Arena
-from brisk.wire.records import LoadModel, ModelLoaded
+from brisk.wire.records import LoadModel, ModelLoaded, StateForm
 
 MAX_LOAD_STRIKES = 3
 """Workers a model's load may take down with it before the model is given up."""
@@ -27,6 +27,9 @@ class ModelDescription(NamedTuple):
     batching: bool
     max_queue_size: int
     job_class: str
+    states: tuple[StateForm, ...] = ()
+    max_sequences: int = 0
+    sequence_idle_ns: int = 0
 
 
 class ModelLoad:
@@ -83,6 +86,9 @@ class ModelLoad:
             model.batching,
             model.max_queue_size,
             model.job_class,
+            model.states,
+            model.max_sequences,
+            model.sequence_idle_ns,
         )
 
     def count_answers(self, count: int) -> None:

@@ -151,6 +151,11 @@ class TritonReply(Reply):
             pb_utils.Logger.log_error(f"brisk: a response could not be sent: {error}; {second}")
 
 
+def send_nothing(request: Any) -> None:
+    """Answer a request whose answer nobody reads."""
+    request.get_response_sender().send(pb_utils.InferenceResponse([]), flags=_FINAL)
+
+
 def _parameters(result: Result) -> dict[str, Any]:
     """More arguments of a response: its parameters, which a Triton before 25.02 has not."""
     if not result.form.exits or not hasattr(pb_utils.InferenceResponse, "parameters"):

@@ -43,12 +43,20 @@ class InputData(NamedTuple):
             memory[:] = self.content
 
 
-def read_inputs(request: Any, bfloat16: Collection[str]) -> list[InputData]:
+def read_inputs(
+    request: Any, bfloat16: Collection[str], left_out: Collection[str] = ()
+) -> list[InputData]:
     """The request's inputs, still in Triton's memory; ``bfloat16`` names those of that type.
+
+    Without those ``left_out``, which Triton has added and nobody reads.
 
     Raises InvalidRequestError for a type that Triton has no datatype for.
     """
-    return [_read_input(tensor, tensor.name() in bfloat16) for tensor in request.inputs()]
+    return [
+        _read_input(tensor, name in bfloat16)
+        for tensor in request.inputs()
+        if (name := tensor.name()) not in left_out
+    ]
 
 
 def _read_input(tensor: Any, is_bfloat16: bool) -> InputData:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -17,6 +18,7 @@ from brisk.exits.serving import ExitingFrame
 from brisk.runtime.cached_run import CachedRun
 from brisk.runtime.pipeline_frame import PipelineFrame
 from brisk.runtime.pipeline_session import PipelineSession
+from brisk.runtime.sequences import OpenSequence, State, kept
 from brisk.runtime.session import Session
 from brisk.runtime.session_entry import Binding
 from brisk.runtime.tracing import trace_run
@@ -32,12 +34,36 @@ from brisk.wire.records import Infer, InferForm
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a job carries: the record, where it came from, what it is asked of, and its mark."""
+    """What a job carries: the record, where it came from, what it is asked of, and its mark.
+
+    ``sequence``: the one that it is a step of, where the model has states.
+    """
 
     peer: Peer
     record: Infer
     binding: Binding
     mark: memoryview
+    sequence: OpenSequence | None = None
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What its run has to make: what is asked for, and the next state."""
+        asked = self.record.form.outputs
+        if self.sequence is None:
+            return asked
+        return tuple(dict.fromkeys((*asked, *self.sequence.outputs.values())))
+
+    def inputs(self) -> Mapping[str, Value]:
+        """Raises as ``InputViews.read`` does."""
+        values = self.peer.inputs.read(self.record)
+        return values if self.sequence is None else {**values, **self.sequence.state}
+
+    def divide(self, values: Mapping[str, Value]) -> tuple[Mapping[str, Value], State | None]:
+        """What its run has made: what is asked for, and its sequence's next state, a copy."""
+        if self.sequence is None:
+            return values, None
+        state = {name: kept(values[output]) for name, output in self.sequence.outputs.items()}
+        return {name: values[name] for name in self.record.form.outputs}, state
 
 
 RequestJob = Job[Request]
@@ -141,6 +167,9 @@ class Run:
         return [job for job in self.jobs if job.state is JobState.RUNNING]
 
 
+NONE_EARLY = math.inf
+"""The agreement of a request whose answer shall be the model's own: no cache promises it."""
+
 _shapes_of = ByIdentity[InferForm, Shapes](
     lambda form: tuple(tensor.shape for tensor in form.inputs)
 )
@@ -160,8 +189,8 @@ def batch_rows(request: Request) -> int:
 def can_join(first: Request, other: Request, rows: int) -> bool:
     """Whether ``other`` fits behind ``rows`` rows that started with ``first``.
 
-    Same session and class, inputs of the same names, datatypes and row shapes, the same outputs
-    and agreement wanted, and no more rows than the model takes.
+    Same session and class, inputs and states of the same names, datatypes and row shapes, the
+    same outputs and agreement wanted, and no more rows than the model takes.
     """
     model, form, others = first.binding.model, first.record.form, other.record.form
     return (
@@ -173,7 +202,18 @@ def can_join(first: Request, other: Request, rows: int) -> bool:
         and form.outputs == others.outputs
         and form.agreement_ppm == others.agreement_ppm
         and (form is others or _row_signature(form) == _row_signature(others))
+        and _state_rows(first.sequence) == _state_rows(other.sequence)
     )
+
+
+def _state_rows(sequence: OpenSequence | None) -> list[tuple[str, str, tuple[int, ...]]]:
+    """The states and the shapes of their rows: one that varies may differ from its neighbour's."""
+    if sequence is None:
+        return []
+    return [
+        (name, sequence.outputs[name], tuple(getattr(value, "shape", ()))[1:])
+        for name, value in sequence.state.items()
+    ]
 
 
 def _row_signature(form: InferForm) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -188,7 +228,7 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
         raise InternalError(f"model '{first.binding.model.name}' was unloaded under a request")
     for job in jobs:
         mark.begin(job.payload.mark)
-    inputs = [job.payload.peer.inputs.read(job.payload.record) for job in jobs]
+    inputs = [job.payload.inputs() for job in jobs]
     rows = [batch_rows(job.payload) for job in jobs]
     if len(jobs) == 1:
         joined, shapes = inputs[0], _shapes_of(first.record.form)
@@ -227,10 +267,14 @@ def _profile(
 def _start(
     session: Session | PipelineSession, inputs: Mapping[str, Value], jobs: Sequence[RequestJob]
 ) -> Frame | ExitingFrame | PipelineFrame:
-    """A frame for all ``jobs``; a pipeline is planned for the one that is due first."""
-    form = jobs[0].payload.record.form
-    outputs = form.outputs
+    """A frame for all ``jobs``; a pipeline is planned for the one that is due first.
+
+    Learned caches never answer early where there is a state: they know nothing of the next one.
+    """
+    form, outputs = jobs[0].payload.record.form, jobs[0].payload.outputs
     agreement = None if form.agreement_ppm is None else form.agreement_ppm / 1e6
+    if jobs[0].payload.sequence is not None:
+        agreement = NONE_EARLY
     if isinstance(session, PipelineSession):
         due_ns = min(session.due_ns(job.arrival_ns, job.deadline_ns) for job in jobs)
         return session.start(inputs, outputs, due_ns, agreement)

@@ -45,7 +45,9 @@ class Lending:
                 session = binding.session
                 if SPANS.is_on:
                     self._recall(binding)
-                elif isinstance(session, Session) and session.is_settled and not binding.is_lent:
+                elif binding.sequences is not None or binding.is_lent:
+                    continue  # the states are here
+                elif isinstance(session, Session) and session.is_settled:
                     self._lend(binding, session)
 
     def _recall(self, binding: Binding) -> None:

@@ -6,6 +6,7 @@ Used by the worker's main thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from brisk import telemetry
 from brisk.errors import (
@@ -20,6 +21,7 @@ from brisk.runtime.answers import failure, result
 from brisk.runtime.batch import Request, RequestJob, profile_key
 from brisk.runtime.pacing import Pacing
 from brisk.runtime.rehearsal import Rehearsal
+from brisk.runtime.sequences import OpenSequence
 from brisk.runtime.session_entry import Binding
 from brisk.runtime.tracing import trace_answer
 from brisk.runtime.transport import Peer, Transport
@@ -55,6 +57,8 @@ class RequestTable:
         self._clock_ns = clock_ns
         self._jobs: dict[tuple[int, int], RequestJob] = {}
         self._held: dict[tuple[int, int], Region] = {}
+        self._behind: dict[int, RequestJob] = {}
+        """Those that wait for another one of their sequence, and not in the queue."""
         self._sequence = 0
         self._rehearsal = Rehearsal(ordering)
 
@@ -83,12 +87,53 @@ class RequestTable:
             deadline_ns=record.deadline_ns,
             payload=Request(peer, record, binding, peer.view.memory(record.mark)),
         )
-        if record.is_replay:
+        sequence = self._enter(job)
+        if sequence is not None and sequence.line[0] is not job:
+            self._behind[job.sequence] = job
+        elif record.is_replay:
             self.queue.add(job, None, binding.model.name)
         else:
-            self._admit_new(job)
+            try:
+                self._admit_new(job)
+            except BaseException:
+                self._leave_sequence(job)
+                raise
         self._jobs[peer.number, record.request] = job
         self._pacing.admitted(job)
+
+    def _enter(self, job: RequestJob) -> OpenSequence | None:
+        """Give the job its place in its sequence; None where the model has no states.
+
+        Raises UnavailableError where the sequence has none any more.
+        """
+        request = job.payload
+        sequences, step = request.binding.sequences, request.record.step
+        if (sequences is None) is not (step is None):
+            model = request.binding.model.name
+            raise InvalidRequestError(f"model '{model}' has states, and a request no sequence")
+        if sequences is None or step is None:
+            return None
+        most = None if request.record.is_replay else request.binding.model.max_queue_size
+        sequence = sequences.enter(job, step, job.arrival_ns, most)
+        job.payload = replace(request, sequence=sequence)
+        return sequence
+
+    def _leave_sequence(self, job: RequestJob) -> None:
+        """The job is answered: the one that waits for it goes on."""
+        request = job.payload
+        sequences = request.binding.sequences
+        if request.sequence is None or sequences is None:
+            return
+        self._behind.pop(job.sequence, None)
+        following = sequences.leave(request.sequence, job, self._clock_ns())
+        if following is not None:
+            del self._behind[following.sequence]
+            self.queue.add(following, None, request.binding.model.name)
+
+    def _withdraw(self, job: RequestJob) -> None:
+        """Out of the queue, if it is there."""
+        if job.sequence not in self._behind:
+            self.queue.withdraw(job)
 
     def _admit_new(self, job: RequestJob) -> None:
         """Queue a job that no worker has had; UnavailableError says when to try again."""
@@ -119,7 +164,7 @@ class RequestTable:
         job = self._jobs.get((peer.number, request))
         if job is None:
             return False
-        self.queue.withdraw(job)
+        self._withdraw(job)
         self.fail(job, CancelledError(CANCELLED))
         return True
 
@@ -127,6 +172,8 @@ class RequestTable:
         """Answer the jobs whose deadline passed while they waited."""
         now_ns = self._clock_ns()
         for job in self.queue.expire(now_ns):
+            self.fail_late(job, now_ns)
+        for job in [job for job in self._behind.values() if job.is_late(now_ns)]:
             self.fail_late(job, now_ns)
 
     def fail_late(self, job: RequestJob, now_ns: int) -> None:
@@ -179,7 +226,8 @@ class RequestTable:
         """End everything of a peer that has gone, unanswered."""
         for key in [key for key in self._jobs if key[0] == peer.number]:
             job = self._jobs.pop(key)
-            self.queue.withdraw(job)
+            self._withdraw(job)
+            self._behind.pop(job.sequence, None)
             job.state = JobState.ENDED
             self._pacing.ended(job)
         for key in [key for key in self._held if key[0] == peer.number]:
@@ -191,4 +239,5 @@ class RequestTable:
         key = (job.payload.peer.number, job.payload.record.request)
         del self._jobs[key]
         self._pacing.ended(job)
+        self._leave_sequence(job)
         return key

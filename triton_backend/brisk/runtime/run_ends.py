@@ -60,7 +60,12 @@ class RunEnds:
         self._sampler.sample(run.cached)
         for job, share, answerers in zip(run.jobs, shares, run.answerers(), strict=True):
             if job.state is JobState.RUNNING:
-                self._requests.succeed(job, share, run.started_ns, finished_ns, answerers)
+                # The state is copied before the answer goes, and counts after it: whatever fails,
+                # a request with an error has not changed it. The next one begins after this.
+                asked, state = job.payload.divide(share)
+                self._requests.succeed(job, asked, run.started_ns, finished_ns, answerers)
+                if state is not None and job.payload.sequence is not None:
+                    job.payload.sequence.state = state
         run.learn(finished_ns)
         self._audits.note(run.cached, kept)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from brisk.errors import BriskError
 from brisk.runtime.pipeline_session import PipelineSession
+from brisk.runtime.sequences import Sequences
 from brisk.runtime.session import Session
 from brisk.runtime.transport import Peer
 from brisk.wire import mark
@@ -18,7 +19,7 @@ class Binding:
     """One peer's use of a session. ``backlog``: requests that came before it was ready.
 
     ``answered``: how many of its requests the worker answered well. ``is_lent``: whether the peer
-    answers requests itself.
+    answers requests itself. ``sequences``: None where the model has no states.
     """
 
     peer: Peer
@@ -28,6 +29,7 @@ class Binding:
     backlog: list[Infer] = field(default_factory=list)
     answered: int = 0
     is_lent: bool = False
+    sequences: Sequences | None = None
 
     def answered_in_all(self) -> int:
         """By the worker and, of the same model, by the peer."""

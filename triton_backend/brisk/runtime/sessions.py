@@ -18,6 +18,7 @@ from brisk.runtime.model_state import identity_of
 from brisk.runtime.pipeline_session import PipelineSession
 from brisk.runtime.pipeline_trial import Trials
 from brisk.runtime.precedence import Precedence
+from brisk.runtime.sequences import Sequences
 from brisk.runtime.session_entry import Binding, SessionEntry
 from brisk.runtime.transport import Peer
 from brisk.scheduling.job import JobClass
@@ -55,15 +56,19 @@ class SessionTable:
     def bind(self, peer: Peer, model: LoadModel) -> Binding:
         """Start or join a session; the binding's ``session`` is None while it loads.
 
-        Raises InvalidModelError where there is no such file or the peer uses the number twice,
+        Raises InvalidModelError where there is no such file, nor a first state where it should
+        have one, or the peer uses the number twice,
         ProtocolError where its mark lies outside of its memory.
         """
         if (peer.number, model.model) in self._bindings:
             raise InvalidModelError(f"model number {model.model} is taken on this connection")
         memory = peer.view.memory(mark.checked(model.mark))
         path = Path(model.path)
+        sequences = Sequences(model) if model.states else None
+        if sequences is not None and is_pipeline(path):
+            raise InvalidModelError("a pipeline cannot have states")
         entry = self._open_pipeline(path, model) if is_pipeline(path) else self._open(path, model)
-        binding = Binding(peer, model, entry.key, entry.session)
+        binding = Binding(peer, model, entry.key, entry.session, sequences=sequences)
         entry.ask(memory)
         entry.bindings.append(binding)
         self._bindings[peer.number, model.model] = binding
@@ -133,6 +138,12 @@ class SessionTable:
         """Give back everything ``peer`` uses."""
         for binding in [binding for binding in self._bindings.values() if binding.peer is peer]:
             self._forget(binding)
+
+    def forget_idle_sequences(self, now_ns: int) -> None:
+        """See ``Sequences.forget_idle``."""
+        for binding in self._bindings.values():
+            if binding.sequences is not None:
+                binding.sequences.forget_idle(now_ns)
 
     def uses(self) -> Iterator[SessionUse]:
         """Every session that was asked for by itself, in the order they were."""

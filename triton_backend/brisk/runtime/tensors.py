@@ -93,6 +93,14 @@ class InputViews:
         self._views.clear()
 
 
+def read_tensor(form: TensorForm, content: bytes) -> Value:
+    """The tensor in ``content``, in memory of its own.
+
+    Raises InvalidRequestError where datatype, shape and size do not fit together.
+    """
+    return _read(_Input.of(form), memoryview(bytearray(content)))
+
+
 def _read(wanted: _Input, memory: memoryview) -> Value:
     if wanted.dtype is None:
         elements = [

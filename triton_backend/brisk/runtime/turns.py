@@ -61,7 +61,7 @@ class Turns:
             return [self._alone.popleft()]
         popped = self._queue.pop(only)
         assert popped is first
-        if not first.payload.binding.model.batching:
+        if not first.payload.binding.model.batching or not batch_rows(first.payload):
             return [first]
         return [first, *self._queue.pop_companions(first, self._joiner(first))]
 

@@ -104,7 +104,7 @@ class Worker:
         self._stack = RunStack(pacing, self._beside, clock_ns)
         goes_first = role is Role.FOREGROUND and pacing.policy.stands_back
         precedence = Precedence(settings.realtime_niceness if goes_first else 0)
-        sessions = SessionTable(self._loader, self._trials, precedence)
+        sessions = self._sessions = SessionTable(self._loader, self._trials, precedence)
         observation = Observation(
             role,
             str(device.torch_device),
@@ -286,3 +286,4 @@ class Worker:
         self._looked_around_ns = now_ns
         self._lending.look()
         self._orphans.retire(now_ns)
+        self._sessions.forget_idle_sequences(now_ns)

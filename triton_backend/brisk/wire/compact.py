@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from brisk.errors import ProtocolError
 from brisk.wire.coders import Coders
 from brisk.wire.identity import ByIdentity
-from brisk.wire.inference import Infer, InferForm, Region, Result, ResultForm
+from brisk.wire.inference import Infer, InferForm, Region, Result, ResultForm, SequenceStep
 
 INFER, RESULT = 1, 2
 """First bytes of the two messages."""
@@ -25,11 +25,11 @@ MAX_FORMS = 1024
 MAX_FORM_BYTES = 4096
 """Longer forms are read anew each time, so that no peer can fill the memory with them."""
 
-_HAS_DEADLINE, _IS_REPLAY = 1, 2
+_HAS_DEADLINE, _IS_REPLAY, _STARTS, _ENDS = 1, 2, 4, 8
 
 _HEAD = struct.Struct("<BBHI")
-"""Kind, flags, regions, bytes of the trace context. 64-bit integers follow: the record's own,
-then slab, offset and size of each region."""
+"""Kind, flags, regions, bytes of what is said in words: the trace context, or a list of it and a
+sequence. 64-bit integers follow: the record's own, then slab, offset and size of each region."""
 
 _INFER_NUMBERS, _RESULT_NUMBERS = 6, 4
 
@@ -80,16 +80,19 @@ def parse_json(data: bytes | memoryview) -> Any:
 
 def encode_infer(record: Infer) -> bytes:
     """Raises ProtocolError where the record is none that can be decoded again."""
-    deadline_ns, mark, trace = record.deadline_ns, record.mark, b""
+    deadline_ns, mark, words = record.deadline_ns, record.mark, b""
     flags = 0 if deadline_ns is None else _HAS_DEADLINE
     if record.is_replay:
         flags |= _IS_REPLAY
-    if record.trace_context:
-        trace = json.dumps(record.trace_context).encode("ascii")
+    if record.step is not None:
+        flags |= _STARTS * record.step.starts | _ENDS * record.step.ends
+        words = json.dumps([record.trace_context, record.step.sequence]).encode("ascii")
+    elif record.trace_context:
+        words = json.dumps(record.trace_context).encode("ascii")
     own = (record.request, deadline_ns or 0, record.arrived_ns)
     numbers = (*own, mark.slab, mark.offset, mark.size)
-    head = _pack((INFER, flags, len(record.regions), len(trace), *numbers), record.regions)
-    return head + trace + _infer_forms.text(record.form)
+    head = _pack((INFER, flags, len(record.regions), len(words), *numbers), record.regions)
+    return head + words + _infer_forms.text(record.form)
 
 
 def encode_result(record: Result) -> bytes:
@@ -101,13 +104,17 @@ def encode_result(record: Result) -> bytes:
 
 def decode_infer(data: bytes | memoryview) -> Infer:
     """Raises ProtocolError for anything that is not exactly one such record."""
-    (_, flags, _, _, *numbers), trace, text = _unpack(data, _INFER_NUMBERS)
+    (_, flags, _, _, *numbers), words, text = _unpack(data, _INFER_NUMBERS)
     form = _infer_forms.form(text)
     request, deadline_ns, arrived_ns, slab, offset, size, *places = numbers
     regions = _regions(places, len(form.inputs))
-    if flags & ~(_HAS_DEADLINE | _IS_REPLAY):
+    known = _HAS_DEADLINE | _IS_REPLAY
+    context, step = parse_json(words) if words else "", None
+    if type(context) is list and len(context) == 2 and type(context[1]) is str:
+        step = SequenceStep(context[1], bool(flags & _STARTS), bool(flags & _ENDS))
+        context, known = context[0], known | _STARTS | _ENDS
+    if flags & ~known:
         raise ProtocolError(f"flags {flags:#x} of a request are unknown")
-    context = parse_json(trace) if trace else ""
     if type(context) is not str:
         raise ProtocolError(f"expected a trace context, got {context!r:.80}")
     return Infer(
@@ -119,6 +126,7 @@ def decode_infer(data: bytes | memoryview) -> Infer:
         bool(flags & _IS_REPLAY),
         context,
         arrived_ns,
+        step,
     )
 
 

@@ -43,6 +43,17 @@ class InferForm(NamedTuple):
     agreement_ppm: int | None = None
 
 
+class SequenceStep(NamedTuple):
+    """Which sequence a request belongs to, and whether it is the first or the last of it.
+
+    ``sequence``: the correlation id as JSON, so that 7 and "7" are two sequences, as in Triton.
+    """
+
+    sequence: str
+    starts: bool
+    ends: bool
+
+
 class Infer(NamedTuple):
     """One request. ``regions``: of the form's inputs, in their order.
 
@@ -51,6 +62,7 @@ class Infer(NamedTuple):
     ``is_replay``: an earlier worker had it; it waits again whatever the queue's bound is.
     ``trace_context``: Triton's, where it traces the request; else empty. ``arrived_ns``: when
     Triton handed it to the frontend, CLOCK_MONOTONIC, for whoever records a trace; 0: unknown.
+    ``step``: of a model with states, whose they are; None for any other.
     """
 
     request: int
@@ -61,6 +73,7 @@ class Infer(NamedTuple):
     is_replay: bool = False
     trace_context: str = ""
     arrived_ns: int = 0
+    step: SequenceStep | None = None
 
 
 class Cancel(NamedTuple):

@@ -17,6 +17,7 @@ from brisk.wire.inference import (
     Release,
     Result,
     ResultForm,
+    SequenceStep,
     TensorForm,
 )
 from brisk.wire.observing import (
@@ -69,7 +70,9 @@ __all__ = [
     "ResultForm",
     "RunStatus",
     "SampleRecord",
+    "SequenceStep",
     "SpanRecord",
+    "StateForm",
     "StatisticsTold",
     "Status",
     "TensorForm",
@@ -117,12 +120,27 @@ class DetachSlab(NamedTuple):
     slab: int
 
 
+class StateForm(NamedTuple):
+    """What a model hands on from one request of a sequence to the next: ``output`` to ``input``.
+
+    ``datatype`` and ``shape`` are those of the first request's, with the batch dimension, 1, where
+    the model has one. ``file`` holds its value, as a tensor lies in shared memory; empty: zeros.
+    """
+
+    input: str
+    output: str
+    datatype: str
+    shape: tuple[int, ...]
+    file: str
+
+
 class LoadModel(NamedTuple):
     """Asks for a session of one model version; ``model`` names it in later records.
 
     ``mark`` is a region of the frontend's in which the worker notes that it has begun
     (see ``brisk.wire.mark``). ``max_batch_size`` 0: the model's first dimension is no batch.
-    ``batching``: queued requests may be joined along the batch dimension.
+    ``batching``: queued requests may be joined along the batch dimension. ``states``: kept for up
+    to ``max_sequences`` sequences, each until it has been idle for ``sequence_idle_ns``.
     """
 
     model: int
@@ -134,6 +152,9 @@ class LoadModel(NamedTuple):
     batching: bool
     max_queue_size: int
     job_class: str
+    states: tuple[StateForm, ...] = ()
+    max_sequences: int = 0
+    sequence_idle_ns: int = 0
 
 
 class ModelLoaded(NamedTuple):
