@@ -31,7 +31,7 @@ from brisk.graph.program import Program
 from brisk.solutions.base import Solution
 from brisk.solutions.catalogue import Catalogue
 
-SCHEMA = 4
+SCHEMA = 5
 """Of the manifest's content; another one is foreign."""
 
 
@@ -191,13 +191,20 @@ def find_artefact(
     return store.find(model, fingerprint_of(device, threads), environment)
 
 
-def open_artefact(path: Path, model: Path, device: torch.device, threads: int) -> Artefact:
+def open_artefact(
+    path: Path,
+    model: Path,
+    device: torch.device,
+    threads: int,
+    environment: Mapping[str, str] = os.environ,
+) -> Artefact:
     """Map the artefact at ``path`` and check that it is of this model and for this machine.
 
-    Raises ArtefactError where it cannot be used, whatever is wrong with it.
+    ``environment``: of the process in whose cache directory the key is that sealed it. Raises
+    ArtefactError where it cannot be used, whatever is wrong with it.
     """
     try:
-        container = Container(path)
+        container = Container(path, environment)
         content = container.content
         if content["schema"] != SCHEMA or content["fingerprint"] != fingerprint_of(
             device, threads
