@@ -81,5 +81,5 @@ def test_damage_in_the_sums_or_behind_the_last_page_is_found_at_once(
 
 
 def test_sums_of_another_number_of_pages_are_refused(path: Path) -> None:
-    with pytest.raises(ArtefactError, match="blob 1 has 0 pages, not 3750"):
-        PagedBlob(Container(path), 1, 0)
+    with pytest.raises(ArtefactError, match="blob 1 has 0 pages, not 7"):
+        PagedBlob(Container(path), 1, 1)

@@ -135,7 +135,7 @@ class Artefact:
     def run(self, number: int) -> DrawnRun:
         """A run of small layers, verified. Raises ArtefactError where it is damaged."""
         try:
-            return read_run(self._runs[number], self.container)
+            return read_run(self._runs[number], self.container, self.program)
         except _MALFORMED as error:
             raise ArtefactError(f"{self.path}: run {number}: {error!r}") from error
 
