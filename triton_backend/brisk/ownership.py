@@ -18,11 +18,11 @@ def make_private(directory: Path) -> None:
     Raises PermissionError as ``check_directory`` does, OSError where it cannot be made.
     """
     missing = []
-    for each in (directory, *directory.parents):
+    for each in directory.parents:
         if each.exists():
             break
         missing.append(each)
-    for each in reversed(missing):
+    for each in (*reversed(missing), directory):
         each.mkdir(mode=0o700, exist_ok=True)
     check_directory(directory)
 
@@ -48,13 +48,15 @@ def check_directory(directory: Path) -> None:
             )
 
 
-def open_own(path: Path, *, is_secret: bool = False) -> int:
+def open_own(path: Path, *, is_secret: bool = False, is_anywhere: bool = False) -> int:
     """A descriptor, to be read, of a file that nobody else can have written, in such a directory.
 
-    ``is_secret``: nor may others read it. The file that is opened is the one that is looked at.
-    Raises PermissionError that names it, OSError where it cannot be opened.
+    ``is_secret``: nor may others read it. ``is_anywhere``: whoever put it there is trusted. The
+    file that is opened is the one that is looked at. Raises PermissionError that names it, OSError
+    where it cannot be opened.
     """
-    check_directory(path.parent)
+    if not is_anywhere:
+        check_directory(path.parent)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         _check_file(path, os.fstat(descriptor), 0o077 if is_secret else _OTHERS_WRITE)

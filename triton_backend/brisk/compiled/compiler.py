@@ -92,13 +92,17 @@ def is_whole(library: Path) -> bool:
         return False
 
 
-def is_sealed(file: Path) -> bool:
+def is_sealed(file: Path, *, is_anywhere: bool = False) -> bool:
     """Whether it ends with the digest of all before, as ``add_seal`` leaves it.
 
-    Raises PermissionError where another user can have written it, OSError where it cannot be read.
+    ``is_anywhere`` as of ``open_own``. Raises PermissionError where another user can have written
+    it, OSError where it cannot be read.
     """
-    with open(open_own(file), "rb") as opened:
-        data = opened.read()
+    with open(open_own(file, is_anywhere=is_anywhere), "rb") as opened:
+        return has_seal(opened.read())
+
+
+def has_seal(data: bytes) -> bool:
     return hashlib.sha256(data[:-_SEAL_BYTES]).digest() == data[-_SEAL_BYTES:]
 
 

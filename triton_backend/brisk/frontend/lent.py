@@ -50,11 +50,14 @@ class LentNetwork:
         OSError or ValueError where the network cannot be read or would leave its memory,
         MemoryError.
         """
-        with open(descriptor, "rb") as file:
+        try:
             if not 0 < record.size <= os.fstat(descriptor).st_size:
                 raise ValueError(f"a network of {record.size} bytes")
             memory = mmap.mmap(-1, record.size)  # a copy, which its sender cannot change
-            file.readinto(memory)
+            if os.preadv(descriptor, [memory], 0) != record.size:
+                raise ValueError(f"a network of fewer than {record.size} bytes")
+        finally:
+            os.close(descriptor)
         library = Library(Path(record.library))
         self._inputs = tuple(map(_Place.of, record.inputs))
         self._outputs = tuple(map(_Place.of, record.outputs))
