@@ -1,8 +1,8 @@
-"""An artefact with one field changed, for every field, its digests made anew: and what comes of it.
+"""An artefact with one field changed, for every field, its digests made anew: what comes of it.
 
-As a program, with the paths ``model artefact changed``, it starts and asks the model from each such file
-that is sealed with the key, as if our own writer had a fault, and prints a line for each; a crash
-ends it, which its caller sees.
+As a program, with the paths ``model artefact changed``, it starts and asks the model from each
+such file that is sealed with the key, as if our own writer had a fault, and prints a line for
+each; a crash ends it, which its caller sees.
 """
 
 from __future__ import annotations

@@ -87,12 +87,19 @@ class Artefact:
         runs: Sequence[Mapping[str, Any]],
         lanes: int,
     ) -> None:
-        """``runs``: records of runs of small layers, in order."""
+        """``runs``: records of runs of small layers, in order. Raises ValueError where one has
+        layers that there are not, or that are another's.
+        """
         self.container = container
         self.program = program
         self.layers = tuple(layers)
         self.lanes = lanes
         self._runs = tuple(runs)
+        free = 0
+        for record in self._runs:
+            if not free <= record["first"] <= record["last"] < len(self.layers):
+                raise ValueError(f"a run from layer {record['first']} to {record['last']}")
+            free = record["last"] + 1
         self.run_of: Mapping[int, int] = {
             place: number
             for number, record in enumerate(runs)
