@@ -1,8 +1,8 @@
 """An artefact with one field changed, for every field, its digests made anew: what comes of it.
 
-As a program, with the paths ``model artefact changed``, it starts and asks the model from each
-such file that is sealed with the key, as if our own writer had a fault, and prints a line for
-each; a crash ends it, which its caller sees.
+As a program, with the paths ``model artefact changed`` and which of how many parts of all, it
+starts and asks the model from each such file that is sealed with the key, as if our own writer
+had a fault, and prints a line for each; a crash ends it, which its caller sees.
 """
 
 from __future__ import annotations
@@ -231,7 +231,8 @@ def main() -> None:
     from brisk.execution import run_serially
     from brisk.execution.starting import start_program
 
-    model, artefact, changed = (Path(each) for each in sys.argv[1:])
+    model, artefact, changed = (Path(each) for each in sys.argv[1:4])
+    part, parts = map(int, sys.argv[4:])
     key = (artefact.parent.parent / "key").read_bytes()
     device = torch.device("cpu")
     torch.set_num_threads(1)
@@ -244,7 +245,10 @@ def main() -> None:
     }
     wanted = run_serially(plain.loaded, inputs)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    for name, content in changed_files(artefact, lambda start: seal(start, key)):
+    files = changed_files(artefact, lambda start: seal(start, key))
+    for place, (name, content) in enumerate(files):
+        if place and place % parts != part:
+            continue
         print(name, end=" ", flush=True)
         draft = changed.with_suffix(".draft")
         draft.write_bytes(content())
