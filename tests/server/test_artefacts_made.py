@@ -11,6 +11,7 @@ from entries import doubled, write_entry
 from running import StartServer
 from tritonclient import http
 
+from brisk.artefacts.store import artefact_directory
 from brisk_client.inference import InferenceClient, Transport
 
 pytestmark = pytest.mark.server
@@ -22,7 +23,7 @@ BUILD_TIMEOUT_S = 120.0
 def await_artefact(directory: Path) -> Path:
     deadline_s = time.monotonic() + BUILD_TIMEOUT_S
     while time.monotonic() < deadline_s:
-        found = list((directory / "1" / ".brisk").glob("*.state"))
+        found = list(artefact_directory(directory / "1" / "model.onnx").glob("*.state"))
         if found:
             return found[0].with_suffix(".artefact")
         time.sleep(0.2)
@@ -49,6 +50,7 @@ def test_a_served_model_gets_its_artefact_and_the_next_load_starts_from_it(
         control.close()
         after = client.infer("doubled", {"x": values})
     assert artefact.is_file()
+    assert not (directory / "1" / ".brisk").exists()
     assert {name: array.tolist() for name, array in after.items()} == {
         name: array.tolist() for name, array in before.items()
     }

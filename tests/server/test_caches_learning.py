@@ -20,7 +20,7 @@ from learning_loop import Loop, wait_until
 from running import running_server, runtime_directory
 from scraping import value, wait_for
 
-from brisk.artefacts.store import cache_directory
+from brisk.artefacts.place import cache_directory
 from brisk.exits import versions
 from brisk.exits.adaptation import reference_file
 from brisk.exits.artefact import caches_file, digest_of, read_cascade, write_cascade

@@ -16,9 +16,12 @@ from hypothesis import strategies as st
 
 from brisk.artefacts import container
 from brisk.artefacts.container import Container
+from brisk.artefacts.seal import make_key, seal
 from brisk.errors import ArtefactError
 from brisk.execution import artefact as kept
 from brisk.exits import container as caches
+
+pytestmark = pytest.mark.usefixtures("private_cache")
 
 BOUND_BYTES = 16 << 20
 SEVERAL = settings(
@@ -51,11 +54,11 @@ json_values = st.recursive(
 
 
 def sealed(text: bytes, behind: bytes = b"") -> bytes:
-    """An artefact whose digests all fit, whatever its manifest says."""
+    """An artefact whose digests all fit and that is sealed, whatever its manifest says."""
     size = container.HEADER_BYTES + len(text) + len(behind)
     digest = hashlib.blake2b(text, digest_size=32).digest()
     start = container._START.pack(container.MAGIC, container.FORMAT, 0, len(text), size, digest)
-    return start + container._seal(start) + text + behind
+    return start + seal(start, make_key()) + text + behind
 
 
 def caches_of(text: bytes, behind: bytes = b"") -> bytes:

@@ -76,10 +76,10 @@ def test_a_damaged_page_is_refused_again_and_others_pass_beside_it(path: Path) -
 def test_damage_in_the_sums_or_behind_the_last_page_is_found_at_once(
     path: Path, blob: int, offset: int
 ) -> None:
-    with pytest.raises(ArtefactError, match="its page sums or its end are damaged"):
+    with pytest.raises(ArtefactError, match="damaged"):
         PagedBlob(damaged(path, blob, offset), 0, 1)
 
 
 def test_sums_of_another_number_of_pages_are_refused(path: Path) -> None:
-    with pytest.raises(ArtefactError, match="blob 1 has 0 pages, not 3750"):
-        PagedBlob(Container(path), 1, 0)
+    with pytest.raises(ArtefactError, match="blob 1 has 0 pages, not 7"):
+        PagedBlob(Container(path), 1, 1)

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from brisk.artefacts.store import cache_directory
+from brisk.artefacts.place import cache_directory
 from brisk.cli.application import application
 from brisk.errors import InvalidConfigurationError, InvalidModelError, InvalidRequestError
 from brisk.exits.artefact import caches_file, digest_of, read_cascade

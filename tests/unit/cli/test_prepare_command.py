@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from brisk.artefacts.store import artefact_directory
 from brisk.cli.application import application
 from brisk.errors import InvalidModelError
 from unit.execution.starting_models import small_network, stage_costs
@@ -22,7 +23,7 @@ def test_a_prepared_model_is_explained_with_its_plan(
     assert "there is no artefact for this machine" in before.stdout
     made = CliRunner().invoke(application, ["prepare", str(tmp_path / "entry")])
     assert made.exit_code == 0, made.output
-    artefact = next((example.path.parent / ".brisk").glob("*.artefact"))
+    artefact = next(artefact_directory(example.path).glob("*.artefact"))
     assert f"wrote {artefact}" in made.stdout
     after = CliRunner().invoke(application, ["explain", str(tmp_path / "entry")])
     assert f"from {artefact}" in after.stdout

@@ -138,8 +138,12 @@ def test_the_pod_has_shared_memory_read_only_models_and_a_directory_of_its_own_f
     assert mounts["/models"]["readOnly"] is True
     assert {"/var/cache/brisk", "/tmp"} <= set(mounts), "the root is read-only"
     chosen = {each["name"]: each["value"] for each in server["env"]}["BRISK_RUNTIME_DIR"]
-    (parent,) = [path for path in mounts if chosen.startswith(f"{path}/")]
-    assert parent == "/run/brisk", "a volume is root's, and Brisk wants a directory of its own"
+    (making,) = spec["initContainers"]
+    made = {mount["name"]: mount["mountPath"] for mount in making["volumeMounts"]}
+    for path in (chosen, "/var/cache/brisk", "/tmp"):
+        name, folder = mounts[path]["name"], mounts[path]["subPath"]
+        wanted = f"{made[name]}/{folder}"
+        assert wanted in making["command"][-1], "a volume is everybody's, a directory in it is not"
     longest = max(len(f"{chosen}/cuda-00/{role.value}.sock") for role in Role)
     assert longest <= MAX_SOCKET_PATH_BYTES
 

@@ -16,7 +16,6 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "migration.md").read_text()
 
 
-
 def fields_of(message: Any, prefix: str = "") -> Iterator[str]:
     """Every field of a message type, nested ones in dots; a map is its values' message."""
     for field in message.fields:
@@ -58,7 +57,7 @@ def test_every_field_that_triton_knows_has_its_row_and_no_other() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0][0])
 def test_every_row_names_a_test_that_is_there(row: tuple[list[str], str, str]) -> None:
-    fields, effect, shown = row
+    _, effect, shown = row
     assert effect
     found = re.fullmatch(r"`(test_\w+\.py)`: `(test_\w+)`", shown)
     assert found, shown

@@ -157,6 +157,15 @@ def test_a_server_and_a_runtime_in_different_scheduling_groups_are_told(
     assert found.verdict is Verdict.GOOD
 
 
+def test_a_cache_that_others_can_write_is_told(tmp_path: Path) -> None:
+    directory = tmp_path / ".cache" / "brisk"
+    directory.mkdir(parents=True)
+    directory.chmod(0o777)
+    (found,) = cache.look(deployment(tmp_path))
+    assert found.verdict is Verdict.ADVICE
+    assert f"{directory} has mode 0777" in found.found
+
+
 def test_a_cache_that_cannot_be_written_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,7 @@ def test_artefacts_are_looked_for_in_the_servers_cache_not_in_this_shells(
     (file,) = (tmp_path / "models").rglob("model.onnx")
     server = {"BRISK_CACHE_DIR": str(tmp_path / "server"), "BRISK_THREADS": "2"}
     fingerprint = kept.fingerprint_of(torch.device("cpu"), 2)
-    _, place = store.candidate_directories(file, server)
+    place = store.artefact_directory(file, server)
     place.mkdir(parents=True)
     (place / store.artefact_name(file, fingerprint)).write_bytes(b"damaged")
     chosen = deployment(tmp_path, repositories=(tmp_path / "models",), environment=server)

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -59,8 +60,13 @@ def check_answers(example: Example, starting: StartingProgram) -> None:
     lanes.close()
 
 
-def test_an_artefact_lies_beside_its_model_and_is_found(example: Example, artefact: Path) -> None:
-    assert artefact.parent == example.path.parent / ".brisk"
+def test_an_artefact_lies_in_the_private_cache_and_is_found(
+    example: Example, artefact: Path, tmp_path: Path
+) -> None:
+    directory = store.artefact_directory(example.path)
+    assert artefact.parent == directory
+    assert directory.is_relative_to(tmp_path / "cache")
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (artefact, directory)] == [0o600, 0o700]
     assert find_artefact(example.path, CPU, THREADS) == artefact
 
 
@@ -186,8 +192,9 @@ def test_a_copied_entry_is_recognised_by_its_content(
     shutil.copytree(example.path.parents[1], copy)
     path = copy / "1" / "model.onnx"
     moved = Example(path, example.inputs, example.expected)
-    found = find_artefact(path, CPU, THREADS)
-    assert found is not None
+    found = store.artefact_directory(path) / artefact.name
+    shutil.copytree(artefact.parent, found.parent)
+    assert find_artefact(path, CPU, THREADS) == found
     starting, rejected = start(moved, found)
     assert rejected == []
     assert starting.artefact is not None
@@ -215,25 +222,22 @@ def test_another_number_of_cores_is_another_machine(example: Example, artefact: 
         open_artefact(artefact, example.path, CPU, THREADS + 1)
 
 
-def test_triton_sees_no_change_in_an_entry_that_is_prepared(example: Example) -> None:
+def test_an_entry_that_is_prepared_stays_as_it_is(example: Example) -> None:
+    """Triton takes a newer file in it for a changed model."""
     version = example.path.parent
-    past = 1_600_000_000_000_000_000
-    for path in (example.path, version):
-        os.utime(path, ns=(past, past))
+    before = {path: path.stat() for path in (version, *version.rglob("*"))}
     prepare(example.path, CPU, THREADS)
-    newest = max(path.stat().st_mtime_ns for path in (version, *version.rglob("*")))
-    assert newest == past
+    assert {path: path.stat() for path in (version, *version.rglob("*"))} == before
 
 
-def test_an_entry_that_cannot_be_written_has_its_artefact_in_the_cache(
-    example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_lies_in_an_entry_is_never_taken_for_an_artefact(
+    example: Example, artefact: Path
 ) -> None:
-    beside, cache = store.candidate_directories(example.path)
-    beside.write_bytes(b"in the way, as a read-only directory would be")
-    made = prepare(example.path, CPU, THREADS)
-    assert made.path.parent == cache
-    assert cache.is_relative_to(tmp_path / "cache")
-    assert find_artefact(example.path, CPU, THREADS) == made.path
+    """Whoever writes to the repository decides what is computed, not what is mapped."""
+    beside = example.path.parent / ".brisk"
+    beside.mkdir()
+    artefact.rename(beside / artefact.name)
+    assert find_artefact(example.path, CPU, THREADS) is None
 
 
 def test_a_state_note_that_lies_is_overruled_by_nothing_but_its_stamps(
@@ -263,7 +267,7 @@ def test_a_full_disk_leaves_nothing_behind_and_the_model_usable(example: Example
             prepare(example.path, CPU, THREADS)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert list((example.path.parent / ".brisk").iterdir()) == []
+    assert list(store.artefact_directory(example.path).iterdir()) == []
     starting, rejected = start(example, find_artefact(example.path, CPU, THREADS))
     assert rejected == []
     check_answers(example, starting)

@@ -14,7 +14,14 @@ import torch
 from onnx import TensorProto, helper
 
 from brisk.compiled import library as shelf
-from brisk.compiled.compiler import Build, CompilerError, compile_library, is_whole, plan_build
+from brisk.compiled.compiler import (
+    Build,
+    CompilerError,
+    add_seal,
+    compile_library,
+    is_whole,
+    plan_build,
+)
 from brisk.compiled.library import Library, absence, library, wait_until_settled
 from brisk.execution import load_program, run_serially
 from brisk.graph import read_program
@@ -108,6 +115,9 @@ def test_a_program_loaded_before_the_executor_is_there_uses_it_afterwards(tmp_pa
 def test_a_damaged_library_is_refused_by_name(tmp_path: Path) -> None:
     file = tmp_path / "executor.so"
     file.write_bytes(b"\x7fELF and nothing else")
+    with pytest.raises(CompilerError, match=r"executor\.so.*is not as it was compiled"):
+        Library(file)
+    add_seal(file)
     with pytest.raises(CompilerError, match=r"executor\.so.*cannot be loaded"):
         Library(file)
 

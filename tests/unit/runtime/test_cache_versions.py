@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk.artefacts.store import cache_directory
+from brisk.artefacts.place import cache_directory
 from brisk.exits.artefact import caches_file, write_cascade
 from brisk.exits.cascade import Cascade
 from brisk.exits.versions import adapted_file, candidate_file, make_private_folder, samples_folder

@@ -3,16 +3,20 @@
 ::
 
     0    magic (8) | format (4) | reserved (4) | manifest bytes (8) | file bytes (8)
-    32   BLAKE2 of the manifest (32) | BLAKE2 of the 64 bytes before, this field zero (32)
+    32   BLAKE2 of the manifest (32) | keyed BLAKE2 of the 64 bytes before (32)
     96   manifest: UTF-8 JSON {"blobs": [[offset, size, checksum], ...], "content": ...}
     ...  blobs in the order they are used, each at a multiple of 64 bytes, large ones of a page
 
-Everything that is read is checked against the file's real size before it is used.
+Everything that is read is checked against the file's real size before it is used. A blob that is
+plain numbers has a checksum against damage; one that is indexed or parsed by has a BLAKE2 digest
+instead, which the seal vouches for with the rest of the manifest. The key is in the cache
+directory (``brisk.artefacts.seal``), and nobody else can have written the file.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import mmap
 import os
@@ -24,19 +28,22 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from brisk.artefacts.checksum import PAGE_BYTES, checksum
+from brisk.artefacts.seal import SEAL_BYTES, make_key, read_key, seal
 from brisk.errors import ArtefactError
+from brisk.ownership import open_own
 
 MAGIC = b"BRISKART"
-FORMAT = 1
+FORMAT = 2
 _START = struct.Struct("<8sIIQQ32s")
-_SEAL_BYTES = 32
-HEADER_BYTES = _START.size + _SEAL_BYTES
+HEADER_BYTES = _START.size + SEAL_BYTES
 ALIGNMENT = 64
 MOST_MANIFEST_BYTES = 1 << 28
+_DIGEST_BYTES = 32
+_DIGITS = 2 * _DIGEST_BYTES
 
 
 class BlobPlace(NamedTuple):
-    """Where a blob lies in its file, in bytes."""
+    """Where a blob lies in its file, in bytes. ``checksum``: of ``_DIGITS`` a BLAKE2 digest."""
 
     offset: int
     size: int
@@ -50,21 +57,22 @@ class Container:
     ever replaced as a whole, never written. Thread-safe.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, environment: Mapping[str, str] = os.environ) -> None:
         """Map the file and check header and manifest; no blob is touched.
 
-        Raises ArtefactError where it is damaged, cut off or of another format, OSError where it
-        cannot be opened.
+        ``environment``: of the process whose key it is sealed with. Raises ArtefactError where it
+        is damaged, cut off, of another format or sealed otherwise, OSError where it cannot be
+        opened, PermissionError where another user could have written it or the key.
         """
         self.path = path
-        with path.open("rb") as file:
+        with open(open_own(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size < HEADER_BYTES:
                 raise ArtefactError(f"{path}: {size} bytes are no artefact")
             self._map = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)
         self.memory = np.frombuffer(self._map, np.uint8)
         """All bytes of the file, read-only, in place."""
-        manifest = self._manifest(size)
+        manifest = self._manifest(size, environment)
         self.content: Any = manifest.get("content")
         self._blobs = self._places(manifest.get("blobs"), size)
         self._verified = bytearray(len(self._blobs))
@@ -78,9 +86,23 @@ class Container:
         place = self.place(number)
         if self._verified[number]:
             return
-        if checksum(self._bytes(place)) != place.checksum:
+        content = self._bytes(place)
+        digest = _digest if len(place.checksum) == _DIGITS else checksum
+        if digest(content) != place.checksum:
             raise ArtefactError(f"{self.path}: blob {number} at {place.offset} is damaged")
         self._verified[number] = 1
+
+    def copied(self, number: int) -> bytes:
+        """The bytes of a blob that was added as ``is_indexed``, copied and then checked: what is
+        looked at is what is used, whatever becomes of the file.
+
+        Raises ArtefactError where it differs from what was written, or was added otherwise.
+        """
+        place = self.place(number)
+        content = self._bytes(place).tobytes()
+        if _digest(content) != place.checksum:
+            raise ArtefactError(f"{self.path}: blob {number} at {place.offset} is damaged")
+        return content
 
     def view(self, number: int) -> np.ndarray:
         """A blob's bytes, read-only, in place. Raises ArtefactError where there is none."""
@@ -98,13 +120,19 @@ class Container:
     def _bytes(self, place: BlobPlace) -> np.ndarray:
         return self.memory[place.offset : place.offset + place.size]
 
-    def _manifest(self, size: int) -> Mapping[str, Any]:
+    def _manifest(self, size: int, environment: Mapping[str, str]) -> Mapping[str, Any]:
         header = self.memory[:HEADER_BYTES].tobytes()
         magic, version, _, length, stated, digest = _START.unpack_from(header)
         if magic != MAGIC or version != FORMAT:
             raise ArtefactError(f"{self.path}: not an artefact of format {FORMAT}")
-        if _seal(header[: _START.size]) != header[_START.size :]:
-            raise ArtefactError(f"{self.path}: the header is damaged")
+        try:
+            key = read_key(environment)
+        except FileNotFoundError as error:
+            raise ArtefactError(f"{self.path}: no key to check its seal with: {error}") from error
+        if not hmac.compare_digest(seal(header[: _START.size], key), header[_START.size :]):
+            raise ArtefactError(
+                f"{self.path}: the header is damaged, or was sealed by another key"
+            )
         if stated != size or length > MOST_MANIFEST_BYTES or HEADER_BYTES + length > size:
             raise ArtefactError(f"{self.path}: {size} bytes, {stated} were written")
         text = self.memory[HEADER_BYTES : HEADER_BYTES + length].tobytes()
@@ -143,8 +171,9 @@ def _place_of(entry: object) -> BlobPlace | None:
     return BlobPlace(offset, size, checksum) if fits else None
 
 
-def _seal(start: bytes) -> bytes:
-    return hashlib.blake2b(start, digest_size=_SEAL_BYTES).digest()
+def _digest(content: bytes | np.ndarray) -> str:
+    data = content.data if isinstance(content, np.ndarray) else content
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 class ContainerWriter:
@@ -152,22 +181,32 @@ class ContainerWriter:
 
     def __init__(self) -> None:
         self._blobs: list[np.ndarray] = []
+        self._indexed: set[int] = set()
 
     @property
     def size(self) -> int:
         """Bytes of the blobs so far."""
         return sum(blob.size for blob in self._blobs)
 
-    def add(self, content: np.ndarray) -> int:
-        """The number of a new blob: contiguous bytes, not to be changed until they are written."""
+    def add(self, content: np.ndarray, *, is_indexed: bool = False) -> int:
+        """The number of a new blob: contiguous bytes, not to be changed until they are written.
+
+        ``is_indexed``: more than numbers to compute with, to be read by ``Container.copied``.
+        """
         self._blobs.append(content)
+        if is_indexed:
+            self._indexed.add(len(self._blobs) - 1)
         return len(self._blobs) - 1
 
     def write(self, file: BinaryIO, content: Any, breathe: Callable[[], None]) -> None:
-        """Write the whole artefact. ``breathe`` is called between blobs. Raises OSError."""
-        checksums = []
-        for blob in self._blobs:
-            checksums.append(checksum(np.ascontiguousarray(blob)))
+        """Write the whole artefact, sealed with this process's key, which is made if need be.
+
+        ``breathe`` is called between blobs. Raises OSError.
+        """
+        key, checksums = make_key(), []
+        for number, blob in enumerate(self._blobs):
+            digest_of = _digest if number in self._indexed else checksum
+            checksums.append(digest_of(np.ascontiguousarray(blob)))
             breathe()
         length = 0
         while True:  # the offsets are part of the text whose length they depend on
@@ -181,7 +220,7 @@ class ContainerWriter:
         end = offsets[-1] + sizes[-1] if offsets else HEADER_BYTES + length
         digest = hashlib.blake2b(text, digest_size=32).digest()
         start = _START.pack(MAGIC, FORMAT, 0, length, end, digest)
-        file.write(start + _seal(start) + text)
+        file.write(start + seal(start, key) + text)
         for offset, blob in zip(offsets, self._blobs, strict=True):
             file.write(bytes(offset - file.tell()))
             file.write(np.ascontiguousarray(blob).data)

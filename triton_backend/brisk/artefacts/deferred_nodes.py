@@ -42,8 +42,7 @@ class Oracle:
     def _read(self) -> Mapping[str, Any]:
         if self._blob is None:
             return {}
-        self._container.verify(self._blob)
-        records: Mapping[str, Any] = json.loads(self._container.view(self._blob).tobytes())
+        records: Mapping[str, Any] = json.loads(self._container.copied(self._blob))
         return records
 
 

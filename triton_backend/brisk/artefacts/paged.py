@@ -16,7 +16,7 @@ from brisk.errors import ArtefactError
 
 def write_sums(content: np.ndarray, writer: ContainerWriter) -> int:
     """The number of a new blob, the page sums of a blob's bytes."""
-    return writer.add(page_sums(content).view(np.uint8))
+    return writer.add(page_sums(content).view(np.uint8), is_indexed=True)
 
 
 class PagedBlob:
@@ -29,7 +29,8 @@ class PagedBlob:
         blob's last whole page is damaged.
         """
         self._name = f"{container.path}: blob {number}"
-        content, listed = container.view(number), container.view(sums)
+        content = container.view(number)
+        listed = np.frombuffer(container.copied(sums), np.uint8)
         count = whole_pages(content) // PAGE_BYTES
         if listed.size != 8 * count:
             raise ArtefactError(f"{self._name} has {count} pages, not {listed.size / 8:g}")

@@ -137,7 +137,8 @@ def _write_oracle(program: Program, writer: ContainerWriter) -> int | None:
     }
     if not written:
         return None
-    return writer.add(np.frombuffer(json.dumps(written, separators=(",", ":")).encode(), np.uint8))
+    text = json.dumps(written, separators=(",", ":")).encode()
+    return writer.add(np.frombuffer(text, np.uint8), is_indexed=True)
 
 
 def _read_nodes(record: Any, container: Container) -> tuple[Node, ...]:

@@ -1,14 +1,13 @@
 """Where artefacts lie, and how they get there: whole, once, and without disturbing anybody.
 
-An artefact lies beside its model, in ``.brisk`` of the version's directory, so that every
-container and process that mounts the repository shares it; where that cannot be written, in
-``$BRISK_CACHE_DIR``. Files are written under another name, synced and renamed: a reader sees a
-whole artefact or none.
+Artefacts lie in the cache directory and nowhere else: what is in them is mapped, indexed and
+computed with, so nobody but the runtime's user may write it, and who writes to the model
+repository is somebody else. Files are written under another name, synced and renamed: a reader
+sees a whole artefact or none.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import json
@@ -28,27 +27,16 @@ from brisk.artefacts.identity import (
     relative_name,
     stamps,
 )
+from brisk.artefacts.place import artefacts_directory
 from brisk.errors import ArtefactError, InvalidModelError
-
-DIRECTORY_NAME = ".brisk"
-
-
-def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """``$BRISK_CACHE_DIR``, else ``$XDG_CACHE_HOME/brisk``, else ``~/.cache/brisk``."""
-    if named := environment.get("BRISK_CACHE_DIR"):
-        return Path(named)
-    if base := environment.get("XDG_CACHE_HOME"):
-        return Path(base) / "brisk"
-    return Path(environment.get("HOME") or Path.home()) / ".cache" / "brisk"
+from brisk.ownership import make_private
 
 
-def candidate_directories(
-    model: Path, environment: Mapping[str, str] = os.environ
-) -> tuple[Path, Path]:
-    """Where a model's artefacts may lie: beside it, and in the cache."""
-    real = os.path.realpath(model)
-    place = hashlib.blake2b(os.path.dirname(real).encode(), digest_size=8).hexdigest()
-    return Path(real).parent / DIRECTORY_NAME, cache_directory(environment) / "artefacts" / place
+def artefact_directory(model: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    """Where a model's artefacts are; it may not be there."""
+    folder = os.path.dirname(os.path.realpath(model))
+    place = hashlib.blake2b(os.fsencode(folder), digest_size=8).hexdigest()
+    return artefacts_directory(environment) / place
 
 
 def artefact_name(model: Path, fingerprint: dict[str, str]) -> str:
@@ -59,33 +47,20 @@ def find(
     model: Path, fingerprint: dict[str, str], environment: Mapping[str, str] = os.environ
 ) -> Path | None:
     """The artefact file that may fit the model on this machine; None where there is none."""
-    name = artefact_name(model, fingerprint)
-    beside, cache = candidate_directories(model, environment)
-    for directory in (beside, cache):
-        if directory is beside and beside.is_symlink():
-            continue  # out of the entry, perhaps
-        if (directory / name).is_file():
-            return directory / name
-    return None
+    found = artefact_directory(model, environment) / artefact_name(model, fingerprint)
+    return found if found.is_file() else None
 
 
 def writable_directory(model: Path) -> Path:
-    """The first of the candidates that can be written; made if need be. Raises OSError."""
-    beside, cache = candidate_directories(model)
-    for directory in (beside, cache):
-        if directory is beside and beside.is_symlink():
-            continue
-        try:
-            with _unseen(directory.parent if directory is beside else None):
-                if not directory.is_dir():
-                    directory.mkdir(mode=0o755, parents=directory is cache, exist_ok=True)
-                    set_back(directory, model)
-            if os.access(directory, os.W_OK | os.X_OK):
-                return directory
-        except OSError:
-            if directory is cache:
-                raise
-    raise PermissionError(f"neither {beside} nor {cache} can be written")
+    """Where the model's artefacts are, made if need be.
+
+    Raises PermissionError where it cannot be written, or others can write it, too; OSError.
+    """
+    directory = artefact_directory(model)
+    make_private(directory)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise PermissionError(f"{directory} cannot be written")
+    return directory
 
 
 def check_identity(artefact: Path, model: Path, identity: ModelIdentity) -> None:
@@ -119,39 +94,25 @@ def note_state(artefact: Path, identity: ModelIdentity, present: Mapping[str, St
         return
     text = json.dumps({"digests": dict(identity.digests), "stamps": dict(present)})
     try:
-        publish(_note_path(artefact), lambda file: file.write(text.encode()), artefact)
+        publish(_note_path(artefact), lambda file: file.write(text.encode()))
     except OSError:
         return  # read-only: the digests are compared again at the next start
 
 
-def publish(target: Path, write: Callable[[BinaryIO], object], like: Path | None = None) -> None:
-    """Make ``target`` what ``write`` writes, whole or not at all. Raises OSError.
-
-    The times of its directory, and its own where ``like`` exists, are set back: Triton takes a
-    newer file in an entry for a changed model and would load it again.
-    """
+def publish(target: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Make ``target`` what ``write`` writes, whole or not at all. Raises OSError."""
     directory = target.parent
-    with _unseen(directory):
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=directory)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, 0o644)
-            set_back(Path(name), like)
-            os.rename(name, target)
-        except BaseException:
-            os.unlink(name)
-            raise
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=directory)  # of mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise
     _sync(directory)
-
-
-def set_back(path: Path, like: Path | None) -> None:
-    """Give ``path`` the times of ``like``, where that exists."""
-    if like is not None and like.exists():
-        status = like.stat()
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 @contextmanager
@@ -167,20 +128,6 @@ def building(directory: Path) -> Iterator[bool]:
         yield True
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _unseen(directory: Path | None) -> Iterator[None]:
-    """Set the directory's times back afterwards, as far as they are ours to set."""
-    if directory is None:
-        yield
-        return
-    status = os.stat(directory)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(PermissionError):  # another user's directory that we may write
-            os.utime(directory, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _sync(directory: Path) -> None:

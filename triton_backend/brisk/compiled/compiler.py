@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from brisk.ownership import make_private, open_own
+
 SOURCES = Path(__file__).resolve().parent / "source"
 
 FLAGS = (
@@ -80,19 +82,32 @@ def find_compiler() -> Path:
 
 
 def is_whole(library: Path) -> bool:
-    """Whether the file is there, and as ``compile_library`` made it.
+    """Whether the file is there, as it was made, and nobody else can have written it.
 
     A library of other bytes would not fail to load: it would end the worker when it runs.
     """
     try:
-        data = library.read_bytes()
+        return is_sealed(library)
     except OSError:
         return False
+
+
+def is_sealed(file: Path, *, is_anywhere: bool = False) -> bool:
+    """Whether it ends with the digest of all before, as ``add_seal`` leaves it.
+
+    ``is_anywhere`` as of ``open_own``. Raises PermissionError where another user can have written
+    it, OSError where it cannot be read.
+    """
+    with open(open_own(file, is_anywhere=is_anywhere), "rb") as opened:
+        return has_seal(opened.read())
+
+
+def has_seal(data: bytes) -> bool:
     return hashlib.sha256(data[:-_SEAL_BYTES]).digest() == data[-_SEAL_BYTES:]
 
 
-def _seal(file: Path) -> None:
-    """Append the digest of all that is there; what loads the library reads over it."""
+def add_seal(file: Path) -> None:
+    """Append the digest of all that is there; what loads or starts the file reads over it."""
     data = file.read_bytes()
     with file.open("ab") as end:
         end.write(hashlib.sha256(data).digest())
@@ -105,15 +120,15 @@ def compile_library(build: Build) -> None:
     """
     folder = build.library.parent
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         with _drafts(folder) as drafts:
             made = drafts / build.library.name
             _compile(build.compiler, made)
-            _seal(made)
+            add_seal(made)
             os.chmod(made, 0o500)
             os.replace(made, build.library)
     except OSError as error:
-        raise CompilerError(f"'{folder}' cannot be written: {error.strerror}") from error
+        raise CompilerError(f"'{folder}' cannot be used: {error.strerror or error}") from error
 
 
 def _compile(compiler: Path, made: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from ctypes import POINTER, c_float, c_int, c_int64, c_void_p
 from pathlib import Path
@@ -12,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from brisk.compiled.asked import LookUpEntry
-from brisk.compiled.compiler import Build, CompilerError, compile_library, is_whole, plan_build
+from brisk.compiled.compiler import (
+    Build,
+    CompilerError,
+    compile_library,
+    is_sealed,
+    is_whole,
+    plan_build,
+)
 from brisk.compiled.layer import AttentionEntry, LayerEntry
 from brisk.compiled.table import StepEntry
 from brisk.compiled.verdict import VerdictEntry
@@ -32,9 +38,14 @@ class Library:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises CompilerError where the file is not ours or cannot be loaded."""
-        if path.stat().st_uid not in (os.geteuid(), 0):
-            raise CompilerError(f"'{path}' belongs to somebody else")
+        """Raises CompilerError where another user can have written the file, where it is not as it
+        was made, or cannot be loaded.
+        """
+        try:
+            if not is_sealed(path):
+                raise CompilerError(f"'{path}' is not as it was compiled")
+        except OSError as error:
+            raise CompilerError(f"'{path}' is not loaded: {error}") from error
         try:
             functions: Any = ctypes.PyDLL(str(path))
         except OSError as error:

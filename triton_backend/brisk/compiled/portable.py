@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_float, c_void_p
 
 import numpy as np
 
-from brisk.compiled.table import StepEntry
+from brisk.compiled.bounds import constant_floats
+from brisk.compiled.table import Kind, StepEntry
 
 _ALIGNMENT = 64
 _FIELDS = ("weights", "bias")
@@ -37,20 +38,32 @@ def pack_steps(
     return b"".join([bytes(table), *parts])
 
 
-def unpack_steps(memory: mmap.mmap, count: int) -> ctypes.Array[StepEntry]:
+def unpack_steps(
+    memory: mmap.mmap,
+    count: int,
+    check: Callable[[ctypes.Array[StepEntry]], None],
+    panel: int,
+    block: int,
+) -> ctypes.Array[StepEntry]:
     """The steps in ``memory``, their weights there, too; it must be writable and stay mapped.
 
-    Raises ValueError where it is too short for so many.
+    ``check``: raises ValueError where the table is none that may be run. ``panel``, ``block``: of
+    the library. Raises ValueError where it is too short for so many, or for their weights.
     """
+    if count < 1:
+        raise ValueError(f"{count} steps")
     table = (StepEntry * count).from_buffer(memory)
+    check(table)
     base = ctypes.addressof(table)
     for entry in table:
-        for field in _FIELDS:
+        for field, floats in zip(_FIELDS, constant_floats(entry, panel, block), strict=True):
             offset = ctypes.cast(getattr(entry, field), c_void_p).value
             if offset is None:
+                if floats and (field == "weights" or entry.kind == Kind.LAYER):
+                    raise ValueError(f"a step of kind {entry.kind} without {field}")
                 continue
-            if offset >= len(memory):
-                raise ValueError(f"weights at {offset} of {len(memory)} bytes")
+            if offset % _ALIGNMENT or offset + 4 * floats > len(memory):
+                raise ValueError(f"{floats} weights at {offset} of {len(memory)} bytes")
             _point(entry, field, base + offset)
     return table
 

@@ -60,5 +60,5 @@ def _is_there(deployment: Deployment, file: Path) -> bool:
     found = find_artefact(file, device, threads, deployment.environment)
     if found is None:
         return False
-    open_artefact(found, file, device, threads)
+    open_artefact(found, file, device, threads, deployment.environment)
     return True

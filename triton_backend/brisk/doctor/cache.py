@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from brisk.artefacts.store import cache_directory
+from brisk.artefacts.place import cache_directory
 from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.ownership import check_directory
 
 NAME = "cache"
 WANTED_BYTES = 2**30
@@ -22,6 +23,17 @@ def look(deployment: Deployment) -> Iterator[Finding]:
             f"{directory} cannot be written",
             "nothing is kept between starts: every start reads and prepares each model again",
             "BRISK_CACHE_DIR=<a writable directory>; in a container, a volume",
+        )
+        return
+    try:
+        check_directory(present)
+    except PermissionError as error:
+        yield Finding(
+            NAME,
+            Verdict.ADVICE,
+            str(error),
+            "nothing in it is used: who may write there decides what code runs",
+            "BRISK_CACHE_DIR=<a directory of the server's user alone>",
         )
         return
     status = os.statvfs(present)

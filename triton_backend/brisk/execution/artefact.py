@@ -31,7 +31,7 @@ from brisk.graph.program import Program
 from brisk.solutions.base import Solution
 from brisk.solutions.catalogue import Catalogue
 
-SCHEMA = 4
+SCHEMA = 5
 """Of the manifest's content; another one is foreign."""
 
 
@@ -87,12 +87,19 @@ class Artefact:
         runs: Sequence[Mapping[str, Any]],
         lanes: int,
     ) -> None:
-        """``runs``: records of runs of small layers, in order."""
+        """``runs``: records of runs of small layers, in order. Raises ValueError where one has
+        layers that there are not, or that are another's.
+        """
         self.container = container
         self.program = program
         self.layers = tuple(layers)
         self.lanes = lanes
         self._runs = tuple(runs)
+        free = 0
+        for record in self._runs:
+            if not free <= record["first"] <= record["last"] < len(self.layers):
+                raise ValueError(f"a run from layer {record['first']} to {record['last']}")
+            free = record["last"] + 1
         self.run_of: Mapping[int, int] = {
             place: number
             for number, record in enumerate(runs)
@@ -135,7 +142,7 @@ class Artefact:
     def run(self, number: int) -> DrawnRun:
         """A run of small layers, verified. Raises ArtefactError where it is damaged."""
         try:
-            return read_run(self._runs[number], self.container)
+            return read_run(self._runs[number], self.container, self.program)
         except _MALFORMED as error:
             raise ArtefactError(f"{self.path}: run {number}: {error!r}") from error
 
@@ -191,13 +198,20 @@ def find_artefact(
     return store.find(model, fingerprint_of(device, threads), environment)
 
 
-def open_artefact(path: Path, model: Path, device: torch.device, threads: int) -> Artefact:
+def open_artefact(
+    path: Path,
+    model: Path,
+    device: torch.device,
+    threads: int,
+    environment: Mapping[str, str] = os.environ,
+) -> Artefact:
     """Map the artefact at ``path`` and check that it is of this model and for this machine.
 
-    Raises ArtefactError where it cannot be used, whatever is wrong with it.
+    ``environment``: of the process in whose cache directory the key is that sealed it. Raises
+    ArtefactError where it cannot be used, whatever is wrong with it.
     """
     try:
-        container = Container(path)
+        container = Container(path, environment)
         content = container.content
         if content["schema"] != SCHEMA or content["fingerprint"] != fingerprint_of(
             device, threads

@@ -84,7 +84,7 @@ def publish_artefact(
     """Write the artefact of ``plan.program`` into ``directory``. Raises OSError, ArtefactError."""
     target = directory / store.artefact_name(model, fingerprint_of(plan.device, threads))
     write = draw_up(plan, layers, threads, identity, breathe, runs)
-    store.publish(target, write, model)
+    store.publish(target, write)
     return target
 
 

@@ -17,12 +17,14 @@ import numpy as np
 import torch
 
 from brisk.artefacts.container import Container, ContainerWriter
+from brisk.compiled.bounds import check_steps
 from brisk.compiled.library import Library, library
 from brisk.compiled.table import Kind, StepEntry
 from brisk.errors import ArtefactError
 from brisk.execution.kept import tensor_within
 from brisk.execution.plan import LayerPlan
 from brisk.execution.runs import DrawnRun, as_steps
+from brisk.graph.program import Dimension, Program
 from brisk.native.run import Outside
 from brisk.native.sketch import Sketch, Steps
 from brisk.solutions.values import DTYPE_NAMES, TORCH_DTYPES
@@ -87,7 +89,7 @@ class PackedRun:
             "inputs": _write_outsides(run.inputs),
             "outputs": _write_outsides(run.outputs),
             "blobs": [
-                writer.add(np.frombuffer(bytes(table), np.uint8)),
+                writer.add(np.frombuffer(bytes(table), np.uint8), is_indexed=True),
                 writer.add(self.packed.view(np.uint8)),
             ],
         }
@@ -125,27 +127,44 @@ def packed_runs(
     return found
 
 
-def read_run(record: Mapping[str, Any], container: Container) -> DrawnRun:
-    """The run, its weights mapped. Raises ArtefactError where record or blobs are damaged."""
+def read_run(record: Mapping[str, Any], container: Container, program: Program) -> DrawnRun:
+    """The run, its weights mapped.
+
+    Raises ArtefactError where record or blobs are damaged, ValueError and its kin where what they
+    say does not fit ``program``, or would have the executor leave its memory.
+    """
     executor = library()
+    if executor is None:
+        raise ArtefactError(f"{container.path}: there is no compiled library for its runs")
+    first, last, images, floats = (
+        _integer(record[name]) for name in ("first", "last", "images", "floats")
+    )
+    if not 0 <= first <= last < len(program.layers):
+        raise ValueError(f"layers {first} to {last} of {len(program.layers)}")
+    inputs, outputs = (_read_outsides(record[name], program) for name in ("inputs", "outputs"))
+    if any(form.dtype is not torch.float32 for form in inputs.values()):
+        raise ValueError("an input that is not float32")
     table, packed = record["blobs"]
-    for blob in (table, packed):
-        container.verify(blob)
-    count, rest = divmod(container.size(table), ctypes.sizeof(StepEntry))
-    entries = (StepEntry * count).from_buffer_copy(container.view(table).tobytes())
+    content = container.copied(table)
+    count, rest = divmod(len(content), ctypes.sizeof(StepEntry))
+    entries = (StepEntry * count).from_buffer_copy(content)
+    if rest or any(entry.weights or entry.bias for entry in entries):
+        raise ValueError(f"{len(content)} bytes are no table of steps")
+    read, written = ([form.floats for form in each.values()] for each in (inputs, outputs))
+    check_steps(entries, floats, images, read, written, executor.block)
+    container.verify(packed)
     weights = container.view(packed).view(np.float32)
-    if executor is None or rest or executor.packed_floats(entries) != weights.size:
+    if executor.packed_floats(entries) != weights.size:
         raise ArtefactError(
             f"{container.path}: the steps and weights of a run do not fit together"
         )
-    return DrawnRun(
-        int(record["first"]),
-        int(record["last"]),
-        _read_outsides(record["inputs"]),
-        _read_outsides(record["outputs"]),
-        int(record["images"]),
-        Steps(entries, int(record["floats"]), weights),
-    )
+    return DrawnRun(first, last, inputs, outputs, images, Steps(entries, floats, weights))
+
+
+def _integer(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r:.40} is not a whole number")
+    return value
 
 
 def _write_outsides(values: Mapping[str, Outside]) -> list[list[Any]]:
@@ -155,8 +174,24 @@ def _write_outsides(values: Mapping[str, Outside]) -> list[list[Any]]:
     ]
 
 
-def _read_outsides(records: Sequence[Sequence[Any]]) -> dict[str, Outside]:
-    return {
-        name: Outside(tuple(sizes), TORCH_DTYPES[dtype], _ORDERS[order])
-        for name, sizes, dtype, order in records
-    }
+def _read_outsides(records: Sequence[Sequence[Any]], program: Program) -> dict[str, Outside]:
+    """Raises ValueError where a value of the program is of another type."""
+    found = {}
+    for name, sizes, dtype, order in records:
+        kind = program.types[name]
+        shape = [_integer(size) for size in sizes]
+        if kind.dtype != dtype or kind.shape is None or not _fits(shape, kind.shape[1:]):
+            raise ValueError(f"'{name:.80}' is no {dtype} of {shape}")
+        if _integer(order) not in ((0, 1) if len(shape) == 3 else (0,)):
+            raise ValueError(f"'{name:.80}' lies in order {order}")
+        found[name] = Outside(tuple(shape), TORCH_DTYPES[dtype], _ORDERS[order])
+    if len(found) != len(records):
+        raise ValueError("a value twice")
+    return found
+
+
+def _fits(sizes: Sequence[int], declared: Sequence[Dimension]) -> bool:
+    return len(sizes) == len(declared) and all(
+        size >= 1 and (not isinstance(wanted, int) or size == wanted)
+        for size, wanted in zip(sizes, declared, strict=True)
+    )

@@ -17,7 +17,9 @@ from pathlib import Path
 import torch
 
 from brisk.artefacts.fingerprint import fingerprint_key, machine_fingerprint
-from brisk.artefacts.store import cache_directory, publish
+from brisk.artefacts.place import cache_directory
+from brisk.artefacts.store import publish
+from brisk.ownership import make_private
 from brisk.solutions.base import Problem, Solution
 
 FADING = 0.5
@@ -114,7 +116,7 @@ def write_costs(costs: MachineCosts, device: torch.device) -> None:
         for name, sums in sorted(costs.totals.items())
     }
     with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_private(file.parent)
         publish(file, lambda open_file: open_file.write(json.dumps(content).encode()))
 
 

@@ -90,7 +90,7 @@ def prepare(
 ) -> Preparation:
     """Make the model's artefact for this machine.
 
-    ``directory``: where to; None: beside the model, else in the cache. ``breathe`` is called
+    ``directory``: where to; None: in the cache directory. ``breathe`` is called
     between steps of some milliseconds. ``disk_factor``: what weights for the start may take, as
     a multiple of the model's. ``is_measured`` False: by default rules, for machines that are too
     busy to measure anything. Raises OSError where nothing can be written,

@@ -17,7 +17,7 @@ import numpy as np
 
 from brisk.artefacts.identity import model_files
 from brisk.errors import BriskError, InvalidModelError
-from brisk.exits.building import empty_look_up, load_weights, weights_of
+from brisk.exits.building import check_weights, empty_look_up, load_weights, weights_of
 from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.container import DamagedFileError, read_container, write_container
@@ -26,6 +26,8 @@ from brisk.exits.scores import ScoreForm, Scores
 from brisk.paths import open_file, open_inside
 
 SUFFIX = ".caches"
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
+"""What a header of another form may raise; RuntimeError is torch's of a size that cannot be."""
 
 
 def caches_file(model_file: Path) -> Path:
@@ -154,7 +156,7 @@ def read_cascade(path: Path, model_digest: str | None) -> Cascade:
         )
     except DamagedFileError:
         raise
-    except (KeyError, TypeError, ValueError, BriskError) as error:
+    except (*_MALFORMED, BriskError) as error:
         raise DamagedFileError(f"its header is not that of caches: {error!r}") from error
 
 
@@ -162,13 +164,14 @@ def _read_exit(
     index: int, entry: Mapping[str, Any], classes: int, tensors: Mapping[str, np.ndarray]
 ) -> Exit:
     shape = tuple(int(size) for size in entry["shape"])
-    network = empty_look_up(entry["variant"], shape, classes)
     prefix = f"{index}."
     own = {
         name.removeprefix(prefix): array
         for name, array in tensors.items()
         if name.startswith(prefix)
     }
+    check_weights(entry["variant"], shape, classes, own)
+    network = empty_look_up(entry["variant"], shape, classes)
     load_weights(network, own)
     return Exit(
         point=ExitPoint(int(entry["position"]), entry["value"], tuple(entry["live"])),

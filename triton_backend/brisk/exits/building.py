@@ -22,6 +22,23 @@ def empty_look_up(name: str, shape: Shape, classes: int) -> LookUp:
     return network.eval().requires_grad_(False)
 
 
+def check_weights(
+    name: str, shape: Shape, classes: int, tensors: Mapping[str, np.ndarray]
+) -> None:
+    """That ``tensors`` are those of such a look-up, before any memory is taken for it.
+
+    Raises DamagedFileError where they are not, RuntimeError where there can be none.
+    """
+    if not shape or classes < 1 or not all(size >= 1 for size in shape):
+        raise DamagedFileError(f"a look-up of {classes} classes in {shape}")
+    with torch.device("meta"):
+        wanted = empty_look_up(name, shape, classes).state_dict()
+    one = (1,)  # a number is written as an array of one
+    expected = {each: tuple(tensor.shape) or one for each, tensor in wanted.items()}
+    if expected != {each: array.shape or one for each, array in tensors.items()}:
+        raise DamagedFileError("its tensors are not those of the variant")
+
+
 def load_weights(network: LookUp, tensors: Mapping[str, np.ndarray]) -> None:
     """Raises DamagedFileError where the tensors are not those of ``network``."""
     state = {name: torch.tensor(array) for name, array in tensors.items()}

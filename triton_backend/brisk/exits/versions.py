@@ -23,8 +23,9 @@ import hashlib
 import os
 from pathlib import Path
 
-from brisk.artefacts.store import cache_directory
+from brisk.artefacts.place import cache_directory
 from brisk.exits.artefact import caches_file
+from brisk.ownership import make_private
 
 
 def private_folder(model_file: Path) -> Path:
@@ -72,9 +73,7 @@ def take_back(model_file: Path) -> None:
 def make_private_folder(model_file: Path) -> Path:
     """The folder and the one for samples, made if need be. Raises OSError."""
     folder = private_folder(model_file)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    for each in (folder, samples_folder(model_file)):
-        each.mkdir(mode=0o700, exist_ok=True)
+    make_private(samples_folder(model_file))
     return folder
 
 

@@ -9,14 +9,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from brisk.compiled.compiler import CompilerError, cache_directory, find_compiler
+from brisk.compiled.compiler import (
+    CompilerError,
+    add_seal,
+    cache_directory,
+    find_compiler,
+    has_seal,
+    is_whole,
+)
 from brisk.forking.start import PRELOAD
+from brisk.ownership import make_private, open_own
 from brisk.wire.stub_process import STUB
 
 LAUNCHER = STUB
@@ -40,7 +47,7 @@ def place_launcher(backend: Path) -> bool:
     Then stubs start as without Brisk: the folder has neither file.
     """
     try:
-        made = _prebuilt() or {name: _made(name) for name in _MADE_OF}
+        made = _prebuilt() or {name: _compiled(name) for name in _MADE_OF}
     except (CompilerError, OSError):
         for name in _MADE_OF:
             with contextlib.suppress(FileNotFoundError):
@@ -51,26 +58,42 @@ def place_launcher(backend: Path) -> bool:
     return True
 
 
-def _prebuilt() -> dict[str, Path] | None:
+def _prebuilt() -> dict[str, bytes] | None:
     folder = Path(sys.prefix) / "share" / "brisk"
     files = {name: folder / name for name in _MADE_OF}
-    return files if all(file.is_file() for file in files.values()) else None
+    if not all(file.is_file() for file in files.values()):
+        return None
+    return {name: _read(file) for name, file in files.items()}
 
 
-def _made(name: str) -> Path:
+def _compiled(name: str) -> bytes:
     """The compiled file, which the user's cache keeps. Raises CompilerError or OSError."""
     compiler = find_compiler()
     source, options = _MADE_OF[name]
     code = (_SOURCES / source).read_bytes()
     digest = hashlib.sha256(f"{compiler}{_COMMON}{options}".encode() + code).hexdigest()[:24]
     made = cache_directory() / "native" / f"{digest}-{name}"
-    if not made.is_file():
-        made.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not is_whole(made):
+        make_private(made.parent)
         with tempfile.TemporaryDirectory(dir=made.parent) as drafts:
             draft = Path(drafts) / name
             _compile(compiler, _SOURCES / source, options, draft)
+            add_seal(draft)
+            os.chmod(draft, 0o700)
             draft.replace(made)
-    return made
+    return _read(made)
+
+
+def _read(file: Path) -> bytes:
+    """What will be started: nobody else can have written it, and it is as it was compiled.
+
+    Raises PermissionError, CompilerError or OSError.
+    """
+    with open(open_own(file), "rb") as opened:
+        content = opened.read()
+    if not has_seal(content):
+        raise CompilerError(f"'{file}' is not as it was compiled; remove it")
+    return content
 
 
 def _compile(compiler: Path, source: Path, options: tuple[str, ...], draft: Path) -> None:
@@ -83,13 +106,13 @@ def _compile(compiler: Path, source: Path, options: tuple[str, ...], draft: Path
         raise CompilerError(f"'{compiler}' failed: {ended.stderr.strip()[:400]}")
 
 
-def _replace(made: Path, target: Path) -> None:
+def _replace(made: bytes, target: Path) -> None:
     """In one step: a server may be starting stubs by what was there."""
-    if target.is_file() and target.read_bytes() == made.read_bytes():
+    if target.is_file() and target.read_bytes() == made:
         return
     with tempfile.TemporaryDirectory(dir=target.parent) as drafts:
         draft = Path(drafts) / target.name
-        shutil.copyfile(made, draft)
+        draft.write_bytes(made)
         os.chmod(draft, 0o755)
         draft.replace(target)
 
@@ -99,7 +122,7 @@ def main() -> int:
     (directory,) = sys.argv[1:]
     try:
         for name in _MADE_OF:
-            _replace(_made(name), Path(directory, name))
+            _replace(_compiled(name), Path(directory, name))
     except (CompilerError, OSError) as error:
         print(f"stubs will start as Triton starts them: {error}", file=sys.stderr)
         return 1

@@ -64,6 +64,11 @@ def start_fork_server(arguments: list[bytes], niceness: int) -> None:
     preloads = environment.get("LD_PRELOAD", "")
     preload = f"{backend}/{PRELOAD}"
     try:
+        _check(Path(preload))
+    except OSError as error:
+        say_not_forked(str(error))
+        return
+    try:
         process = subprocess.Popen(
             [_NAME, _ROOM],
             executable=os.readlink("/proc/self/exe"),
@@ -80,6 +85,18 @@ def start_fork_server(arguments: list[bytes], niceness: int) -> None:
         return
     # It outlives this stub, as a rule; if not, it is not to stay as a zombie.
     threading.Thread(target=process.wait, name="brisk-fork-server", daemon=True).start()
+
+
+def _check(preload: Path) -> None:
+    """That the file, which every stub will load, is whole and nobody else can have written it.
+
+    The folder is not looked at: Triton has just started the launcher that lies beside the file.
+    Raises OSError.
+    """
+    from brisk.compiled.compiler import is_sealed  # one stub of many needs it
+
+    if not is_sealed(preload, is_anywhere=True):
+        raise PermissionError(f"'{preload}' is not as it was compiled; `brisk install` renews it")
 
 
 def say_not_forked(reason: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import math
 import mmap
 import os
 import time
@@ -13,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from brisk.compiled.bounds import check_steps
 from brisk.compiled.library import Library
 from brisk.compiled.portable import unpack_steps
 from brisk.wire.datatypes import DATATYPES
@@ -28,7 +31,15 @@ class _Place(NamedTuple):
 
     @classmethod
     def of(cls, form: TensorForm) -> _Place:
+        """Raises ValueError for a shape without elements."""
+        if not all(size >= 1 for size in form.shape):
+            raise ValueError(f"'{form.name}' of {form.shape}")
         return cls(form.name, DATATYPES[form.datatype].numpy, form.shape)
+
+    @property
+    def floats(self) -> int:
+        """Room of an image, as the executor counts it."""
+        return math.prod(self.shape) * self.dtype.itemsize // 4
 
 
 class LentNetwork:
@@ -36,20 +47,36 @@ class LentNetwork:
 
     def __init__(self, record: Lend, descriptor: int) -> None:
         """Takes ``descriptor`` over. Raises CompilerError where the library cannot be used,
-        OSError or ValueError where the weights cannot be read, MemoryError.
+        OSError or ValueError where the network cannot be read or would leave its memory,
+        MemoryError.
         """
         try:
-            memory = mmap.mmap(descriptor, record.size, mmap.MAP_PRIVATE)
+            if not 0 < record.size <= os.fstat(descriptor).st_size:
+                raise ValueError(f"a network of {record.size} bytes")
+            memory = mmap.mmap(-1, record.size)  # a copy, which its sender cannot change
+            if os.preadv(descriptor, [memory], 0) != record.size:
+                raise ValueError(f"a network of fewer than {record.size} bytes")
         finally:
             os.close(descriptor)
         library = Library(Path(record.library))
-        self._steps = unpack_steps(memory, record.steps)  # keeps the memory, too
+        self._inputs = tuple(map(_Place.of, record.inputs))
+        self._outputs = tuple(map(_Place.of, record.outputs))
+        if any(place.dtype != np.float32 for place in self._inputs):
+            raise ValueError("an input that is not float32")
+        floats = ([place.floats for place in each] for each in (self._inputs, self._outputs))
+        check = functools.partial(
+            check_steps,
+            floats=record.floats,
+            images=record.images,
+            inputs=next(floats),
+            outputs=next(floats),
+            block=library.block,
+        )
+        self._steps = unpack_steps(memory, record.steps, check, library.panel, library.block)
         self._network = library.new_network(self._steps, record.floats)
         library.reserve(self._network, record.images)
         self._run = library.run
         self._most_images = record.images
-        self._inputs = tuple(map(_Place.of, record.inputs))
-        self._outputs = tuple(map(_Place.of, record.outputs))
         self._sources = (ctypes.c_void_p * len(self._inputs))()
         self._targets = (ctypes.c_void_p * len(self._outputs))()
         self._addresses = ctypes.addressof(self._sources), ctypes.addressof(self._targets)

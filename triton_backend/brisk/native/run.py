@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,6 +44,11 @@ class Outside:
         is_last = len(view.sizes) == 3 and not view.planar
         order = torch.channels_last if is_last else torch.contiguous_format
         return cls(view.sizes, TORCH_DTYPES[dtype], order)
+
+    @property
+    def floats(self) -> int:
+        """Room of an image, as the executor counts it."""
+        return math.prod(self.sizes) * self.dtype.itemsize // 4
 
     def shape(self, images: int) -> torch.Size:
         return torch.Size((images, *self.sizes))
@@ -151,6 +157,9 @@ class SmallRun:
         images = operands[0].shape[0]
         shapes = [operand.shape(images) for operand in self.operands]
         fits = all(one.shape == shape for one, shape in zip(operands, shapes, strict=True))
+        fits &= all(
+            one.dtype is kind.dtype for one, kind in zip(operands, self.operands, strict=True)
+        )
         if not (fits and 0 < images <= self.most_images and self._is_prepared()):
             return self._by_layers(*operands)
         if images > self._room:

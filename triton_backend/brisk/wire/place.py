@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brisk.errors import InvalidConfigurationError
+from brisk.ownership import check_directory
 from brisk.wire.channel import new_socket
 from brisk.wire.role import Role
 
@@ -76,12 +77,15 @@ class RuntimePlace(NamedTuple):
         except OSError as error:
             raise InvalidConfigurationError(
                 f"runtime directory {self.directory} cannot be used ({error}); "
-                "set BRISK_RUNTIME_DIR to a writable one"
+                "set BRISK_RUNTIME_DIR to a writable one of the user's own"
             ) from error
 
     def _make_directories(self) -> None:
-        """The base may be a directory of general use, whose mode is not ours to change."""
+        """The base may be a directory of general use, whose mode is not ours to change: where
+        others could rename what lies in it, it is refused.
+        """
         _make_own(self.base)
+        check_directory(self.base)
         if _make_own(self.directory) & 0o077:
             os.chmod(self.directory, 0o700)
 

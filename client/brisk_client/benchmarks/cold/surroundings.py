@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from brisk.artefacts.store import cache_directory
+from brisk.artefacts.place import cache_directory
 from brisk.frontend.allocator import allocator_settings
 from brisk_client.benchmarks.onnxruntime_prepared import VARIABLES
 

@@ -28,6 +28,9 @@ class Places:
 def find_places(loaded: LoadedProgram, cascade: Cascade) -> Places | None:
     """The places of ``cascade`` in ``loaded``; None where it is of another program."""
     program, slots = loaded.program, slots_of(loaded)
+    scores, layers = cascade.scores, range(len(program.layers))
+    if scores.value not in slots or not {scores.layer, *scores.tail} <= set(layers):
+        return None
     known = {point.position: point for point in exit_points(program, cascade.scores.layer)}
     for exit_ in cascade.exits:
         if known.get(exit_.point.position) != exit_.point:

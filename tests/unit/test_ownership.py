@@ -1,0 +1,183 @@
+"""What another user could have written is neither executed nor mapped."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from brisk.artefacts.seal import KEY_BYTES, make_key, read_key
+from brisk.compiled.compiler import CompilerError, add_seal, is_whole
+from brisk.compiled.library import Library
+from brisk.errors import InvalidConfigurationError
+from brisk.execution.preparation import prepare
+from brisk.execution.starting import start_program
+from brisk.forking import build
+from brisk.forking.build import LAUNCHER, place_launcher
+from brisk.forking.start import PRELOAD
+from brisk.ownership import check_directory, make_private, open_own
+from brisk.wire.place import runtime_place
+from unit.execution.starting_models import CPU, small_network
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+NOBODY = 65534
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    file = tmp_path / "folder" / "file"
+    file.parent.mkdir()
+    file.write_bytes(b"content")
+    return file
+
+
+def test_a_file_of_ours_is_opened_and_one_that_others_may_write_is_not(own: Path) -> None:
+    os.close(open_own(own))
+    for mode in (0o620, 0o602):
+        own.chmod(mode)
+        with pytest.raises(PermissionError, match=rf"{own} has mode {mode:04o}.*remove it"):
+            open_own(own)
+    own.chmod(0o644)
+    with pytest.raises(PermissionError, match="read or written"):
+        open_own(own, is_secret=True)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o775])
+def test_a_directory_above_that_others_may_write_is_named(own: Path, mode: int) -> None:
+    own.parent.parent.chmod(mode)
+    with pytest.raises(PermissionError, match=rf"{own.parent.parent} has mode.*chmod go-w"):
+        open_own(own)
+    own.parent.parent.chmod(mode | stat.S_ISVTX)
+    os.close(open_own(own))
+
+
+@as_root
+def test_files_and_directories_of_others_are_refused(own: Path) -> None:
+    os.chown(own, NOBODY, NOBODY)
+    with pytest.raises(PermissionError, match=f"{own} belongs to user {NOBODY}"):
+        open_own(own)
+    os.chown(own.parent, NOBODY, NOBODY)
+    with pytest.raises(PermissionError, match=f"{own.parent} belongs to user {NOBODY}"):
+        check_directory(own.parent)
+
+
+def test_a_link_or_a_pipe_is_no_file(own: Path) -> None:
+    (own.parent / "link").symlink_to(own)
+    os.mkfifo(own.parent / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(OSError, match=name):
+            open_own(own.parent / name)
+
+
+def test_what_is_missing_is_made_private_under_any_mask(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        make_private(tmp_path / "one" / "two")
+    finally:
+        os.umask(before)
+    for each in (tmp_path / "one", tmp_path / "one" / "two"):
+        assert stat.S_IMODE(each.stat().st_mode) == 0o700
+
+
+@pytest.mark.usefixtures("private_cache")
+def test_the_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+    key = make_key()
+    assert len(key) == KEY_BYTES
+    assert make_key() == read_key() == key
+    file = tmp_path / "cache" / "artefacts" / "key"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert list(file.parent.iterdir()) == [file]
+    file.chmod(0o640)
+    with pytest.raises(PermissionError, match="has mode 0640"):
+        make_key()
+
+
+@pytest.mark.usefixtures("private_cache")
+@pytest.mark.parametrize("what", ["key", "file", "directory"])
+def test_an_artefact_that_others_could_have_made_is_refused_and_the_model_served(
+    what: str, tmp_path: Path
+) -> None:
+    example = small_network(tmp_path / "entry")
+    artefact = prepare(example.path, CPU, 2, is_measured=False).path
+    opened = {
+        "key": artefact.parent.parent / "key",
+        "file": artefact,
+        "directory": artefact.parent,
+    }
+    opened[what].chmod(0o777)
+    rejected: list[str] = []
+    start = start_program(
+        example.path, CPU, 2, artefact, lambda error: rejected.append(str(error))
+    )
+    assert start.artefact is None
+    assert len(rejected) == 1
+    assert f"{opened[what]} has mode 0777" in rejected[0]
+
+
+def test_a_library_that_others_could_have_made_is_not_loaded(own: Path) -> None:
+    add_seal(own)
+    assert is_whole(own)
+    own.chmod(0o666)
+    assert not is_whole(own)
+    with pytest.raises(CompilerError, match="has mode 0666"):
+        Library(own)
+
+
+@pytest.mark.usefixtures("private_cache")
+@pytest.mark.parametrize("harm", ["bytes", "mode"])
+def test_a_cached_executable_that_is_not_ours_is_compiled_anew(
+    harm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = tmp_path / "backend"
+    backend.mkdir()
+    if not place_launcher(backend):
+        pytest.skip("there is no C++ compiler")
+    wanted = {name: (backend / name).read_bytes() for name in (LAUNCHER, PRELOAD)}
+    for file in (tmp_path / "cache" / "native").iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o700
+        if harm == "bytes":
+            file.write_bytes(b"#!/bin/sh\n")
+        else:
+            file.chmod(0o777)
+    assert place_launcher(backend)
+    assert {name: (backend / name).read_bytes() for name in wanted} == wanted
+    (tmp_path / "cache" / "native").chmod(0o777)
+    assert not place_launcher(backend), "its folder is everybody's"
+    assert list(backend.iterdir()) == []
+
+
+@pytest.mark.parametrize("harm", ["bytes", "mode"])
+def test_executables_made_ahead_are_looked_at_too(
+    harm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share, backend = tmp_path / "share" / "brisk", tmp_path / "backend"
+    for folder in (share, backend):
+        folder.mkdir(parents=True)
+    for name in build._MADE_OF:
+        (share / name).write_bytes(b"made")
+        if harm == "mode":
+            add_seal(share / name)
+            (share / name).chmod(0o666)
+    monkeypatch.setattr(build.sys, "prefix", str(tmp_path))
+    assert not place_launcher(backend)
+    assert list(backend.iterdir()) == []
+
+
+def test_a_runtime_s_directory_below_one_of_everybody_s_is_refused_by_name(
+    tmp_path: Path,
+) -> None:
+    """Whoever may rename in it could put another runtime in the place of ours."""
+    everybody_s = tmp_path / "everybody_s"
+    everybody_s.mkdir()
+    place = runtime_place("cpu", {"BRISK_RUNTIME_DIR": str(everybody_s / "own")})
+    for mode in (0o777, 0o770):
+        everybody_s.chmod(mode)
+        with pytest.raises(InvalidConfigurationError, match=f"{everybody_s} has mode {mode:04o}"):
+            place.prepare()
+    everybody_s.chmod(0o1777)
+    place.prepare()
+    place.base.chmod(0o770)
+    with pytest.raises(InvalidConfigurationError, match=f"{place.base} has mode 0770"):
+        place.prepare()

@@ -1,0 +1,81 @@
+"""Whose a file is: what is executed, mapped or indexed comes from where nobody else can write.
+
+Root is trusted, as it can write everything anyway.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def make_private(directory: Path) -> None:
+    """Make the directory, and what is missing above it, with mode 0700, unless it is there.
+
+    Raises PermissionError as ``check_directory`` does, OSError where it cannot be made.
+    """
+    missing = []
+    for each in directory.parents:
+        if each.exists():
+            break
+        missing.append(each)
+    for each in (*reversed(missing), directory):
+        each.mkdir(mode=0o700, exist_ok=True)
+    check_directory(directory)
+
+
+def check_directory(directory: Path) -> None:
+    """That nobody else can exchange what lies in ``directory``: neither there nor further up.
+
+    A sticky directory, as ``/tmp`` is, lets others add files but rename and remove none of ours.
+    Raises PermissionError that names the directory, OSError where there is none.
+    """
+    real = Path(os.path.realpath(directory))
+    for each in (real, *real.parents):
+        status = os.lstat(each)
+        if status.st_uid not in (os.geteuid(), 0):
+            raise PermissionError(
+                f"directory {each} belongs to user {status.st_uid}, who could exchange what lies "
+                f"in it; it must be of user {os.geteuid()} or root"
+            )
+        if status.st_mode & _OTHERS_WRITE and not status.st_mode & stat.S_ISVTX:
+            raise PermissionError(
+                f"directory {each} has mode {stat.S_IMODE(status.st_mode):04o}: other users could "
+                f"exchange what lies in it; chmod go-w {each}"
+            )
+
+
+def open_own(path: Path, *, is_secret: bool = False, is_anywhere: bool = False) -> int:
+    """A descriptor, to be read, of a file that nobody else can have written, in such a directory.
+
+    ``is_secret``: nor may others read it. ``is_anywhere``: whoever put it there is trusted. The
+    file that is opened is the one that is looked at. Raises PermissionError that names it, OSError
+    where it cannot be opened.
+    """
+    if not is_anywhere:
+        check_directory(path.parent)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        _check_file(path, os.fstat(descriptor), 0o077 if is_secret else _OTHERS_WRITE)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_file(path: Path, status: os.stat_result, forbidden: int) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise PermissionError(f"{path} is not a file")
+    if status.st_uid not in (os.geteuid(), 0):
+        raise PermissionError(
+            f"{path} belongs to user {status.st_uid}; it must be of user {os.geteuid()} or root"
+        )
+    if status.st_mode & forbidden:
+        what = "read or written" if forbidden & 0o044 else "written"
+        raise PermissionError(
+            f"{path} has mode {stat.S_IMODE(status.st_mode):04o}: it could be {what} by other "
+            f"users; remove it, and it is made anew"
+        )
