@@ -12,7 +12,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from brisk.artefacts import store
 from brisk.artefacts.identity import identify, model_files, stamps
 from brisk.cli.model_entry import version_files
 from brisk.errors import InvalidModelError
@@ -277,18 +276,3 @@ def test_every_reader_of_an_entry_s_file_refuses_what_is_not_its_own(
             read(path)
     with pytest.raises(DamagedFileError, match="expected a path to a regular file"):
         read_container(path)
-
-
-def test_artefacts_are_neither_read_nor_written_through_a_link_beside_the_model(
-    version: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
-    (tmp_path / "elsewhere").mkdir()
-    (version / store.DIRECTORY_NAME).symlink_to(tmp_path / "elsewhere")
-    model, fingerprint = version / "model.onnx", {"processor": "any"}
-    name = store.artefact_name(model, fingerprint)
-    (tmp_path / "elsewhere" / name).write_bytes(b"an artefact")
-    assert store.find(model, fingerprint) is None
-    assert store.writable_directory(model).is_relative_to(tmp_path / "cache")
-    (version / store.DIRECTORY_NAME).unlink()
-    assert store.writable_directory(model) == version / store.DIRECTORY_NAME
