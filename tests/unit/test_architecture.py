@@ -16,7 +16,7 @@ CLIENT = ROOT / "client" / "brisk_client"
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 _LINE = re.compile(r"(?P<name>[a-z_]+): imports (?P<allowed>[a-z_, ]+)")
 
-THIN = ("frontend", "pipelines", "planning", "wire", "compiled", "telemetry", "errors")
+THIN = ("frontend", "pipelines", "planning", "wire", "compiled", "telemetry", "paths", "errors")
 """What runs inside Triton's stub, on whatever Python Triton has."""
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,13 +109,21 @@ def write_entries(repository: Path, file: Path, label: str, threads: int) -> lis
 def write_brisk_entry(
     repository: Path, file: Path, name: str, parameters: Mapping[str, str] = NO_PARAMETERS
 ) -> None:
-    """An entry ``name`` of Brisk's that serves ``file``, which is linked to.
+    """An entry ``name`` of Brisk's that serves ``file``, which is placed there.
 
     ``parameters``: of the configuration, for example ``{"brisk_class": "realtime"}``.
     """
     graph = onnx.load(file, load_external_data=False).graph
     folder = _write_config(repository, name, graph, "brisk", parameters)
-    (folder / "model.onnx").symlink_to(file.resolve())
+    place_model(file, folder / "model.onnx")
+
+
+def place_model(source: Path, target: Path) -> None:
+    """A hard link where the file systems allow, else a copy; Brisk follows no others out."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def write_python_entry(

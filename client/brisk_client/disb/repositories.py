@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 
-from brisk_client.benchmarks.served_entries import ONNXRUNTIME_MODEL
+from brisk_client.benchmarks.served_entries import ONNXRUNTIME_MODEL, place_model
 from brisk_client.disb.networks import NETWORKS
 
 INSTANCES = 2
@@ -35,7 +35,7 @@ def write_brisk(
     for name, job_class in wanted:
         folder = repository / entry_name(name, job_class) / "1"
         folder.mkdir(parents=True)
-        (folder / "model.onnx").symlink_to(files[name].resolve())
+        place_model(files[name], folder / "model.onnx")
         text = (
             'backend: "brisk"\n'
             f'parameters {{ key: "brisk_class" value {{ string_value: "{job_class}" }} }}\n'

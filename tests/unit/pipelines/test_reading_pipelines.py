@@ -77,11 +77,11 @@ WRONG: dict[str, tuple[Change, str]] = {
     ),
     "a way out": (
         lambda d: d["nodes"]["join"]["variants"]["only"].update(file="../../secret.onnx"),
-        "leads out of the entry",
+        "outside the model's folder",
     ),
     "an absolute way": (
         lambda d: d["nodes"]["join"]["variants"]["only"].update(file="/etc/passwd"),
-        "leads out of the entry",
+        "outside the model's folder",
     ),
     "a way out through an entry's name": (
         lambda d: d["nodes"]["join"]["variants"].update(only={"entry": "../x", "accuracy": 1}),
@@ -157,7 +157,7 @@ def test_a_link_out_of_the_repository_is_not_followed(
     outside = scaler(tmp_path / "outside.onnx", 2.0)
     (version / "join.onnx").unlink()
     (version / "join.onnx").symlink_to(outside)
-    with pytest.raises(InvalidModelError, match="out of the model repository"):
+    with pytest.raises(InvalidModelError, match="outside the model's folder"):
         read_pipeline(write(version, fork))
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brisk.errors import ArtefactError, InvalidModelError
+from brisk.paths import open_file, open_inside
 
 Stamp = list[int]
 """Size, modification and change time in ns, inode, device."""
@@ -39,7 +40,8 @@ def model_files(path: Path) -> tuple[str, ...]:
     from onnx import external_data_helper as external
 
     try:
-        model = onnx.load(str(path), load_external_data=False)
+        with open_file(path) as file:
+            model = onnx.load_model_from_string(file.read())
     except (DecodeError, OSError) as error:
         raise InvalidModelError(f"{path}: not an ONNX model ({error})") from error
     names = {
@@ -51,13 +53,16 @@ def model_files(path: Path) -> tuple[str, ...]:
 
 
 def identify(directory: Path, names: Sequence[str]) -> ModelIdentity:
-    """Read and digest the files. Raises OSError."""
-    return ModelIdentity({name: _digest(directory / name) for name in names})
+    """Read and digest the files. Raises OSError, and InvalidModelError as ``open_inside``."""
+    return ModelIdentity({name: _digest(directory, name) for name in names})
 
 
 def stamps(directory: Path, names: Sequence[str]) -> dict[str, Stamp]:
-    """The files' present states. Raises OSError where one is missing."""
-    return {name: _stamp(os.stat(directory / name)) for name in names}
+    """The files' present states.
+
+    Raises OSError where one is missing, InvalidModelError as ``open_inside``.
+    """
+    return {name: _state(directory, name) for name in names}
 
 
 def are_settled(states: Mapping[str, Stamp]) -> bool:
@@ -74,8 +79,13 @@ def relative_name(name: object) -> str:
     return text
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+def _state(directory: Path, name: str) -> Stamp:
+    with open_inside(directory, name, "file of the model") as file:
+        return _stamp(os.fstat(file.fileno()))
+
+
+def _digest(directory: Path, name: str) -> str:
+    with open_inside(directory, name, "file of the model") as file:
         digest = hashlib.blake2b(digest_size=32)
         while block := file.read(1 << 20):
             digest.update(block)

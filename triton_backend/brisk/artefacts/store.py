@@ -28,7 +28,7 @@ from brisk.artefacts.identity import (
     relative_name,
     stamps,
 )
-from brisk.errors import ArtefactError
+from brisk.errors import ArtefactError, InvalidModelError
 
 DIRECTORY_NAME = ".brisk"
 
@@ -98,7 +98,7 @@ def check_identity(artefact: Path, model: Path, identity: ModelIdentity) -> None
         if _noted(artefact, identity) == present:
             return
         found = identify(directory, names)
-    except OSError as error:
+    except (OSError, InvalidModelError) as error:
         raise ArtefactError(f"{artefact}: a file of its model is missing: {error}") from error
     if found != identity:
         raise ArtefactError(f"{artefact}: the model has changed since it was made")

@@ -49,6 +49,7 @@ def explain(
         raise InvalidConfigurationError(f"there is no device '{device}'; name cpu or cuda:N")
     file = model_file(model, version)
     console = Console(soft_wrap=True, highlight=False)
+    _print_slowness(console, file, device)
     if is_pipeline(file):
         for line in pipeline_text(file):
             console.print(line, markup=False)
@@ -75,12 +76,27 @@ def model_file(model: Path, version: int | None) -> Path:
     from brisk.errors import InvalidModelError
 
     if not model.is_dir():
-        return model
+        return model.resolve()  # whoever names a link to a command means what it leads to
     files = version_files(model)
     chosen = max(files) if version is None else version
     if chosen not in files:
         raise InvalidModelError(f"'{model}' has no version {chosen}, only {list(files)}")
     return files[chosen]
+
+
+def _print_slowness(console: Console, file: Path, device: str) -> None:
+    """A line for each kind of arithmetic that this processor is slow at."""
+    from brisk.doctor.arithmetic import processor_flags, slow_arithmetic
+    from brisk.pipelines import is_pipeline, read_pipeline
+
+    if device != "cpu":
+        return
+    networks = [("", file)]
+    if is_pipeline(file):
+        networks = [(f"{words}: ", path) for words, path in read_pipeline(file).networks]
+    for words, path in networks:
+        for slowness in slow_arithmetic(path, processor_flags()):
+            console.print(f"slow here: {words}{slowness}", style="bold yellow", markup=False)
 
 
 def _print_header(console: Console, plan: Plan) -> None:

@@ -9,6 +9,7 @@ from brisk.cli.pipeline_entry import pipeline_variables
 from brisk.errors import InvalidModelError
 from brisk.graph import read_program
 from brisk.graph.program import Container, Dimension, Variable
+from brisk.paths import find_inside
 from brisk.pipelines import is_pipeline
 from brisk.wire.datatypes import BY_ELEMENT_NAME
 from brisk.wire.entry_files import MODEL_FILE, PIPELINE_FILE
@@ -19,13 +20,14 @@ _INDENT = "  "
 def version_files(model_directory: Path) -> dict[int, Path]:
     """The file of each version, an ONNX model or a pipeline, oldest first.
 
-    Raises InvalidModelError where there is none.
+    Raises InvalidModelError where there is none, or where one lies outside of its version.
     """
     files = {
-        int(path.parent.name): path
+        int(path.parent.name): found
         for name in (PIPELINE_FILE, MODEL_FILE)
         for path in model_directory.glob(f"*/{name}")
-        if path.parent.name.isdigit()
+        if path.parent.name.isdecimal()
+        and (found := find_inside(path.parent, name, "model file")) is not None
     }
     if not files:
         raise InvalidModelError(

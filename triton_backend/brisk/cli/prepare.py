@@ -39,7 +39,7 @@ def prepare(
     from brisk.execution.lanes import usable_cores
     from brisk.execution.preparation import prepare as prepare_model
 
-    files = list(version_files(model).values()) if model.is_dir() else [model]
+    files = list(version_files(model).values()) if model.is_dir() else [model.resolve()]
     cores = threads or usable_cores()
     for file in files:
         try:

@@ -25,7 +25,7 @@ FLAGS = (
     *("-fno-math-errno", "-fno-trapping-math"),
 )
 
-_COMPILERS = ("c++", "g++", "clang++")
+COMPILERS = ("c++", "g++", "clang++")
 
 _NICENESS = 19
 """Not SCHED_IDLE, under which it starves on a machine that is never idle."""
@@ -71,10 +71,10 @@ def plan_build() -> Build:
 
 def find_compiler() -> Path:
     """``$CXX``, else the first of the usual ones. Raises CompilerError where there is none."""
-    found = os.environ.get("CXX") or next(filter(None, map(shutil.which, _COMPILERS)), None)
+    found = os.environ.get("CXX") or next(filter(None, map(shutil.which, COMPILERS)), None)
     compiler = shutil.which(found) if found else None
     if compiler is None:
-        wanted = found or ", ".join(_COMPILERS)
+        wanted = found or ", ".join(COMPILERS)
         raise CompilerError(f"no C++ compiler ({wanted}) is installed; one would speed this up")
     return Path(compiler)
 

@@ -23,6 +23,8 @@ CHECKS = (
     "auto_complete",
     "forked_stubs",
     "operators",
+    "arithmetic",
+    "compiled_kernels",
 )
 
 

@@ -23,6 +23,7 @@ from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.container import DamagedFileError, read_container, write_container
 from brisk.exits.points import ExitPoint
 from brisk.exits.scores import ScoreForm, Scores
+from brisk.paths import open_file, open_inside
 
 SUFFIX = ".caches"
 
@@ -33,26 +34,34 @@ def caches_file(model_file: Path) -> Path:
 
 
 def digest_of(model_file: Path) -> str:
-    """SHA-256 of the model file and the files of its external data, hexadecimal."""
+    """SHA-256 of the model file and the files of its external data, hexadecimal.
+
+    Raises OSError, and InvalidModelError where one of them leads out of the model's folder.
+    """
     digest = hashlib.sha256()
-    for path in (model_file, *_external_data(model_file)):
-        with path.open("rb") as file:
+    with open_file(model_file) as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    for name in _external_data(model_file):
+        with open_inside(model_file.resolve().parent, name, "external data") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()
 
 
-def _external_data(model_file: Path) -> list[Path]:
-    """Looked for only where other files lie beside: parsing holds the interpreter's lock."""
+def _external_data(model_file: Path) -> Sequence[str]:
+    """Relative to the model's folder.
+
+    Looked for only where other files lie beside: parsing holds the interpreter's lock.
+    """
     folder = model_file.resolve().parent
     beside = [file for file in folder.iterdir() if file.is_file() and file.stem != model_file.stem]
     if not beside:
-        return []
+        return ()
     try:
-        names = model_files(model_file)[1:]
+        return model_files(model_file)[1:]
     except InvalidModelError:
-        return []  # whoever loads it will say so
-    return [folder / name for name in names]
+        return ()  # whoever loads it will say so
 
 
 def write_cascade(path: Path, cascade: Cascade, mode: int = 0o644) -> None:

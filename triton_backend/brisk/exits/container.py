@@ -19,6 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from brisk.errors import InvalidModelError
+from brisk.paths import open_file
+
 MAGIC = b"BRISKCAC"
 VERSION = 3
 ALIGNMENT = 64
@@ -72,10 +75,16 @@ def write_container(
 
 def read_container(path: Path) -> Container:
     """Raises DamagedFileError saying what is wrong with the file; OSError as reading does."""
-    size = path.stat().st_size
-    if size > LARGEST_FILE_BYTES:
-        raise DamagedFileError(f"it has {size} bytes, at most {LARGEST_FILE_BYTES} are read")
-    data = path.read_bytes()
+    try:
+        with open_file(path, "the caches' file") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > LARGEST_FILE_BYTES:
+                raise DamagedFileError(
+                    f"it has {size} bytes, at most {LARGEST_FILE_BYTES} are read"
+                )
+            data = file.read()
+    except InvalidModelError as error:
+        raise DamagedFileError(str(error)) from error
     if len(data) < _PREFIX.size + _DIGEST_BYTES:
         raise DamagedFileError(f"it has {len(data)} bytes only")
     magic, version, length = _PREFIX.unpack_from(data)

@@ -77,6 +77,10 @@ class ModelInstance:
         if load_ns is None:
             how = "is loaded by its first request"
         self._log("info", f"{how} on {entry.device}")
+        if not entry.is_first:
+            return
+        for notice in entry.notices:
+            self._log(notice.level, str(notice))
         for names, text in (
             (entry.parameters.ignored_onnxruntime, "of the ONNX Runtime backend have no meaning"),
             (entry.parameters.foreign, "are unknown to Brisk and ignored"),

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
+from brisk.frontend.field_support import Notice, check_fields, is_first_instance
 from brisk.frontend.model_load import ModelDescription
 from brisk.frontend.parameters import Parameters, parse_parameters
+from brisk.paths import find_inside
 from brisk.wire.entry_files import MODEL_FILE, PIPELINE_FILE
 
 
@@ -17,7 +19,8 @@ class Entry(NamedTuple):
     """One version of a model entry on one device.
 
     ``outputs``: the configured output names, in order. ``bfloat16_inputs``: the inputs that numpy
-    cannot show.
+    cannot show. ``notices``: what the entry asks for in vain; the first
+    instance (``is_first``) says so for all.
     """
 
     name: str
@@ -29,6 +32,8 @@ class Entry(NamedTuple):
     outputs: tuple[str, ...]
     bfloat16_inputs: frozenset[str]
     parameters: Parameters
+    is_first: bool
+    notices: tuple[Notice, ...]
 
     def describe(self) -> ModelDescription:
         return ModelDescription(
@@ -49,11 +54,14 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
     """
     config: dict[str, Any] = json.loads(arguments["model_config"])
     version = int(arguments["model_version"])
+    device = _device(arguments)
+    notices = check_fields(config, device)
+    is_first = is_first_instance(config, arguments.get("model_instance_name", ""))
     return Entry(
         name=arguments["model_name"],
         version=version,
         model_path=find_model(Path(arguments["model_repository"]), version, config),
-        device=_device(arguments),
+        device=device,
         max_batch_size=int(config.get("max_batch_size", 0)),
         has_dynamic_batching="dynamic_batching" in config,
         outputs=tuple(output["name"] for output in config.get("output", ())),
@@ -63,6 +71,8 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
             if given.get("data_type") == "TYPE_BF16"
         ),
         parameters=parse_parameters(config.get("parameters", {})),
+        is_first=is_first,
+        notices=notices,
     )
 
 
@@ -70,23 +80,27 @@ def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path
     """The file of a version: ``default_model_filename``, else ``model.onnx`` or a pipeline's.
 
     A directory of that name holds a model with its external data, as ``model.onnx`` in it.
-    Raises InvalidModelError where there is none, or where nothing says which of two.
+    The path has no link below the version's directory, and is absolute: the runtime, which reads
+    the file, works in another directory. Raises InvalidModelError where there is none, where it
+    lies outside of the version's directory, or where nothing says which of two.
     """
     named = config.get("default_model_filename", "")
     is_named = bool(named) and not named.endswith(".py")
-    path = directory / str(version) / (named if is_named else MODEL_FILE)
-    pipeline = path.parent / PIPELINE_FILE
-    if path.is_dir():
-        path = path / MODEL_FILE
-    if not is_named and pipeline.is_file():
-        if path.is_file():
-            raise InvalidModelError(
-                f"there are both {path} and {pipeline}; say which in default_model_filename"
-            )
-        path = pipeline
-    if not path.is_file():
-        raise InvalidModelError(f"there is no model file {path}, nor a {PIPELINE_FILE}")
-    return path.absolute()  # the runtime, which reads it, works in another directory
+    folder = (directory / str(version)).absolute()
+    name, what = (named, "default_model_filename") if is_named else (MODEL_FILE, "model file")
+    found = find_inside(folder, name, what)
+    if found is not None and found.is_dir():
+        name = f"{name}/{MODEL_FILE}"
+        found = find_inside(folder, name, what)
+    pipeline = None if is_named else find_inside(folder, PIPELINE_FILE, "model file")
+    if found is not None and pipeline is not None:
+        raise InvalidModelError(
+            f"there are both {found} and {pipeline}; say which in default_model_filename"
+        )
+    chosen = found or pipeline
+    if chosen is None or chosen.is_dir():
+        raise InvalidModelError(f"there is no model file {folder / name}, nor a {PIPELINE_FILE}")
+    return chosen
 
 
 def _device(arguments: Mapping[str, str]) -> str:

@@ -8,11 +8,13 @@ read in milliseconds.
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from brisk.errors import InvalidModelError
+from brisk.paths import open_file
 from brisk.wire.datatypes import BY_ELEMENT_NAME, Datatype
 
 _ELEMENT_NAMES = {
@@ -56,8 +58,8 @@ class ModelSignature:
 def read_signature(path: Path) -> ModelSignature:
     """Raises InvalidModelError where the file is no complete ONNX model of tensors."""
     try:
-        with path.open("rb") as file:
-            if not path.stat().st_size:
+        with open_file(path) as file:
+            if not os.fstat(file.fileno()).st_size:
                 raise InvalidModelError(f"{path} is empty")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 outcome = _model(memoryview(data).toreadonly())

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from brisk.paths import open_file
+
 PAGE_BYTES = mmap.PAGESIZE
 _PAGES_AT_A_TIME = 512
 """Above 500 elements numpy gives up the interpreter's lock meanwhile; half a millisecond."""
@@ -30,8 +32,11 @@ def _go_on() -> None:
 
 
 def map_file(path: Path) -> memoryview:
-    """The file's bytes, read-only to the caller. Raises OSError."""
-    with path.open("rb") as file:
+    """The file's bytes, read-only to the caller.
+
+    Raises OSError, and InvalidModelError where the path leads out of its model's folder.
+    """
+    with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size == 0:
             return memoryview(b"")

@@ -12,6 +12,7 @@ from onnx import TensorProto, numpy_helper
 
 from brisk.errors import InvalidModelError
 from brisk.graph.value_types import dtype_of_element
+from brisk.paths import open_inside
 
 _PACKED = frozenset(
     getattr(TensorProto, name)
@@ -77,16 +78,10 @@ def _external_data(tensor: TensorProto, directory: Path | None) -> memoryview:
     location = entries.get("location", "")
     if directory is None or not location:
         raise InvalidModelError(f"{label} keeps its data in a file, but none can be located")
-    root = Path(os.path.realpath(directory))
-    path = Path(os.path.realpath(root / location))
-    if Path(location).is_absolute() or not path.is_relative_to(root):
-        raise InvalidModelError(
-            f"{label} refers to external data '{location}' outside the model's folder"
-        )
     try:
         offset = int(entries.get("offset", 0))
         length = int(entries["length"]) if "length" in entries else None
-        with path.open("rb") as file:
+        with open_inside(directory, location, f"{label}: external data") as file:
             available = os.fstat(file.fileno()).st_size - offset
             wanted = available if length is None else length
             if offset < 0 or wanted < 0 or wanted > available:

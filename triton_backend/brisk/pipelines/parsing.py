@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from brisk.errors import InvalidModelError
+from brisk.paths import open_file
 from brisk.pipelines.description import (
     REQUEST,
     EarlyAnswer,
@@ -40,9 +41,11 @@ def read_pipeline(path: Path) -> PipelineDescription:
     """
     problems = Problems(str(path))
     try:
-        if path.stat().st_size > MAX_BYTES:
+        with open_file(path, "the pipeline") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
             raise InvalidModelError(f"{path} has more than {MAX_BYTES} bytes")
-        text = path.read_text("utf-8")
+        text = data.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidModelError(f"{path} cannot be read: {error}") from error
     whole = Fields(parse_object(text, problems), "", problems)

@@ -1,9 +1,11 @@
-"""Where the networks of a pipeline lie: inside the model repository, nowhere else."""
+"""Where the networks of a pipeline lie: in its own version folder or in another entry's."""
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from brisk.errors import InvalidModelError
+from brisk.paths import find_inside
 from brisk.pipelines.fields import Fields, hint, shown
 
 MODEL_FILE = "model.onnx"
@@ -14,38 +16,42 @@ def locate(fields: Fields, pipeline: Path) -> Path:
 
     ``file`` is relative to the pipeline's version directory; ``entry`` is a sibling of the
     pipeline's own, whose ``model.onnx`` is used, of its newest version where none is said. Notes
-    a problem, and gives any path, where there is no such file in the repository.
+    a problem, and gives any path, where there is no such file in that version's directory.
     """
     version_directory = pipeline.absolute().parent
-    repository = version_directory.parent.parent
     file, entry = fields.optional("file"), fields.optional("entry")
     version = fields.optional("version")
+    found: Path | None = None
     if isinstance(file, str) and file and entry is None and version is None:
-        found = _inside(fields, version_directory, file)
+        found = _file(fields, version_directory, file, "file")
     elif isinstance(entry, str) and entry and file is None:
-        found = _entry_file(fields, repository, entry, version)
+        folder = _entry_folder(fields, version_directory.parent.parent, entry, version)
+        if folder is not None:
+            found = _file(fields, folder, MODEL_FILE, f"entry '{entry:.60}', its file")
     else:
         fields.note(
             "names its network by 'file' alone, or by 'entry' and, if it is not to be the "
             "newest, 'version'"
         )
-        return pipeline
-    if found is not None and found.is_dir():
-        found /= MODEL_FILE
-    if found is None or not _is_within(fields, found, repository):
-        return pipeline
+    return found or pipeline
+
+
+def _file(fields: Fields, folder: Path, name: str, what: str) -> Path | None:
+    """A file, or the model in a directory of that name. Notes a problem where it is none."""
+    try:
+        found = find_inside(folder, name, what)
+        if found is not None and found.is_dir():
+            found = find_inside(folder, f"{name}/{MODEL_FILE}", what)
+    except InvalidModelError as error:
+        fields.note(str(error))
+        return None
+    if found is None:
+        siblings = [other.name for other in folder.glob("*.onnx")]
+        fields.note(f"there is no file {folder / name}{hint(Path(name).name, siblings)}")
     return found
 
 
-def _inside(fields: Fields, directory: Path, name: str) -> Path | None:
-    parts = PurePosixPath(name)
-    if parts.is_absolute() or ".." in parts.parts:
-        fields.note(f"file {shown(name)} leads out of the entry; name one inside {directory}")
-        return None
-    return directory / parts
-
-
-def _entry_file(fields: Fields, repository: Path, name: str, version: object) -> Path | None:
+def _entry_folder(fields: Fields, repository: Path, name: str, version: object) -> Path | None:
     if "/" in name or name in (".", ".."):
         fields.note(f"entry {shown(name)} is no name of an entry")
         return None
@@ -60,16 +66,4 @@ def _entry_file(fields: Fields, repository: Path, name: str, version: object) ->
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         fields.note(f"version must be a whole number above 0, not {shown(version)}")
         return None
-    return directory / str(version) / MODEL_FILE
-
-
-def _is_within(fields: Fields, path: Path, repository: Path) -> bool:
-    """Whether it is a file, whose symbolic links lead to a place inside of the repository."""
-    if not path.is_file():
-        siblings = [other.name for other in path.parent.glob("*.onnx")]
-        fields.note(f"there is no file {path}{hint(path.name, siblings)}")
-        return False
-    if not path.resolve().is_relative_to(repository.resolve()):
-        fields.note(f"{path} leads to {path.resolve()}, out of the model repository")
-        return False
-    return True
+    return directory / str(version)

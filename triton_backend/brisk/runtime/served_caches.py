@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from brisk.errors import InvalidModelError
 from brisk.execution import LoadedProgram
 from brisk.exits.artefact import digest_of, read_cascade
 from brisk.exits.audit import CascadeAudit
@@ -135,7 +136,7 @@ def read_version(model_file: Path, path: Path, loaded: LoadedProgram) -> ServedC
         return ServedCaches.of(read_cascade(path, digest_of(model_file)), loaded)
     except FileNotFoundError:
         return None
-    except (DamagedFileError, OSError) as error:
+    except (DamagedFileError, InvalidModelError, OSError) as error:
         tell(f"caches '{path}' are ignored: {error}")
         return None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 from brisk_client.benchmarks.cold.models import ModelFiles
@@ -50,8 +48,6 @@ def write_cold_entries(repository: Path, files: ModelFiles, threads: int) -> dic
         name = engine.replace(" ", "_")
         write_brisk_entry(repository, files.model, name)
         model = repository / name / "1" / "model.onnx"
-        model.unlink()
-        _place(files.model, model)
         if engine == BRISK:
             prepare(model, torch.device("cpu"), threads)
         entries[engine] = name
@@ -65,11 +61,3 @@ def write_cold_entries(repository: Path, files: ModelFiles, threads: int) -> dic
         write_python_entry(repository, files.model, "torch", MAPPED_TORCH_MODEL, values)
         entries["torch"] = "torch"
     return entries
-
-
-def _place(source: Path, target: Path) -> None:
-    """A hard link where the file systems allow, else a copy."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)

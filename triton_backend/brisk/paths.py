@@ -1,0 +1,163 @@
+"""Files that a model entry names: found, checked and opened here, and nowhere else.
+
+Who writes to the model repository says which files are read: ``default_model_filename``,
+external data of ONNX files, the networks of a ``pipeline.json``, learned caches beside a model.
+None of them may lead out of the entry's version folder, however it is written and whatever links
+are on the way. The version folder itself may be a link, or lie behind one: whoever manages the
+repository puts entries where they like. So it is opened first, and all below must stay within
+what it is.
+
+Nothing is checked by a name and opened by it afterwards. A file is opened without reading
+(``O_PATH``, which neither waits for the writer of a FIFO nor wakes a device), the kernel says
+where it lies and what it is, and that very file is then opened for reading.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from brisk.errors import InvalidModelError
+
+_PLACE = os.O_PATH | os.O_CLOEXEC
+_SHOWN_CHARACTERS = 120
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFSOCK: "a socket",
+}
+_EXPECTED = "expected a path to a regular file inside that folder, links followed"
+
+
+def version_folder(path: Path) -> Path:
+    """The folder that a model's file must not lead out of.
+
+    The nearest one above ``path`` whose name is a version's number; its own folder where there is
+    none, as with a file that is given to a command.
+    """
+    return next((above for above in path.parents if above.name.isdecimal()), path.parent)
+
+
+def find_inside(folder: Path, name: str, what: str) -> Path | None:
+    """The file or directory ``name`` of ``folder``, by a path with no link below ``folder``.
+
+    None where there is none. ``what``: the parameter that names it, for messages. Raises
+    InvalidModelError where it lies elsewhere, or is neither a regular file nor a directory.
+    """
+    try:
+        found = _Found(folder, name, what)
+    except FileNotFoundError:
+        return None
+    with found:
+        found.check(stat.S_IFREG, stat.S_IFDIR)
+        return folder / found.relative
+
+
+def open_inside(folder: Path, name: str, what: str) -> BinaryIO:
+    """The regular file ``name`` of ``folder``, opened for reading.
+
+    Raises InvalidModelError as ``find_inside``, and where it is no regular file or cannot be
+    read, and FileNotFoundError where there is none.
+    """
+    with _Found(folder, name, what) as found:
+        found.check(stat.S_IFREG)
+        return found.open()
+
+
+def open_file(path: Path, what: str = "the model") -> BinaryIO:
+    """The file at ``path``, which must not lead out of its ``version_folder``; as ``open_inside``.
+
+    Precondition: a file that a command is given by the user has been resolved.
+    """
+    folder = version_folder(path)
+    return open_inside(folder, str(path.relative_to(folder)), what)
+
+
+class _Found:
+    """A file that is there and lies within its folder, held by a descriptor that reads nothing."""
+
+    def __init__(self, folder: Path, name: str, what: str) -> None:
+        """Raises InvalidModelError where it lies elsewhere, FileNotFoundError where nowhere."""
+        self._text = f"{what} '{_shown(name)}'"
+        self._folder = folder
+        if not name:
+            raise self._error("is empty")
+        if "\0" in name:
+            raise self._error("holds a NUL character")
+        if os.path.isabs(name):
+            raise self._error("is an absolute path, outside the model's folder")
+        if os.path.normpath(name).split("/")[0] == "..":  # whether there is a file or not
+            raise self._error("leads outside the model's folder")
+        outer = version_folder(folder / "file")
+        roots: list[int] = []
+        try:
+            for each in dict.fromkeys((outer, folder)):
+                roots.append(self._open(str(each), _PLACE | os.O_DIRECTORY))
+            places = [_place(root) for root in roots]
+            self._descriptor = self._open(name, _PLACE, roots[-1])
+        finally:
+            for root in roots:
+                os.close(root)
+        try:
+            self.relative = self._inside(_place(self._descriptor), places)
+        except InvalidModelError:
+            os.close(self._descriptor)
+            raise
+
+    def __enter__(self) -> _Found:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._descriptor)
+
+    def check(self, *kinds: int) -> None:
+        """Raises InvalidModelError where it is of none of these kinds (``stat.S_IFMT``)."""
+        status = os.fstat(self._descriptor)
+        kind = stat.S_IFMT(status.st_mode)
+        if not status.st_nlink:
+            raise self._error("is being removed")
+        if kind not in kinds:
+            kind_text = _KINDS.get(kind, "no file")
+            raise self._error(f"cannot be read: it is {kind_text}, not a regular file")
+
+    def open(self) -> BinaryIO:
+        # By the descriptor, whose file has been looked at: the name may mean another one by now.
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        return open(self._open(f"/proc/self/fd/{self._descriptor}", flags), "rb")
+
+    def _inside(self, found: str, places: list[str]) -> str:
+        """``found`` relative to the folder. ``places``: of the version folder, and the folder."""
+        for place in places:
+            if not found.startswith(place.rstrip("/") + "/"):
+                raise self._error(f"leads to {found}, outside the model's folder {place}")
+        return os.path.relpath(found, places[-1])
+
+    def _open(self, name: str, flags: int, folder: int | None = None) -> int:
+        try:
+            return os.open(name, flags, dir_fd=folder)
+        except FileNotFoundError:
+            raise
+        except NotADirectoryError as error:
+            raise FileNotFoundError(error.errno, error.strerror, name) from error
+        except OSError as error:
+            raise self._error(f"cannot be read: {error.strerror}") from error
+        except ValueError as error:  # characters that no file's name has
+            raise self._error(f"is no file's name: {error}") from error
+
+    def _error(self, problem: str) -> InvalidModelError:
+        return InvalidModelError(f"{self._text} of {self._folder} {problem}; {_EXPECTED}")
+
+
+def _place(descriptor: int) -> str:
+    """Where the kernel says that an open file lies; no link is left in it."""
+    return os.readlink(f"/proc/self/fd/{descriptor}")
+
+
+def _shown(name: str) -> str:
+    """``name`` in a message: bounded, with what cannot be printed escaped."""
+    text = repr(name)[1:-1]
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
