@@ -88,7 +88,7 @@ def test_external_data_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
     )
     (tmp_path / "entry" / "weights.bin").rename(tmp_path / "secret.bin")
     os.symlink(tmp_path / "secret.bin", tmp_path / "entry" / "weights.bin")
-    with pytest.raises(InvalidModelError, match=r"'weights.bin' outside the model's folder"):
+    with pytest.raises(InvalidModelError, match=r"'weights.bin' .*outside the model's folder"):
         source_of(path)
 
 

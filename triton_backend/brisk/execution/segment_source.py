@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 from torch.utils.dlpack import from_dlpack
 
 from brisk.errors import InvalidModelError, UnsupportedOperatorError
@@ -28,7 +28,7 @@ from brisk.segments.cutting import constants_of, cut_points
 from brisk.segments.extraction import Segment, extract, normalise
 from brisk.segments.library import onnxruntime
 from brisk.segments.model_file import ModelFile, read_model_file
-from brisk.segments.sessions import Form, open_segment
+from brisk.segments.sessions import Form, Session, open_segment
 from brisk.solutions.base import (
     Kernel,
     LoadContext,
@@ -79,7 +79,7 @@ class SegmentSource(LayerSource):
         self._threads = threads
         self._recorder = recorder
         self.frame = FramePlan.of(_program(typed, self._segments, defaults))
-        self._opened: dict[int, Any] = {}
+        self._opened: dict[int, Session] = {}
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -100,7 +100,7 @@ class SegmentSource(LayerSource):
         self._recorder.add(lane, EventKind.CREATE, index, started_ns, stolen)
         return layer
 
-    def _open_first(self, index: int) -> Any:
+    def _open_first(self, index: int) -> Session:
         try:
             return self._open(index, Form.IN_PLACE)
         except InvalidModelError:  # some operators are computed by what optimising makes of them
@@ -124,10 +124,10 @@ class SegmentSource(LayerSource):
         """Small operators are joined by ONNX Runtime itself."""
         return None
 
-    def _open(self, index: int, form: Form) -> Any:
-        return open_segment(self._segments[index], self._file.path, form, self._threads)
+    def _open(self, index: int, form: Form) -> Session:
+        return open_segment(self._segments[index], self._file, form, self._threads)
 
-    def _layer(self, index: int, session: Any) -> LoadedLayer:
+    def _layer(self, index: int, session: Session) -> LoadedLayer:
         segment, frame = self._segments[index], self.frame
         return LoadedLayer(
             layer=frame.program.layers[index],
@@ -146,10 +146,12 @@ class SegmentKernel:
     numpy, whose calls are shorter but copy the outputs.
     """
 
-    __slots__ = ("_goes_by_numpy", "_inputs", "_make", "_outputs", "_run", "_run_arrays")
+    __slots__ = ("_goes_by_numpy", "_held", "_inputs", "_make", "_outputs", "_run", "_run_arrays")
 
-    def __init__(self, session: Any, segment: Segment, *, is_whole: bool) -> None:
+    def __init__(self, opened: Session, segment: Segment, *, is_whole: bool) -> None:
         """``is_whole``: it is the model's only segment."""
+        session = opened.session
+        self._held = opened.held
         self._inputs = segment.inputs
         self._outputs = list(segment.outputs)
         self._run = session._sess.run_with_ort_values
@@ -207,7 +209,7 @@ def _take_defaults(model: ModelProto, file: ModelFile) -> dict[str, np.ndarray]:
     if not optional:
         return {}
     defaults = {
-        tensor.name: np.array(read_tensor(tensor, file.path.parent))
+        tensor.name: np.array(_default(tensor, file))
         for tensor in graph.initializer
         if tensor.name in optional
     }
@@ -215,6 +217,11 @@ def _take_defaults(model: ModelProto, file: ModelFile) -> dict[str, np.ndarray]:
     del graph.initializer[:]
     graph.initializer.extend(kept)
     return defaults
+
+
+def _default(tensor: TensorProto, file: ModelFile) -> np.ndarray:
+    weight = file.weights.get(tensor.name)
+    return read_tensor(tensor, None, None if weight is None else weight.data.data)
 
 
 def _program(
