@@ -11,6 +11,7 @@ from brisk.errors import InvalidConfigurationError
 from brisk.runtime.artefact_use import ArtefactUse
 from brisk.runtime.settings import MIB, Settings, read_settings
 from brisk.scheduling.policies import POLICIES, Limits
+from brisk.segments.engine import Engine
 
 
 def test_nothing_said_means_all_usable_cores_and_ten_seconds(
@@ -19,6 +20,7 @@ def test_nothing_said_means_all_usable_cores_and_ten_seconds(
     monkeypatch.delenv("BRISK_THREADS", raising=False)
     monkeypatch.setenv("BRISK_IDLE_EXIT_S", "")
     monkeypatch.delenv("BRISK_ARTEFACTS")
+    monkeypatch.delenv("BRISK_ENGINE", raising=False)
     monkeypatch.delenv("BRISK_SAMPLED_SHARE")
     settings = read_settings()
     assert (settings.threads, settings.idle_exit_s) == (len(os.sched_getaffinity(0)), 10.0)
@@ -30,6 +32,7 @@ def test_nothing_said_means_all_usable_cores_and_ten_seconds(
     assert (settings.sampled_share, settings.sample_bytes) == (0.2, 64 * MIB)
     assert settings.adaptation_s == 60
     assert settings.concurrent_runs == 2
+    assert settings.engine is Engine.AUTO
 
 
 def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,6 +51,7 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_ADAPTATION_S", "0")
     monkeypatch.setenv("BRISK_REALTIME_NICENESS", "-3")
     monkeypatch.setenv("BRISK_CONCURRENT_RUNS", "1")
+    monkeypatch.setenv("BRISK_ENGINE", "onnxruntime")
     limits = Limits(slowdown=1.5, share=0.1, normal_share=0.02)
     assert read_settings() == Settings(
         3,
@@ -63,6 +67,7 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         0.0,
         -3,
         concurrent_runs=1,
+        engine=Engine.ONNX_RUNTIME,
     )
 
 

@@ -95,14 +95,16 @@ class _Trials:
 class ThreadChoice:
     """The choice for one loaded program. Not thread-safe."""
 
-    def __init__(self, available: int) -> None:
+    def __init__(self, available: int, *, is_fixed: bool = False) -> None:
+        """``is_fixed``: a run always takes all, as ONNX Runtime's sessions do."""
         self.available = available
+        self._is_fixed = is_fixed
         self._trials: dict[Hashable, _Trials] = {}
 
     def choose(self, signature: Hashable) -> int:
         """Threads for the next run of these input shapes."""
-        if self.available == 1:
-            return 1
+        if self.available == 1 or self._is_fixed:
+            return self.available
         trials = self._trials.get(signature)
         if trials is None:
             if len(self._trials) >= MOST_SIGNATURES:

@@ -38,7 +38,7 @@ def read_tensor(
     shape = tuple(tensor.dims)
     if any(size < 0 for size in shape):
         raise InvalidModelError(f"{label} has a negative dimension: {list(shape)}")
-    if tensor.data_location == TensorProto.EXTERNAL:
+    if raw is None and tensor.data_location == TensorProto.EXTERNAL:
         raw = _external_data(tensor, directory)
     elif raw is None and tensor.HasField("raw_data"):
         raw = memoryview(tensor.raw_data)
@@ -72,15 +72,30 @@ def _decode(tensor: TensorProto, raw: memoryview | None, label: str) -> np.ndarr
     return array if array.flags.owndata else array.copy()
 
 
-def _external_data(tensor: TensorProto, directory: Path | None) -> memoryview:
+def external_range(tensor: TensorProto) -> tuple[str, int, int | None]:
+    """File, first byte and bytes (None: to the file's end) of a tensor's external data.
+
+    Raises InvalidModelError naming the tensor where these are missing or malformed.
+    """
     label = f"tensor '{tensor.name}'"
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    if directory is None or not location:
+    if not location:
         raise InvalidModelError(f"{label} keeps its data in a file, but none can be located")
     try:
         offset = int(entries.get("offset", 0))
         length = int(entries["length"]) if "length" in entries else None
+    except ValueError as error:
+        raise InvalidModelError(f"{label} has a malformed external data entry: {error}") from error
+    return location, offset, length
+
+
+def _external_data(tensor: TensorProto, directory: Path | None) -> memoryview:
+    label = f"tensor '{tensor.name}'"
+    location, offset, length = external_range(tensor)
+    if directory is None:
+        raise InvalidModelError(f"{label} keeps its data in a file, but none can be located")
+    try:
         with open_inside(directory, location, f"{label}: external data") as file:
             available = os.fstat(file.fileno()).st_size - offset
             wanted = available if length is None else length
@@ -95,8 +110,6 @@ def _external_data(tensor: TensorProto, directory: Path | None) -> memoryview:
         raise InvalidModelError(
             f"{label}: external data '{location}' cannot be read: {error.strerror}"
         ) from error
-    except ValueError as error:
-        raise InvalidModelError(f"{label} has a malformed external data entry: {error}") from error
 
 
 def densify(sparse: onnx.SparseTensorProto, directory: Path | None) -> np.ndarray:

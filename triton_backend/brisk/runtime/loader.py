@@ -27,6 +27,7 @@ from brisk.runtime.standing_back import standing_back
 from brisk.runtime.tidying import tidy_up
 from brisk.runtime.tracing import LOADS
 from brisk.runtime.upkeep import Upkeep
+from brisk.segments.engine import Engine
 from brisk.telemetry.spans import SPANS
 from brisk.wire.records import LoadModel
 
@@ -72,7 +73,9 @@ class Loader:
         wake: Callable[[], None],
         artefacts: ArtefactUse,
         caches: CacheWatch,
+        engine: Engine = Engine.BRISK,
     ) -> None:
+        self._engine = engine
         self._device = device
         self._threads = torch.get_num_threads()
         self._wake = wake
@@ -176,7 +179,12 @@ class Loader:
         wanted = reject if self._artefacts is not ArtefactUse.OFF else None
         try:
             session = load_session(
-                task.path, self._device, self._threads, wanted, self._courtesy.give_way
+                task.path,
+                self._device,
+                self._threads,
+                wanted,
+                self._courtesy.give_way,
+                self._engine,
             )
         except BriskError as error:
             return LoadOutcome(task.ticket, None, error)

@@ -14,13 +14,16 @@ from brisk.errors import ArtefactError, InvalidModelError
 from brisk.execution import Frame, LoadedProgram
 from brisk.execution.artefact import find_artefact
 from brisk.execution.lanes import Lanes
+from brisk.execution.segment_source import SegmentSource
 from brisk.execution.starting import StartingProgram, start_program
 from brisk.execution.table import GiveWay
 from brisk.execution.threads import ThreadChoice
 from brisk.execution.warming import is_settled
 from brisk.exits.serving import ExitingFrame
+from brisk.exits.versions import latest
 from brisk.graph.program import Container, Program, Variable
 from brisk.runtime.early_exits import SessionCaches
+from brisk.segments.engine import Engine
 from brisk.solutions.base import Value
 from brisk.wire.datatypes import BY_ELEMENT_NAME
 
@@ -99,17 +102,20 @@ def load_session(
     threads: int,
     reject: Callable[[ArtefactError], None] | None,
     give_way: GiveWay | None = None,
+    engine: Engine = Engine.BRISK,
 ) -> Session:
     """Make the model at ``path`` runnable, and let lanes load its layers.
 
     ``threads``: how many there are to run it. ``reject`` is told why an artefact cannot be used,
     maybe later and in another thread; None: artefacts are not looked for. Lanes call ``give_way``
-    before each layer. Raises
+    before each layer. ``engine``: what computes it; learned caches need Brisk's own. Raises
     InvalidModelError and its kin where the model cannot be served.
     """
     started_ns = time.monotonic_ns()
     artefact = None if reject is None else find_artefact(path, device, threads)
-    starting = start_program(path, device, threads, artefact, reject or _ignore)
+    if latest(path).exists():
+        engine = Engine.BRISK
+    starting = start_program(path, device, threads, artefact, reject or _ignore, engine=engine)
     program = starting.loaded.program
     for variable in (*program.inputs, *program.outputs):
         _check_tensor(variable)
@@ -120,7 +126,7 @@ def load_session(
         starting.start_lanes(threads, give_way),
         load_ns,
         _summary(starting, program, load_ns),
-        ThreadChoice(threads),
+        ThreadChoice(threads, is_fixed=isinstance(starting.source, SegmentSource)),
         SessionCaches(),
     )
 
@@ -132,6 +138,9 @@ def _ignore(error: ArtefactError) -> None:
 def _summary(starting: StartingProgram, program: Program, load_ns: int) -> str:
     kind = "the model" if starting.artefact is None else "its artefact"
     text = f"{len(program.layers)} layers, runnable from {kind} after {load_ns / 1e6:.0f} ms"
+    if isinstance(starting.source, SegmentSource):
+        count = len(program.layers)
+        return f"{count} segments by ONNX Runtime, runnable after {load_ns / 1e6:.0f} ms"
     names = starting.source.solution_names()
     slow = Counter(
         layer.main.operator

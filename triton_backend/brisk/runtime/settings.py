@@ -7,12 +7,15 @@ import difflib
 import math
 import os
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 
 from brisk.errors import InvalidConfigurationError
 from brisk.runtime.artefact_use import ArtefactUse
 from brisk.scheduling.policies import DEFAULT_POLICY, Limits, Policy, find_policy
 from brisk.scheduling.queue import DEFAULT_BOUND
+from brisk.segments.engine import Engine
 from brisk.wire.precedence import realtime_niceness
 
 MIB = 1024 * 1024
@@ -47,7 +50,8 @@ class Settings:
     between two times that caches learn of them, 0: never. ``realtime_niceness``: of computing
     threads while a real-time model is served, 0: as it is. ``lent_ns``: of a network's run, as
     predicted, for frontends to compute it themselves; 0: none does. ``concurrent_runs``: of
-    different models, that a worker computes side by side, 1 or 2.
+    different models, that a worker computes side by side, 1 or 2. ``engine``: what computes models
+    on a CPU.
     """
 
     threads: int
@@ -64,6 +68,7 @@ class Settings:
     realtime_niceness: int = 0
     lent_ns: float = LENT_US * 1e3
     concurrent_runs: int = MOST_CONCURRENT_RUNS
+    engine: Engine = Engine.BRISK
 
 
 def read_settings() -> Settings:
@@ -71,7 +76,8 @@ def read_settings() -> Settings:
     ``$BRISK_BESTEFFORT_SHARE``, ``$BRISK_NORMAL_SHARE``, ``$BRISK_OUTSTANDING_LAYERS``,
     ``$BRISK_MAX_WAITING``, ``$BRISK_BACKGROUND_MIB``, ``$BRISK_ARTEFACTS``,
     ``$BRISK_SAMPLED_SHARE``, ``$BRISK_SAMPLES_MIB``, ``$BRISK_ADAPTATION_S``,
-    ``$BRISK_REALTIME_NICENESS``, ``$BRISK_LENT_US`` and ``$BRISK_CONCURRENT_RUNS``, explained in
+    ``$BRISK_REALTIME_NICENESS``, ``$BRISK_LENT_US``, ``$BRISK_CONCURRENT_RUNS`` and
+    ``$BRISK_ENGINE``, explained in
     docs/configuration.md.
 
     Raises InvalidConfigurationError naming the variable that is wrong.
@@ -88,13 +94,14 @@ def read_settings() -> Settings:
         outstanding_layers=_whole("BRISK_OUTSTANDING_LAYERS", 4),
         max_waiting=_whole("BRISK_MAX_WAITING", DEFAULT_BOUND),
         background_bytes=int(_positive("BRISK_BACKGROUND_MIB", _half_of_the_memory_mib()) * MIB),
-        artefacts=_artefact_use(),
+        artefacts=_one_of("BRISK_ARTEFACTS", ArtefactUse, ArtefactUse.BUILD),
         sampled_share=_between("BRISK_SAMPLED_SHARE", SAMPLED_SHARE, 0.0, 1.0),
         sample_bytes=int(_positive("BRISK_SAMPLES_MIB", SAMPLES_MIB) * MIB),
         adaptation_s=_between("BRISK_ADAPTATION_S", ADAPTATION_S, 0.0, LARGEST),
         realtime_niceness=realtime_niceness(),
         lent_ns=_between("BRISK_LENT_US", LENT_US, 0.0, LARGEST) * 1e3,
         concurrent_runs=_concurrent_runs(),
+        engine=_one_of("BRISK_ENGINE", Engine, Engine.AUTO),
     )
 
 
@@ -135,16 +142,18 @@ def _concurrent_runs() -> int:
     return value
 
 
-def _artefact_use() -> ArtefactUse:
-    text = os.environ.get("BRISK_ARTEFACTS", "") or ArtefactUse.BUILD.value
-    known = [use.value for use in ArtefactUse]
+_Choice = TypeVar("_Choice", bound=Enum)
+
+
+def _one_of(name: str, choices: type[_Choice], default: _Choice) -> _Choice:
+    text = os.environ.get(name, "") or default.value
+    known = [choice.value for choice in choices]
     if text not in known:
         (nearest,) = difflib.get_close_matches(text.lower(), known, n=1, cutoff=0.0)
         raise InvalidConfigurationError(
-            f"BRISK_ARTEFACTS must be one of {', '.join(known)}, not '{text}'; "
-            f"did you mean '{nearest}'?"
+            f"{name} must be one of {', '.join(known)}, not '{text}'; did you mean '{nearest}'?"
         )
-    return ArtefactUse(text)
+    return choices(text)
 
 
 def _positive(name: str, default: float) -> float:

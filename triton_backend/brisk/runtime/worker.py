@@ -76,7 +76,9 @@ class Worker:
         }
         adapts = role is Role.FOREGROUND
         caches = CacheWatch(Adaptation(settings.adaptation_s) if adapts else None)
-        self._loader = Loader(device.torch_device, transport.wake, settings.artefacts, caches)
+        self._loader = Loader(
+            device.torch_device, transport.wake, settings.artefacts, caches, settings.engine
+        )
         self._trials = Trials(self._loader.tell, clock_ns)
         self._pacing = pacing
         self._profiles = profiles

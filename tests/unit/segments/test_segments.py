@@ -1,0 +1,250 @@
+"""Models cut into segments answer as ONNX Runtime does, whatever they are made of."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from brisk.errors import InvalidModelError
+from brisk.segments import cutting
+from brisk.segments.cutting import Span, cut_points
+from brisk.segments.extraction import extract, normalise
+from brisk.segments.model_file import read_model_file
+from unit.segments.segment_models import by_segments, chain, info, save, source_of, whole
+
+ROWS = np.random.default_rng(3).standard_normal((5, 512)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut small models, too."""
+    monkeypatch.setattr(cutting, "SMALL_MODEL_NODES", 0)
+    monkeypatch.setattr(cutting, "CALL_NS", 0)
+
+
+def test_a_chain_is_cut_evenly_where_one_tensor_is_live(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = read_model_file(chain(tmp_path / "model.onnx"))
+    spans, _ = cut_points(file.proto, 1 << 30, longest_ns=30_000)
+    assert len(spans) >= 4
+    assert (spans[0].start, spans[-1].stop) == (0, len(file.proto.graph.node))
+    assert all(one.stop == two.start for one, two in pairwise(spans))
+    assert max(span.predicted_ns for span in spans) < 2 * min(span.predicted_ns for span in spans)
+    typed = onnx.shape_inference.infer_shapes(file.proto)
+    for segment in extract(typed, spans)[:-1]:
+        assert len(segment.outputs) == 1
+
+
+def test_segments_answer_as_one_session_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = chain(tmp_path / "model.onnx")
+    expected = whole(path, {"x": ROWS})["y"]
+    for longest_ns, count in ((1e12, 1), (30_000, 4)):
+        monkeypatch.setattr(cutting.cut_points, "__defaults__", (longest_ns,))
+        source = source_of(path)
+        assert len(source.segments) >= count
+        for warm in (False, True):
+            answers = by_segments(source, {"x": ROWS}, warm=warm)
+            np.testing.assert_allclose(answers["y"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_are_read_where_the_file_has_them(tmp_path: Path) -> None:
+    path = chain(tmp_path / "model.onnx")
+    file = read_model_file(path)
+    data = path.read_bytes()
+    for tensor in file.proto.graph.initializer:
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        offset, length = int(entries["offset"]), int(entries["length"])
+        assert entries["location"] == "model.onnx"
+        found = np.frombuffer(data[offset : offset + length], np.float32)
+        expected = next(
+            numpy_helper.to_array(each)
+            for each in onnx.load(path).graph.initializer
+            if each.name == tensor.name
+        )
+        np.testing.assert_array_equal(found, expected.ravel())
+    assert file.proto.ByteSize() < 20_000
+
+
+def test_external_data_stays_external(tmp_path: Path) -> None:
+    path = chain(tmp_path / "model.onnx", save_as_external_data=True, location="weights.bin")
+    expected = whole(path, {"x": ROWS})["y"]
+    answers = by_segments(source_of(path), {"x": ROWS})
+    np.testing.assert_allclose(answers["y"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_external_data_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "entry").mkdir()
+    path = chain(
+        tmp_path / "entry" / "model.onnx", save_as_external_data=True, location="weights.bin"
+    )
+    (tmp_path / "entry" / "weights.bin").rename(tmp_path / "secret.bin")
+    os.symlink(tmp_path / "secret.bin", tmp_path / "entry" / "weights.bin")
+    with pytest.raises(InvalidModelError, match=r"'weights.bin' .*outside the model's folder"):
+        source_of(path)
+
+
+def test_a_weight_that_does_not_fill_its_shape_is_refused(tmp_path: Path) -> None:
+    path = chain(tmp_path / "model.onnx")
+    model = onnx.load(path)
+    model.graph.initializer[2].dims[0] = 4000
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(InvalidModelError, match=r"tensor 'w2' of shape \[4000, 512\] needs"):
+        source_of(path)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 100, 2_000_000])
+def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, kept: int) -> None:
+    path = chain(tmp_path / "model.onnx")
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(InvalidModelError, match=r"model\.onnx"):
+        source_of(path).check()
+
+
+def test_an_operator_that_nobody_knows_is_named_with_its_segment(tmp_path: Path) -> None:
+    path = save(
+        tmp_path / "model.onnx",
+        [helper.make_node("Nonesuch", ["x"], ["y"], name="odd")],
+        [info("x", "n")],
+        [info("y", "n")],
+    )
+    with pytest.raises(InvalidModelError, match=r"segment 0 .*odd.*Nonesuch"):
+        source_of(path).check()
+
+
+def test_constant_nodes_are_in_every_segment_that_reads_them(tmp_path: Path) -> None:
+    constant = numpy_helper.from_array(np.full(512, 0.5, np.float32))
+    nodes = [
+        helper.make_node("Constant", [], ["half"], value=constant),
+        helper.make_node("Constant", [], ["two"], value_float=2.0),
+        helper.make_node("Mul", ["x", "half"], ["a"]),
+        helper.make_node("Abs", ["a"], ["b"]),
+        helper.make_node("Mul", ["b", "half"], ["c"]),
+        helper.make_node("Mul", ["c", "two"], ["y"]),
+    ]
+    path = save(tmp_path / "model.onnx", nodes, [info("x", "n", 512)], [info("y", "n", 512)])
+    model = onnx.load(path)
+    normalise(model)
+    assert [node.op_type for node in model.graph.node] == ["Mul", "Abs", "Mul", "Mul"]
+    typed = onnx.shape_inference.infer_shapes(model)
+    first, second = extract(typed, [Span(0, 2, 0.0), Span(2, 4, 0.0)])
+    assert (first.inputs, first.outputs, second.inputs) == (("x",), ("b",), ("b",))
+    assert {tensor.name for tensor in second.proto.graph.initializer} == {"half", "two"}
+    answers = by_segments(source_of(path), {"x": ROWS})
+    np.testing.assert_allclose(answers["y"], np.abs(ROWS * 0.5), rtol=1e-6)
+
+
+def test_a_body_reads_values_of_segments_before_it(tmp_path: Path) -> None:
+    def body(operator: str) -> onnx.GraphProto:
+        node = helper.make_node(operator, ["a", "weight"], [f"{operator}_out"])
+        return helper.make_graph([node], operator, [], [info(f"{operator}_out", "n", 512)])
+
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"]),
+        helper.make_node("Abs", ["x"], ["b"]),
+        helper.make_node("ReduceSum", ["b"], ["total"], keepdims=0),
+        helper.make_node("Greater", ["total", "limit"], ["is_large"]),
+        helper.make_node(
+            "If", ["is_large"], ["y"], then_branch=body("Add"), else_branch=body("Sub")
+        ),
+    ]
+    weights = {"weight": np.ones(512, np.float32), "limit": np.array(1.0, np.float32)}
+    path = save(
+        tmp_path / "model.onnx", nodes, [info("x", "n", 512)], [info("y", "n", 512)], weights
+    )
+    model = onnx.load(path)
+    first, second = extract(
+        onnx.shape_inference.infer_shapes(model), [Span(0, 3, 0.0), Span(3, 5, 0.0)]
+    )
+    assert set(second.inputs) == {"a", "total"}
+    assert {tensor.name for tensor in second.proto.graph.initializer} == {"weight", "limit"}
+    assert {tensor.name for tensor in first.proto.graph.initializer} == set()
+    for rows, sign in ((ROWS, 1.0), (0 * ROWS, -1.0)):
+        answers = by_segments(source_of(path), {"x": rows})
+        np.testing.assert_allclose(answers["y"], -rows + sign, rtol=1e-6)
+
+
+def test_an_optional_input_has_its_default(tmp_path: Path) -> None:
+    path = save(
+        tmp_path / "model.onnx",
+        [helper.make_node("Mul", ["x", "scale"], ["y"])],
+        [info("x", "n", 512), info("scale", 1)],
+        [info("y", "n", 512)],
+        {"scale": np.array([3.0], np.float32)},
+    )
+    source = source_of(path)
+    np.testing.assert_allclose(by_segments(source, {"x": ROWS})["y"], 3 * ROWS)
+    given = {"x": ROWS, "scale": np.array([2.0], np.float32)}
+    np.testing.assert_allclose(by_segments(source, given)["y"], 2 * ROWS)
+
+
+def test_initialisers_of_old_files_are_no_inputs(tmp_path: Path) -> None:
+    path = save(
+        tmp_path / "model.onnx",
+        [helper.make_node("Mul", ["x", "scale"], ["y"])],
+        [info("x", "n", 512), info("scale", 1)],
+        [info("y", "n", 512)],
+        {"scale": np.array([3.0], np.float32)},
+        domains={"": 8},
+        ir=3,
+    )
+    source = source_of(path)
+    assert [variable.name for variable in source.frame.program.inputs] == ["x"]
+    np.testing.assert_allclose(by_segments(source, {"x": ROWS})["y"], 3 * ROWS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (TensorProto.FLOAT, np.array([[1.5, -2.0]], np.float32)),
+        (TensorProto.DOUBLE, np.array([[1.5, -2.0]], np.float64)),
+        (TensorProto.FLOAT16, np.array([[1.5, -2.0]], np.float16)),
+        (TensorProto.INT64, np.array([[2**40, -7]], np.int64)),
+        (TensorProto.INT32, np.array([[5, -7]], np.int32)),
+        (TensorProto.INT8, np.array([[5, -7]], np.int8)),
+        (TensorProto.UINT8, np.array([[5, 200]], np.uint8)),
+        (TensorProto.BOOL, np.array([[True, False]])),
+        (TensorProto.STRING, np.array([["é", ""]], object)),
+        (TensorProto.FLOAT, np.zeros((0, 2), np.float32)),
+    ],
+)
+def test_every_datatype_crosses_segments(tmp_path: Path, kind: int, values: np.ndarray) -> None:
+    path = save(
+        tmp_path / "model.onnx",
+        [
+            helper.make_node("Identity", ["x"], ["a"]),
+            helper.make_node("Identity", ["a"], ["b"]),
+            helper.make_node("Identity", ["b"], ["y"]),
+        ],
+        [info("x", "n", 2, kind=kind)],
+        [info("y", "n", 2, kind=kind)],
+    )
+    answers = by_segments(source_of(path), {"x": values})
+    assert answers["y"].dtype == values.dtype
+    np.testing.assert_array_equal(answers["y"], values)
+
+
+def test_contributed_operators_are_computed(tmp_path: Path) -> None:
+    weight = np.random.default_rng(1).standard_normal((512, 64)).astype(np.float32)
+    path = save(
+        tmp_path / "model.onnx",
+        [
+            helper.make_node(
+                "FusedMatMul", ["x", "w"], ["y"], domain="com.microsoft", alpha=0.5, transA=0
+            )
+        ],
+        [info("x", "n", 512)],
+        [info("y", "n", 64)],
+        {"w": weight},
+        domains={"": 17, "com.microsoft": 1},
+    )
+    answers = by_segments(source_of(path), {"x": ROWS})
+    np.testing.assert_allclose(answers["y"], 0.5 * ROWS @ weight, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,238 @@
+"""Where a model's graph is cut: at boundaries that are cheap to cross, so that no segment is long.
+
+A segment is loaded, run and interrupted as a whole. Times are predicted from the multiplications
+of convolutions and products; what a cut costs is a call of ONNX Runtime and moving the live
+tensors once in and out of its kernels' own layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import prod
+
+import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, helper
+
+LONGEST_SEGMENT_NS = 10_000_000
+"""Predicted on one thread: what a more urgent request waits for within a worker."""
+
+MOST_LOSS = 0.02
+"""Of the model's time, that all its cuts may cost together."""
+
+MULTIPLICATIONS_PER_NS = 25.0
+"""Of one thread; large float32 convolutions reach 20 to 50 with AVX2 and AVX-512."""
+
+BYTES_PER_NS = 8.0
+"""At which memory is read and written anew."""
+
+CALL_NS = 30_000
+"""Of one more session."""
+
+SMALL_MODEL_BYTES = 1 << 20
+"""A model file of fewer bytes and at most SMALL_MODEL_NODES nodes is one segment unseen."""
+SMALL_MODEL_NODES = 64
+
+UNKNOWN_BATCH, UNKNOWN_SIZE = 1, 128
+"""Taken for a first dimension, and for another one, that is not known before a request comes."""
+
+_FUSED_BEHIND = frozenset(
+    {
+        *("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "PRelu", "Elu", "Selu", "Gelu", "Erf"),
+        *("HardSigmoid", "HardSwish", "Softplus", "Softmax", "BatchNormalization", "Pad"),
+        *("Add", "Sub", "Mul", "Div", "Sqrt", "Pow", "ReduceMean", "Cast"),
+        *("QuantizeLinear", "DequantizeLinear"),
+        *("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"),
+    }
+)
+"""What ONNX Runtime fuses with the node before it: no cut stands between the two."""
+
+_NO_TENSORS = frozenset(
+    {
+        *("SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase", "SequenceMap"),
+        *("SplitToSequence", "Optional", "OptionalGetElement", "If", "Loop", "Scan", "ZipMap"),
+    }
+)
+"""Operators whose outputs may be something else than tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Nodes ``start`` to ``stop`` (exclusive), predicted to take ``predicted_ns``."""
+
+    start: int
+    stop: int
+    predicted_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Boundary:
+    """Before node ``position``; ``cost_ns`` of crossing it."""
+
+    position: int
+    cost_ns: float
+
+
+def cut_points(
+    model: ModelProto, size_bytes: int, longest_ns: float = LONGEST_SEGMENT_NS
+) -> tuple[list[Span], ModelProto]:
+    """The spans of the model's nodes, in order; and the model with what is known of its types.
+
+    ``size_bytes``: of the model's file. One span where the graph is small, where its nodes do not
+    stand in the order of execution, or where no boundary is cheap enough.
+    """
+    nodes = model.graph.node
+    whole = [Span(0, len(nodes), 0.0)]
+    if size_bytes < SMALL_MODEL_BYTES and len(nodes) <= SMALL_MODEL_NODES:
+        return whole, model
+    try:
+        typed = onnx.shape_inference.infer_shapes(model, data_prop=False)
+    except Exception:  # noqa: BLE001  # inference is a help; the model is judged when it is loaded
+        return whole, model
+    types = types_of(typed.graph)
+    times_ns = [_predicted_ns(node, types) for node in typed.graph.node]
+    total_ns = sum(times_ns)
+    if total_ns <= longest_ns:
+        return [Span(0, len(nodes), total_ns)], typed
+    boundaries = list(_boundaries(typed.graph, types))
+    return _spans(times_ns, boundaries, longest_ns, MOST_LOSS * total_ns), typed
+
+
+def _spans(
+    times_ns: Sequence[float], boundaries: Sequence[_Boundary], longest_ns: float, budget_ns: float
+) -> list[Span]:
+    """As many cuts as their costs allow, evenly: segments get longer where they do not."""
+    elapsed = list(accumulate(times_ns, initial=0.0))
+    target_ns = longest_ns
+    while target_ns < elapsed[-1]:
+        cuts = _cheapest(elapsed, boundaries, target_ns)
+        if sum(cut.cost_ns for cut in cuts) <= budget_ns:
+            ends = [*(cut.position for cut in cuts), len(times_ns)]
+            return [
+                Span(start, stop, elapsed[stop] - elapsed[start])
+                for start, stop in pairwise([0, *ends])
+            ]
+        target_ns *= 1.5
+    return [Span(0, len(times_ns), elapsed[-1])]
+
+
+def _cheapest(
+    elapsed: Sequence[float], boundaries: Sequence[_Boundary], target_ns: float
+) -> list[_Boundary]:
+    """From the front: each segment ends at the cheapest boundary of its second half, or at the
+    next one behind it.
+    """
+    cuts: list[_Boundary] = []
+    start = 0
+    while elapsed[-1] - elapsed[start] > target_ns:
+        behind = [each for each in boundaries if each.position > start]
+        window = [
+            each
+            for each in behind
+            if target_ns / 2 <= elapsed[each.position] - elapsed[start] <= target_ns
+        ] or [each for each in behind if elapsed[each.position] - elapsed[start] > target_ns][:1]
+        if not window:
+            break
+        cuts.append(min(window, key=lambda each: (each.cost_ns, -each.position)))
+        start = cuts[-1].position
+    return cuts
+
+
+def _boundaries(graph: GraphProto, types: Mapping[str, TypeProto]) -> Iterator[_Boundary]:
+    """Boundaries that only tensors of known types cross, in order."""
+    last_use = last_uses(graph)
+    available = {info.name for info in graph.input}
+    constant = constants_of(graph)
+    producers: dict[str, str] = {}
+    for position, node in enumerate(graph.node):
+        if position and node.op_type not in _FUSED_BEHIND:
+            live = [
+                name
+                for name in available
+                if name not in constant and last_use.get(name, -1) >= position
+            ]
+            are_tensors = all(
+                producers.get(name) not in _NO_TENSORS and _is_typed_tensor(types.get(name))
+                for name in live
+            )
+            if are_tensors:
+                moved = sum(_bytes_of(types[name]) for name in live)
+                yield _Boundary(position, CALL_NS + 2 * moved / BYTES_PER_NS)
+        for name in node.output:
+            if name:
+                available.add(name)
+                producers[name] = node.op_type
+        available -= {name for name in available if last_use.get(name, -1) <= position}
+
+
+def last_uses(graph: GraphProto) -> dict[str, int]:
+    """The last node that reads each value; the number of nodes for outputs of the graph."""
+    found: dict[str, int] = {}
+    for position, node in enumerate(graph.node):
+        for name in reads_of(node):
+            found[name] = position
+    found.update({info.name: len(graph.node) for info in graph.output})
+    return found
+
+
+def reads_of(node: NodeProto) -> Iterator[str]:
+    """Names that a node reads, those that its bodies take from outside included."""
+    yield from (name for name in node.input if name)
+    for attribute in node.attribute:
+        bodies = attribute.graphs if attribute.type == AttributeProto.GRAPHS else ()
+        for body in (attribute.g, *bodies) if attribute.HasField("g") else bodies:
+            for inner in body.node:
+                yield from reads_of(inner)  # own names of the body are in nobody else's tables
+            yield from (info.name for info in body.output)
+
+
+def constants_of(graph: GraphProto) -> set[str]:
+    """Names of initialisers."""
+    names = {tensor.name for tensor in graph.initializer}
+    return names | {sparse.values.name for sparse in graph.sparse_initializer}
+
+
+def types_of(graph: GraphProto) -> dict[str, TypeProto]:
+    found = {
+        tensor.name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        for tensor in graph.initializer
+    }
+    infos = (*graph.input, *graph.output, *graph.value_info)
+    found.update((info.name, info.type) for info in infos)
+    return found
+
+
+def _is_typed_tensor(kind: TypeProto | None) -> bool:
+    return kind is not None and kind.HasField("tensor_type") and kind.tensor_type.elem_type != 0
+
+
+def _sizes(kind: TypeProto | None) -> list[int]:
+    if kind is None or not kind.HasField("tensor_type"):
+        return []
+    return [
+        dim.dim_value if dim.dim_value > 0 else (UNKNOWN_SIZE if axis else UNKNOWN_BATCH)
+        for axis, dim in enumerate(kind.tensor_type.shape.dim)
+    ]
+
+
+def _bytes_of(kind: TypeProto) -> int:
+    return 4 * prod(_sizes(kind))
+
+
+def _predicted_ns(node: NodeProto, types: Mapping[str, TypeProto]) -> float:
+    """Of one thread, from the sizes of what the node reads and makes."""
+    made = sum(prod(_sizes(types.get(name))) for name in node.output)
+    moved_ns = 4 * made / BYTES_PER_NS
+    weights = _sizes(types.get(node.input[1])) if len(node.input) > 1 else []
+    if node.op_type in ("Conv", "ConvInteger", "QLinearConv", "FusedConv"):
+        place = 3 if node.op_type == "QLinearConv" else 1
+        weights = _sizes(types.get(node.input[place])) if len(node.input) > place else []
+        return moved_ns + made * prod(weights[1:]) / MULTIPLICATIONS_PER_NS
+    if node.op_type in ("MatMul", "Gemm", "MatMulInteger", "FusedMatMul"):
+        inner = _sizes(types.get(node.input[0]))[-1:] or [1]
+        return moved_ns + made * inner[0] / MULTIPLICATIONS_PER_NS
+    if node.op_type == "ConvTranspose":
+        read = prod(_sizes(types.get(node.input[0])))
+        return moved_ns + read * prod(weights[1:]) / MULTIPLICATIONS_PER_NS
+    return moved_ns
