@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.doctor import arithmetic, compiled_kernels
-from brisk.doctor.arithmetic import DYNAMIC, FLOAT16, QDQ, QOPERATOR, Slowness, slow_arithmetic
 from brisk.doctor.base import Verdict
 from brisk.errors import InvalidModelError
+from brisk.graph.arithmetic import DYNAMIC, FLOAT16, QDQ, QOPERATOR, Slowness, slow_arithmetic
 from unit.doctor.deployments import deployment, write_model
 
 OLD, NEW = frozenset({"avx2", "fma"}), frozenset({"avx2", "fma", "avx512f"})
@@ -82,8 +82,11 @@ def test_the_doctor_names_the_entry_and_the_figure(
     save(tmp_path / "half" / "1" / "model.onnx", MODELS["float16"][0], HALF)
     save(tmp_path / "pairs" / "1" / "model.onnx", MODELS["pairs"][0])
     write_model(tmp_path, "Relu")
-    looked_at = deployment(tmp_path, repositories=(tmp_path,))
+    own = {"BRISK_ENGINE": "brisk"}
+    looked_at = deployment(tmp_path, repositories=(tmp_path,), environment=own)
     monkeypatch.setattr(arithmetic, "processor_flags", lambda: OLD)
+    (found,) = arithmetic.look(deployment(tmp_path, repositories=(tmp_path,), environment={}))
+    assert (found.verdict, "ONNX Runtime computes" in found.found) == (Verdict.GOOD, True)
     (found,) = arithmetic.look(looked_at)
     assert found.verdict is Verdict.ADVICE
     assert f"{tmp_path}/half/1/model.onnx: float16 weights" in found.found
@@ -102,7 +105,7 @@ def test_explain_says_it_in_its_first_line(flag: str, is_slow: bool, tmp_path: P
     scale = ("scale", np.float32(0.5)), ("zero", np.uint8(0))
     file = save(tmp_path / "model.onnx", pair, *((name, np.array(v)) for name, v in scale))
     program = (
-        "import sys; from brisk.doctor import arithmetic; from brisk.cli import main; "
+        "import sys; from brisk.graph import arithmetic; from brisk.cli import main; "
         "flags = frozenset({sys.argv.pop(1)}); arithmetic.processor_flags = lambda: flags; main()"
     )
     done = subprocess.run(

@@ -37,9 +37,12 @@ def explain(
     import torch
     from rich.console import Console
 
+    from brisk.cli.explain_segments import print_segments
     from brisk.cli.explain_start import print_start
     from brisk.cli.pipeline_entry import pipeline_text
+    from brisk.errors import UnsupportedOperatorError
     from brisk.execution import make_plan
+    from brisk.execution.engine import slow_reason
     from brisk.execution.joining import refusals
     from brisk.graph import read_program
     from brisk.pipelines import is_pipeline
@@ -54,8 +57,17 @@ def explain(
         for line in pipeline_text(file):
             console.print(line, markup=False)
         return
-    program = read_program(file)
-    plan = make_plan(program, torch.device(device), default_catalogue())
+    try:
+        program = read_program(file)
+        plan = make_plan(program, torch.device(device), default_catalogue())
+    except UnsupportedOperatorError as error:
+        if device != "cpu":
+            raise
+        print_segments(console, file, str(error))
+        return
+    if device == "cpu" and (reason := slow_reason(file, plan)) is not None:
+        print_segments(console, file, reason)
+        console.print("by Brisk's own kernels (BRISK_ENGINE=brisk):", style="bold", markup=False)
     _print_header(console, plan)
     alone = refusals(program, plan.layers)
     for layer, reason in zip(plan.layers, alone, strict=True):
@@ -86,7 +98,7 @@ def model_file(model: Path, version: int | None) -> Path:
 
 def _print_slowness(console: Console, file: Path, device: str) -> None:
     """A line for each kind of arithmetic that this processor is slow at."""
-    from brisk.doctor.arithmetic import processor_flags, slow_arithmetic
+    from brisk.graph.arithmetic import processor_flags, slow_arithmetic
     from brisk.pipelines import is_pipeline, read_pipeline
 
     if device != "cpu":

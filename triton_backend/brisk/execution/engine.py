@@ -7,39 +7,26 @@ Runtime's time, and some operators they do not know at all.
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
 from brisk.execution.plan import Plan
-from brisk.graph.program import Program
-
-_LOW_PRECISION = frozenset({"float16", "bfloat16", "int8", "uint8", "int4", "uint4"})
-_LOW_PRECISION_WORK = frozenset(
-    {
-        *("Conv", "ConvTranspose", "MatMul", "Gemm", "ConvInteger", "MatMulInteger"),
-        *("QLinearConv", "QLinearMatMul"),
-    }
-)
+from brisk.graph.arithmetic import ADVISED_FROM, processor_flags, slow_arithmetic
 
 
-def slow_reason(plan: Plan, *, has_avx512: bool) -> str | None:
-    """Why Brisk's own kernels would be slow on a model; None where nothing says so."""
-    for layer in plan.layers:
-        main = layer.problem.layer.main
-        if layer.solution.name == "reference":
-            return f"{main.operator} has no fast kernel of Brisk's own"
-        if main.operator in _LOW_PRECISION_WORK and not has_avx512:
-            low = sorted(_types_read(plan.program, main.inputs) & _LOW_PRECISION)
-            if low:
-                return f"{main.operator} of {low[0]} is slow without AVX-512"
-    return None
+def slow_reason(model: Path, plan: Plan) -> str | None:
+    """Why Brisk's own kernels would be slow on a model; None where nothing says so.
 
-
-def has_avx512() -> bool:
-    """Whether this machine's processor has AVX-512's foundation."""
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            return any("avx512f" in line for line in file if line.startswith("flags"))
-    except OSError:
-        return False
-
-
-def _types_read(program: Program, names: tuple[str, ...]) -> set[str]:
-    return {kind for name in names if name and (kind := program.type_of(name).dtype) is not None}
+    Raises InvalidModelError where the file is no model.
+    """
+    slow = Counter(
+        layer.problem.layer.main.operator
+        for layer in plan.layers
+        if layer.solution.name == "reference"
+    )
+    if slow:
+        names = ", ".join(f"{operator} ×{count}" for operator, count in slow.most_common(3))
+        return f"Brisk has no fast kernels of its own for {names}"
+    found = slow_arithmetic(model, processor_flags())
+    worst = max(found, key=lambda each: each.worst, default=None)
+    return str(worst) if worst is not None and worst.worst >= ADVISED_FROM else None

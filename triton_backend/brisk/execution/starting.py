@@ -12,7 +12,7 @@ import torch
 
 from brisk.errors import ArtefactError, InvalidModelError, UnsupportedOperatorError
 from brisk.execution.artefact import Artefact, open_artefact
-from brisk.execution.engine import has_avx512, slow_reason
+from brisk.execution.engine import slow_reason
 from brisk.execution.lanes import Lanes, dealt, executor_threads, lane_count
 from brisk.execution.layer_source import LayerSource
 from brisk.execution.loading import LoadedProgram
@@ -178,7 +178,7 @@ def _planned(
             return _segmented(model, threads, recorder)
         except InvalidModelError as other:
             raise UnsupportedOperatorError(f"{error}; {other}") from other
-    if has_other and slow_reason(plan, has_avx512=has_avx512()) is not None:
+    if has_other and slow_reason(model, plan) is not None:
         with contextlib.suppress(InvalidModelError):  # what is slow is served all the same
             return _segmented(model, threads, recorder)
     return plan
