@@ -49,6 +49,29 @@ def open_brisk(model: Path, threads: int) -> Infer:
     return infer if threads > 1 else infer_alone
 
 
+def open_segments(model: Path, threads: int) -> Infer:
+    """Brisk's executor in this process, over segments that ONNX Runtime computes."""
+    import torch
+
+    from brisk.execution import run_serially
+    from brisk.execution.segment_source import SegmentSource
+    from brisk.execution.timeline import Recorder
+    from brisk.solutions.values import from_numpy, to_numpy
+
+    torch.inference_mode().__enter__()  # for the process's life, as in a worker
+    device = torch.device("cpu")
+    source = SegmentSource(model.resolve(), threads, Recorder())
+    loaded = source.frame.assemble(
+        device, tuple(source.load_warm(index) for index in source.warm_layers())
+    )
+
+    def infer(inputs: Mapping[str, np.ndarray]) -> list[Any]:
+        values = {name: from_numpy(array, device) for name, array in inputs.items()}
+        return [to_numpy(value) for value in run_serially(loaded, values).values()]
+
+    return infer
+
+
 def open_onnxruntime(model: Path, threads: int, *, spinning: bool = False) -> Infer:
     """ONNX Runtime's CPU provider at its default optimisation.
 
@@ -104,6 +127,7 @@ def open_torch(model: Path, threads: int) -> Infer:
 
 ENGINES: Mapping[str, Callable[[Path, int], Infer]] = {
     "brisk": open_brisk,
+    "brisk segments": open_segments,
     "onnxruntime": open_onnxruntime,
     "onnxruntime spinning": open_onnxruntime_spinning,
     "openvino": open_openvino,
