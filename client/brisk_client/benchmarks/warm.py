@@ -68,8 +68,8 @@ NOTES = (
     "times are of one inference with numpy arrays in and out; spread: interquartile range",
     "ratio to onnxruntime: median over rounds of the medians' quotient, the faster of its two "
     "settings in that round",
-    "brisk: kernels of its own (BRISK_ENGINE=brisk); brisk segments: what ONNX Runtime computes for it "
-    "(BRISK_ENGINE=onnxruntime)",
+    "brisk: kernels of its own (BRISK_ENGINE=brisk); brisk segments: what ONNX Runtime computes "
+    "for it (BRISK_ENGINE=onnxruntime)",
     "torch eager: the same network written in torch, where it is, with weights of its own",
     "max difference: greatest absolute difference of any output from onnxruntime's",
     "reason: why an engine could not be measured",
