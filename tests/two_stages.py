@@ -29,6 +29,7 @@ BESIDE_OTHERS = (
 
 ALONE = (
     "tests/unit/benchmarks/",
+    "tests/unit/disb/test_interruptions.py",
     "tests/unit/native/test_helper_threads.py",
     *(
         f"tests/unit/runtime/test_{name}.py"
@@ -41,6 +42,7 @@ ALONE = (
             "joined_runs",
             "minimum_share",
             "no_inversion",
+            "normal_share",
             "pipelines_with_caches",
             "preemption",
             "serving",

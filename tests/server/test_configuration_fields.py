@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from entries import deep, doubled, identity, make_model, write_entry
+from entries import ANY_CLASS, deep, doubled, identity, make_model, write_entry
 from onnx import TensorProto, helper
 from running import running_server
 from scraping import value, wait_for
@@ -160,7 +160,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_entry(directory, "tuned", doubled(), signature() + IN_VAIN["tuned"][0])
     for name, ordering in (("ordered", "true"), ("unordered", "false")):
         text = f"dynamic_batching {{ preserve_ordering: {ordering} }} "
-        write_entry(directory, name, deep(), signature(width=WIDTH) + text)
+        write_entry(directory, name, deep(), signature(width=WIDTH) + text + ANY_CLASS)
     delayed = "dynamic_batching { max_queue_delay_microseconds: 300000 } "
     write_entry(directory, "delayed", doubled(), signature() + delayed)
     square = make_model(

@@ -30,7 +30,7 @@ REASONS = {
         direct(SUM.replace('"next"', '"nxt"')),
         "output_name 'nxt' is no output of the model; it has y, next",
     ),
-    "outside": (direct(FILE), "lies outside of the entry's folder"),
+    "outside": (direct(FILE), "leads outside the model's folder"),
 }
 
 

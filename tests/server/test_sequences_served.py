@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from entries import write_entry
+from entries import ANY_CLASS, write_entry
 from running import running_server
 from sequence_clients import (
     INT64,
@@ -62,7 +62,7 @@ def server(
     repository = tmp_path_factory.mktemp("sequences")
     batch = BRISK + "max_batch_size: 4\n"
     write_entry(repository, "direct", accumulator(), batch + X + Y + direct(SUM))
-    write_entry(repository, "oldest", accumulator(), batch + X + Y + oldest(SUM))
+    write_entry(repository, "oldest", accumulator(), batch + X + Y + oldest(SUM) + ANY_CLASS)
     write_entry(repository, "completed", accumulator(), BRISK + oldest(SUM))
     write_entry(
         repository,

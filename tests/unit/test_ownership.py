@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -165,11 +167,18 @@ def test_executables_made_ahead_are_looked_at_too(
     assert list(backend.iterdir()) == []
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder below which a socket's path is not too long."""
+    with tempfile.TemporaryDirectory(prefix="brisk-") as folder:
+        yield Path(folder)
+
+
 def test_a_runtime_s_directory_below_one_of_everybody_s_is_refused_by_name(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
     """Whoever may rename in it could put another runtime in the place of ours."""
-    everybody_s = tmp_path / "everybody_s"
+    everybody_s = short_path / "everybody_s"
     everybody_s.mkdir()
     place = runtime_place("cpu", {"BRISK_RUNTIME_DIR": str(everybody_s / "own")})
     for mode in (0o777, 0o770):

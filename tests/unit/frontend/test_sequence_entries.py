@@ -102,7 +102,7 @@ def test_a_first_state_has_sizes_of_its_own(entry: Path) -> None:
     (entry / "initial_state" / "link").symlink_to("f")
     for name in ("f", "link"):
         (state,) = read(entry, first(data_file=name)).states
-        assert (state.shape, Path(state.file)) == ((1, 3, 2), file.resolve())
+        assert (state.shape, Path(state.file)) == ((1, 3, 2), file.parent / name)
 
 
 def test_a_first_state_s_file_has_to_lie_in_the_entry(entry: Path) -> None:

@@ -70,6 +70,7 @@ class ForkServer:
         self._listener = listener
         self._server_ended = os.pidfd_open(server)
         self._stubs: dict[int, _Stub] = {}
+        self._ignored: set[int] = set()
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
         self._poll.register(self._server_ended, select.POLLIN)
@@ -77,7 +78,8 @@ class ForkServer:
     def serve(self, become: Become) -> bool:
         """True in a new stub, after ``become``; False when tritonserver has ended."""
         for number in _PASSED_ON:
-            signal.signal(number, signal.SIG_IGN)
+            if signal.signal(number, signal.SIG_IGN) is signal.SIG_IGN:
+                self._ignored.add(number)  # by tritonserver too, as under nohup
         gc.collect()
         gc.freeze()  # else a stub's first collection would copy all that it shares
         while True:
@@ -126,7 +128,8 @@ class ForkServer:
     def _leave(self) -> None:
         """In a child: let go of what is the server's."""
         for number in _PASSED_ON:
-            signal.signal(number, signal.SIG_DFL)
+            if number not in self._ignored:
+                signal.signal(number, signal.SIG_DFL)
         self._listener.close()
         os.close(self._server_ended)
         for stub in set(self._stubs.values()):
