@@ -16,10 +16,13 @@ BESIDE_OTHERS = (
     *(
         f"tests/server/test_{name}.py"
         for name in (
+            "configuration_fields",
             "datatypes",
             "launching",
             "pipelines",
             "requests",
+            "sequences_refused",
+            "sequences_served",
             "triton_features",
         )
     ),
