@@ -48,6 +48,19 @@ README_ROWS = (
             "worst": RowFigure({"measurement": "both"}, "worst_ratio"),
         },
         "{first} and {second}, worst {worst}",
+        instead="warm-real",
+    ),
+    ReadmeRow(
+        "warm inference of real models that nobody tuned for, over ONNX Runtime's time, one "
+        "thread, geometric mean: Brisk's own kernels; `BRISK_ENGINE=onnxruntime`",
+        "warm-real",
+        {
+            "own": CheckFigure(r"geometric mean of \d+ models: brisk / onnxruntime"),
+            "segments": RowFigure(
+                {"model": "mean of 15 models", "engine": "brisk segments"}, "ratio_to_onnxruntime"
+            ),
+        },
+        "{own}; {segments}",
     ),
     _check_row(
         "**Cold start** in process, prepared: ONNX Runtime's time over ours, mean of the models",
@@ -92,9 +105,25 @@ README_ROWS = (
         r".*(preemption latency|execute to the first layer,) p99 over all networks, us",
     ),
     _check_row(
+        "answers of really interrupted best-effort runs that are not those of undisturbed ones",
+        "preempt-equality",
+        r"answers of \d+ besteffort runs that differ, .*",
+    ),
+    _check_row(
         "**Early exits**: mean speed-up on Fashion-MNIST at the lowest promise",
         "exits-fashion",
         r".*[Ff]ashion.*, 97%: mean speed-up",
+    ),
+    _check_row(
+        "early exits on a Zipf stream of Fashion-MNIST, with learning: mean speed-up on "
+        "images that nothing learned from",
+        "exits-streams",
+        r"Zipf 1\.5: mean speed-up with adaptation",
+    ),
+    _check_row(
+        "early exits: splits of a pool after which more disagree than promised",
+        "exits-promise",
+        r".*97\.0%: splits after which more than 3\.0% of the rest disagree",
     ),
     _check_row(
         "early exits: mean speed-up of a ResNet-56 on CIFAR-10",

@@ -44,8 +44,13 @@ SUBJECTS: dict[str, Subject] = {
         "Time of one inference of a loaded model, engines in turns.",
         _WARM,
     ),
+    "warm-real": Subject(
+        "Warm inference of real models",
+        "Time of an inference of loaded models that nobody tuned for, engines in turns.",
+        _WARM,
+    ),
     "warm-real-models": Subject(
-        "Warm inference of models that nobody tuned for",
+        "Warm inference of models that nobody tuned for, as reported",
         "Time over ONNX Runtime's on models beyond the sample repository.",
     ),
     "cold-process": Subject(
@@ -92,6 +97,10 @@ SUBJECTS: dict[str, Subject] = {
         "From sending a real-time request to its first layer, networks against each other, and "
         "whether interrupted runs give the same bits.",
         split="figure",
+    ),
+    "preempt-equality": Subject(
+        "Priorities: answers of interrupted runs",
+        "Whether runs that were really interrupted give the bits of undisturbed ones.",
     ),
     "exits-fashion": Subject("Early exits: Fashion-MNIST", f"{_EXITS}.", _SIDES),
     "exits-cifar": Subject("Early exits: CIFAR-10", f"{_EXITS}.", _SIDES),
