@@ -36,8 +36,8 @@ from unit.wire.test_fuzzed_records import bend
 
 MESSAGES = 2000
 GROWTH_LIMIT_BYTES = 24 << 20
-"""A leak of each of the messages, of up to 192 KiB, would be far more. Not less: what a young worker
-does beside requests (its first kernels, memory taken ahead) has come to 10 MB meanwhile."""
+"""A leak of each message, of up to 192 KiB, would be far more. Not less: what a young worker does
+beside requests (its first kernels, memory taken ahead) has come to 10 MB meanwhile."""
 
 ROW = np.ones((1, 4), np.float32)
 MARK = Region(0, 0, 64)
