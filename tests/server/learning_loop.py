@@ -15,7 +15,7 @@ from running import runtime_directory
 from tritonclient import grpc
 
 import waiting
-from brisk.execution import run_serially
+from brisk.execution.serial import run_serially
 from brisk.observer import Observer
 from brisk.server.launch import TritonServer
 from brisk.wire.place import RuntimePlace

@@ -22,9 +22,10 @@ from scraping import value, wait_for
 
 from brisk.artefacts.place import cache_directory
 from brisk.exits import versions
-from brisk.exits.adaptation import reference_file
-from brisk.exits.artefact import caches_file, digest_of, read_cascade, write_cascade
+from brisk.exits.adaptation.reference import reference_file
+from brisk.exits.artefact import digest_of, read_cascade, write_cascade
 from brisk.exits.cascade import Cascade
+from brisk.exits.versions import caches_file
 from brisk.server.locate import ServerInstallation
 from runtime_processes import processes_started_in
 from unit.exits.adapted import Adapted

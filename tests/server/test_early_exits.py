@@ -17,10 +17,11 @@ from scraping import Series, value, wait_for
 from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
-from brisk.execution import run_serially
-from brisk.exits.artefact import caches_file, digest_of, write_cascade
+from brisk.execution.serial import run_serially
+from brisk.exits.artefact import digest_of, write_cascade
 from brisk.exits.building import empty_look_up
 from brisk.exits.cascade import Cascade
+from brisk.exits.versions import caches_file
 from brisk.server.launch import TritonServer
 from brisk.server.locate import ServerInstallation
 from unit.exits.cascades import CLASSES, SIDE, hidden_at, images, network, served

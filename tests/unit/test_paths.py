@@ -18,7 +18,7 @@ from brisk.errors import InvalidModelError
 from brisk.exits.container import DamagedFileError, read_container
 from brisk.frontend.entry import find_model
 from brisk.frontend.onnx_signature import read_signature
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
 from brisk.paths import find_inside, open_file, open_inside, version_folder
 from brisk.pipelines import read_pipeline
 

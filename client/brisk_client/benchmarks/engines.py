@@ -18,9 +18,10 @@ def open_brisk(model: Path, threads: int) -> Infer:
     import torch
 
     from brisk.compiled.library import wait_until_settled
-    from brisk.execution import load_program, run_serially
-    from brisk.execution.threads import ThreadChoice
-    from brisk.graph import read_program
+    from brisk.execution.loading import load_program
+    from brisk.execution.serial import run_serially
+    from brisk.graph.reader import read_program
+    from brisk.scheduling.threads import ThreadChoice
     from brisk.solutions.values import from_numpy, to_numpy
 
     wait_until_settled()
@@ -50,26 +51,17 @@ def open_brisk(model: Path, threads: int) -> Infer:
 
 
 def open_segments(model: Path, threads: int) -> Infer:
-    """Brisk's executor in this process, over segments that ONNX Runtime computes."""
-    import torch
+    """Segments that ONNX Runtime computes, warm, in this process."""
+    from brisk.segments.frame import run_serially
+    from brisk.segments.sources import BareModel
+    from brisk.segments.starting import start_segments
+    from brisk.segments.timeline import Recorder
 
-    from brisk.execution import run_serially
-    from brisk.execution.segment_source import SegmentSource
-    from brisk.execution.timeline import Recorder
-    from brisk.solutions.values import from_numpy, to_numpy
-
-    torch.inference_mode().__enter__()  # for the process's life, as in a worker
-    device = torch.device("cpu")
-    source = SegmentSource(model.resolve(), threads, Recorder())
-    loaded = source.frame.assemble(
-        device, tuple(source.load_warm(index) for index in source.warm_layers())
-    )
-
-    def infer(inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        values = {name: from_numpy(array, device) for name, array in inputs.items()}
-        return [to_numpy(value) for value in run_serially(loaded, values).values()]
-
-    return infer
+    starting = start_segments(BareModel(model.resolve(), threads), threads, Recorder())
+    starting.table.work(0, "here")
+    starting.load_warm(lambda: True)
+    program = starting.program
+    return lambda inputs: list(run_serially(program, inputs).values())
 
 
 def open_onnxruntime(model: Path, threads: int, *, spinning: bool = False) -> Infer:

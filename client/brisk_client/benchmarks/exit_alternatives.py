@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from brisk.execution import Frame, LoadedProgram, load_program
+from brisk.execution.frame import Frame
+from brisk.execution.loading import LoadedProgram, load_program
 from brisk.exits.samples import Samples
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
 from brisk.solutions.base import Value
 from brisk_client.benchmarks.exit_data import Case
 from brisk_client.benchmarks.exit_runs import Other

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from brisk.execution import load_program
+from brisk.execution.loading import load_program
 from brisk.exits.audit import STATED_AUDITS
 from brisk.exits.cascade import Cascade
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
 from brisk_client.benchmarks.exit_alternatives import alternatives
 from brisk_client.benchmarks.exit_data import Case
 from brisk_client.benchmarks.exit_guards import audits_until_off, softmax_cascade

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from brisk.execution import LoadedProgram
+from brisk.execution.loading import LoadedProgram
 from brisk.exits.adaptation.looking import look_at
 from brisk.exits.adaptation.material import gather
 from brisk.exits.audit import CascadeAudit

@@ -11,13 +11,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from brisk.execution import Frame, LoadedProgram, load_program
+from brisk.execution.frame import Frame
 from brisk.execution.joining import executor_absence
+from brisk.execution.loading import LoadedProgram, load_program
 from brisk.exits.cascade import Cascade
 from brisk.exits.collecting import bind_rows
 from brisk.exits.samples import Samples
-from brisk.exits.serving import ExitingFrame, LookUpLane, find_places
-from brisk.graph import read_program
+from brisk.exits.serving.frame import ExitingFrame
+from brisk.exits.serving.lane import LookUpLane
+from brisk.exits.serving.places import find_places
+from brisk.graph.reader import read_program
 from brisk.solutions.base import Value
 from brisk_client.tails import quantile
 

@@ -15,10 +15,12 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from brisk.execution import LoadedProgram
-from brisk.exits.adaptation import AdaptationSettings, Adapter, write_reference
+from brisk.execution.loading import LoadedProgram
+from brisk.exits.adaptation.adapter import Adapter
 from brisk.exits.adaptation.looking import look_at
 from brisk.exits.adaptation.material import gather
+from brisk.exits.adaptation.reference import write_reference
+from brisk.exits.adaptation.settings import AdaptationSettings
 from brisk.exits.cascade import Cascade
 from brisk.exits.samples import Samples
 from brisk.runtime.settings import ADAPTATION_S, SAMPLED_SHARE

@@ -16,14 +16,14 @@ import numpy as np
 import onnx
 import torch
 
-from brisk.execution import load_program
+from brisk.execution.loading import load_program
 from brisk.exits.building import empty_look_up
 from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.points import exit_points, spread
 from brisk.exits.samples import Samples
 from brisk.exits.scores import find_scores
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
 from brisk_client.benchmarks.exit_runs import BARE, Bench, Version
 from brisk_client.samples.bottleneck import BottleneckRecipe, untrained_bottleneck
 from brisk_client.tails import tail_or_shortage

@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
-from brisk.exits.adaptation import reference_file
-from brisk.exits.adaptation.reference import read_reference
-from brisk.exits.artefact import caches_file, digest_of, read_cascade, write_cascade
+from brisk.exits.adaptation.reference import read_reference, reference_file
+from brisk.exits.artefact import digest_of, read_cascade, write_cascade
 from brisk.exits.cascade import Cascade
 from brisk.exits.container import DamagedFileError
 from brisk.exits.exploration import ExplorationSettings, explore
 from brisk.exits.reading import read_samples
 from brisk.exits.samples import Samples
 from brisk.exits.sources import Sources
-from brisk.graph import read_program
+from brisk.exits.versions import caches_file
+from brisk.graph.reader import read_program
 from brisk.observer import Observer
 from brisk.wire.place import RuntimePlace
 from brisk.wire.role import Role

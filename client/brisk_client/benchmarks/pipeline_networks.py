@@ -23,11 +23,13 @@ import torch
 from torch import nn
 
 from brisk.errors import InvalidModelError
-from brisk.execution import load_program, run_serially
-from brisk.exits.artefact import caches_file, digest_of, write_cascade
+from brisk.execution.loading import load_program
+from brisk.execution.serial import run_serially
+from brisk.exits.artefact import digest_of, write_cascade
 from brisk.exits.exploration import ExplorationSettings, explore
 from brisk.exits.samples import Samples
-from brisk.graph import read_program
+from brisk.exits.versions import caches_file
+from brisk.graph.reader import read_program
 from brisk_client.benchmarks.exit_data import Case, digits_case
 from brisk_client.benchmarks.pipeline_scenes import (
     DIGITS,

@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-import torch
 
-from brisk.execution.warming import warm_up
-from brisk.exits.artefact import caches_file
+from brisk.exits.versions import caches_file
 from brisk.pipelines import read_pipeline
 from brisk.planning import POLICIES, Dag, Node, Query, Replanning
 from brisk.runtime.pipeline_frame import PipelineFrame
@@ -24,6 +22,8 @@ from brisk.runtime.pipeline_session import PipelineSession, assemble
 from brisk.runtime.pipeline_trial import WHOLE_MODEL, try_pipeline
 from brisk.runtime.served_caches import read_version
 from brisk.runtime.session import Session, load_session
+from brisk.runtime.torch_session import TorchSession
+from brisk.segments.starting import usable_cores
 from brisk_client.benchmarks.pipeline_networks import PLATE, TrainedNetworks
 
 PLANNERS = ("static, no early answers", "static", "incremental", "oracle")
@@ -53,7 +53,7 @@ class Bench:
 
     plain: PipelineSession
     early: PipelineSession
-    frames: tuple[Mapping[str, torch.Tensor], ...]
+    frames: tuple[Mapping[str, np.ndarray], ...]
     reading_ns: tuple[Mapping[str, int], ...] = ()
     spared: Mapping[str, float] = field(default_factory=dict)
     slowest_ns: int = 0
@@ -92,9 +92,9 @@ def load_bench(
         )
         for name in ("plain", "early")
     }
-    device, threads = torch.device("cpu"), torch.get_num_threads()
+    threads = usable_cores()
     paths = {path for each in described.values() for _, path in each.networks}
-    sessions = {path: load_session(path, device, threads, None) for path in paths}
+    sessions = {path: load_session(path, "cpu", threads, None) for path in paths}
     for path, session in sessions.items():
         _settle(path, session)
     made = {}
@@ -103,10 +103,7 @@ def load_bench(
         made[name] = assemble(description, own, (name, "1"), time.monotonic_ns())
         for _ in try_pipeline(made[name]):
             pass
-    tensors, warming = (
-        tuple({name: torch.from_numpy(array) for name, array in frame.items()} for frame in each)
-        for each in (frames, others)
-    )
+    tensors, warming = tuple(frames), tuple(others)
     bench = Bench(made["plain"], made["early"], warming)
     for turn in range(WARM_UP):  # every network is run, and its latency learned, with real crops
         for objective_ns in (0, 10**9):
@@ -131,9 +128,12 @@ def _settle(path: Path, session: Session) -> None:
     """As upkeep does: all layers, then the caches, whose exits the joined layers stop at."""
     while session.is_loading:
         time.sleep(0.01)
-    caches = read_version(path, caches_file(path), session.loaded)
-    warm_up(session.starting, lambda: True, () if caches is None else caches.cascade.cuts)
-    session.caches.bring(caches)
+    with session.settling():
+        session.load_warm(lambda: True)
+        if isinstance(session, TorchSession):
+            caches = read_version(path, caches_file(path), session.loaded)
+            session.join(() if caches is None else caches.cascade.cuts)
+            session.caches.bring(caches)
 
 
 def _describe(networks: TrainedNetworks, version: Path, has_caches: bool) -> Path:
@@ -165,12 +165,12 @@ def node_inputs(task: str) -> tuple[str, ...]:
     return {PLATE: ("plate",), "join": ()}.get(task, ("image",))
 
 
-def _takes_ns(network: Network, image: torch.Tensor) -> float:
+def _takes_ns(network: Network, image: np.ndarray) -> float:
     """The median of some whole runs: objectives must not follow a moment's noise."""
     taken = []
     for _ in range(TIMED):
         run = NetworkRun(
-            *(network, {"image": image}, list(network.session.loaded.outputs)),
+            *(network, {"image": image}, [each.name for each in network.session.outputs]),
             *(Signature.of({"image": image}), time.monotonic_ns, WHOLE_MODEL),
         )
         begun_ns = time.monotonic_ns()
@@ -188,13 +188,17 @@ def _output(version: Path, task: str, node: Mapping[str, Any]) -> str:
 
 
 def _read(
-    session: PipelineSession, inputs: Mapping[str, torch.Tensor]
+    session: PipelineSession, inputs: Mapping[str, np.ndarray]
 ) -> dict[str, tuple[int, bool]]:
     """What each reader takes for the plate, and whether caches answer it."""
     found = {}
     for name, network in session.nodes[PLATE].variants.items():
         run = NetworkRun(
-            *(network, {"image": inputs["plate"]}, list(network.session.loaded.outputs)),
+            *(
+                network,
+                {"image": inputs["plate"]},
+                [each.name for each in network.session.outputs],
+            ),
             *(Signature.of(inputs), session.clock_ns),
         )
         begun_ns = time.monotonic_ns()

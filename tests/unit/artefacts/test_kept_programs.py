@@ -15,8 +15,8 @@ from brisk.artefacts.arrays import read_array, write_array
 from brisk.artefacts.container import Container, ContainerWriter
 from brisk.artefacts.programs import read_program, write_program
 from brisk.errors import ArtefactError, BriskError
-from brisk.graph import build_program
 from brisk.graph.program import Program
+from brisk.graph.reader import build_program
 from unit.graph.graph_models import integers, model, random
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from brisk.errors import InvalidModelError
-from brisk.exits.adaptation import AdaptationSettings, Adapter, Outcome
+from brisk.exits.adaptation.adapter import Adapter, Outcome
+from brisk.exits.adaptation.settings import AdaptationSettings
 from brisk.exits.samples import Samples, divide
 from brisk.exits.sources import Sources
 from brisk.runtime.settings import ADAPTATION_S

@@ -46,7 +46,7 @@ def test_sides_in_turns_are_judged_by_the_bare_model(tmp_path: Path) -> None:
 
 
 def _classes(model: object, rows: torch.Tensor) -> np.ndarray:
-    from brisk.execution import run_serially
+    from brisk.execution.serial import run_serially
 
     found = run_serially(model.whole, {"image": rows})["scores"]  # type: ignore[attr-defined]
     return found.argmax(1).numpy()  # type: ignore[union-attr]

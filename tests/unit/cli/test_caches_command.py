@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 from brisk.artefacts.place import cache_directory
 from brisk.cli.application import application
 from brisk.errors import InvalidConfigurationError, InvalidModelError, InvalidRequestError
-from brisk.exits.artefact import caches_file, digest_of, read_cascade
+from brisk.exits.artefact import digest_of, read_cascade
 from brisk.exits.exploration import workers
 from brisk.exits.exploration.trial import Trial, run_trial
+from brisk.exits.versions import caches_file
 from brisk_client.samples.writer import GraphWriter
 
 SIDE, CLASSES, CHANNELS = 24, 4, 32

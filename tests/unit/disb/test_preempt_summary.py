@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import pytest
 
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
 from brisk_client.disb import comparison, preemption
 from brisk_client.disb.chains import PROBE_WIDTH, chain_of
 from brisk_client.disb.figures import plot_figures

@@ -228,7 +228,7 @@ def text_edits(blob: bytes, size: int) -> Iterator[tuple[str, Callable[[], bytes
 def main() -> None:
     import torch
 
-    from brisk.execution import run_serially
+    from brisk.execution.serial import run_serially
     from brisk.execution.starting import start_program
 
     model, artefact, changed = (Path(each) for each in sys.argv[1:4])

@@ -9,9 +9,10 @@ import numpy as np
 import onnx
 import torch
 
-from brisk.execution import load_program, run_serially
+from brisk.execution.loading import load_program
 from brisk.execution.machine_costs import MachineCosts, Totals, write_costs
-from brisk.graph import read_program
+from brisk.execution.serial import run_serially
+from brisk.graph.reader import read_program
 from brisk.solutions.catalogue import default_catalogue
 from unit.graph.graph_models import model, random
 

@@ -16,9 +16,9 @@ from brisk.execution.plan import make_plan
 from brisk.execution.preparation import prepare
 from brisk.execution.reuse import ReusingSource, Search
 from brisk.execution.sources import ModelSource
-from brisk.execution.table import LayerTable
-from brisk.execution.timeline import EventKind, Recorder
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
+from brisk.segments.table import LayerTable
+from brisk.segments.timeline import EventKind, Recorder
 from brisk.solutions.base import Pattern
 from brisk.solutions.catalogue import default_catalogue
 from brisk.solutions.categories import CacheStatistics, CategoryCache, Instance

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk.execution import reuse, run_serially
+from brisk.execution import reuse
 from brisk.execution.cold import Scheme, start
 from brisk.execution.cold_plan import raw_layer
 from brisk.execution.machine_costs import (
@@ -19,10 +19,11 @@ from brisk.execution.machine_costs import (
 from brisk.execution.plan import LayerPlan, make_plan
 from brisk.execution.preparation import prepare
 from brisk.execution.reuse import WORTH_NS, ReusingSource, shared_cache
+from brisk.execution.serial import run_serially
 from brisk.execution.starting import StartingProgram, start_program
-from brisk.execution.timeline import EventKind
 from brisk.execution.warming import warm_up
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
+from brisk.segments.timeline import EventKind
 from brisk.solutions.catalogue import default_catalogue
 from brisk.solutions.categories import MOST_INSTANCES, CategoryCache, Instance
 from brisk.solutions.convolution_general import GeneralConvolution

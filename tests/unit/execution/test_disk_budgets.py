@@ -13,7 +13,7 @@ from brisk.execution.cold import Scheme, start
 from brisk.execution.cold_plan import cold_plan
 from brisk.execution.plan import make_plan
 from brisk.execution.preparation import prepare
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
 from brisk.solutions.catalogue import default_catalogue
 from unit.execution.starting_models import CPU, Example, save
 from unit.graph.graph_models import model, random

@@ -11,8 +11,10 @@ import torch
 from onnx import parser
 
 from brisk.errors import InternalError, InvalidRequestError
-from brisk.execution import Frame, LoadedProgram, load_program, run_serially
-from brisk.graph import build_program
+from brisk.execution.frame import Frame
+from brisk.execution.loading import LoadedProgram, load_program
+from brisk.execution.serial import run_serially
+from brisk.graph.reader import build_program
 
 CPU = torch.device("cpu")
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from brisk.errors import InternalError
-from brisk.execution import table as tables
-from brisk.execution.lanes import Lanes
-from brisk.execution.table import EXECUTOR, LayerTable
+from brisk.segments import table as tables
+from brisk.segments.starting import Lanes
+from brisk.segments.table import EXECUTOR, LayerTable
 
 PATIENCE_S = 20.0
 

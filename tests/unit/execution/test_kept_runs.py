@@ -10,12 +10,14 @@ import torch
 
 from brisk.artefacts.container import Container
 from brisk.errors import ArtefactError
-from brisk.execution import Frame, load_program, run_serially
 from brisk.execution.artefact import Artefact, open_artefact
+from brisk.execution.frame import Frame
+from brisk.execution.loading import load_program
 from brisk.execution.preparation import prepare
+from brisk.execution.serial import run_serially
 from brisk.execution.starting import StartingProgram, start_program
 from brisk.execution.warming import warm_up
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
 from brisk.native.run import SmallRun
 from brisk.solutions.catalogue import reference_catalogue
 from unit.execution.starting_models import CPU, damage

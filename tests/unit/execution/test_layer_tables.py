@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brisk.errors import InternalError, InvalidModelError
-from brisk.execution import run_serially
-from brisk.execution.lanes import dealt
+from brisk.execution.serial import run_serially
 from brisk.execution.starting import start_program
-from brisk.execution.table import LayerTable
+from brisk.segments.starting import dealt
+from brisk.segments.table import LayerTable
 from unit.execution.starting_models import CPU, Example, chain
 
 WAIT_S = 30.0

@@ -11,12 +11,13 @@ import torch
 
 from brisk.artefacts.container import Container
 from brisk.errors import InvalidRequestError
-from brisk.execution import load_program, run_serially
+from brisk.execution.loading import load_program
 from brisk.execution.preparation import prepare
+from brisk.execution.serial import run_serially
 from brisk.execution.starting import StartingProgram, start_program
 from brisk.execution.tables import LEAST_BYTES, RowLookUp
 from brisk.execution.warming import warm_up
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
 from unit.execution.starting_models import CPU, Example, damage
 from unit.graph.graph_models import model, random
 

@@ -9,8 +9,8 @@ from onnx import parser
 
 from brisk.execution.placement import host_values, operands_to_move
 from brisk.execution.plan import constants_of
-from brisk.graph import build_program
 from brisk.graph.program import Program
+from brisk.graph.reader import build_program
 from brisk.solutions.problem import make_problem
 
 

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from brisk.errors import ArtefactError
-from brisk.execution import load_program, practice, run_serially
+from brisk.execution import practice
+from brisk.execution.loading import load_program
 from brisk.execution.practice_network import build_practice, practice_inputs
+from brisk.execution.serial import run_serially
 from brisk.execution.starting import StartingProgram, start_program
-from brisk.graph import build_program
+from brisk.graph.reader import build_program
 from brisk.solutions.catalogue import reference_catalogue
 from brisk.solutions.values import from_numpy
 

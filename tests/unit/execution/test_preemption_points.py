@@ -11,10 +11,12 @@ import pytest
 import torch
 from onnx import parser
 
-from brisk.execution import Frame, LoadedProgram, load_program, run_serially
-from brisk.execution.device import Event, Stream
-from brisk.execution.host_queue import HostQueue
-from brisk.graph import build_program
+from brisk.execution.frame import Frame
+from brisk.execution.loading import LoadedProgram, load_program
+from brisk.execution.serial import run_serially
+from brisk.graph.reader import build_program
+from brisk.runtime.device import Event, Stream
+from brisk.runtime.host_queue import HostQueue
 from brisk.solutions.base import Value
 
 POINTS = 10_000

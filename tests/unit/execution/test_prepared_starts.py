@@ -17,10 +17,10 @@ import torch
 from brisk.artefacts import store
 from brisk.artefacts.container import Container
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
-from brisk.execution import run_serially
 from brisk.execution.artefact import find_artefact, open_artefact
 from brisk.execution.joining import executor_absence
 from brisk.execution.preparation import is_prepared, prepare
+from brisk.execution.serial import run_serially
 from brisk.execution.starting import StartingProgram, start_program
 from brisk.execution.warming import is_settled, warm_up
 from brisk.graph.mapping import make_private, map_file

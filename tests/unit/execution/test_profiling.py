@@ -11,7 +11,7 @@ import pytest
 
 from brisk.execution import profiling
 from brisk.execution.plan import make_plan
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
 from brisk.solutions.catalogue import default_catalogue
 from unit.execution.starting_models import CPU, chain
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from brisk.execution.threads import (
+from brisk.scheduling.threads import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     LONGEST_TRIED_NS,

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import torch
 
-from brisk.execution import LoadedProgram, load_program
-from brisk.exits.adaptation import Reference, write_reference
+from brisk.execution.loading import LoadedProgram, load_program
+from brisk.exits.adaptation.reference import Reference, write_reference
 from brisk.exits.artefact import digest_of, write_cascade
 from brisk.exits.building import empty_look_up, load_weights
 from brisk.exits.calibration import CascadeCount, Promise, calibrate, in_order
@@ -23,7 +23,7 @@ from brisk.exits.outliers import make_outliers
 from brisk.exits.points import exit_points
 from brisk.exits.samples import Samples, divide
 from brisk.exits.scores import find_scores
-from brisk.graph import build_program
+from brisk.graph.reader import build_program
 from brisk_client.samples.digits import DigitsRecipe, digits_split, train_digits
 
 

@@ -12,14 +12,17 @@ import onnx
 import torch
 from torch import nn
 
-from brisk.execution import Frame, LoadedProgram, load_program
+from brisk.execution.frame import Frame
+from brisk.execution.loading import LoadedProgram, load_program
 from brisk.exits.building import empty_look_up
 from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.points import exit_points
 from brisk.exits.scores import find_scores, slots_of
-from brisk.exits.serving import ExitingFrame, LookUpLane, Places, find_places
-from brisk.graph import build_program
+from brisk.exits.serving.frame import ExitingFrame
+from brisk.exits.serving.lane import LookUpLane
+from brisk.exits.serving.places import Places, find_places
+from brisk.graph.reader import build_program
 from brisk_client.samples.writer import GraphWriter
 
 CLASSES = 10

@@ -9,18 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from brisk.exits.adaptation import (
-    AdaptationSettings,
-    Adapter,
-    Outcome,
-    SampleWindow,
-    reference_file,
-)
 from brisk.exits.adaptation import adapter as adapter_module
+from brisk.exits.adaptation.adapter import Adapter, Outcome
 from brisk.exits.adaptation.looking import look_at
 from brisk.exits.adaptation.material import Material, gather
-from brisk.exits.adaptation.reference import read_reference
-from brisk.exits.adaptation.window import Use, recent_choice
+from brisk.exits.adaptation.reference import read_reference, reference_file
+from brisk.exits.adaptation.settings import AdaptationSettings
+from brisk.exits.adaptation.window import SampleWindow, Use, recent_choice
 from brisk.exits.calibration import count_cascade
 from brisk.exits.container import DamagedFileError
 from brisk.exits.learning.settings import PredictorSettings

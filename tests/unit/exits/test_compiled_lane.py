@@ -10,13 +10,15 @@ import pytest
 import torch
 
 from brisk.compiled.library import absence, wait_until_settled
-from brisk.execution import Frame, run_serially
+from brisk.execution.frame import Frame
+from brisk.execution.serial import run_serially
 from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Cascade, Exit, Level
 from brisk.exits.compiled_lookup import CompiledLookUp, ready_look_up
 from brisk.exits.exploration.race import race
-from brisk.exits.serving import ExitingFrame, LookUpLane, find_places
-from brisk.exits.serving.lane import Ticket
+from brisk.exits.serving.frame import ExitingFrame
+from brisk.exits.serving.lane import LookUpLane, Ticket
+from brisk.exits.serving.places import find_places
 from unit.exits.cascades import Served, finish, images, served, start
 from unit.exits.test_compiled_lookup import random_look_up
 

@@ -8,10 +8,11 @@ import time
 import pytest
 import torch
 
-from brisk.execution import Frame, run_serially
+from brisk.execution.frame import Frame
+from brisk.execution.serial import run_serially
 from brisk.exits.compiled_lookup import LookedUp
-from brisk.exits.serving import ExitingFrame, LookUpLane
-from brisk.exits.serving.lane import Outcome, Ticket, look_up
+from brisk.exits.serving.frame import ExitingFrame
+from brisk.exits.serving.lane import LookUpLane, Outcome, Ticket, look_up
 from unit.exits.cascades import Served, finish, hidden_at, images, served, start
 
 
@@ -263,6 +264,6 @@ def test_a_busy_lane_turns_further_look_ups_away() -> None:
 
 
 def test_a_cascade_of_another_program_has_no_place() -> None:
-    from brisk.exits.serving import find_places
+    from brisk.exits.serving.places import find_places
 
     assert find_places(served(layers=3, exits=(0, 1)).cut, served(layers=6).cascade) is None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from brisk.execution import LoadedProgram, load_program
+from brisk.execution.loading import LoadedProgram, load_program
 from brisk.exits.bounds import upper_bound
 from brisk.exits.building import empty_look_up, load_weights
 from brisk.exits.calibration import (
@@ -32,7 +32,7 @@ from brisk.exits.points import ExitPoint, exit_points
 from brisk.exits.samples import Samples, divide
 from brisk.exits.scores import Scores, find_scores
 from brisk.exits.variants import CATALOGUE, variant
-from brisk.graph import build_program
+from brisk.graph.reader import build_program
 from brisk_client.samples.digits import DigitsRecipe, digits_split, train_digits
 
 FIT, SELECT = 700, 200

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from brisk.errors import InvalidModelError
-from brisk.execution import run_serially
+from brisk.execution.serial import run_serially
 from brisk.exits.exploration.checks import check_classes
 from brisk.exits.points import ExitPoint, exit_points, live_values, spread
 from brisk.exits.scores import ScoreForm, find_scores, finish_answer, slots_of
-from brisk.graph import build_program
+from brisk.graph.reader import build_program
 from brisk_client.samples.writer import GraphWriter
 from unit.exits.cascades import network, served
 

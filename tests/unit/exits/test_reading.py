@@ -10,8 +10,8 @@ from PIL import Image
 
 from brisk.errors import InvalidRequestError
 from brisk.exits.reading import ImageForm, read_samples
-from brisk.graph import build_program
 from brisk.graph.program import Program
+from brisk.graph.reader import build_program
 from unit.exits.cascades import SIDE, network
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from brisk.errors import InvalidRequestError
-from brisk.exits.adaptation import AdaptationSettings, Adapter
+from brisk.exits.adaptation.adapter import Adapter
+from brisk.exits.adaptation.settings import AdaptationSettings
 from brisk.exits.adaptation.window import SampleWindow, Use
 from brisk.exits.outliers import KEPT, LEARNED, make_outliers
 from brisk.exits.samples import Samples, divide

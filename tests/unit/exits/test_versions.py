@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from brisk.exits.artefact import caches_file
 from brisk.exits.versions import (
     adapted_file,
+    caches_file,
     candidate_file,
     latest,
     make_private_folder,

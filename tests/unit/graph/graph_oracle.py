@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from brisk.graph import build_program
 from brisk.graph.lifetimes import check_integrity
 from brisk.graph.program import Epilogue, Layer, Node, Program
 from brisk.graph.proto import operator_sets, to_node_proto
+from brisk.graph.reader import build_program
 
 
 def evaluate(program: Program, inputs: Mapping[str, Any]) -> list[Any]:

@@ -7,7 +7,7 @@ import pytest
 from graph_models import model, random, scalar
 from graph_oracle import checked, operators
 
-from brisk.graph import build_program
+from brisk.graph.reader import build_program
 
 GELUS = {
     "half last": "e = Div(x, r2) f = Erf(e) a = Add(f, one) m = Mul(x, a) y = Mul(m, half)",

@@ -7,7 +7,7 @@ import pytest
 from graph_models import model, random, scalar
 from graph_oracle import checked, operators
 
-from brisk.graph import build_program
+from brisk.graph.reader import build_program
 
 ATTENTIONS = {
     "scaled scores": ("kt = Transpose <perm = [0,1,3,2]> (k) s = MatMul(q, kt) t = Div(s, c)", 0),

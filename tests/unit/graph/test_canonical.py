@@ -9,9 +9,9 @@ import pytest
 from graph_models import integers, model, positive, random
 from graph_oracle import evaluate, expected
 
-from brisk.graph import build_program
 from brisk.graph.operators import newest_version
 from brisk.graph.program import Program
+from brisk.graph.reader import build_program
 
 
 def is_newest(program: Program) -> bool:

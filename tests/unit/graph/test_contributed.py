@@ -12,7 +12,7 @@ from graph_oracle import evaluate, operators
 from onnx import numpy_helper, parser
 
 from brisk.errors import UnsupportedOperatorError
-from brisk.graph import build_program
+from brisk.graph.reader import build_program
 
 
 def contributed(graph: str, **weights: np.ndarray) -> onnx.ModelProto:

@@ -6,9 +6,9 @@ import numpy as np
 from graph_models import model, random
 from graph_oracle import evaluate, expected
 
-from brisk.graph import build_program
 from brisk.graph.lifetimes import check_integrity
 from brisk.graph.program import Program
+from brisk.graph.reader import build_program
 
 BRANCHES = """g (bool c, float[N,4] x) => (float[N,4] y) {
   h = Abs(x)

@@ -8,7 +8,7 @@ import torch
 from graph_models import integers, model, positive, random, scalar
 from graph_oracle import apply_epilogue, checked, evaluate, operators
 
-from brisk.graph import build_program
+from brisk.graph.reader import build_program
 
 IMAGE = random(2, 3, 8, 8)
 

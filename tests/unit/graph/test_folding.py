@@ -9,7 +9,7 @@ import pytest
 from graph_models import integers, model, random
 from graph_oracle import evaluate, expected, operators
 
-from brisk.graph import build_program
+from brisk.graph.reader import build_program
 
 
 def _bounds(seed: int, steps: Sequence[int] = (1, 2, 3, -1, -2)) -> dict[str, np.ndarray]:

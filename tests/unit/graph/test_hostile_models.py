@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import InvalidModelError
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
 
 Constants = dict[str, np.ndarray]
 
@@ -78,7 +78,7 @@ def test_constants_that_would_fill_the_memory_are_not_computed_at_load(
     write(tmp_path / "model.onnx", *HUGE[kind])
     program = (
         f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({MEMORY_BYTES},) * 2); "
-        "import sys; from pathlib import Path; from brisk.graph import read_program; "
+        "import sys; from pathlib import Path; from brisk.graph.reader import read_program; "
         "program = read_program(Path(sys.argv[1])); "
         "print(sum(array.nbytes for array in program.weights.values()))"
     )

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from graph_models import model
 
-from brisk.graph import build_program
 from brisk.graph.lifetimes import check_integrity, last_use_table
 from brisk.graph.program import Layer, Node
+from brisk.graph.reader import build_program
 
 
 def layer(*inputs: str, makes: str) -> Layer:

@@ -6,7 +6,7 @@ import pytest
 from graph_models import integers, model, random, scalar
 from graph_oracle import checked, operators
 
-from brisk.graph import build_program
+from brisk.graph.reader import build_program
 
 NORMS = {
     "power and quotient": "q = Pow(d, two) v = ReduceMean (q, last) a = Add(v, eps) r = Sqrt(a)"

@@ -13,7 +13,7 @@ from graph_oracle import evaluate, expected
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import InvalidModelError, UnsupportedOperatorError
-from brisk.graph import build_program, read_program
+from brisk.graph.reader import build_program, read_program
 
 LINEAR = "g (float[N,64] x) => (float[N,64] y) {y = MatMul(x, w)}"
 

@@ -7,7 +7,7 @@ import pytest
 from graph_models import integers, model, random, scalar
 from graph_oracle import evaluate, expected, operators
 
-from brisk.graph import build_program
+from brisk.graph.reader import build_program
 
 
 def test_what_depends_on_constants_alone_is_computed_at_load() -> None:

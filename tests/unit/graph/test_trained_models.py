@@ -10,7 +10,7 @@ import pytest
 from graph_models import random
 from graph_oracle import evaluate, expected, operators
 
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
 
 RESNET = Path(__file__).parents[4] / "shared" / "data" / "cifar10" / "resnet56.onnx"
 

@@ -23,8 +23,9 @@ from brisk.compiled.compiler import (
     plan_build,
 )
 from brisk.compiled.library import Library, absence, library, wait_until_settled
-from brisk.execution import load_program, run_serially
-from brisk.graph import read_program
+from brisk.execution.loading import load_program
+from brisk.execution.serial import run_serially
+from brisk.graph.reader import read_program
 
 
 @pytest.fixture

@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from brisk.compiled.table import Kind
-from brisk.execution import Frame, load_program, run_serially
+from brisk.execution.frame import Frame
 from brisk.execution.joining import LONGEST_NS, drawn_runs
+from brisk.execution.loading import load_program
 from brisk.execution.plan import make_plan
 from brisk.execution.portable import portable_program
+from brisk.execution.serial import run_serially
 from brisk.frontend.lent import LentNetwork
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
 from brisk.native.sketch import Sketch
 from brisk.solutions.catalogue import default_catalogue, reference_catalogue
 from brisk.wire.records import Lend, TensorForm

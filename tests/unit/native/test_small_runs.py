@@ -10,9 +10,11 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from brisk.execution import Frame, LoadedProgram, load_program, run_serially
+from brisk.execution.frame import Frame
 from brisk.execution.joining import LONGEST_NS, JoinedLayers
-from brisk.graph import read_program
+from brisk.execution.loading import LoadedProgram, load_program
+from brisk.execution.serial import run_serially
+from brisk.graph.reader import read_program
 from brisk.native.run import SmallRun
 from brisk.solutions.catalogue import reference_catalogue
 

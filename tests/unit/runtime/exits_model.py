@@ -9,16 +9,18 @@ from pathlib import Path
 import onnx
 import torch
 
-from brisk.execution import load_program, run_serially
-from brisk.exits.artefact import caches_file, digest_of, write_cascade
+from brisk.execution.loading import load_program
+from brisk.execution.serial import run_serially
+from brisk.exits.artefact import digest_of, write_cascade
 from brisk.exits.building import empty_look_up
 from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.lookup import LookUp
 from brisk.exits.points import exit_points
 from brisk.exits.scores import find_scores
+from brisk.exits.versions import caches_file
 from brisk.frontend.connection import Connection
-from brisk.graph import build_program
+from brisk.graph.reader import build_program
 from brisk.wire.records import TensorForm
 from unit.exits.cascades import CLASSES, SIDE, hidden_at, images, network
 from unit.runtime.runtime_process import Answer

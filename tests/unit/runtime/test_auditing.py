@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from brisk.execution import run_serially
+from brisk.execution.serial import run_serially
 from brisk.exits.cascade import Cascade
 from brisk.exits.proving import FEWEST_AUDITED, FEWEST_ROWS
-from brisk.exits.serving import Answer, ExitingFrame
+from brisk.exits.serving.frame import Answer, ExitingFrame
 from brisk.runtime import auditor as auditor_module
 from brisk.runtime.auditor import Auditor, Question
 from brisk.runtime.early_exits import Change, SessionCaches

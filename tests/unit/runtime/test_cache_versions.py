@@ -13,9 +13,15 @@ from pathlib import Path
 import pytest
 
 from brisk.artefacts.place import cache_directory
-from brisk.exits.artefact import caches_file, write_cascade
+from brisk.exits.artefact import write_cascade
 from brisk.exits.cascade import Cascade
-from brisk.exits.versions import adapted_file, candidate_file, make_private_folder, samples_folder
+from brisk.exits.versions import (
+    adapted_file,
+    caches_file,
+    candidate_file,
+    make_private_folder,
+    samples_folder,
+)
 from brisk.frontend.connection import Connection
 from brisk.observer import Observer
 from brisk.wire.place import RuntimePlace

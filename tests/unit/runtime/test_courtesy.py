@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from brisk.execution.lanes import Lanes
-from brisk.execution.table import LayerTable
 from brisk.runtime.courtesy import LONGEST_S, Courtesy
 from brisk.runtime.session import Session
 from brisk.scheduling.job import JobClass
+from brisk.segments.starting import Lanes
+from brisk.segments.table import LayerTable
 
 
 def _table(count: int = 3) -> LayerTable:

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from brisk.cli import caches
-from brisk.exits.artefact import caches_file, write_cascade
+from brisk.exits.artefact import write_cascade
+from brisk.exits.versions import caches_file
 from brisk.frontend.connection import Connection
 from brisk.observer import Observer
 from brisk.runtime.served_caches import REVIEWED_ROWS

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.exits.adaptation import reference_file
-from brisk.exits.artefact import caches_file, digest_of, read_cascade
-from brisk.exits.versions import candidate_file
+from brisk.exits.adaptation.reference import reference_file
+from brisk.exits.artefact import digest_of, read_cascade
+from brisk.exits.versions import caches_file, candidate_file
 from brisk.runtime.adaptation import Adaptation
 from brisk.runtime.adaptation_process import open_learner
 from brisk.runtime.sampling import write_samples

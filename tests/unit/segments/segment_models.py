@@ -7,16 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from brisk.execution.frame import Frame
-from brisk.execution.segment_source import SegmentSource
-from brisk.execution.timeline import Recorder
+from brisk.segments.frame import run_serially
 from brisk.segments.library import onnxruntime
-from brisk.solutions.values import from_numpy
-
-CPU = torch.device("cpu")
+from brisk.segments.sources import BareModel
+from brisk.segments.starting import start_segments
+from brisk.segments.timeline import Recorder
 
 
 def save(
@@ -62,21 +59,14 @@ def chain(path: Path, layers: int = 12, width: int = 512, **options: object) -> 
 
 
 def by_segments(
-    source: SegmentSource, inputs: Mapping[str, np.ndarray], *, warm: bool = False
+    source: BareModel, inputs: Mapping[str, np.ndarray], *, warm: bool = False
 ) -> dict[str, np.ndarray]:
     """The answers of a frame over the source's segments."""
-    layers = tuple(
-        source.load_warm(index) if warm else source.load(index, "test", False)
-        for index in range(len(source.segments))
-    )
-    loaded = source.frame.assemble(CPU, layers)
-    frame = Frame(loaded, {name: from_numpy(value, CPU) for name, value in inputs.items()})
-    while not frame.step():
-        pass
-    return {
-        name: value.numpy() if isinstance(value, torch.Tensor) else value
-        for name, value in frame.results().items()
-    }
+    starting = start_segments(source, 2, Recorder())
+    starting.table.work(0, "test")
+    if warm:
+        assert starting.load_warm(lambda: True)
+    return run_serially(starting.program, inputs)
 
 
 def whole(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -86,5 +76,5 @@ def whole(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
 
-def source_of(path: Path) -> SegmentSource:
-    return SegmentSource(path, 2, Recorder())
+def source_of(path: Path) -> BareModel:
+    return BareModel(path, 2)

@@ -197,7 +197,7 @@ def test_initialisers_of_old_files_are_no_inputs(tmp_path: Path) -> None:
         ir=3,
     )
     source = source_of(path)
-    assert [variable.name for variable in source.frame.program.inputs] == ["x"]
+    assert [variable.name for variable in source.plan.inputs] == ["x"]
     np.testing.assert_allclose(by_segments(source, {"x": ROWS})["y"], 3 * ROWS)
 
 

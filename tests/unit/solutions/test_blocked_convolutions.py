@@ -8,9 +8,10 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import BriskError
-from brisk.execution import LoadedProgram, load_program, run_serially
+from brisk.execution.loading import LoadedProgram, load_program
 from brisk.execution.plan import make_plan
-from brisk.graph import build_program
+from brisk.execution.serial import run_serially
+from brisk.graph.reader import build_program
 from brisk.solutions import opaque
 from brisk.solutions.catalogue import default_catalogue, reference_catalogue
 from brisk.solutions.convolution_blocked import SOLUTIONS

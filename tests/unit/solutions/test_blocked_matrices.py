@@ -10,8 +10,9 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import BriskError
-from brisk.execution import LoadedProgram, load_program, run_serially
-from brisk.graph import build_program
+from brisk.execution.loading import LoadedProgram, load_program
+from brisk.execution.serial import run_serially
+from brisk.graph.reader import build_program
 from brisk.solutions import gemm_blocked
 
 pytestmark = pytest.mark.usefixtures("instruction_set")

@@ -7,8 +7,9 @@ import pytest
 import torch
 from onnx import parser
 
-from brisk.execution import LoadedProgram, load_program, run_serially
-from brisk.graph import build_program
+from brisk.execution.loading import LoadedProgram, load_program
+from brisk.execution.serial import run_serially
+from brisk.graph.reader import build_program
 
 CPU = torch.device("cpu")
 

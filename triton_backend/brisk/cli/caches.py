@@ -97,13 +97,14 @@ def train(
 
     from brisk.cli.caches_text import RichProgress, print_exploration
     from brisk.cli.explain import model_file
-    from brisk.exits.adaptation import reference_file, write_reference
-    from brisk.exits.artefact import caches_file, write_cascade
+    from brisk.exits.adaptation.reference import reference_file, write_reference
+    from brisk.exits.artefact import write_cascade
     from brisk.exits.exploration import explore
     from brisk.exits.reading import ImageForm, read_samples
     from brisk.exits.samples import divide
     from brisk.exits.scores import find_scores
-    from brisk.graph import read_program
+    from brisk.exits.versions import caches_file
+    from brisk.graph.reader import read_program
 
     settings = _settings(
         (accuracy, confidence),
@@ -164,9 +165,9 @@ def show(
     from brisk.cli.caches_text import print_cascade
     from brisk.cli.explain import model_file
     from brisk.errors import InvalidModelError
-    from brisk.exits.artefact import caches_file, digest_of, read_cascade
+    from brisk.exits.artefact import digest_of, read_cascade
     from brisk.exits.container import DamagedFileError
-    from brisk.exits.versions import latest
+    from brisk.exits.versions import caches_file, latest
 
     file = model_file(model, version)
     path = caches_file(file)

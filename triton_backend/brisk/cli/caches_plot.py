@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
-from brisk.exits.adaptation import reference_file
-from brisk.exits.adaptation.reference import read_reference
+from brisk.exits.adaptation.reference import read_reference, reference_file
 from brisk.exits.cascade import Cascade
 from brisk.exits.container import DamagedFileError
 

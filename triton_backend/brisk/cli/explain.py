@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,40 +35,42 @@ def explain(
     ] = False,
 ) -> None:
     """Print a model's layers, their problems and the chosen solutions with the reasons."""
-    import torch
     from rich.console import Console
 
     from brisk.cli.explain_segments import print_segments
-    from brisk.cli.explain_start import print_start
     from brisk.cli.pipeline_entry import pipeline_text
-    from brisk.errors import UnsupportedOperatorError
-    from brisk.execution import make_plan
-    from brisk.execution.engine import slow_reason
-    from brisk.execution.joining import refusals
-    from brisk.graph import read_program
     from brisk.pipelines import is_pipeline
-    from brisk.solutions.catalogue import default_catalogue
+    from brisk.runtime.model_state import has_caches
 
     if not re.fullmatch(r"cpu|cuda:\d+", device):
         raise InvalidConfigurationError(f"there is no device '{device}'; name cpu or cuda:N")
     file = model_file(model, version)
     console = Console(soft_wrap=True, highlight=False)
-    _print_slowness(console, file, device)
+    by_torch = device != "cpu" or os.environ.get("BRISK_ENGINE") == "brisk"
+    if by_torch:
+        _print_slowness(console, file, device)
     if is_pipeline(file):
         for line in pipeline_text(file):
             console.print(line, markup=False)
         return
-    try:
-        program = read_program(file)
-        plan = make_plan(program, torch.device(device), default_catalogue())
-    except UnsupportedOperatorError as error:
-        if device != "cpu":
-            raise
-        print_segments(console, file, str(error))
-        return
-    if device == "cpu" and (reason := slow_reason(file, plan)) is not None:
-        print_segments(console, file, reason)
-        console.print("by Brisk's own kernels (BRISK_ENGINE=brisk):", style="bold", markup=False)
+    if by_torch or has_caches(file):
+        _print_layers(console, file, device, every=every)
+    else:
+        print_segments(console, file)
+
+
+def _print_layers(console: Console, file: Path, device: str, *, every: bool) -> None:
+    """Of a model that torch computes."""
+    import torch
+
+    from brisk.cli.explain_start import print_start
+    from brisk.execution.joining import refusals
+    from brisk.execution.plan import make_plan
+    from brisk.graph.reader import read_program
+    from brisk.solutions.catalogue import default_catalogue
+
+    program = read_program(file)
+    plan = make_plan(program, torch.device(device), default_catalogue())
     _print_header(console, plan)
     alone = refusals(program, plan.layers)
     for layer, reason in zip(plan.layers, alone, strict=True):

@@ -1,4 +1,4 @@
-"""What ``brisk explain`` says of a model that ONNX Runtime computes: why, and its segments."""
+"""What ``brisk explain`` says of a model that ONNX Runtime computes: its segments."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def print_segments(console: Console, file: Path, reason: str) -> None:
-    """Where ``BRISK_ENGINE`` is ``auto``. Raises InvalidModelError where ONNX Runtime does not
-    take the model either, InvalidConfigurationError where it is not installed.
+def print_segments(console: Console, file: Path) -> None:
+    """Raises InvalidModelError where ONNX Runtime does not take the model,
+    InvalidConfigurationError where it is not installed.
     """
-    from brisk.execution.lanes import usable_cores
-    from brisk.execution.segment_source import SegmentSource
-    from brisk.execution.timeline import Recorder
     from brisk.segments.library import onnxruntime
+    from brisk.segments.sources import BareModel
+    from brisk.segments.starting import usable_cores
 
     version = onnxruntime().__version__
-    source = SegmentSource(file, usable_cores(), Recorder())
+    source = BareModel(file, usable_cores())
     source.check()
-    console.print(f"computed by ONNX Runtime {version}: {reason}", style="bold", markup=False)
+    console.print(f"computed by ONNX Runtime {version}", style="bold", markup=False)
     for segment in source.segments:
         console.print(f"{segment.index:>4}  {segment.words}", markup=False)
         console.print(

@@ -23,7 +23,7 @@ def print_start(console: Console, model: Path, plan: Plan) -> None:
 
     from brisk.errors import ArtefactError
     from brisk.execution.artefact import find_artefact, open_artefact
-    from brisk.execution.lanes import usable_cores
+    from brisk.segments.starting import usable_cores
 
     device, threads = torch.device("cpu"), usable_cores()
     console.print("start", style="bold")

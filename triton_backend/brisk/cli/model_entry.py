@@ -7,8 +7,8 @@ from pathlib import Path
 
 from brisk.cli.pipeline_entry import pipeline_variables
 from brisk.errors import InvalidModelError
-from brisk.graph import read_program
 from brisk.graph.program import Container, Dimension, Variable
+from brisk.graph.reader import read_program
 from brisk.paths import find_inside
 from brisk.pipelines import is_pipeline
 from brisk.wire.datatypes import BY_ELEMENT_NAME

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from brisk.errors import BriskError
-from brisk.graph import read_program
 from brisk.graph.program import Program, ValueType, Variable
+from brisk.graph.reader import read_program
 from brisk.pipelines import (
     NetworkSignature,
     PipelineDescription,

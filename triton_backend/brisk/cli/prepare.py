@@ -36,8 +36,8 @@ def prepare(
     import torch
 
     from brisk.cli.model_entry import version_files
-    from brisk.execution.lanes import usable_cores
     from brisk.execution.preparation import prepare as prepare_model
+    from brisk.segments.starting import usable_cores
 
     files = list(version_files(model).values()) if model.is_dir() else [model.resolve()]
     cores = threads or usable_cores()

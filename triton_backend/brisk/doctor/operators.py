@@ -49,8 +49,8 @@ def look(deployment: Deployment) -> Iterator[Finding]:
 def _reference_operators(file: Path, device: str) -> Counter[str]:
     import torch
 
-    from brisk.execution import make_plan
-    from brisk.graph import read_program
+    from brisk.execution.plan import make_plan
+    from brisk.graph.reader import read_program
     from brisk.solutions.catalogue import default_catalogue
 
     plan = make_plan(read_program(file), torch.device(device), default_catalogue())

@@ -17,11 +17,11 @@ from brisk.artefacts.programs import blobs_of, write_program
 from brisk.execution.artefact import SCHEMA, UNMEASURED, LayerCosts, fingerprint_of
 from brisk.execution.kept import can_keep, write_tensor
 from brisk.execution.kept_runs import PackedRun
-from brisk.execution.lanes import dealt, lane_count
 from brisk.execution.plan import Plan
 from brisk.execution.runs import DrawnRun
 from brisk.execution.tables import table_of
 from brisk.graph.program import Layer
+from brisk.segments.starting import dealt, lane_count
 from brisk.solutions.base import Operand, Problem, Solution
 
 

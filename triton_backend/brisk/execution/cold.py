@@ -12,17 +12,17 @@ import torch
 
 from brisk.errors import ArtefactError, InvalidConfigurationError
 from brisk.execution.frame import Frame
-from brisk.execution.lanes import Lanes, dealt, lane_count, usable_cores
 from brisk.execution.layer_source import LayerSource
 from brisk.execution.loading import LoadedProgram
 from brisk.execution.plan import make_plan
 from brisk.execution.reuse import ReusingSource, Search, shared_cache
 from brisk.execution.sources import ModelSource
 from brisk.execution.starting import StartingProgram, start_program
-from brisk.execution.table import EXECUTOR, LayerTable
-from brisk.execution.timeline import EventKind, Recorder, Timeline, clock_ns
 from brisk.execution.warming import warm_up
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
+from brisk.segments.starting import Lanes, dealt, lane_count, usable_cores
+from brisk.segments.table import EXECUTOR, LayerTable
+from brisk.segments.timeline import EventKind, Recorder, Timeline, clock_ns
 from brisk.solutions.base import Value
 from brisk.solutions.catalogue import default_catalogue
 from brisk.solutions.categories import CacheStatistics, CategoryCache

@@ -19,11 +19,12 @@ from brisk.execution.cold_plan import cold_plan
 from brisk.execution.frame import Frame
 from brisk.execution.joining import drawn_runs
 from brisk.execution.kept_runs import packed_runs
-from brisk.execution.lanes import compute_alone, lane_count
+from brisk.execution.lanes import compute_alone
 from brisk.execution.plan import make_plan
 from brisk.execution.practice_network import build_practice, practice_inputs
 from brisk.execution.starting import start_program
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
+from brisk.segments.starting import lane_count
 from brisk.solutions.catalogue import default_catalogue
 from brisk.solutions.values import from_numpy
 

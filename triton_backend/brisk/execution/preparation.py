@@ -20,13 +20,13 @@ from brisk.execution.cold_plan import cold_plan
 from brisk.execution.disk_budget import within_budget
 from brisk.execution.joining import drawn_runs
 from brisk.execution.kept_runs import PackedRun, packed_runs
-from brisk.execution.lanes import lane_count
 from brisk.execution.machine_costs import read_costs, write_costs
 from brisk.execution.plan import Plan, make_plan
 from brisk.execution.profiling import Measured, profile
 from brisk.execution.runs import DrawnRun
 from brisk.execution.selection import Candidate, Schedule, schedule, select
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
+from brisk.segments.starting import lane_count
 from brisk.solutions.catalogue import Catalogue, default_catalogue
 
 DISK_FACTOR = 3.0

@@ -20,8 +20,8 @@ from brisk.execution.loading import load_layer
 from brisk.execution.machine_costs import MachineCosts
 from brisk.execution.plan import LayerPlan
 from brisk.execution.sources import ModelSource
-from brisk.execution.table import LayerTable
-from brisk.execution.timeline import EventKind, Recorder, clock_ns
+from brisk.segments.table import LayerTable
+from brisk.segments.timeline import EventKind, Recorder, clock_ns
 from brisk.solutions.base import Solution
 from brisk.solutions.catalogue import Catalogue, default_catalogue
 from brisk.solutions.categories import CategoryCache, Instance

@@ -22,9 +22,9 @@ from brisk.execution.plan import LayerPlan, Plan, make_plan
 from brisk.execution.run_source import RunSource
 from brisk.execution.runs import DrawnRun
 from brisk.execution.tables import RowLookUp, table_of
-from brisk.execution.timeline import EventKind, Recorder, clock_ns
-from brisk.graph import read_program
 from brisk.graph.program import Program
+from brisk.graph.reader import read_program
+from brisk.segments.timeline import EventKind, Recorder, clock_ns
 from brisk.solutions.base import Kernel, Problem, Solution
 from brisk.solutions.catalogue import Catalogue
 from brisk.solutions.problem import make_problem

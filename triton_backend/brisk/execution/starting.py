@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from brisk.errors import ArtefactError, InvalidModelError, UnsupportedOperatorError
+from brisk.errors import ArtefactError
 from brisk.execution.artefact import Artefact, open_artefact
-from brisk.execution.engine import slow_reason
-from brisk.execution.lanes import Lanes, dealt, executor_threads, lane_count
+from brisk.execution.lanes import alone, executor_threads
 from brisk.execution.layer_source import LayerSource
 from brisk.execution.loading import LoadedProgram
 from brisk.execution.machine_costs import read_costs
-from brisk.execution.plan import Plan, make_plan
+from brisk.execution.plan import make_plan
 from brisk.execution.reuse import ReusingSource, Search, shared_cache
-from brisk.execution.segment_source import SegmentSource
 from brisk.execution.sources import ArtefactSource, ModelSource
-from brisk.execution.table import GiveWay, LayerTable
-from brisk.execution.timeline import EventKind, Recorder, clock_ns
-from brisk.graph import read_program
-from brisk.segments.engine import Engine
-from brisk.segments.library import is_installed
+from brisk.graph.reader import read_program
+from brisk.segments.starting import Lanes, dealt, lane_count, without_collections
+from brisk.segments.table import GiveWay, LayerTable
+from brisk.segments.timeline import EventKind, Recorder, clock_ns
 from brisk.solutions.catalogue import Catalogue, default_catalogue
 
 
@@ -42,8 +37,6 @@ class StartingProgram:
     @property
     def wants_artefact(self) -> bool:
         """Whether there was none that could be used, to the end, and one could be made."""
-        if isinstance(self.source, SegmentSource):
-            return False
         return self.artefact is None or self.source.is_given_up
 
     def threads_now(self, threads: int) -> int:
@@ -56,7 +49,7 @@ class StartingProgram:
 
     def start_lanes(self, threads: int, give_way: GiveWay | None = None) -> Lanes:
         """Load all layers in the background, on all cores but the executor's."""
-        return Lanes(self.table, lane_count(threads), give_way)
+        return Lanes(self.table, lane_count(threads), give_way, alone)
 
 
 def start_program(
@@ -69,16 +62,15 @@ def start_program(
     recorder: Recorder | None = None,
     *,
     steals: bool = True,
-    engine: Engine = Engine.BRISK,
 ) -> StartingProgram:
     """Make the model runnable; no layer is loaded yet.
 
     From ``artefact`` where it is of this model and machine; ``reject`` is told why it is not, now
     or when a layer turns out to be damaged later, and the model file is used instead. ``steals``
-    False: lanes keep to their plan. ``engine``: what computes the model, on a CPU. Raises
-    InvalidModelError and its kin where the model cannot be served.
+    False: lanes keep to their plan. Raises InvalidModelError and its kin where the model cannot
+    be served.
     """
-    with _without_collections():
+    with without_collections():
         return _started(
             model,
             device,
@@ -88,20 +80,7 @@ def start_program(
             catalogue or default_catalogue(),
             recorder or Recorder(),
             steals=steals,
-            engine=engine if device.type == "cpu" else Engine.BRISK,
         )
-
-
-@contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """Reading a model makes some 100,000 objects and hardly any that are let go again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _started(
@@ -114,13 +93,12 @@ def _started(
     recorder: Recorder,
     *,
     steals: bool,
-    engine: Engine,
 ) -> StartingProgram:
     started_ns = clock_ns()
     lanes = lane_count(threads)
     opened: Artefact | None = None
     source: LayerSource
-    if artefact is not None and engine is not Engine.ONNX_RUNTIME:
+    if artefact is not None:
         try:
             opened = open_artefact(artefact, model, device, threads)
         except ArtefactError as error:
@@ -131,7 +109,8 @@ def _started(
         for index, layer in enumerate(opened.layers):
             if layer.lane is not None:
                 queues[layer.lane % lanes].append(index)
-    elif isinstance(plan := _planned(model, device, threads, catalogue, recorder, engine), Plan):
+    else:
+        plan = make_plan(read_program(model), device, catalogue)
         costs = read_costs(device)
         source = ReusingSource(
             ModelSource(plan, catalogue, recorder, costs=costs),
@@ -142,9 +121,6 @@ def _started(
             costs,
         )
         queues = dealt(len(plan.layers), lanes)
-    else:
-        source = plan
-        queues = dealt(len(plan.segments), lanes)
     count = len(source.frame.program.layers)
     table = LayerTable(count, source.load, queues, recorder, steals=steals)
     if isinstance(source, ReusingSource):
@@ -152,40 +128,3 @@ def _started(
     loaded = source.frame.assemble(device, table)
     recorder.add("parse", EventKind.PARSE, None, started_ns)
     return StartingProgram(loaded, table, source, opened, recorder)
-
-
-def _planned(
-    model: Path,
-    device: torch.device,
-    threads: int,
-    catalogue: Catalogue,
-    recorder: Recorder,
-    engine: Engine,
-) -> Plan | SegmentSource:
-    """The plan of Brisk's own kernels, or the segments that ONNX Runtime shall compute.
-
-    Raises InvalidModelError and its kin where neither can.
-    """
-    if engine is Engine.ONNX_RUNTIME:
-        return _segmented(model, threads, recorder)
-    has_other = engine is Engine.AUTO and is_installed()
-    try:
-        plan = make_plan(read_program(model), device, catalogue)
-    except UnsupportedOperatorError as error:
-        if not has_other:
-            raise
-        try:
-            return _segmented(model, threads, recorder)
-        except InvalidModelError as other:
-            raise UnsupportedOperatorError(f"{error}; {other}") from other
-    if has_other and slow_reason(model, plan) is not None:
-        with contextlib.suppress(InvalidModelError):  # what is slow is served all the same
-            return _segmented(model, threads, recorder)
-    return plan
-
-
-def _segmented(model: Path, threads: int, recorder: Recorder) -> SegmentSource:
-    """Raises InvalidModelError where ONNX Runtime does not take the model."""
-    source = SegmentSource(model, threads, recorder)
-    source.check()
-    return source

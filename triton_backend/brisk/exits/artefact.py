@@ -25,14 +25,8 @@ from brisk.exits.points import ExitPoint
 from brisk.exits.scores import ScoreForm, Scores
 from brisk.paths import open_file, open_inside
 
-SUFFIX = ".caches"
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
 """What a header of another form may raise; RuntimeError is torch's of a size that cannot be."""
-
-
-def caches_file(model_file: Path) -> Path:
-    """Where the caches of ``model_file`` lie."""
-    return model_file.with_suffix(SUFFIX)
 
 
 def digest_of(model_file: Path) -> str:

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from brisk.errors import InternalError, InvalidModelError
-from brisk.execution import Frame, LoadedProgram
+from brisk.execution.frame import Frame
+from brisk.execution.loading import LoadedProgram
 from brisk.exits.points import ExitPoint
 from brisk.exits.samples import Samples
 from brisk.exits.scores import Scores, as_probabilities, slots_of

@@ -9,7 +9,7 @@ from enum import Enum
 import torch
 
 from brisk.errors import InvalidModelError
-from brisk.execution import LoadedProgram
+from brisk.execution.loading import LoadedProgram
 from brisk.graph.program import Program
 from brisk.solutions.base import Value
 

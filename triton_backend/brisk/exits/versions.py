@@ -24,8 +24,15 @@ import os
 from pathlib import Path
 
 from brisk.artefacts.place import cache_directory
-from brisk.exits.artefact import caches_file
 from brisk.ownership import make_private
+
+CACHES_SUFFIX = ".caches"
+REFERENCE_SUFFIX = ".reference"
+
+
+def caches_file(model_file: Path) -> Path:
+    """Where the caches of ``model_file`` lie."""
+    return model_file.with_suffix(CACHES_SUFFIX)
 
 
 def private_folder(model_file: Path) -> Path:

@@ -50,6 +50,11 @@ def element_of_dtype(name: str) -> int:
     return _element_by_name()[name]
 
 
+def dtype_of_name(name: str) -> np.dtype:
+    """The inverse of ``name_of_dtype``; KeyError for a name that ONNX has not."""
+    return dtype_of_element(element_of_dtype(name))
+
+
 @cache
 def name_of_dtype(dtype: np.dtype) -> str:
     """Of numpy's ``name``, which is put together anew by each look."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from brisk.errors import BriskError
 from brisk.runtime.freezing import release
 from brisk.runtime.gate import Gate
+from brisk.runtime.ready import import_everything
 from brisk.runtime.saying import say
 from brisk.runtime.settings import Settings, read_settings
 from brisk.runtime.supervisor import Supervisor, listen
@@ -44,7 +45,7 @@ def main() -> int:
             listeners = {role: listen(place, role) for role in Role}
             _prepare_environment(settings)
             _allow_descriptors()
-            _import_once()
+            import_everything(device, settings.engine)
             Supervisor(_slots(listeners, device, settings)).run()
         finally:
             place.remove(lock)
@@ -82,13 +83,6 @@ def _allow_descriptors() -> None:
     """A peer takes a socket and a descriptor for each of its slabs: use all that may be had."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _import_once() -> None:
-    """Everything a worker needs, so that forked workers share its pages."""
-    from brisk.runtime.ready import import_everything
-
-    import_everything()
 
 
 def _slots(

@@ -12,9 +12,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from brisk.exits.adaptation import reference_file
-from brisk.exits.artefact import caches_file
-from brisk.exits.versions import samples_folder
+from brisk.exits.adaptation.reference import reference_file
+from brisk.exits.versions import caches_file, samples_folder
 from brisk.runtime.saying import say
 
 _Task = tuple[tuple[str, int], ...]

@@ -18,7 +18,7 @@ from brisk.runtime.idle_process import step_aside
 from brisk.runtime.saying import say
 
 if TYPE_CHECKING:
-    from brisk.exits.adaptation import Adapter
+    from brisk.exits.adaptation.adapter import Adapter
 
 NANOSECONDS = 1e9
 PRIVATE = 0o600
@@ -50,7 +50,8 @@ def main() -> int:
 def open_learner(model: Path) -> Learner | None:
     """None where the model's caches cannot learn: no caches, or no data of their training."""
     from brisk.errors import BriskError
-    from brisk.exits.adaptation import AdaptationSettings, Adapter
+    from brisk.exits.adaptation.adapter import Adapter
+    from brisk.exits.adaptation.settings import AdaptationSettings
     from brisk.exits.container import DamagedFileError
 
     try:

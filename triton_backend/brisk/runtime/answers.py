@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from brisk.errors import BriskError, InternalError
 from brisk.runtime.batch import Request
 from brisk.runtime.tensors import write_tensors
-from brisk.solutions.base import Value
+from brisk.segments.values import Value
 from brisk.wire.identity import ByIdentity
 from brisk.wire.records import Failure, LoadFailed, Region, Result, ResultForm
 

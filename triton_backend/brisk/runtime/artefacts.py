@@ -13,8 +13,6 @@ import threading
 import time
 from pathlib import Path
 
-import torch
-
 from brisk.runtime.saying import say
 
 DELAY_S = 5.0
@@ -24,7 +22,7 @@ DELAY_S = 5.0
 class ArtefactBuilder:
     """Builds the artefacts asked for, one after the other."""
 
-    def __init__(self, device: torch.device, threads: int, delay_s: float = DELAY_S) -> None:
+    def __init__(self, device: str, threads: int, delay_s: float = DELAY_S) -> None:
         self._device = device
         self._threads = threads
         self._delay_s = delay_s

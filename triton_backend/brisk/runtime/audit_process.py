@@ -18,7 +18,7 @@ from brisk.runtime.idle_process import step_aside
 if TYPE_CHECKING:
     import numpy as np
 
-    from brisk.execution import LoadedProgram
+    from brisk.execution.loading import LoadedProgram
 
 IDLE_END_S = 300.0
 MOST_PROGRAMS = 4
@@ -83,9 +83,9 @@ class Models:
         import torch
 
         from brisk.errors import InvalidModelError
-        from brisk.execution import load_program
+        from brisk.execution.loading import load_program
         from brisk.exits.artefact import digest_of
-        from brisk.graph import read_program
+        from brisk.graph.reader import read_program
 
         key = (model, digest)
         if key not in self._loaded:

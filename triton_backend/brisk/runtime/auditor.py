@@ -18,12 +18,14 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
-from brisk.exits.scores import Scores
 from brisk.runtime.saying import say
+
+if TYPE_CHECKING:
+    from brisk.exits.scores import Scores
 
 MOST_WAITING = 8
 """Questions that wait; while so many do, no more are asked."""

@@ -9,16 +9,20 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from brisk import telemetry
-from brisk.exits.serving import Answer
 from brisk.runtime.auditor import Auditor, Question
 from brisk.runtime.cached_run import CachedRun
-from brisk.runtime.served_caches import ServedCaches, tell
+from brisk.runtime.saying import tell
 from brisk.runtime.session import Session
 from brisk.telemetry import metrics
+
+if TYPE_CHECKING:
+    from brisk.exits.serving.frame import Answer
+    from brisk.runtime.served_caches import ServedCaches
 
 AUDITED_SHARE = 0.05
 """Of runs; an audit is of the rows that one run answered early."""
@@ -35,7 +39,7 @@ class Audit:
     served: ServedCaches
     labels: tuple[str, str]
     question: Question
-    classes: torch.Tensor
+    classes: np.ndarray
     exits: tuple[int, ...]
 
 
@@ -128,18 +132,18 @@ def _early(answers: Sequence[Answer]) -> list[Answer]:
 def _make_audit(run: CachedRun, served: ServedCaches) -> Audit | None:
     """Of the rows that were answered early; None where numpy has no such inputs."""
     early = _early(run.frame.answers)
-    rows = torch.tensor([row for answer in early for row in answer.rows])
+    rows = np.array([row for answer in early for row in answer.rows])
     inputs = {}
     for name, value in run.inputs.items():
-        if not isinstance(value, torch.Tensor) or value.dtype is torch.bfloat16:
+        if value.dtype.isbuiltin != 1 or value.dtype.kind == "O":
             return None
-        inputs[name] = value[rows].contiguous().numpy()
+        inputs[name] = value[rows]
     cascade = served.cascade
     return Audit(
         run.session,
         served,
         run.labels,
         Question(run.session.path, cascade.model_digest, cascade.scores, inputs),
-        torch.cat([answer.classes for answer in early]),
+        np.concatenate([np.asarray(answer.classes) for answer in early]),
         tuple(answer.exit_index or 0 for answer in early for _ in answer.rows),
     )

@@ -6,30 +6,30 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
-import torch
 
 from brisk import telemetry
 from brisk.errors import InternalError
-from brisk.execution import Frame
-from brisk.exits.serving import ExitingFrame
 from brisk.runtime.cached_run import CachedRun
 from brisk.runtime.pipeline_frame import PipelineFrame
 from brisk.runtime.pipeline_session import PipelineSession
 from brisk.runtime.sequences import OpenSequence, State, kept
-from brisk.runtime.session import Session
+from brisk.runtime.session import Frame, Session
 from brisk.runtime.session_entry import Binding
 from brisk.runtime.tracing import trace_run
 from brisk.runtime.transport import Peer
 from brisk.scheduling.job import Job, JobClass, JobState
 from brisk.scheduling.profile import ProfileTable, RunProfile
-from brisk.solutions.base import Value
+from brisk.segments.values import Value
 from brisk.telemetry import metrics
 from brisk.wire import mark
 from brisk.wire.identity import ByIdentity
 from brisk.wire.records import Infer, InferForm
+
+if TYPE_CHECKING:
+    from brisk.exits.serving.frame import ExitingFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Run:
 
     jobs: list[RequestJob]
     rows: list[int]
-    frame: Frame | ExitingFrame | PipelineFrame
+    frame: Frame
     started_ns: int
     session: Session | PipelineSession
     shapes: Shapes
@@ -147,7 +147,7 @@ class Run:
             return []
         found: list[tuple[RequestJob, Mapping[str, Value], list[str]]] = []
         for job, rows in zip(self.jobs, self._rows_by_job(), strict=True):
-            values = early.answer_of(rows) if job.state is JobState.RUNNING else None
+            values: Any = early.answer_of(rows) if job.state is JobState.RUNNING else None
             if values is not None:
                 found.append((job, values, early.answerers(rows)))
         return found
@@ -239,9 +239,10 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
     cached: Sequence[CachedRun] = ()
     if isinstance(frame, PipelineFrame):
         cached = frame.cached
-    elif isinstance(frame, ExitingFrame) and isinstance(session, Session):
+    early = cast("ExitingFrame", frame) if frame.can_answer_early else None
+    if early is not None and isinstance(session, Session):
         model = first.binding.model
-        cached = [CachedRun(session, frame, joined, (model.name, str(model.version)))]
+        cached = [CachedRun(session, early, joined, (model.name, str(model.version)))]
     return Run(
         jobs,
         rows,
@@ -252,7 +253,7 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
         session.threads.choose(shapes),
         _profile(session, profiles, profile_key(first, shapes)),
         is_disturbed=session.is_loading,
-        early=frame if isinstance(frame, ExitingFrame) else None,
+        early=early,
         cached=cached,
     )
 
@@ -266,7 +267,7 @@ def _profile(
 
 def _start(
     session: Session | PipelineSession, inputs: Mapping[str, Value], jobs: Sequence[RequestJob]
-) -> Frame | ExitingFrame | PipelineFrame:
+) -> Frame:
     """A frame for all ``jobs``; a pipeline is planned for the one that is due first.
 
     Learned caches never answer early where there is a state: they know nothing of the next one.
@@ -283,12 +284,9 @@ def _start(
 
 def _join(inputs: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
     joined: dict[str, Value] = {}
-    for name, value in inputs[0].items():
+    for name in inputs[0]:
         parts = [values[name] for values in inputs]
-        if isinstance(value, torch.Tensor):
-            joined[name] = torch.cat(parts)  # type: ignore[arg-type]  # same datatype for all
-        else:
-            joined[name] = np.concatenate(parts)  # type: ignore[arg-type]
+        joined[name] = np.concatenate(parts)
     return joined
 
 
@@ -311,6 +309,6 @@ def split_results(run: Run, results: Mapping[str, Value]) -> list[dict[str, Valu
             )
         start = 0
         for share, rows in zip(shares, run.rows, strict=True):
-            share[name] = value[start : start + rows]  # type: ignore[index]
+            share[name] = value[start : start + rows]
             start += rows
     return shares

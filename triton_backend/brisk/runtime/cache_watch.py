@@ -13,14 +13,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from brisk.errors import BriskError
 from brisk.exits.versions import candidate_file, latest, promote, take_back
 from brisk.runtime.adaptation import Adaptation
 from brisk.runtime.early_exits import Change
 from brisk.runtime.saying import say
-from brisk.runtime.served_caches import ServedCaches, read_version
 from brisk.runtime.session import Session
+
+if TYPE_CHECKING:
+    from brisk.runtime.served_caches import ServedCaches
+    from brisk.runtime.torch_session import TorchSession
 
 LOOK_S = 1.0
 
@@ -35,7 +39,7 @@ class _Watched:
     ``cuts``: where the session's joined layers stop.
     """
 
-    session: Session
+    session: TorchSession
     served: Stamp
     cuts: frozenset[int]
     tried: Stamp = None
@@ -56,9 +60,16 @@ class CacheWatch:
 
         The caller joins layers so that they stop at the exits, and then calls ``serve``.
         """
+        if not latest(session.path).exists():
+            return None
+        from brisk.runtime.served_caches import read_version
+        from brisk.runtime.torch_session import TorchSession
+
+        if not isinstance(session, TorchSession):
+            return None
         return read_version(session.path, latest(session.path), session.loaded)
 
-    def serve(self, session: Session, caches: ServedCaches) -> None:
+    def serve(self, session: TorchSession, caches: ServedCaches) -> None:
         """Serve them from now on, and follow what becomes of their files. Any thread."""
         session.caches.bring(caches)
         stamp = _stamp(latest(session.path))
@@ -74,7 +85,7 @@ class CacheWatch:
             time.sleep(self._look_s)
             with self._lock:
                 self._watched = [
-                    each for each in self._watched if not each.session.starting.table.is_closed
+                    each for each in self._watched if not each.session.table.is_closed
                 ]
                 watched = list(self._watched)
             for each in watched:
@@ -92,6 +103,8 @@ class CacheWatch:
             say(f"learned caches cannot learn: {error}")
 
     def _look(self, watched: _Watched) -> None:
+        from brisk.runtime.served_caches import read_version
+
         session = watched.session
         while session.caches.changes:
             change = session.caches.changes.popleft()
@@ -113,6 +126,8 @@ class CacheWatch:
             self._try_candidate(watched)
 
     def _try_candidate(self, watched: _Watched) -> None:
+        from brisk.runtime.served_caches import read_version
+
         session = watched.session
         path = candidate_file(session.path)
         stamp = _stamp(path)

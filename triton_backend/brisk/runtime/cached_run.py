@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from brisk.exits.serving import ExitingFrame
 from brisk.runtime.session import Session
-from brisk.solutions.base import Value
+from brisk.segments.values import Value
+
+if TYPE_CHECKING:
+    from brisk.exits.serving.frame import ExitingFrame
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-
-from brisk.execution.lanes import compute_with
-from brisk.execution.workplace import Workplace
-from brisk.native.run import SHARING
+from brisk.runtime import torch_process
 from brisk.runtime.batch import Run
 from brisk.runtime.precedence import ComputingThread
+
+if TYPE_CHECKING:
+    from brisk.execution.workplace import Workplace
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Companion:
     def begin(self, run: Run) -> None:
         """Compute ``run`` from where it is. Precondition: there is none."""
         self._is_recalled = False
-        SHARING.is_on = True
+        _share(True)
         self.runs.append(run)
         self._tasks.put(run)
         if self._thread is None:
@@ -65,7 +65,7 @@ class Companion:
         if stopped is not None:
             self._stopped = None
             self.runs.clear()
-            SHARING.is_on = False
+            _share(False)
         return stopped
 
     def keep_off(self) -> None:
@@ -74,8 +74,11 @@ class Companion:
             self._workplace.part()
 
     def _serve(self) -> None:
+        from brisk.execution.lanes import compute_with
+        from brisk.execution.workplace import Workplace
+
         compute_with(self.threads)
-        with torch.inference_mode():
+        with torch_process.inference():
             while True:
                 run = self._tasks.get()
                 if self._workplace is None:
@@ -93,3 +96,10 @@ class Companion:
         except Exception as error:  # noqa: BLE001  # whatever it is, the run's requests learn of it
             return Stopped(run, False, error)
         return Stopped(run, False, None)
+
+
+def _share(is_on: bool) -> None:
+    """Let runs of small layers give the interpreter's lock up while there are two."""
+    from brisk.native.run import SHARING
+
+    SHARING.is_on = is_on

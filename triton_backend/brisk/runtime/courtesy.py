@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from brisk.execution.table import LayerTable
 from brisk.runtime.batch import Run
 from brisk.runtime.session import Session
 from brisk.scheduling.job import JobClass
+from brisk.segments.table import LayerTable
 
 LONGEST_S = 0.05
 """That one layer waits."""
@@ -29,7 +30,7 @@ class Courtesy:
         clock_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._urgent: LayerTable | None = None
+        self._urgent: LayerTable[Any] | None = None
         """Of the real-time run in progress; None: there is none, or it is a pipeline's."""
         self._clock_s = clock_s
         self._sleep = sleep
@@ -40,9 +41,9 @@ class Courtesy:
         if runs and runs[-1].job_class is JobClass.REALTIME:
             session = runs[-1].jobs[0].payload.binding.session
             if isinstance(session, Session):
-                self._urgent = session.starting.table
+                self._urgent = session.table
 
-    def give_way(self, table: LayerTable) -> None:
+    def give_way(self, table: LayerTable[Any]) -> None:
         """Called by a lane of ``table`` before each layer. A run's own layers do not wait."""
         until_s = self._clock_s() + LONGEST_S
         while self._urgent not in (None, table) and self._clock_s() < until_s:

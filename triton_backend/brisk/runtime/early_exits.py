@@ -10,15 +10,17 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cache
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from brisk.execution import LoadedProgram
-from brisk.exits.cascade import Cascade
 from brisk.exits.proving import Trial, Verdict
-from brisk.exits.serving import ExitingFrame, LookUpLane
-from brisk.runtime.served_caches import ServedCaches, tell
-from brisk.solutions.base import Value
+from brisk.runtime.saying import tell
+
+if TYPE_CHECKING:
+    from brisk.execution.loading import LoadedProgram
+    from brisk.exits.cascade import Cascade
+    from brisk.exits.serving.frame import ExitingFrame
+    from brisk.exits.serving.lane import LookUpLane
+    from brisk.runtime.served_caches import ServedCaches
 
 
 class Change(str, Enum):
@@ -72,7 +74,7 @@ class SessionCaches:
     def start(
         self,
         loaded: LoadedProgram,
-        inputs: Mapping[str, Value],
+        inputs: Mapping[str, Any],
         requested: Sequence[str],
         agreement: float | None,
     ) -> ExitingFrame | None:
@@ -86,7 +88,9 @@ class SessionCaches:
         level = served.cascade.level(agreement) if served is not None else None
         if served is None or level is None or not _are_rows(inputs):
             return None
-        return ExitingFrame(
+        from brisk.runtime.torch_session import ExitingArrayFrame
+
+        return ExitingArrayFrame(
             loaded,
             served.cascade,
             served.places,
@@ -162,13 +166,12 @@ class SessionCaches:
 @cache
 def look_up_lane() -> LookUpLane:
     """The worker's one lane, begun with the first look-up."""
+    from brisk.exits.serving.lane import LookUpLane
+
     return LookUpLane()
 
 
-def _are_rows(inputs: Mapping[str, Value]) -> bool:
+def _are_rows(inputs: Mapping[str, Any]) -> bool:
     """Whether every input is a tensor with the same number of rows, one at least."""
-    counts = {
-        len(value) if isinstance(value, torch.Tensor) and value.dim() else 0
-        for value in inputs.values()
-    }
+    counts = {len(value) if value.ndim else 0 for value in inputs.values()}
     return len(counts) == 1 and 0 not in counts

@@ -11,9 +11,9 @@ Used by the foreground worker's main thread.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, cast
 
-from brisk.execution.portable import portable_program
-from brisk.native.portable import PortableNetwork, PortableTensor
+from brisk.runtime import torch_process
 from brisk.runtime.saying import say
 from brisk.runtime.session import Session
 from brisk.runtime.session_entry import Binding
@@ -22,6 +22,10 @@ from brisk.runtime.transport import Transport
 from brisk.telemetry.spans import SPANS
 from brisk.wire.datatypes import BY_ELEMENT_NAME
 from brisk.wire.records import Lend, Recall, TensorForm
+
+if TYPE_CHECKING:
+    from brisk.native.portable import PortableNetwork, PortableTensor
+    from brisk.runtime.torch_session import TorchSession
 
 
 class Lending:
@@ -47,7 +51,11 @@ class Lending:
                     self._recall(binding)
                 elif binding.sequences is not None or binding.is_lent:
                     continue  # the states are here
-                elif isinstance(session, Session) and session.is_settled:
+                elif (
+                    torch_process.is_there()
+                    and isinstance(session, Session)
+                    and session.is_settled
+                ):
                     self._lend(binding, session)
 
     def _recall(self, binding: Binding) -> None:
@@ -56,8 +64,12 @@ class Lending:
             self._transport.send(binding.peer, Recall(binding.model.model))
 
     def _lend(self, binding: Binding, session: Session) -> None:
-        table = session.starting.table
-        network = portable_program(session.loaded, table.joined, self._longest_ns)
+        from brisk.execution.portable import portable_program
+
+        if not torch_process.is_there() or session.table.joined is None:
+            return
+        loaded = cast("TorchSession", session).loaded
+        network = portable_program(loaded, session.table.joined, self._longest_ns)
         if network is None:
             return
         try:

@@ -10,10 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from brisk.errors import ArtefactError, BriskError, InternalError
-from brisk.execution.practice import practise
 from brisk.runtime.artefact_use import ArtefactUse
 from brisk.runtime.batch import Run
 from brisk.runtime.cache_watch import CacheWatch
@@ -69,15 +66,17 @@ class Loader:
 
     def __init__(
         self,
-        device: torch.device,
+        device: str,
+        threads: int,
         wake: Callable[[], None],
         artefacts: ArtefactUse,
         caches: CacheWatch,
-        engine: Engine = Engine.BRISK,
+        engine: Engine = Engine.AUTO,
     ) -> None:
         self._engine = engine
         self._device = device
-        self._threads = torch.get_num_threads()
+        self._practises = device == "cpu" and engine is Engine.BRISK
+        self._threads = threads
         self._wake = wake
         self._artefacts = artefacts
         self._tasks: LoadQueue[_LoadTask | None] = LoadQueue()
@@ -132,7 +131,7 @@ class Loader:
         return self._outcomes.popleft() if self._outcomes else None
 
     def _run(self) -> None:
-        if self._device.type == "cpu" and not self._tasks.await_task(IDLE_S):
+        if self._practises and not self._tasks.await_task(IDLE_S):
             self._practise()
         while True:
             task = self._tasks.get()
@@ -142,6 +141,8 @@ class Loader:
                 self.give_memory_back()
 
     def _practise(self) -> None:
+        from brisk.execution.practice import practise
+
         try:
             standing_back(functools.partial(practise, self._threads))
         except Exception as error:  # noqa: BLE001  # loads need this thread
@@ -162,11 +163,11 @@ class Loader:
         SPANS.add(LOADS, name, begin_ns, time.monotonic_ns(), str(task.path))
         session = outcome.session
         if isinstance(session, Session):
-            session.starting.table.when_loaded(task.end)
+            session.table.when_loaded(task.end)
         self.tell(outcome)
         if isinstance(session, Session):
             told = functools.partial(self.tell, LoadCompletion(task.ticket))
-            session.starting.table.when_loaded(told)
+            session.table.when_loaded(told)
             labels = (task.asker.name, str(task.asker.version))
             self._upkeep.look_after(session, labels, task.stands_back)
 

@@ -126,7 +126,7 @@ class Observation:
         for use in self._sessions.uses():
             model, session = use.bindings[0].model, use.bindings[0].session
             caches = session.caches.served if isinstance(session, Session) else None
-            table = session.starting.table if isinstance(session, Session) else None
+            table = session.table if isinstance(session, Session) else None
             yield ModelStatus(
                 model.name[:MAX_PATH_CHARACTERS],
                 model.version,

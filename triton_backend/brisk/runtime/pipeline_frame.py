@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
+import numpy as np
 
 from brisk.errors import InternalError
-from brisk.exits.serving import ExitingFrame
 from brisk.pipelines import Source
 from brisk.planning import Query
 from brisk.runtime.cached_run import CachedRun
 from brisk.runtime.pipeline_network import Network, NetworkRun, NodeNetworks, Signature
-from brisk.solutions.base import Value
+from brisk.segments.values import Value
 
 Labels = tuple[str, str]
 
@@ -28,6 +27,8 @@ class PipelineFrame:
     Raises as a Frame does, from the constructor and from ``step``. Values pass from node to node
     as they are, and are freed when the last node that reads them has begun.
     """
+
+    can_answer_early = False
 
     __slots__ = (
         *("_agreement", "_clock_ns", "_done", "_inputs", "_is_early", "_labels", "_nodes"),
@@ -146,10 +147,11 @@ class PipelineFrame:
         self._spent_ns += run.spent_ns
         self._run = None
         name = node.description.name
-        if isinstance(run.frame, ExitingFrame):
+        early_frame = run.early
+        if early_frame is not None:
             pipeline, version = self._labels
             labels = (f"{pipeline}:{name}", version)
-            self.cached.append(CachedRun(run.session, run.frame, run.inputs, labels))
+            self.cached.append(CachedRun(run.session, early_frame, run.inputs, labels))
         if self._is_early:
             self._is_early = False
             early = node.description.early_answer
@@ -164,7 +166,7 @@ class PipelineFrame:
         for other, network in node.variants.items():
             if other != self._variant:
                 network.pass_by(self._signature)
-        if node.early is not None or isinstance(run.frame, ExitingFrame):
+        if node.early is not None or early_frame is not None:
             signature, usual = self._signature, node.variants[self._variant].usual
             usual.learn(signature.shapes, signature.size, self._spent_ns)
         self._inputs = {}
@@ -182,8 +184,8 @@ def is_confident(probabilities: Value, at_least: float) -> bool:
 
     A NaN is not confident, and an answer without rows is: there is nothing to doubt.
     """
-    if not isinstance(probabilities, torch.Tensor) or probabilities.ndim == 0:
+    if probabilities.dtype.kind == "O" or probabilities.ndim == 0:
         return False
-    if not probabilities.numel():
+    if not probabilities.size:
         return True
-    return bool((probabilities.amax(-1) >= at_least).all())
+    return bool(np.all(probabilities.max(-1) >= at_least))

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import torch
+from typing import TYPE_CHECKING, cast
 
 from brisk.errors import BriskError, InternalError
-from brisk.execution import Frame
-from brisk.exits.serving import ExitingFrame
 from brisk.pipelines import NodeDescription
 from brisk.planning import LatencyProfile
-from brisk.runtime.session import Session
-from brisk.solutions.base import Value
+from brisk.runtime import torch_process
+from brisk.runtime.session import Frame, Session
+from brisk.segments.values import Value
+
+if TYPE_CHECKING:
+    from brisk.exits.serving.frame import ExitingFrame
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -110,34 +111,36 @@ class NetworkRun:
     @property
     def has_early_answers(self) -> bool:
         """Whether a learned cache has answered some of its rows."""
-        return isinstance(self._frame, ExitingFrame) and self._frame.has_early_answers
+        return self.early is not None and self.early.has_early_answers
 
     @property
     def is_all_early(self) -> bool:
         """Whether learned caches have answered all rows."""
-        frame = self._frame
-        return isinstance(frame, ExitingFrame) and all(
-            answer.exit_index is not None for answer in frame.answers
-        )
+        early = self.early
+        return early is not None and all(one.exit_index is not None for one in early.answers)
 
     @property
-    def frame(self) -> Frame | ExitingFrame:
+    def frame(self) -> Frame:
         return self._frame
+
+    @property
+    def early(self) -> ExitingFrame | None:
+        """Its frame, where learned caches may answer."""
+        return cast("ExitingFrame", self._frame) if self._frame.can_answer_early else None
 
     def step(self) -> bool:
         """Run a layer; True after the last one, when its time has been learned.
 
         A run that a learned cache has shortened says nothing of a whole one.
         """
-        if torch.get_num_threads() != self._threads:
-            torch.set_num_threads(self._threads)
+        torch_process.compute_with(self._threads)
         begun_ns = self._clock_ns()
         try:
             is_over = self._frame.step()
         except BriskError as error:
             raise _named(self._network, error) from error
-        if is_over and self._network.session.loaded.device.type == "cuda":
-            torch.cuda.current_stream().synchronize()
+        if is_over:
+            torch_process.synchronise()
         self.spent_ns += self._clock_ns() - begun_ns
         if is_over and not self.has_early_answers:
             signature = self._signature

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from brisk import telemetry
 from brisk.errors import InvalidRequestError
-from brisk.execution.threads import ThreadChoice
 from brisk.pipelines import (
     NetworkSignature,
     NodeDescription,
@@ -28,7 +27,8 @@ from brisk.planning import (
 from brisk.runtime.pipeline_frame import PipelineFrame
 from brisk.runtime.pipeline_network import Network, NodeNetworks, Signature
 from brisk.runtime.session import Session
-from brisk.solutions.base import Value
+from brisk.scheduling.threads import ThreadChoice
+from brisk.segments.values import Value
 from brisk.telemetry import metrics
 
 
@@ -218,7 +218,6 @@ def assemble(
 
 def signature_of(session: Session) -> NetworkSignature:
     """Inputs and outputs of a loaded network."""
-    loaded = session.loaded
 
     def kind(dtype: str | None, shape: Sequence | None, is_optional: bool = False) -> TensorType:
         sizes = None if shape is None else tuple(s if isinstance(s, int) else None for s in shape)
@@ -226,13 +225,11 @@ def signature_of(session: Session) -> NetworkSignature:
 
     return NetworkSignature(
         {
-            slot.variable.name: kind(
-                slot.variable.type.dtype, slot.variable.type.shape, not slot.is_required
-            )
-            for slot in loaded.inputs
+            variable.name: kind(variable.type.dtype, variable.type.shape, variable.optional)
+            for variable in session.inputs
         },
         {
             variable.name: kind(variable.type.dtype, variable.type.shape)
-            for variable in loaded.program.outputs
+            for variable in session.outputs
         },
     )

@@ -10,15 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import torch
 
 from brisk.errors import BriskError, InternalError
+from brisk.graph.value_types import dtype_of_name
 from brisk.pipelines import Source, TensorType
 from brisk.runtime.loader import LoadOutcome
 from brisk.runtime.pipeline_network import NetworkRun, NodeNetworks, Signature
 from brisk.runtime.pipeline_session import PipelineSession
-from brisk.solutions.base import Value
-from brisk.solutions.values import TORCH_DTYPES
+from brisk.segments.values import Value
 
 RUNS = 4
 """Of each network; the first one, which warms caches, does not count."""
@@ -109,7 +108,7 @@ def _try_node(
     networks = list(node.variants.values()) + ([node.early] if node.early else [])
     best = max(node.description.variants, key=lambda variant: variant.accuracy).name
     for network in networks:
-        outputs = list(network.session.loaded.outputs)
+        outputs = [variable.name for variable in network.session.outputs]
         for number in range(RUNS):
             run = NetworkRun(network, taken, outputs, signature, clock_ns, WHOLE_MODEL)
             while not run.step():
@@ -127,4 +126,4 @@ def _zeros(kind: TensorType, shape: tuple[int, ...] | None) -> Value:
     sizes = shape or tuple(size or 1 for size in kind.shape or ())
     if kind.element == "string":
         return np.full(sizes, "", object)
-    return torch.zeros(sizes, dtype=TORCH_DTYPES[kind.element or "float32"])
+    return np.zeros(sizes, dtype_of_name(kind.element or "float32"))

@@ -30,7 +30,7 @@ from brisk.scheduling.job import Job, JobClass, JobState
 from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue
-from brisk.solutions.base import Value
+from brisk.segments.values import Value
 from brisk.telemetry import metrics
 from brisk.telemetry.incidents import INCIDENTS
 from brisk.wire.records import Infer, Region

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from brisk.exits.versions import make_private_folder, samples_folder
 from brisk.runtime.cached_run import CachedRun
@@ -66,9 +65,9 @@ class Sampler:
 
     def _take(self, run: CachedRun) -> None:
         copies = {
-            name: value.numpy().copy()
+            name: value.copy()
             for name, value in run.inputs.items()
-            if isinstance(value, torch.Tensor) and value.dtype is not torch.bfloat16
+            if value.dtype.isbuiltin == 1 and value.dtype.kind != "O"
         }
         if len(copies) < len(run.inputs):
             return  # numpy has no such values

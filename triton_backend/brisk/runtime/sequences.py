@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 
 from brisk.errors import BriskError, InvalidModelError, InvalidRequestError, UnavailableError
 from brisk.paths import open_inside
 from brisk.runtime.tensors import read_tensor
 from brisk.scheduling.job import Job
-from brisk.solutions.base import Value
+from brisk.segments.values import Value
 from brisk.wire.datatypes import DATATYPES
 from brisk.wire.records import LoadModel, SequenceStep, StateForm, TensorForm
 
@@ -138,10 +137,8 @@ class Sequences:
 
 def kept(value: Value) -> Value:
     """A copy on the CPU of its own: an answer may be a view of memory that others write to."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True).contiguous()
     if isinstance(value, np.ndarray):
-        return value.copy()
+        return value.copy(order="C")
     raise InvalidRequestError("a state is no tensor")
 
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from brisk.errors import InvalidModelError
-from brisk.execution import LoadedProgram
+from brisk.execution.loading import LoadedProgram
 from brisk.exits.artefact import digest_of, read_cascade
 from brisk.exits.audit import CascadeAudit
 from brisk.exits.bounds import upper_bound
 from brisk.exits.cascade import Cascade
 from brisk.exits.container import DamagedFileError
-from brisk.exits.serving import ExitingFrame, Places, find_places
-from brisk.runtime.saying import say
-from brisk.telemetry.incidents import INCIDENTS
+from brisk.exits.serving.frame import ExitingFrame
+from brisk.exits.serving.places import Places, find_places
+from brisk.runtime.saying import tell
 from brisk.wire.records import ExitStatus
 
 REVIEWED_ROWS = 500
@@ -139,9 +139,3 @@ def read_version(model_file: Path, path: Path, loaded: LoadedProgram) -> ServedC
     except (DamagedFileError, InvalidModelError, OSError) as error:
         tell(f"caches '{path}' are ignored: {error}")
         return None
-
-
-def tell(text: str) -> None:
-    """In the server's log and in ``brisk status``."""
-    say(text)
-    INCIDENTS.note(text)

@@ -2,155 +2,162 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections import Counter
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
-import torch
-
-from brisk.errors import ArtefactError, InvalidModelError
-from brisk.execution import Frame, LoadedProgram
-from brisk.execution.artefact import find_artefact
-from brisk.execution.lanes import Lanes
-from brisk.execution.segment_source import SegmentSource
-from brisk.execution.starting import StartingProgram, start_program
-from brisk.execution.table import GiveWay
-from brisk.execution.threads import ThreadChoice
-from brisk.execution.warming import is_settled
-from brisk.exits.serving import ExitingFrame
-from brisk.exits.versions import latest
-from brisk.graph.program import Container, Program, Variable
+from brisk.errors import ArtefactError, BriskError, InvalidModelError
+from brisk.graph.program import Container, Variable
 from brisk.runtime.early_exits import SessionCaches
+from brisk.runtime.model_state import has_caches
+from brisk.scheduling.threads import ThreadChoice
 from brisk.segments.engine import Engine
-from brisk.solutions.base import Value
+from brisk.segments.table import GiveWay, LayerTable
+from brisk.segments.timeline import Recorder
+from brisk.segments.values import Value
 from brisk.wire.datatypes import BY_ELEMENT_NAME
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
-    """``summary`` is one line for the log; ``load_ns`` what it took until it could run.
+class Frame(Protocol):
+    """One run of a session, computed step by step; ``position``: steps done."""
 
-    Its layers are loaded by lanes from then on, or by the first request where it is faster.
-    ``threads`` is the worker's main thread's alone.
+    can_answer_early: bool
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def upcoming(self) -> str: ...
+    @property
+    def is_finished(self) -> bool: ...
+    def step(self) -> bool: ...
+    def results(self) -> dict[str, Value]: ...
+
+
+class Session(ABC):
+    """``load_ns``: what it took until it could run; ``summary``: one line for the log.
+
+    Its parts are loaded by lanes from then on, or by the first request where it is faster.
+    ``threads`` is the worker's main thread's alone. ``table``: its parts. ``inputs`` and
+    ``outputs``: what it takes and gives.
     """
 
     path: Path
-    starting: StartingProgram
-    lanes: Lanes
     load_ns: int
     summary: str
     threads: ThreadChoice
     caches: SessionCaches
-
-    @property
-    def loaded(self) -> LoadedProgram:
-        return self.starting.loaded
+    table: LayerTable[Any]
+    recorder: Recorder
+    inputs: tuple[Variable, ...]
+    outputs: tuple[Variable, ...]
 
     @property
     def is_loading(self) -> bool:
-        """Whether lanes still load layers of it."""
-        return self.starting.table.is_loading
+        """Whether lanes still load parts of it."""
+        return self.table.is_loading
 
     @property
     def is_settled(self) -> bool:
-        """Whether its kernels stay as they are, until learned caches want other boundaries."""
-        return is_settled(self.starting)
+        """Whether what computes it stays as it is, until learned caches want other boundaries.
 
+        From then on equal inputs of equal shapes have answers of equal bits.
+        """
+        return self.table.is_warmed_up
+
+    @property
+    @abstractmethod
+    def origin(self) -> str:
+        """What it was started from: ``model`` or ``artefact``."""
+
+    @property
+    @abstractmethod
+    def wants_artefact(self) -> bool:
+        """Whether there was none that could be used, to the end, and one could be made."""
+
+    @property
+    def substitutions(self) -> tuple[int, int] | None:
+        """Parts that another's solution has computed, and that waited; None: there is no reuse."""
+        return None
+
+    @abstractmethod
     def start(
         self,
         inputs: Mapping[str, Value],
         requested: Sequence[str],
         agreement: float | None = None,
-    ) -> Frame | ExitingFrame:
+    ) -> Frame:
         """A new frame. Raises InvalidRequestError where the inputs do not fit the model.
 
         ``agreement``: share of early answers that must be the model's own; None for what its
         caches promise, 1 for none early.
         """
-        values = self._with_scalars(inputs)
-        early = self.caches.start(self.loaded, values, requested, agreement)
-        return early or Frame(self.loaded, values, requested)
 
+    @abstractmethod
     def threads_for(self, chosen: int) -> int:
         """``chosen`` threads, or as many as the loading lanes leave."""
-        return min(chosen, self.starting.threads_now(self.threads.available))
+
+    @abstractmethod
+    def starts_with_substitutes(self) -> bool:
+        """Whether warm solutions are still to take over (PASK VI, NNV12 3.5)."""
+
+    @abstractmethod
+    def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
+        """Let warm solutions take over; whether they have. ``may_go_on``: asked before each."""
+
+    def join(self, cuts: Sequence[int]) -> bool:
+        """Let what is small be computed as one, stopping at ``cuts``; False: parts are missing."""
+        return self.table.is_whole
+
+    @contextlib.contextmanager
+    def settling(self) -> Any:
+        """Around all that exchanges what computes it."""
+        try:
+            yield
+        finally:
+            self.table.is_warmed_up = True
 
     def close(self) -> None:
         """Let its lanes end soon; called when nobody needs it any more."""
-        self.starting.table.close()
-
-    def _with_scalars(self, inputs: Mapping[str, Value]) -> Mapping[str, Value]:
-        """Triton has no tensors of rank 0: a scalar input comes as ``[1]``."""
-        scalars = {
-            slot.variable.name for slot in self.loaded.inputs if slot.variable.type.rank == 0
-        }
-        if not scalars:
-            return inputs
-        return {
-            name: value.reshape(())
-            if name in scalars and isinstance(value, torch.Tensor) and value.shape == (1,)
-            else value
-            for name, value in inputs.items()
-        }
+        self.table.close()
 
 
 def load_session(
     path: Path,
-    device: torch.device,
+    device: str,
     threads: int,
     reject: Callable[[ArtefactError], None] | None,
     give_way: GiveWay | None = None,
-    engine: Engine = Engine.BRISK,
+    engine: Engine = Engine.AUTO,
 ) -> Session:
-    """Make the model at ``path`` runnable, and let lanes load its layers.
+    """Make the model at ``path`` runnable, and let lanes load its parts.
 
     ``threads``: how many there are to run it. ``reject`` is told why an artefact cannot be used,
     maybe later and in another thread; None: artefacts are not looked for. Lanes call ``give_way``
-    before each layer. ``engine``: what computes it; learned caches need Brisk's own. Raises
-    InvalidModelError and its kin where the model cannot be served.
+    before each part. ``engine``: what computes it; a GPU, and learned caches, need torch's.
+    Raises InvalidModelError and its kin where the model cannot be served.
     """
     started_ns = time.monotonic_ns()
-    artefact = None if reject is None else find_artefact(path, device, threads)
-    if latest(path).exists():
-        engine = Engine.BRISK
-    starting = start_program(path, device, threads, artefact, reject or _ignore, engine=engine)
-    program = starting.loaded.program
-    for variable in (*program.inputs, *program.outputs):
-        _check_tensor(variable)
-    load_ns = time.monotonic_ns() - started_ns
-    return Session(
-        path,
-        starting,
-        starting.start_lanes(threads, give_way),
-        load_ns,
-        _summary(starting, program, load_ns),
-        ThreadChoice(threads, is_fixed=isinstance(starting.source, SegmentSource)),
-        SessionCaches(),
-    )
+    session: Session
+    if device != "cpu" or engine is Engine.BRISK or has_caches(path):
+        from brisk.runtime.torch_session import load_torch_session
 
+        session = load_torch_session(path, device, threads, reject, give_way)
+    else:
+        from brisk.runtime.segment_session import load_segment_session
 
-def _ignore(error: ArtefactError) -> None:
-    return None
-
-
-def _summary(starting: StartingProgram, program: Program, load_ns: int) -> str:
-    kind = "the model" if starting.artefact is None else "its artefact"
-    text = f"{len(program.layers)} layers, runnable from {kind} after {load_ns / 1e6:.0f} ms"
-    if isinstance(starting.source, SegmentSource):
-        count = len(program.layers)
-        return f"{count} segments by ONNX Runtime, runnable after {load_ns / 1e6:.0f} ms"
-    names = starting.source.solution_names()
-    slow = Counter(
-        layer.main.operator
-        for layer, name in zip(program.layers, names, strict=True)
-        if name == "reference"
-    )
-    if slow:
-        counts = ", ".join(f"{operator} ×{count}" for operator, count in slow.most_common(5))
-        text += f"; by the slow reference operators: {counts}"
-    return text
+        session = load_segment_session(path, threads, reject, give_way)
+    try:
+        for variable in (*session.inputs, *session.outputs):
+            _check_tensor(variable)
+    except BriskError:
+        session.close()
+        raise
+    session.load_ns = time.monotonic_ns() - started_ns
+    session.summary += f", runnable after {session.load_ns / 1e6:.0f} ms"
+    return session
 
 
 def _check_tensor(variable: Variable) -> None:

@@ -68,7 +68,7 @@ class Settings:
     realtime_niceness: int = 0
     lent_ns: float = LENT_US * 1e3
     concurrent_runs: int = MOST_CONCURRENT_RUNS
-    engine: Engine = Engine.BRISK
+    engine: Engine = Engine.AUTO
 
 
 def read_settings() -> Settings:

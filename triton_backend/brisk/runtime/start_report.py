@@ -1,13 +1,11 @@
-"""What a model's start came to, counted once all its layers are loaded; its stages as spans."""
+"""What a model's start came to, counted once all its parts are loaded; its stages as spans."""
 
 from __future__ import annotations
 
 import time
 
-from brisk.execution.reuse import ReusingSource
-from brisk.execution.starting import StartingProgram
-from brisk.execution.timeline import EventKind
 from brisk.runtime.session import Session
+from brisk.segments.timeline import EventKind
 from brisk.telemetry import count, metrics
 from brisk.telemetry.spans import SPANS
 
@@ -17,16 +15,16 @@ def report_start(session: Session, labels: tuple[str, str]) -> None:
 
     ``EventKind.RUN`` is left out: that time is the requests'.
     """
-    starting = session.starting
-    origin = _origin(starting)
+    origin = session.origin
     count(metrics.STARTS, (*labels, origin))
-    timeline = starting.recorder.timeline(time.perf_counter_ns())
+    timeline = session.recorder.timeline(time.perf_counter_ns())
     for kind in EventKind:
         if kind is not EventKind.RUN and (total_ns := timeline.total_ns(kind)):
             count(metrics.START_SECONDS, (*labels, origin, kind.value), total_ns)
-    if isinstance(starting.source, ReusingSource):
-        count(metrics.SUBSTITUTIONS, (*labels, "substituted"), starting.source.reused)
-        count(metrics.SUBSTITUTIONS, (*labels, "waited"), starting.source.waited)
+    if session.substitutions is not None:
+        reused, waited = session.substitutions
+        count(metrics.SUBSTITUTIONS, (*labels, "substituted"), reused)
+        count(metrics.SUBSTITUTIONS, (*labels, "waited"), waited)
     made = [
         event
         for event in timeline.events
@@ -39,7 +37,3 @@ def report_start(session: Session, labels: tuple[str, str]) -> None:
     for event in timeline.events:
         name = event.kind.value if event.layer is None else f"{event.kind.value} {event.layer}"
         SPANS.add(event.lane, name, event.start_ns, event.end_ns, str(session.path))
-
-
-def _origin(starting: StartingProgram) -> str:
-    return "model" if starting.wants_artefact else "artefact"

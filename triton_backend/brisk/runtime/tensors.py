@@ -14,11 +14,10 @@ from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
-import torch
 
 from brisk.errors import InternalError, InvalidRequestError
-from brisk.solutions.base import Value
-from brisk.solutions.values import DTYPE_NAMES, TORCH_DTYPES, dtype_name
+from brisk.graph.value_types import dtype_of_name, name_of_dtype
+from brisk.segments.values import Value
 from brisk.wire import strings
 from brisk.wire.arena import ALIGNMENT, Arena, ArenaView
 from brisk.wire.datatypes import BY_ELEMENT_NAME, DATATYPES
@@ -34,7 +33,7 @@ class _Input:
     """What a form says of an input. ``dtype`` None: BYTES."""
 
     form: TensorForm
-    dtype: torch.dtype | None
+    dtype: np.dtype | None
     count: int
     size: int
 
@@ -50,7 +49,7 @@ class _Input:
         if any(size < 0 for size in form.shape):
             raise InvalidRequestError(f"input '{form.name}' has shape {list(form.shape)}")
         count = math.prod(form.shape)
-        dtype = TORCH_DTYPES[datatype.element_name] if datatype.item_bytes else None
+        dtype = dtype_of_name(datatype.element_name) if datatype.item_bytes else None
         return cls(form, dtype, count, count * datatype.item_bytes)
 
 
@@ -60,13 +59,13 @@ _inputs_of = ByIdentity[InferForm, tuple[_Input, ...]](
 
 
 class InputViews:
-    """One peer's inputs as tensors over its memory; shapes that come again in the same place,
+    """One peer's inputs as arrays over its memory; shapes that come again in the same place,
     as those of one request after the other do, give the same tensor. Kernels never change it.
     """
 
     def __init__(self, arena: ArenaView) -> None:
         self._arena = arena
-        self._views: dict[tuple[int, int, int], tuple[_Input, torch.Tensor]] = {}
+        self._views: dict[tuple[int, int, int], tuple[_Input, Value]] = {}
 
     def read(self, record: Infer) -> dict[str, Value]:
         """The request's inputs on the CPU, by name, as views where their datatypes allow.
@@ -82,7 +81,7 @@ class InputViews:
                 values[wanted.form.name] = known[1]
                 continue
             value = values[wanted.form.name] = _read(wanted, self._arena.memory(region))
-            if isinstance(value, torch.Tensor) and wanted.count:
+            if wanted.dtype is not None and wanted.count:
                 if len(self._views) >= MAX_VIEWS:
                     self._views.clear()
                 self._views[key] = wanted, value
@@ -117,8 +116,8 @@ def _read(wanted: _Input, memory: memoryview) -> Value:
             f"{wanted.size} bytes, got {len(memory)}"
         )
     if not wanted.count:
-        return torch.empty(wanted.form.shape, dtype=wanted.dtype)
-    return torch.frombuffer(memory, dtype=wanted.dtype).view(wanted.form.shape)
+        return np.empty(wanted.form.shape, wanted.dtype)
+    return np.frombuffer(memory, wanted.dtype).reshape(wanted.form.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +138,18 @@ def write_tensors(
     InternalError for a value that is no tensor of a Triton datatype, UnavailableError where
     there is no memory.
     """
-    contents: list[torch.Tensor | bytes] = []
+    contents: list[Value | bytes] = []
     kinds: list[_Kind] = []
     for name, value in values.items():
-        if isinstance(value, torch.Tensor):
+        if not isinstance(value, np.ndarray):
+            raise InternalError(f"output '{name}' is no tensor")
+        if value.dtype.kind in "OUS":
+            data = strings.serialise(value.reshape(-1))
+            contents.append(data)
+            kinds.append((name, None, value.shape, len(data)))
+        else:
             contents.append(value)
             kinds.append((name, value.dtype, value.shape, None))
-        else:
-            data = _serialised(name, value)
-            contents.append(data)
-            kinds.append((name, None, np.shape(value), len(data)))  # type: ignore[arg-type]
     layout = _layout(tuple(kinds))
     whole = arena.allocate(layout.total) if layout.total else None
     slab, offset = (whole.slab, whole.offset) if whole else (0, 0)
@@ -167,7 +168,7 @@ def write_tensors(
     return whole, layout.forms, tuple(regions)
 
 
-_Kind: TypeAlias = "tuple[str, torch.dtype | None, tuple[int, ...], int | None]"
+_Kind: TypeAlias = "tuple[str, np.dtype | None, tuple[int, ...], int | None]"
 """Of an output: name, dtype, shape; None and its size in bytes for strings."""
 
 
@@ -176,11 +177,13 @@ def _layout(kinds: tuple[_Kind, ...]) -> _Layout:
     """Raises InternalError for a dtype that Triton has not."""
     forms, sizes = [], []
     for name, dtype, shape, size in kinds:
-        element = "string" if dtype is None else DTYPE_NAMES.get(dtype, str(dtype))
+        element = "string" if dtype is None else name_of_dtype(dtype)
         datatype = BY_ELEMENT_NAME.get(element)
         if datatype is None:
-            raise _unfit(name, f"a tensor of {element}")
-        forms.append(TensorForm(name, datatype.name, tuple(shape)))
+            raise InternalError(
+                f"output '{name}' is a tensor of {element}, for which Triton has no datatype"
+            )
+        forms.append(TensorForm(name, datatype.name, shape))
         sizes.append(math.prod(shape) * datatype.item_bytes if size is None else size)
     return _Layout(tuple(forms), tuple(sizes), sum(map(_padded, sizes)))
 
@@ -189,26 +192,11 @@ def _padded(size: int) -> int:
     return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
-def _serialised(name: str, value: Value) -> bytes:
-    """What is no torch tensor must be strings."""
-    if isinstance(value, np.ndarray) and value.dtype.kind in "OUS":
-        return strings.serialise(value.reshape(-1))
-    if value is None:
-        raise InternalError(f"output '{name}' has no value")
-    raise _unfit(
-        name, "a sequence" if isinstance(value, list) else f"a tensor of {dtype_name(value)}"
-    )
-
-
-def _unfit(name: str, kind: str) -> InternalError:
-    return InternalError(f"output '{name}' is {kind}, for which Triton has no datatype")
-
-
-def _copy(content: torch.Tensor | bytes, arena: Arena, region: Region) -> None:
+def _copy(content: Value | bytes, arena: Arena, region: Region) -> None:
     if isinstance(content, bytes):
         arena.memory(region)[:] = content
-    elif content.is_cpu and content.is_contiguous():
-        ctypes.memmove(arena.address(region), content.data_ptr(), region.size)
+    elif content.flags.c_contiguous:
+        ctypes.memmove(arena.address(region), content.ctypes.data, region.size)
     else:
-        target = torch.frombuffer(arena.memory(region), dtype=content.dtype)
-        target.view_as(content).copy_(content)
+        target = np.frombuffer(arena.memory(region), content.dtype)
+        np.copyto(target.reshape(content.shape), content)

@@ -12,13 +12,9 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING, Any, cast
 
 from brisk.errors import BriskError
-from brisk.execution.lanes import compute_alone
-from brisk.execution.table import LayerTable
-from brisk.execution.warming import join_runs, load_skipped, settling
 from brisk.graph.mapping import make_private
 from brisk.runtime.artefact_use import ArtefactUse
 from brisk.runtime.artefacts import ArtefactBuilder
@@ -28,6 +24,10 @@ from brisk.runtime.saying import say
 from brisk.runtime.session import Session
 from brisk.runtime.standing_back import standing_back
 from brisk.runtime.start_report import report_start
+from brisk.segments.table import LayerTable
+
+if TYPE_CHECKING:
+    from brisk.runtime.torch_session import TorchSession
 
 LONGEST_PAUSE_S = 0.1
 """What each 2 MiB of a model file wait for a gap between requests before they are copied."""
@@ -50,7 +50,7 @@ class Upkeep:
 
     def __init__(
         self,
-        device: torch.device,
+        device: str,
         threads: int,
         artefacts: ArtefactUse,
         caches: CacheWatch,
@@ -59,7 +59,7 @@ class Upkeep:
         self._quiet = quiet
         self._caches = caches
         self._builder: ArtefactBuilder | None = None
-        if artefacts is ArtefactUse.BUILD and device.type == "cpu":
+        if artefacts is ArtefactUse.BUILD and device == "cpu":
             self._builder = ArtefactBuilder(device, threads)
         self._tasks: queue.SimpleQueue[_Care] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="brisk-upkeep", daemon=True).start()
@@ -76,7 +76,6 @@ class Upkeep:
         self._tasks.put(_Care(session, labels, stands_back, self._quiet.expect()))
 
     def _run(self) -> None:
-        compute_alone()
         while True:
             care = self._tasks.get()
             look_after = functools.partial(self._look_after, care)
@@ -86,30 +85,28 @@ class Upkeep:
                 say(f"{care.session.path}: {type(error).__name__}: {error}")
             del care, look_after  # a session that nobody needs any more must not live on here
 
-    @torch.inference_mode()
     def _look_after(self, care: _Care) -> None:
-        session, starting = care.session, care.session.starting
-        table = starting.table
+        session, table = care.session, care.session.table
         while not table.wait(_LANES_LOOK_S):
             if table.is_closed:
                 return
-        with settling(starting):
-            if not starting.source.has_skipped():  # else in the first gaps between requests
+        with session.settling():
+            if not session.starts_with_substitutes():  # else in the first gaps between requests
                 self._quiet.await_calm(care.until_s)
             may_go_on = self._between(table, care.until_s)
-            is_warm = _succeeds(session, lambda: load_skipped(starting, may_go_on))
+            is_warm = _succeeds(session, lambda: session.load_warm(may_go_on))
             self._quiet.await_calm(care.until_s)  # a start is for its first requests
             report_start(session, care.labels)
             caches = self._caches.open(session) if is_warm else None
             cuts = () if caches is None else caches.cascade.cuts
             self._quiet.await_calm(care.until_s)  # before Python code of some 50 ms
-            if table.is_closed or not _succeeds(session, lambda: join_runs(starting, cuts)):
+            if table.is_closed or not _succeeds(session, lambda: session.join(cuts)):
                 caches = None  # runs that a start had ready do not stop at exits
         if caches is not None:
-            self._caches.serve(session, caches)
+            self._caches.serve(cast("TorchSession", session), caches)
         if self._tasks.empty():  # nothing waits for it
             make_private(self._pause)
-        if self._builder is not None and starting.wants_artefact:
+        if self._builder is not None and session.wants_artefact:
             self._builder.build_later(session.path)
 
     def _pause(self) -> None:
@@ -117,7 +114,7 @@ class Upkeep:
         if self._tasks.empty():
             self._quiet.pause(LONGEST_PAUSE_S)
 
-    def _between(self, table: LayerTable, until_s: float) -> Callable[[], bool]:
+    def _between(self, table: LayerTable[Any], until_s: float) -> Callable[[], bool]:
         """Whether the session is still wanted; blocks for a gap between requests, ``until_s`` at
         most.
         """

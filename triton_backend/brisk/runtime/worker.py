@@ -10,10 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import torch
-
-from brisk.execution.device import Device, StreamPriority
-from brisk.execution.host_queue import HostQueue
+from brisk.runtime import torch_process
 from brisk.runtime.adaptation import Adaptation
 from brisk.runtime.auditor import Auditor
 from brisk.runtime.audits import Audits
@@ -21,7 +18,9 @@ from brisk.runtime.batch import Run, begin_run
 from brisk.runtime.beside import Beside
 from brisk.runtime.cache_watch import CacheWatch
 from brisk.runtime.companion import Companion
+from brisk.runtime.device import Device, StreamPriority
 from brisk.runtime.gate import RECHECK_S
+from brisk.runtime.host_queue import HostQueue
 from brisk.runtime.lending import Lending
 from brisk.runtime.loader import Loader
 from brisk.runtime.observation import Observation
@@ -77,7 +76,12 @@ class Worker:
         adapts = role is Role.FOREGROUND
         caches = CacheWatch(Adaptation(settings.adaptation_s) if adapts else None)
         self._loader = Loader(
-            device.torch_device, transport.wake, settings.artefacts, caches, settings.engine
+            device.name,
+            settings.threads,
+            transport.wake,
+            settings.artefacts,
+            caches,
+            settings.engine,
         )
         self._trials = Trials(self._loader.tell, clock_ns)
         self._pacing = pacing
@@ -109,8 +113,8 @@ class Worker:
         sessions = self._sessions = SessionTable(self._loader, self._trials, precedence)
         observation = Observation(
             role,
-            str(device.torch_device),
-            torch.get_num_threads(),
+            device.name,
+            settings.threads,
             transport,
             sessions,
             self._requests,
@@ -243,9 +247,7 @@ class Worker:
         self._ends.fail_late(run, now_ns)
         if not run.is_wanted:
             return True
-        threads = self._beside.threads(run)
-        if threads != torch.get_num_threads():
-            torch.set_num_threads(threads)
+        torch_process.compute_with(self._beside.threads(run))
         queue = self._queues[run.job_class]
         try:
             with queue.issuing():

@@ -10,13 +10,10 @@ import threading
 import time
 from collections.abc import Sequence
 
-import torch
-
 from brisk.errors import BriskError, InvalidConfigurationError
-from brisk.execution.ahead import take_ahead
-from brisk.execution.device import open_device
-from brisk.execution.heap import reserve
+from brisk.runtime import torch_process
 from brisk.runtime.background import Background, be_first_to_end, stand_back
+from brisk.runtime.device import open_device
 from brisk.runtime.foreground import Foreground
 from brisk.runtime.gate import Gate
 from brisk.runtime.memory import limit_memory
@@ -27,11 +24,9 @@ from brisk.runtime.transport import Arrival, Transport
 from brisk.runtime.worker import Worker
 from brisk.scheduling.policy import most_urgent_first
 from brisk.scheduling.profile import ProfileTable
-from brisk.solutions.catalogue import default_catalogue
+from brisk.segments.engine import Engine
 from brisk.wire.records import Refused
 from brisk.wire.role import Role
-
-default_catalogue()  # at import, so in the supervisor: its modules are shared by all workers
 
 SWITCH_INTERVAL_S = 0.0001
 """How long the load lane may keep the interpreter's lock that a layer of a request waits for."""
@@ -45,9 +40,8 @@ def run_worker(
     Where the device is not there, every connection is told so instead.
     """
     gc.freeze()  # what came with the fork lives as long as the worker: no collection visits it
-    torch.set_num_threads(settings.threads)
-    torch.backends.cudnn.allow_tf32 = False  # answers agree with the CPU's, in full float32
-    torch.backends.cuda.matmul.allow_tf32 = False
+    if device != "cpu" or settings.engine is Engine.BRISK:
+        torch_process.import_torch(settings.threads)
     if role is Role.BACKGROUND:
         be_first_to_end()
         limit_memory(settings.background_bytes)
@@ -56,9 +50,8 @@ def run_worker(
     else:
         shorten_slices()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        threading.Thread(
-            target=take_ahead, args=(settings.threads, reserve()), name="brisk-ahead", daemon=True
-        ).start()
+        if settings.engine is Engine.BRISK:
+            _take_ahead(settings.threads)
     transport = Transport(listeners)
     try:
         opened = open_device(device)
@@ -74,9 +67,20 @@ def run_worker(
     else:
         pacing = Foreground(gate, policy, limits, most_urgent_first, profiles, processors)
     worker = Worker(transport, opened, most_urgent_first, pacing, profiles, settings, role=role)
-    with torch.inference_mode():
+    while not worker.is_idle and not torch_process.is_there():
+        worker.step()
+    with torch_process.inference():
         while not worker.is_idle:
             worker.step()
+
+
+def _take_ahead(threads: int) -> None:
+    from brisk.execution.ahead import take_ahead
+    from brisk.execution.heap import reserve
+
+    threading.Thread(
+        target=take_ahead, args=(threads, reserve()), name="brisk-ahead", daemon=True
+    ).start()
 
 
 def _refuse_all(transport: Transport, error: BriskError, idle_exit_s: float) -> None:

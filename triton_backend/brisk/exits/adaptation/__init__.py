@@ -15,18 +15,3 @@ says so in words. Nothing here starts a thread, samples requests, or sleeps. Wha
 version that is published is ``brisk.exits.versions``' and the runtime's. Samples are bounded in
 number and bytes, lie in memory only, and go with the process.
 """
-
-from brisk.exits.adaptation.adapter import Adapter, Outcome
-from brisk.exits.adaptation.reference import Reference, reference_file, write_reference
-from brisk.exits.adaptation.settings import AdaptationSettings
-from brisk.exits.adaptation.window import SampleWindow
-
-__all__ = [
-    "AdaptationSettings",
-    "Adapter",
-    "Outcome",
-    "Reference",
-    "SampleWindow",
-    "reference_file",
-    "write_reference",
-]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from brisk.execution import LoadedProgram, load_program
+from brisk.execution.loading import LoadedProgram, load_program
 from brisk.exits.adaptation.judging import Exams, judge
 from brisk.exits.adaptation.looking import first_rows
 from brisk.exits.adaptation.material import Material, gather, joined
@@ -19,12 +19,13 @@ from brisk.exits.adaptation.reference import Reference, read_reference, referenc
 from brisk.exits.adaptation.retraining import Strange, retrain
 from brisk.exits.adaptation.settings import AdaptationSettings
 from brisk.exits.adaptation.window import SampleWindow, Use, newest_of_sources, recent_choice
-from brisk.exits.artefact import caches_file, digest_of, read_cascade
+from brisk.exits.artefact import digest_of, read_cascade
 from brisk.exits.calibration import in_order
 from brisk.exits.cascade import Cascade
 from brisk.exits.outliers import KEPT, make_outliers
 from brisk.exits.sources import marks
-from brisk.graph import read_program
+from brisk.exits.versions import caches_file
+from brisk.graph.reader import read_program
 
 JUDGED_HALF_LIVES = 2.0
 """Samples older than so many half-lives propose and prove no thresholds."""

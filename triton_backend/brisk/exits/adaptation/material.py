@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from brisk.execution import LoadedProgram
+from brisk.execution.loading import LoadedProgram
 from brisk.exits.cascade import Cascade
 from brisk.exits.collecting import BATCH_ROWS, run_base
 from brisk.exits.gate import summary

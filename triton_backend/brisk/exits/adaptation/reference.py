@@ -13,8 +13,8 @@ import numpy as np
 from brisk.exits.container import DamagedFileError, read_container, write_container
 from brisk.exits.samples import Division, Samples
 from brisk.exits.sources import marks
+from brisk.exits.versions import REFERENCE_SUFFIX
 
-SUFFIX = ".reference"
 MODE = 0o600
 MOST_ROWS = 600
 """Of each part; a proof of 97 % takes 99 answers at least, one of 99 % takes 299."""
@@ -40,7 +40,7 @@ class Reference:
 
 def reference_file(model_file: Path) -> Path:
     """Where the reference of ``model_file`` lies."""
-    return model_file.with_suffix(SUFFIX)
+    return model_file.with_suffix(REFERENCE_SUFFIX)
 
 
 def write_reference(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from brisk.execution import LoadedProgram, load_program
+from brisk.execution.loading import LoadedProgram, load_program
 from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.composition import CompositionProblem

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from brisk.errors import InvalidModelError
-from brisk.execution import LoadedProgram
+from brisk.execution.loading import LoadedProgram
 from brisk.exits.collecting import bind_rows, run_base
 from brisk.exits.points import ExitPoint
 from brisk.exits.samples import Samples

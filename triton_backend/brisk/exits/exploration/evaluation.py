@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from brisk.execution import LoadedProgram
+from brisk.execution.loading import LoadedProgram
 from brisk.exits.building import empty_look_up, load_weights
 from brisk.exits.calibration import Looked
 from brisk.exits.collecting import Collected

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from brisk.errors import InvalidModelError
-from brisk.execution import LoadedProgram, load_program
 from brisk.execution.joining import executor_absence
+from brisk.execution.loading import LoadedProgram, load_program
 from brisk.exits.artefact import digest_of
 from brisk.exits.building import empty_look_up
 from brisk.exits.cascade import Cascade
@@ -37,7 +37,7 @@ from brisk.exits.points import ExitPoint, exit_points, spread
 from brisk.exits.samples import Division, Samples, divide
 from brisk.exits.scores import Scores, find_scores
 from brisk.exits.variants import variant, weights_bytes
-from brisk.graph import read_program
+from brisk.graph.reader import read_program
 from brisk.solutions.base import Value
 
 ROW_VISITS = 80_000

@@ -12,7 +12,8 @@ from enum import Enum, auto
 
 import torch
 
-from brisk.execution import Frame, LoadedProgram
+from brisk.execution.frame import Frame
+from brisk.execution.loading import LoadedProgram
 from brisk.exits.compiled_lookup import ready_look_up
 from brisk.exits.exploration.composing import LaneCost, Tried
 from brisk.exits.exploration.profile import MOST_SECONDS, WARM_UP, as_made

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from brisk.execution import Frame, LoadedProgram
+from brisk.execution.frame import Frame
+from brisk.execution.loading import LoadedProgram
 from brisk.exits.compiled_lookup import ready_look_up
 from brisk.exits.lookup import LookUp
 from brisk.exits.serving.lane import look_up

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from brisk.execution import LoadedProgram
+from brisk.execution.loading import LoadedProgram
 from brisk.exits.cascade import Cascade
 from brisk.exits.exploration.profile import run_of
-from brisk.exits.serving import ExitingFrame, LookUpLane, Places, find_places
+from brisk.exits.serving.frame import ExitingFrame
+from brisk.exits.serving.lane import LookUpLane
+from brisk.exits.serving.places import Places, find_places
 from brisk.solutions.base import Value
 
 WARM_UP = 6

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from brisk.errors import InternalError
-from brisk.execution import Frame, LoadedProgram
+from brisk.execution.frame import Frame
+from brisk.execution.loading import LoadedProgram
 from brisk.exits.cascade import Cascade, Level
 from brisk.exits.scores import as_form, finish_answer
 from brisk.exits.serving.lane import LookUpLane, Outcome, Ticket, look_up

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from brisk.execution import LoadedProgram
+from brisk.execution.loading import LoadedProgram
 from brisk.exits.cascade import Cascade
 from brisk.exits.points import exit_points, live_values
 from brisk.exits.scores import slots_of

@@ -23,8 +23,9 @@ class BriskSerial(ColdEngine):
     def import_libraries(self) -> None:
         import brisk.execution.cold  # noqa: F401
         from brisk.runtime.ready import import_everything
+        from brisk.segments.engine import Engine
 
-        import_everything()
+        import_everything("cpu", Engine.BRISK)
 
     def begin(self, threads: int) -> None:
         """Helper threads and memory, as ``brisk.runtime.worker_process`` takes them at a worker's
@@ -42,8 +43,9 @@ class BriskSerial(ColdEngine):
     def start(self, model: Path, prepared: Path | None, inputs: Arrays, threads: int) -> Start:
         import torch
 
-        from brisk.execution import load_program, run_serially
-        from brisk.graph import read_program
+        from brisk.execution.loading import load_program
+        from brisk.execution.serial import run_serially
+        from brisk.graph.reader import read_program
         from brisk.solutions.values import from_numpy, to_numpy
 
         torch.set_num_threads(threads)

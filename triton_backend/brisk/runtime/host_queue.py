@@ -15,7 +15,7 @@ from collections import deque
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from brisk.execution.device import Event, Stream
+from brisk.runtime.device import Event, Stream
 
 
 class Steppable(Protocol):

@@ -9,10 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
-
-import torch
+from typing import TYPE_CHECKING
 
 from brisk.errors import InvalidConfigurationError
+
+if TYPE_CHECKING:
+    import torch
 
 
 class StreamPriority(Enum):
@@ -50,8 +52,9 @@ class Device(ABC):
     ``is_asynchronous``: a layer's call returns before the layer is done.
     """
 
-    def __init__(self, torch_device: torch.device, is_asynchronous: bool) -> None:
-        self.torch_device = torch_device
+    def __init__(self, name: str, is_asynchronous: bool) -> None:
+        """``name``: ``cpu`` or ``cuda:<n>``."""
+        self.name = name
         self.is_asynchronous = is_asynchronous
 
     @abstractmethod
@@ -76,7 +79,7 @@ class _CpuStream(Stream):
 
 class CpuDevice(Device):
     def __init__(self) -> None:
-        super().__init__(torch.device("cpu"), is_asynchronous=False)
+        super().__init__("cpu", is_asynchronous=False)
 
     def new_stream(self, priority: StreamPriority) -> Stream:
         return _CpuStream()
@@ -98,9 +101,13 @@ class _CudaStream(Stream):
         self._stream = stream
 
     def issuing(self) -> AbstractContextManager[object]:
+        import torch
+
         return torch.cuda.stream(self._stream)
 
     def record(self) -> Event:
+        import torch
+
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch
         event.record(self._stream)
         return _CudaEvent(event)
@@ -110,10 +117,12 @@ class CudaDevice(Device):
     """A CUDA device; made in the worker only, because CUDA does not survive a fork."""
 
     def new_stream(self, priority: StreamPriority) -> Stream:
+        import torch
+
         # CUDA counts downwards: a smaller number is more urgent.
         number = -1 if priority is StreamPriority.HIGH else 0
         stream = torch.cuda.Stream(  # type: ignore[no-untyped-call]  # torch
-            self.torch_device, priority=number
+            torch.device(self.name), priority=number
         )
         return _CudaStream(stream)
 
@@ -122,6 +131,8 @@ def open_device(name: str) -> Device:
     """The device ``cpu`` or ``cuda:<n>``; InvalidConfigurationError where there is none."""
     if name == "cpu":
         return CpuDevice()
+    import torch
+
     device = torch.device(name)
     count = torch.cuda.device_count()
     if device.type != "cuda" or device.index is None or device.index >= count:
@@ -130,4 +141,4 @@ def open_device(name: str) -> Device:
             "ask for KIND_CPU in the instance group, or give the runtime a CUDA build of torch "
             "with BRISK_PYTHON"
         )
-    return CudaDevice(device, is_asynchronous=True)
+    return CudaDevice(name, is_asynchronous=True)

@@ -12,12 +12,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, overload
+from typing import Any, TypeAlias, TypeVar, overload
 
 from brisk.errors import BriskError, InternalError
-from brisk.execution.joining import JoinedLayers
-from brisk.execution.loaded_layer import LoadedLayer
-from brisk.execution.timeline import EventKind, Recorder, clock_ns
+from brisk.segments.timeline import EventKind, Recorder, clock_ns
 
 PATIENCE_S = 0.001
 """How long an executor waits for a layer in work before it helps with others."""
@@ -28,13 +26,16 @@ layer takes: a lane that takes longer hangs, or stands back on a machine without
 
 EXECUTOR = "issue"
 
-LoadLayer = Callable[[int, str, bool], LoadedLayer]
+Part = TypeVar("Part")
+"""What stands in a table: a segment, ready to run; a layer, where torch computes."""
+
+LoadPart: TypeAlias = "Callable[[int, str, bool], Part]"
 """Loads a layer by its number, in the lane of that name; the flag says that it is stolen."""
 
-GiveWay: TypeAlias = "Callable[[LayerTable], None]"
+GiveWay: TypeAlias = "Callable[[LayerTable[Any]], None]"
 
 
-class LayerTable(Sequence[LoadedLayer]):
+class LayerTable(Sequence[Part]):
     """The layers of one program. Thread-safe.
 
     Indexing is the executor's: it returns the layer as soon as it is loaded, and loads it where
@@ -44,7 +45,7 @@ class LayerTable(Sequence[LoadedLayer]):
     def __init__(
         self,
         count: int,
-        load: LoadLayer,
+        load: LoadPart[Part],
         queues: Sequence[Sequence[int]],
         recorder: Recorder | None = None,
         *,
@@ -57,17 +58,17 @@ class LayerTable(Sequence[LoadedLayer]):
         self._steals = steals
         self._load = load
         self._recorder = recorder
-        self._layers: list[LoadedLayer | None] = [None] * count
+        self._layers: list[Part | None] = [None] * count
         self._claimed = bytearray(count)
         self._errors: dict[int, BriskError] = {}
         self._queues = [deque(queue) for queue in queues]
         self._changed = threading.Condition()
         self._remaining = count
-        self._complete: tuple[LoadedLayer, ...] | None = () if count == 0 else None
+        self._complete: tuple[Part, ...] | None = () if count == 0 else None
         self._closed = False
         self._told: list[Callable[[], None]] = []
-        self.joined: JoinedLayers | None = None
-        """What new frames of small batches run instead, once it is made."""
+        self.joined: Any = None
+        """What new frames of small batches run instead, once it is made; None: none is."""
         self.is_warmed_up = False
         """Whether layers will be switched no more; set by whoever switches them."""
         self._workers = 0
@@ -82,10 +83,10 @@ class LayerTable(Sequence[LoadedLayer]):
         return len(self._layers)
 
     @overload
-    def __getitem__(self, position: int) -> LoadedLayer: ...
+    def __getitem__(self, position: int) -> Part: ...
     @overload
-    def __getitem__(self, position: slice) -> Sequence[LoadedLayer]: ...
-    def __getitem__(self, position: int | slice) -> LoadedLayer | Sequence[LoadedLayer]:
+    def __getitem__(self, position: slice) -> Sequence[Part]: ...
+    def __getitem__(self, position: int | slice) -> Part | Sequence[Part]:
         if isinstance(position, slice):
             return [self[index] for index in range(*position.indices(len(self)))]
         layer = self._layers[position]
@@ -93,7 +94,7 @@ class LayerTable(Sequence[LoadedLayer]):
             return layer
         return self._obtain(position)
 
-    def current(self) -> Sequence[LoadedLayer]:
+    def current(self) -> Sequence[Part]:
         """What a new frame runs: the finished layers as a tuple, else this table."""
         return self if self._complete is None else self._complete
 
@@ -120,9 +121,7 @@ class LayerTable(Sequence[LoadedLayer]):
     def is_closed(self) -> bool:
         return self._closed
 
-    def switch(
-        self, layers: Mapping[int, LoadedLayer], joined: JoinedLayers | None = None
-    ) -> None:
+    def switch(self, layers: Mapping[int, Part], joined: Any = None) -> None:
         """Give frames that start from now on these layers; those that run keep theirs.
 
         Precondition: the table is whole.
@@ -213,7 +212,7 @@ class LayerTable(Sequence[LoadedLayer]):
 
     def _perform(self, index: int, lane: str, stolen: bool) -> None:
         """Load a claimed layer and publish it, or what it raised."""
-        layer: LoadedLayer | None = None
+        layer: Part | None = None
         error: BriskError | None = None
         try:
             layer = self._load(index, lane, stolen)
@@ -237,7 +236,7 @@ class LayerTable(Sequence[LoadedLayer]):
                 self._complete = tuple(each for each in self._layers if each is not None)
             self._changed.notify_all()
 
-    def _obtain(self, index: int) -> LoadedLayer:
+    def _obtain(self, index: int) -> Part:
         if self.caught_up is None and index:
             self.caught_up = index
         self.is_awaited = True
@@ -246,7 +245,7 @@ class LayerTable(Sequence[LoadedLayer]):
         finally:
             self.is_awaited = False
 
-    def _await(self, index: int) -> LoadedLayer:
+    def _await(self, index: int) -> Part:
         give_up_ns = clock_ns() + int(RESCUE_S * 1e9)
         while (layer := self._layers[index]) is None and index not in self._errors:
             if self._claim_this(index):

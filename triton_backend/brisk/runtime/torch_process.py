@@ -1,0 +1,42 @@
+"""What the worker does for torch once a model has come that torch computes; nothing before."""
+
+from __future__ import annotations
+
+import contextlib
+from types import ModuleType
+
+_torch: ModuleType | None = None
+
+
+def import_torch(threads: int) -> None:
+    """Have torch ready, to compute with ``threads``; any thread, any number of times."""
+    global _torch
+    if _torch is not None:
+        return
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.backends.cudnn.allow_tf32 = False  # answers agree with the CPU's, in full float32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    _torch = torch
+
+
+def is_there() -> bool:
+    return _torch is not None
+
+
+def compute_with(threads: int) -> None:
+    """Give torch's next operations so many threads."""
+    if _torch is not None and _torch.get_num_threads() != threads:
+        _torch.set_num_threads(threads)
+
+
+def inference() -> contextlib.AbstractContextManager[object]:
+    """While entered, the calling thread's tensors remember nothing of how they were made."""
+    return contextlib.nullcontext() if _torch is None else _torch.inference_mode()
+
+
+def synchronise() -> None:
+    """Wait for what the calling thread has issued to a GPU, if anything."""
+    if _torch is not None and _torch.cuda.is_initialized():
+        _torch.cuda.current_stream().synchronize()

@@ -1,0 +1,143 @@
+"""One job's values and its position in a model's segments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from brisk.errors import BriskError, InternalError, InvalidRequestError
+from brisk.segments.program import Part, SegmentProgram
+from brisk.segments.values import Value, to_array, to_ort_value
+
+_OURS = (MemoryError, TypeError, AttributeError)
+"""Exceptions that no request can be blamed for."""
+
+
+class SegmentFrame:
+    """Runs a model one segment at a time; belongs to one thread at a time.
+
+    Raises InvalidRequestError where the inputs do not fit the model, from the constructor or,
+    for what only the values show, from ``step``. A frame whose step has raised is finished.
+    """
+
+    __slots__ = ("_held", "_parts", "_position", "_program", "_requested", "_values")
+
+    can_answer_early = False
+
+    def __init__(
+        self,
+        program: SegmentProgram,
+        inputs: Mapping[str, Value],
+        requested: Sequence[str] | None = None,
+    ) -> None:
+        """``inputs`` by name; ``requested`` output names, None for all."""
+        self._requested = program.check_requested(requested)
+        self._values = program.bind_inputs(inputs)
+        self._program = program
+        self._parts: Sequence[Part] = program.parts.current()
+        self._position = 0
+        self._held: list[np.ndarray] = []
+        """Arrays whose memory OrtValues show."""
+
+    @property
+    def position(self) -> int:
+        """Segments done so far."""
+        return self._position
+
+    layers_done = position
+
+    @property
+    def upcoming(self) -> str:
+        """The next segment in words, for traces; empty where there is none."""
+        if self.is_finished:
+            return ""
+        spec = self._program.plan.segments[self._position]
+        return f"{spec.index} {spec.words}"
+
+    @property
+    def is_finished(self) -> bool:
+        return self._position == len(self._parts)
+
+    def step(self) -> bool:
+        """Run one segment, free what nothing reads any more; True where the job is finished."""
+        values, position = self._values, self._position
+        if position == len(self._parts):
+            return True
+        part = self._parts[position]
+        try:
+            if part.goes_by_arrays:
+                given = [to_array(values[slot]) for slot in part.reads]
+            else:
+                given = [self._ort_value(slot) for slot in part.reads]
+            made = part.run(dict(zip(part.inputs, given)), part.outputs, None)  # noqa: B905
+        except BriskError:
+            raise
+        except Exception as error:
+            raise self._classify(part, error) from error
+        for slot, value in zip(part.writes, made, strict=True):
+            values[slot] = value
+        for slot in part.dead:
+            values[slot] = None
+        self._position = position = position + 1
+        return position == len(self._parts)
+
+    def value_at(self, name: str) -> Value:
+        """What a live value is at this boundary; not to be changed.
+
+        Raises KeyError for a name that crosses no border, InternalError where it is not there.
+        """
+        value = self._values[self._program.slots[name]]
+        if value is None:
+            raise InternalError(f"'{name}' does not live at segment {self._position}")
+        return to_array(value)
+
+    def keep_rows(self, rows: np.ndarray) -> None:
+        """Go on with some rows of a batch: of all values that live at this boundary.
+
+        ``rows``: int64. Precondition: each of them has the batch as its first dimension.
+        """
+        for slot, value in enumerate(self._values):
+            if value is not None:
+                self._values[slot] = to_array(value)[rows]
+
+    def results(self) -> dict[str, Value]:
+        """The requested outputs by name. Precondition: the job is finished."""
+        if not self.is_finished:
+            raise InternalError(
+                f"model '{self._program.plan.name}' has run {self._position} of "
+                f"{len(self._parts)} segments, results were asked for"
+            )
+        return {name: to_array(self._values[slot]) for name, slot in self._requested.items()}
+
+    def _ort_value(self, slot: int) -> Any:
+        value = self._values[slot]
+        if isinstance(value, np.ndarray):
+            self._held.append(value)
+            value = self._values[slot] = to_ort_value(value)
+        return value
+
+    def _classify(self, part: Part, error: Exception) -> BriskError:
+        """Whose fault it is.
+
+        A model whose inputs are all of fixed shape and that fails otherwise than by an argument's
+        fault (a value, an index) is ours; the rest is what the request brought.
+        """
+        spec = part.spec
+        text = f"segment {spec.index} ({spec.words}) failed: {error}"
+        if isinstance(error, _OURS):
+            return InternalError(text)
+        if self._program.is_static and type(error).__name__ != "InvalidArgument":
+            return InternalError(text)
+        return InvalidRequestError(text)
+
+
+def run_serially(
+    program: SegmentProgram, inputs: Mapping[str, Value], requested: Sequence[str] | None = None
+) -> dict[str, Value]:
+    """Run the whole model in the calling thread; the requested outputs by name."""
+    frame = SegmentFrame(program, inputs, requested)
+    while not frame.step():
+        pass
+    return frame.results()

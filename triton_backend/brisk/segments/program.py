@@ -1,0 +1,104 @@
+"""A model's segments, ready to run: what all its frames share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from brisk.errors import InvalidRequestError
+from brisk.segments.inputs import InputCheck
+from brisk.segments.plan import SegmentPlan, SegmentSpec
+from brisk.segments.sessions import Session
+from brisk.segments.table import LayerTable
+from brisk.segments.values import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A session with the slots that it reads, in the order of ``inputs``, writes, and leaves.
+
+    ``run`` takes feeds by name, names of outputs and None. ``goes_by_arrays``: strings, which no
+    OrtValue can be made of, are numpy's.
+    """
+
+    spec: SegmentSpec
+    run: Callable[[Mapping[str, Any], list[str], None], Sequence[Any]]
+    inputs: tuple[str, ...]
+    outputs: list[str]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    dead: tuple[int, ...]
+    goes_by_arrays: bool
+    held: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentProgram:
+    """``parts``: by segment, some of which may still be loading. ``slots``: by name of a value."""
+
+    plan: SegmentPlan
+    parts: LayerTable[Part]
+    slots: Mapping[str, int]
+    inputs: tuple[InputCheck, ...]
+    outputs: Mapping[str, int]
+    is_static: bool
+    """Whether every input is of one shape: then a failing kernel is hardly a request's fault."""
+
+    def bind_inputs(self, inputs: Mapping[str, Value]) -> list[Any]:
+        """The slots of a new frame. Raises InvalidRequestError where an input does not fit."""
+        values: list[Any] = [None] * len(self.slots)
+        taken = 0
+        for check in self.inputs:
+            name = check.variable.name
+            if name in inputs:
+                values[self.slots[name]] = check.accept(inputs[name])
+                taken += 1
+            elif check.is_required:
+                raise InvalidRequestError(f"input '{name}' of model '{self.plan.name}' is missing")
+            else:
+                values[self.slots[name]] = self.plan.defaults[name]
+        if taken != len(inputs):
+            known = [check.variable.name for check in self.inputs]
+            unknown = sorted(set(inputs) - set(known))
+            raise InvalidRequestError(
+                f"model '{self.plan.name}' has no input {unknown}; its inputs are {known}"
+            )
+        return values
+
+    def check_requested(self, requested: Sequence[str] | None) -> Mapping[str, int]:
+        """Slot by requested output. Raises InvalidRequestError where there is no such output."""
+        if requested is None or tuple(requested) == tuple(self.outputs):
+            return self.outputs
+        unknown = [name for name in requested if name not in self.outputs]
+        if unknown:
+            raise InvalidRequestError(
+                f"model '{self.plan.name}' has no output {unknown}; "
+                f"its outputs are {list(self.outputs)}"
+            )
+        return {name: self.outputs[name] for name in requested}
+
+
+def slots_of(plan: SegmentPlan) -> dict[str, int]:
+    """A slot for each value that crosses a border of a segment."""
+    names = [variable.name for variable in (*plan.inputs, *plan.outputs)]
+    names += [name for spec in plan.segments for name in spec.outputs]
+    return {name: slot for slot, name in enumerate(dict.fromkeys(names))}
+
+
+def make_part(spec: SegmentSpec, session: Session, slots: Mapping[str, int]) -> Part:
+    opened = session.session
+    kinds = [each.type for each in (*opened.get_inputs(), *opened.get_outputs())]
+    goes_by_arrays = "tensor(string)" in kinds
+    bound = opened._sess
+    return Part(
+        spec,
+        bound.run if goes_by_arrays else bound.run_with_ort_values,
+        spec.inputs,
+        list(spec.outputs),
+        tuple(slots[name] for name in spec.inputs),
+        tuple(slots[name] for name in spec.outputs),
+        tuple(slots[name] for name in spec.dead if name in slots),
+        goes_by_arrays,
+        session.held,
+    )

@@ -1,0 +1,148 @@
+"""Starting a model: its segments load in lanes while whoever asks already runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from brisk.segments.inputs import InputCheck
+from brisk.segments.program import Part, SegmentProgram, make_part, slots_of
+from brisk.segments.sources import Source
+from brisk.segments.table import GiveWay, LayerTable
+from brisk.segments.timeline import EventKind, Recorder, clock_ns
+
+LANE_NICENESS = 5
+"""Of lanes: requests of loaded models come first; who needs a segment at once loads it itself."""
+
+
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def lane_count(threads: int) -> int:
+    """Loading lanes on a machine of so many cores: all but the executor's, at least one."""
+    return max(threads - 1, 1)
+
+
+def dealt(count: int, lanes: int) -> list[list[int]]:
+    """Segments for each lane in turn, where no plan says better."""
+    return [list(range(lane, count, lanes)) for lane in range(lanes)]
+
+
+class Lanes:
+    """Threads that empty a table; they end by themselves. ``give_way`` as in its ``work``.
+
+    ``around``: entered by each thread for as long as it lives.
+    """
+
+    def __init__(
+        self,
+        table: LayerTable[Any],
+        count: int,
+        give_way: GiveWay | None = None,
+        around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._table = table
+        self._give_way = give_way
+        self._around = around
+        self._threads = [
+            threading.Thread(
+                target=self._run, args=(lane,), name=f"brisk-load-{lane}", daemon=True
+            )
+            for lane in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Let the threads end after the segment each is at, and wait for that."""
+        self._table.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, lane: int) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LANE_NICENESS)
+        with self._around():
+            self._table.work(lane, f"load-{lane}", self._give_way)
+
+
+@dataclass(frozen=True, slots=True)
+class StartingSegments:
+    """A model that can run at once."""
+
+    program: SegmentProgram
+    source: Source
+    recorder: Recorder
+
+    @property
+    def table(self) -> LayerTable[Part]:
+        return self.program.parts
+
+    def start_lanes(self, threads: int, give_way: GiveWay | None = None) -> Lanes:
+        """Load all segments in the background, on all cores but the executor's."""
+        return Lanes(self.table, lane_count(threads), give_way)
+
+    def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
+        """Make every warm session, then give them all to new frames at once (PASK VI, NNV12 3.5).
+
+        ``may_go_on`` is called before each and may block until there is time for it; False ends
+        the work. Returns whether new frames have all of them. Raises BriskError where one cannot
+        be made: new frames then have what the model started with.
+        """
+        if not self.table.is_whole:
+            return False
+        warm: dict[int, Part] = {}
+        for spec in self.program.plan.segments:
+            if not may_go_on():
+                return False
+            session = self.source.open_warm(spec.index)
+            if session is not None:
+                warm[spec.index] = make_part(spec, session, self.program.slots)
+        if warm:
+            self.table.switch(warm)
+        return True
+
+
+def start_segments(
+    source: Source, threads: int, recorder: Recorder, queues: Sequence[Sequence[int]] | None = None
+) -> StartingSegments:
+    """No segment is loaded yet. ``queues``: of each lane; None: segments in turn."""
+    plan = source.plan
+    slots = slots_of(plan)
+
+    def load(index: int, lane: str, stolen: bool) -> Part:
+        started_ns = clock_ns()
+        part = make_part(plan.segments[index], source.open(index), slots)
+        recorder.add(lane, EventKind.CREATE, index, started_ns, stolen)
+        return part
+
+    count = len(plan.segments)
+    dealt_out = dealt(count, lane_count(threads)) if queues is None else queues
+    program = SegmentProgram(
+        plan,
+        LayerTable(count, load, dealt_out, recorder),
+        slots,
+        tuple(InputCheck(variable) for variable in plan.inputs),
+        {variable.name: slots[variable.name] for variable in plan.outputs},
+        all(variable.type.is_static for variable in plan.inputs),
+    )
+    return StartingSegments(program, source, recorder)
+
+
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    """Reading a model makes many thousand objects and hardly any that are let go again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,65 @@
+"""Run-time values on a CPU: numpy arrays where a model begins and ends, OrtValues in between.
+
+Both share memory: neither way is a copy, but for strings and for types that numpy has only
+through ``ml_dtypes``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from brisk.graph.value_types import dtype_of_element, element_of_dtype, name_of_dtype
+from brisk.segments.library import onnxruntime
+
+Value: TypeAlias = np.ndarray
+"""Of a request: strings are ``object`` arrays of str, bfloat16 and float8 ``ml_dtypes`` arrays."""
+
+
+@functools.cache
+def _bindings() -> tuple[Any, Any]:
+    """ONNX Runtime's own OrtValue class, and the CPU: its Python wrappers cost 4 us a call."""
+    capi = onnxruntime().capi._pybind_state
+    return capi.OrtValue, capi.OrtDevice(0, 0, 0)
+
+
+def to_ort_value(array: np.ndarray) -> Any:
+    """An OrtValue over the array's memory, which must outlive it; strings have none.
+
+    Only C-contiguous arrays share their memory, others are copied.
+    """
+    make, cpu = _bindings()
+    if array.dtype.isbuiltin == 2:  # of ml_dtypes
+        carrier = np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}"))
+        element = element_of_dtype(name_of_dtype(array.dtype))
+        return make.ortvalue_from_numpy_with_onnx_type(carrier, element)
+    return make.ortvalue_from_numpy(array, cpu)
+
+
+def to_array(value: Any) -> np.ndarray:
+    """The array of an OrtValue; it shares its memory where numpy has its type.
+
+    Raises TypeError for what is no tensor.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if not value.is_tensor():
+        raise TypeError(f"expected a tensor, got {value.data_type()}")
+    try:
+        array = value.numpy()
+    except RuntimeError:
+        return _bits(value)
+    return array.astype(object) if array.dtype.kind in "US" else array
+
+
+def _bits(value: Any) -> np.ndarray:
+    """A copy of a tensor of a type that numpy knows through ``ml_dtypes`` alone."""
+    dtype = dtype_of_element(value.element_type())
+    shape = tuple(value.shape())
+    array = np.empty(shape, dtype)
+    if array.size:
+        ctypes.memmove(array.ctypes.data, value.data_ptr(), array.nbytes)
+    return array
