@@ -18,6 +18,7 @@ def test_a_prepared_model_is_explained_with_its_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("BRISK_ENGINE", "brisk")
     example = small_network(tmp_path / "entry")
     before = CliRunner().invoke(application, ["explain", str(tmp_path / "entry")])
     assert "there is no artefact for this machine" in before.stdout
@@ -36,6 +37,7 @@ def test_a_model_without_artefact_is_explained_with_what_reuse_would_do(
     substitute_ns: float, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("BRISK_ENGINE", "brisk")
     small_network(tmp_path / "entry")
     told = CliRunner().invoke(application, ["explain", str(tmp_path / "entry")]).stdout
     assert "no substitutes: `brisk prepare` has measured none" in told

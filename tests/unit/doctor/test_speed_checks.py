@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,7 @@ def test_explain_says_it_in_its_first_line(flag: str, is_slow: bool, tmp_path: P
         capture_output=True,
         text=True,
         timeout=120,
+        env={**os.environ, "BRISK_ENGINE": "brisk"},
     )
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()[0].startswith("slow here: quantised int8 (QDQ form): on a")

@@ -39,8 +39,8 @@ def explain(
 
     from brisk.cli.explain_segments import print_segments
     from brisk.cli.pipeline_entry import pipeline_text
+    from brisk.exits.versions import latest
     from brisk.pipelines import is_pipeline
-    from brisk.runtime.model_state import has_caches
 
     if not re.fullmatch(r"cpu|cuda:\d+", device):
         raise InvalidConfigurationError(f"there is no device '{device}'; name cpu or cuda:N")
@@ -53,7 +53,7 @@ def explain(
         for line in pipeline_text(file):
             console.print(line, markup=False)
         return
-    if by_torch or has_caches(file):
+    if by_torch or latest(file).exists():
         _print_layers(console, file, device, every=every)
     else:
         print_segments(console, file)

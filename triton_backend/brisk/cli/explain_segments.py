@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ def print_segments(console: Console, file: Path) -> None:
     """Raises InvalidModelError where ONNX Runtime does not take the model,
     InvalidConfigurationError where it is not installed.
     """
+    from brisk.cli.explain_text import variable_text
     from brisk.segments.library import onnxruntime
     from brisk.segments.sources import BareModel
     from brisk.segments.starting import usable_cores
@@ -21,8 +23,14 @@ def print_segments(console: Console, file: Path) -> None:
     source = BareModel(file, usable_cores())
     source.check()
     console.print(f"computed by ONNX Runtime {version}", style="bold", markup=False)
+    for kind, variables in (("input", source.plan.inputs), ("output", source.plan.outputs)):
+        for variable in variables:
+            console.print(f"{kind} {variable_text(variable)}", markup=False)
     for segment in source.segments:
+        counts = Counter(node.op_type for node in segment.proto.graph.node).most_common()
+        operators = ", ".join(f"{name} ×{count}" for name, count in counts)
         console.print(f"{segment.index:>4}  {segment.words}", markup=False)
+        console.print(f"      {operators or 'no operators'}", markup=False)
         console.print(
             f"      reads {', '.join(segment.inputs) or 'nothing'}; "
             f"makes {', '.join(segment.outputs) or 'nothing'}",
