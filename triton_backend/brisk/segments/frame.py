@@ -76,8 +76,8 @@ class SegmentFrame:
             raise
         except Exception as error:
             raise self._classify(part, error) from error
-        for slot, value in zip(part.writes, made, strict=True):
-            values[slot] = value
+        for place, slot in enumerate(part.writes):
+            values[slot] = made[place]  # iterating ends by a C++ exception, which costs 40 us
         for slot in part.dead:
             values[slot] = None
         self._position = position = position + 1
