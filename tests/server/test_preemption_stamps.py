@@ -27,7 +27,7 @@ def test_each_request_has_its_way_from_the_client_to_its_first_layer(tmp_path: P
     files = save_models(tmp_path / "models", models)
     write_brisk(tmp_path / "served", files, [("urgent", "realtime"), ("other", "besteffort")])
     with (
-        benchmark_server(tmp_path / "served", {"BRISK_LENT_US": "0"}, OPTIONS) as server,
+        benchmark_server(tmp_path / "served", {}, OPTIONS) as server,
         UrgentClient(server, "urgent_rt", seed=1) as client,
         asked_without_pause(server.grpc, "other_be"),
     ):

@@ -21,11 +21,11 @@ def bits(shape: tuple[int, ...]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_torch_sees_the_bits_that_were_lent(shape: tuple[int, ...]) -> None:
-    lent = np.asarray(bits(shape))
-    tensor = from_dlpack(capsule_of(lent))
+def test_torch_sees_the_bits_that_were_exported(shape: tuple[int, ...]) -> None:
+    exported = np.asarray(bits(shape))
+    tensor = from_dlpack(capsule_of(exported))
     assert (tensor.dtype, tuple(tensor.shape)) == (torch.bfloat16, shape)
-    np.testing.assert_array_equal(tensor.view(torch.int16).numpy().view(np.uint16), lent)
+    np.testing.assert_array_equal(tensor.view(torch.int16).numpy().view(np.uint16), exported)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -44,15 +44,15 @@ def test_a_part_of_a_larger_tensor_begins_where_it_begins() -> None:
     np.testing.assert_array_equal(copied, whole.view(torch.int16).numpy().view(np.uint16)[2:])
 
 
-def test_memory_is_lent_for_as_long_as_it_is_used_and_no_longer() -> None:
-    before = len(dlpack._lent)
+def test_memory_is_held_for_as_long_as_it_is_used_and_no_longer() -> None:
+    before = len(dlpack._exported)
     tensor = from_dlpack(capsule_of(np.full((1000, 100), 0x3F80, np.uint16)))
     gc.collect()
-    assert len(dlpack._lent) == before + 1
+    assert len(dlpack._exported) == before + 1
     assert bool((tensor == 1.0).all())
     del tensor
     gc.collect()
-    assert len(dlpack._lent) == before
+    assert len(dlpack._exported) == before
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int16])

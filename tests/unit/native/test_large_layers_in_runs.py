@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import os
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +13,10 @@ from brisk.execution.frame import Frame
 from brisk.execution.joining import LONGEST_NS, drawn_runs
 from brisk.execution.loading import load_program
 from brisk.execution.plan import make_plan
-from brisk.execution.portable import portable_program
 from brisk.execution.serial import run_serially
-from brisk.frontend.lent import LentNetwork
 from brisk.graph.reader import read_program
 from brisk.native.sketch import Sketch
 from brisk.solutions.catalogue import default_catalogue, reference_catalogue
-from brisk.wire.records import Lend, TensorForm
 from unit.native.test_small_runs import ATOL, CPU, RTOL, Network, by_definition, check, kinds
 
 pytestmark = pytest.mark.usefixtures("instruction_set", "threads_restored")
@@ -160,35 +155,3 @@ def test_a_run_with_large_layers_takes_a_millisecond_at_most_as_predicted(tmp_pa
     oracle = by_definition(load_program(read_program(file), CPU, reference_catalogue()), x)
     for name, value in run_serially(loaded, {"x": x}).items():
         np.testing.assert_allclose(value, oracle[name], 1e-3, 1e-4)  # twelve Winograds deep
-
-
-def test_a_lent_network_with_a_large_layer_keeps_its_weights(tmp_path: Path) -> None:
-    """The layer reads them where they were sent, long after."""
-    network = Network((16, 24, 24), 11)
-    network.add("Conv", network.weight(448, 16, 1, 1))
-    network.add("GlobalAveragePool")
-    network.add("Flatten")
-    loaded = load_program(read_program(network.save(tmp_path)), CPU)
-    torch.set_num_threads(1)
-    portable = portable_program(loaded, loaded.joined, LONGEST_NS)
-    assert portable is not None
-    descriptor = os.memfd_create("network")
-    os.write(descriptor, portable.content)
-    forms = [
-        tuple(TensorForm(one.name, "FP32", one.sizes) for one in side)
-        for side in (portable.inputs, portable.outputs)
-    ]
-    record = Lend(
-        *(0, str(portable.library), len(portable.content), portable.steps, portable.floats),
-        *(portable.images, *forms),
-    )
-    lent = LentNetwork(record, descriptor)
-    gc.collect()
-    others = [bytearray(len(portable.content)) for _ in range(20)]
-    x = np.random.default_rng(2).standard_normal((1, 16, 24, 24), np.float32)
-    computed = lent.compute({"x": x})
-    assert computed is not None
-    (found,) = computed[0].values()
-    (wanted,) = run_serially(loaded, {"x": torch.from_numpy(x)}).values()
-    assert found.tobytes() == wanted.numpy().tobytes()
-    assert len(others) == 20

@@ -69,8 +69,6 @@ def _state(model: ModelStatus) -> str:
     state = "ready" if model.is_ready else "loading"
     if model.is_ready and not model.is_settled and model.loaded_layers == model.layers:
         return f"{state}, warming up"
-    if model.lent:
-        return f"{state}, lent to {model.lent} frontend" + "s" * (model.lent != 1)
     if model.loaded_layers == model.layers:
         return state
     lanes = f"{model.lanes} lane" + "s" * (model.lanes != 1)

@@ -1,7 +1,7 @@
 """Whether a table of steps stays within its memory: the executor itself compares nothing.
 
-Every reader of a table asks first: of an artefact's, and of one that was sent. All is computed in
-float64, exact for whatever fits memory, where an absurd field's product is merely large.
+Every reader of an artefact's table asks first. All is computed in float64, exact for whatever fits
+memory, where an absurd field's product is merely large.
 """
 
 from __future__ import annotations
@@ -233,22 +233,3 @@ def _limits(
         for index, size in enumerate(sizes):
             found = np.where((tensor.place == place) & (tensor.index == index), size, found)
     return found
-
-
-def constant_floats(step: StepEntry, panel: int, block: int) -> tuple[int, int]:
-    """Floats that a step's weights, and its bias where it has one, must have where they are not
-    packed; 0: it has none. ``panel``, ``block``: of the library.
-
-    Precondition: ``check_steps``.
-    """
-    taps = step.kernel[0] * step.kernel[1]
-    inputs, outputs = step.source.channels, step.target.channels
-    if step.kind == Kind.CONVOLUTION:
-        return outputs * inputs * taps, outputs
-    if step.kind == Kind.DEPTHWISE:
-        return outputs * taps, outputs
-    if step.kind == Kind.LAYER:
-        whole = -(-outputs // panel) * panel
-        places, rows = ((step.unit + 2) ** 2, inputs) if step.unit else (1, taps * inputs)
-        return places * whole * (-(-rows // block) * block), whole
-    return 0, 0

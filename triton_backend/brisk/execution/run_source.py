@@ -65,12 +65,10 @@ class RunSource:
         return [index for index, number in numbers if self._loaded.get(number)]
 
     def join(self, layers: Sequence[LoadedLayer]) -> JoinedLayers | None:
-        """``layers``, all of them, with the runs; None unless all runs are loaded, or where one
-        is the whole program, whose steps others may want.
-        """
+        """``layers``, all of them, with the runs; None unless all runs are loaded."""
         made = [self._loaded.get(number) for number in range(len(self._locks))]
         found = [each for each in made if each is not None]
-        if len(found) < len(made) or any(len(run.places) == len(layers) for run, _ in found):
+        if len(found) < len(made):
             return None
         for _, layer in found:
             assert isinstance(layer.kernel, SmallRun)

@@ -78,7 +78,6 @@ class DrawnRun:
             self.images,
             _LayerByLayer(load_members, reads, writes),
             unlocked,
-            is_whole=len(self.places) == len(program.layers),
         )
         died = {name for place in self.places for name in program.last_use[place]}
         dead = tuple(slots[name] for name in (*self.inputs, *self.outputs) if name in died)

@@ -13,11 +13,9 @@ from brisk.wire.records import (
     AttachSlab,
     DetachSlab,
     Failure,
-    Lend,
     LoadFailed,
     Log,
     ModelLoaded,
-    Recall,
     Record,
     Release,
     Result,
@@ -29,8 +27,7 @@ class Answers:
     """Takes a worker's records in: the receiver's thread, or one that attends.
 
     ``lock`` is the link's; it guards ``pending`` and ``line``. ``settle`` is called without it,
-    with how a load has ended. ``borrow`` gets networks that are lent, with their memory, and
-    recalled, without any.
+    with how a load has ended.
     """
 
     def __init__(
@@ -39,7 +36,6 @@ class Answers:
         line: Line,
         pending: PendingTable,
         settle: Callable[[ModelLoaded | BriskError], None],
-        borrow: Callable[[Lend | Recall, int | None], None],
         tell: Callable[[StatisticsTold], None],
         log: Callable[[str, str], None],
     ) -> None:
@@ -47,7 +43,6 @@ class Answers:
         self._line = line
         self._pending = pending
         self._settle = settle
-        self._borrow = borrow
         self._tell = tell
         self._log = log
         self._view = ArenaView()
@@ -66,8 +61,6 @@ class Answers:
             self._settle(record)
         elif isinstance(record, LoadFailed):
             self._settle(named_error(record.code, record.message))
-        elif isinstance(record, (Lend, Recall)):
-            self._borrow(record, descriptor)
         elif isinstance(record, StatisticsTold):
             self._tell(record)
         elif isinstance(record, Log):

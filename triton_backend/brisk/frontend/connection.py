@@ -7,7 +7,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from brisk.errors import UnavailableError
 from brisk.frontend.link import Link
@@ -28,9 +28,6 @@ from brisk.wire.records import (
     TensorForm,
 )
 from brisk.wire.role import Role, role_of
-
-if TYPE_CHECKING:
-    from brisk.frontend.lent import LentNetwork
 
 CAN_FOLLOW = os.uname().machine == "x86_64" and len(os.sched_getaffinity(0)) > 1
 """Whether another process computes beside this one, and sees its stores in their order."""
@@ -241,18 +238,6 @@ class Connection:
             link.close()
         self._arena.close()
         reap_started()
-
-    @property
-    def lent(self) -> LentNetwork | None:
-        """The model's network, while its requests may be answered here."""
-        link = self._links.get(Role.FOREGROUND)
-        return None if link is None else link.lent
-
-    def count_answers(self, count: int) -> None:
-        """So many more requests have been answered by ``lent``."""
-        link = self._links.get(Role.FOREGROUND)
-        if link is not None:
-            link.count_answers(count)
 
     @property
     def pending(self) -> int:

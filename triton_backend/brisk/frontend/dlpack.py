@@ -54,7 +54,7 @@ _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
 _NAME = b"dltensor"
-_lent: dict[int, tuple[Any, ...]] = {}
+_exported: dict[int, tuple[Any, ...]] = {}
 """What tensors handed to Triton refer to, by the address of their DLManagedTensor."""
 
 
@@ -89,10 +89,10 @@ def capsule_of(bits: np.ndarray) -> object:
     managed.dl_tensor.dtype = _DLDataType(_BFLOAT, 16, 1)
     managed.dl_tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
     managed.deleter = _release
-    _lent[ctypes.addressof(managed)] = (managed, shape, bits)
+    _exported[ctypes.addressof(managed)] = (managed, shape, bits)
     return _new_capsule(ctypes.addressof(managed), _NAME, None)
 
 
 @_Deleter  # type: ignore[untyped-decorator]  # ctypes
 def _release(managed: Any) -> None:
-    _lent.pop(ctypes.addressof(managed.contents), None)
+    _exported.pop(ctypes.addressof(managed.contents), None)

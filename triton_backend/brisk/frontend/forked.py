@@ -53,5 +53,4 @@ def _import_frontend() -> None:
 
     import brisk.frontend.backend
     import brisk.frontend.completion
-    import brisk.frontend.lent
     import brisk.frontend.pipeline_signature  # noqa: F401

@@ -14,7 +14,6 @@ from brisk.frontend.accounting import RequestAccount
 from brisk.frontend.asked import request_parameters, trace_context
 from brisk.frontend.connection import Connection
 from brisk.frontend.entry import Entry
-from brisk.frontend.local import LocalAnswers
 from brisk.frontend.parameters import request_agreement, request_class, request_deadline_ns
 from brisk.frontend.promptness import EYES_OPEN_NS, WAIT_NS, Promptness
 from brisk.frontend.reply import TritonReply, send_nothing
@@ -38,7 +37,6 @@ class Intake:
         self._connection = connection
         self._log = log
         self._account = RequestAccount(STATISTICS, entry.name, entry.version)
-        self._local = LocalAnswers(entry, self._account)
         self._promptness = Promptness()
         self._watcher = CancellationWatcher(connection.cancel)
         self._steps = _steps(entry)
@@ -50,13 +48,10 @@ class Intake:
     def execute(self, requests: list[Any]) -> list[Any] | None:
         """Take the requests in; each is answered through its own sender, sooner or later.
 
-        The exceptions are requests that a lent network answers (see ``local``), and one that came
-        alone and whose answer is about to come (see ``promptness``): those are the result.
+        The exception is one that came alone and whose answer is about to come (see
+        ``promptness``): that is the result.
         """
         arrived_ns = time.monotonic_ns()
-        answered = self._answer_here(requests, arrived_ns)
-        if answered is not None:
-            return answered
         asked = requests
         if self._steps is not None and any(map(self._steps.is_filler, requests)):
             asked = self._without_fillers(requests)
@@ -81,22 +76,6 @@ class Intake:
             responses = [None]
         promptness.returns(time.monotonic_ns())
         return None if responses == [None] else responses
-
-    def _answer_here(self, requests: list[Any], arrived_ns: int) -> list[Any] | None:
-        """The responses of a network that was lent; None where the worker is to be asked.
-
-        What is wrong with a request, the way to the worker finds again, and answers it.
-        """
-        network = self._connection.lent
-        if network is None or self._steps is not None:
-            return None
-        try:
-            answered = self._local.answer(network, requests, arrived_ns)
-        except BriskError:
-            return None
-        if answered is not None:
-            self._connection.count_answers(len(answered))
-        return answered
 
     def _without_fillers(self, requests: list[Any]) -> list[Any]:
         """Those of clients; nobody reads the answers to the others."""

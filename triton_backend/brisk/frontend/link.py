@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from brisk.errors import (
     BriskError,
@@ -33,16 +32,11 @@ from brisk.wire.records import (
     Cancel,
     ForgetStatistics,
     Infer,
-    Lend,
     ModelLoaded,
-    Recall,
     Region,
     StatisticsTold,
 )
 from brisk.wire.role import Role
-
-if TYPE_CHECKING:
-    from brisk.frontend.lent import LentNetwork
 
 RESTART_TIMEOUT_S = 60.0
 """How long requests wait for a new runtime before they fail; then it is tried again."""
@@ -75,9 +69,7 @@ class Link:
         self._load = ModelLoad(model, arena)
         self._closing = False
         self._is_waited_for = False
-        self.lent: LentNetwork | None = None
-        """The model's network, while the worker lets its requests be answered here."""
-        told = (self._settle_load, self._borrow, tell, log)
+        told = (self._settle_load, tell, log)
         self._answers = Answers(self._lock, self._line, self._pending, *told)
         self._reader = Reader(self._answers.take, self._break_off)
         self._receiver: threading.Thread | None = None
@@ -168,10 +160,6 @@ class Link:
             self._receiver.join(timeout=10.0)
         self._fail_all(self._unloading())
 
-    def count_answers(self, count: int) -> None:
-        """So many more requests have been answered by ``lent``."""
-        self._load.count_answers(count)
-
     @property
     def pending(self) -> int:
         """Requests in flight."""
@@ -224,19 +212,6 @@ class Link:
         if isinstance(outcome, BriskError):
             self._fail_all(outcome)
 
-    def _borrow(self, record: Lend | Recall, descriptor: int | None) -> None:
-        """Without the network, requests go to the worker as ever."""
-        self.lent = None
-        if isinstance(record, Recall):
-            return
-        assert descriptor is not None
-        try:
-            from brisk.frontend.lent import LentNetwork  # not before there is one: a start's time
-
-            self.lent = LentNetwork(record, descriptor)
-        except Exception as error:  # noqa: BLE001  # the receiver's thread must go on
-            self._log("warning", f"a lent network is of no use: {type(error).__name__}: {error}")
-
     def _fail_all(self, error: BriskError) -> None:
         with self._lock:
             pending = self._pending.take_all()
@@ -249,7 +224,6 @@ class Link:
         """Blame, connect anew, load, replay; the new connection, None where there is none yet."""
         with self._lock:
             self._line.forget()
-            self.lent = None
         self._answers.clear()
         self._blame()
         started_s = time.monotonic()

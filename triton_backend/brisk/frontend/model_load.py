@@ -40,7 +40,6 @@ class ModelLoad:
         self._arena = arena
         self._mark = arena.allocate(mark.MARK_BYTES)
         self._strikes = 0
-        self._answers = 0
         self._is_loading = False
         self.is_deferred = False
         """No worker has the model, or is loading it, until ``begin`` is called."""
@@ -70,9 +69,7 @@ class ModelLoad:
 
     def begin(self) -> LoadModel:
         """The record for a new worker."""
-        memory = self._arena.memory(self._mark)
-        mark.reset(memory)
-        mark.tell_count(memory, self._answers)
+        mark.reset(self._arena.memory(self._mark))
         self._is_loading = True
         self.is_deferred = False
         model = self.model
@@ -90,11 +87,6 @@ class ModelLoad:
             model.max_sequences,
             model.sequence_idle_ns,
         )
-
-    def count_answers(self, count: int) -> None:
-        """Tell the worker of requests that were answered without it."""
-        self._answers += count
-        mark.tell_count(self._arena.memory(self._mark), self._answers)
 
     def settle(self, outcome: ModelLoaded | BriskError) -> None:
         """A ready session still loads layers; the worker resets the mark after the last."""

@@ -69,10 +69,9 @@ class SmallRun:
 
     __slots__ = (
         *("__weakref__", "_by_layers", "_drawn", "_images", "_inputs", "_inputs_address"),
-        *("_is_whole", "_library", "_network", "_orders", "_outputs", "_outputs_address"),
+        *("_library", "_network", "_orders", "_outputs", "_outputs_address"),
         *("_reserve", "_room", "_run", "_run_unlocked", "_shapes", "_steps", "_templates"),
-        *("_threads", "_unlocked", "_use_threads", "floats", "most_images", "operands"),
-        "results",
+        *("_threads", "_unlocked", "_use_threads", "most_images", "operands", "results"),
     )
 
     def __init__(
@@ -83,21 +82,14 @@ class SmallRun:
         most_images: int,
         by_layers: Kernel,
         unlocked: bool = False,
-        is_whole: bool = False,
     ) -> None:
-        """``is_whole``: the run is all of a program, which others may want as data.
-
-        ``drawn``: a sketch, or its steps.
-        """
+        """``drawn``: a sketch, or its steps."""
         self.most_images = most_images
         self.operands = tuple(operands)
         self.results = tuple(results)
-        self.floats = 0
-        """Of scratch memory for an image, once it has been compiled."""
         self._room = 0
         """Images that there is scratch memory for."""
         self._unlocked = unlocked
-        self._is_whole = is_whole
         self._drawn: Sketch | Steps | None = drawn
         self._orders = tuple(operand.order for operand in operands)
         self._by_layers = by_layers
@@ -122,12 +114,6 @@ class SmallRun:
         if self._library is not None:
             self._run_unlocked = self._library.run_unlocked
             self._run = self._library.run if holds else self._run_unlocked
-
-    @property
-    def sketch(self) -> Sketch | None:
-        """Of a whole program, once the executor has been compiled."""
-        drawn = self._drawn if self._is_whole and self._network is not None else None
-        return drawn if isinstance(drawn, Sketch) else None
 
     def __call__(self, *operands: torch.Tensor) -> Sequence[Value]:
         inputs, outputs = self._inputs, self._outputs
@@ -181,12 +167,10 @@ class SmallRun:
         drawn = self._drawn
         assert drawn is not None
         steps = drawn.compiled() if isinstance(drawn, Sketch) else drawn
-        self.floats = steps.floats
         self._network = steps.network(executor)
         self._library = executor
         self.hold_lock(not self._unlocked)
         self._reserve, self._use_threads = executor.reserve, executor.use_threads
         self._steps = steps
-        if not self._is_whole:
-            self._drawn = None
+        self._drawn = None
         weakref.finalize(self, executor.delete, self._network)

@@ -133,7 +133,7 @@ class Observation:
                 use.is_ready,
                 len(use.bindings),
                 self._requests.queue.waiting(use.key),
-                sum(binding.answered_in_all() for binding in use.bindings),
+                sum(binding.answered for binding in use.bindings),
                 model.path[-MAX_PATH_CHARACTERS:],
                 () if caches is None else caches.exits()[:MAX_EXITS],
                 0 if caches is None else caches.cascade.revision,
@@ -142,7 +142,6 @@ class Observation:
                 0 if table is None else table.loaded,
                 0 if table is None else table.lanes_at_work,
                 session is not None and session.is_settled,
-                sum(binding.is_lent for binding in use.bindings),
             )
 
     def _measure(self) -> None:

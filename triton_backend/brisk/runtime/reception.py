@@ -20,7 +20,6 @@ from brisk.errors import (
 )
 from brisk.runtime.answers import load_failed
 from brisk.runtime.arriving import Arriving
-from brisk.runtime.lending import Lending
 from brisk.runtime.loader import LoadCompletion, LoadOutcome
 from brisk.runtime.memory import shortage
 from brisk.runtime.observation import Observation
@@ -69,13 +68,11 @@ class Reception:
         sessions: SessionTable,
         requests: RequestTable,
         observation: Observation,
-        lending: Lending,
     ) -> None:
         self._transport = transport
         self._observation = observation
         self._sessions = sessions
         self._requests = requests
-        self._lending = lending
         self.arriving = Arriving()
         self._handlers: dict[type, Callable[[Peer, Arrival], None]] = {
             AttachSlab: self._attach,
@@ -253,12 +250,10 @@ class Reception:
 
     def _begin_trace(self, peer: Peer, event: Arrival) -> None:
         SPANS.begin()
-        self._lending.look()
 
     def _ask_trace(self, peer: Peer, event: Arrival) -> None:
         for told in told_trace():
             self._transport.send(peer, told)
-        self._lending.look()
 
 
 def _count_load(bindings: Sequence[Binding], outcome: LoadOutcome) -> None:

@@ -18,8 +18,8 @@ from brisk.wire.records import Infer, LoadModel
 class Binding:
     """One peer's use of a session. ``backlog``: requests that came before it was ready.
 
-    ``answered``: how many of its requests the worker answered well. ``is_lent``: whether the peer
-    answers requests itself. ``sequences``: None where the model has no states.
+    ``answered``: how many of its requests the worker answered well. ``sequences``: None
+    where the model has no states.
     """
 
     peer: Peer
@@ -28,12 +28,7 @@ class Binding:
     session: Session | PipelineSession | None = None
     backlog: list[Infer] = field(default_factory=list)
     answered: int = 0
-    is_lent: bool = False
     sequences: Sequences | None = None
-
-    def answered_in_all(self) -> int:
-        """By the worker and, of the same model, by the peer."""
-        return self.answered + mark.told_count(self.peer.view.memory(self.model.mark))
 
 
 @dataclass(slots=True, eq=False)

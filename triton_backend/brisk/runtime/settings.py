@@ -26,8 +26,6 @@ SAMPLED_SHARE = 0.2
 SAMPLES_MIB = 64
 ADAPTATION_S = 60.0
 
-LENT_US = 600.0
-
 NORMAL_SHARE = 0.05
 """Of the foreground worker's time while real-time work fills it: then that takes 1.05 times as
 long, which is what BRISK_MAX_SLOWDOWN allows best-effort work to cost it."""
@@ -48,10 +46,8 @@ class Settings:
     ``artefacts``: whether they are used, and made. ``sampled_share``: of the runs of models with
     learned caches, which are kept, ``sample_bytes`` of each model at most; ``adaptation_s``
     between two times that caches learn of them, 0: never. ``realtime_niceness``: of computing
-    threads while a real-time model is served, 0: as it is. ``lent_ns``: of a network's run, as
-    predicted, for frontends to compute it themselves; 0: none does. ``concurrent_runs``: of
-    different models, that a worker computes side by side, 1 or 2. ``engine``: what computes models
-    on a CPU.
+    threads while a real-time model is served, 0: as it is. ``concurrent_runs``: of different
+    models, that a worker computes side by side, 1 or 2. ``engine``: what computes models on a CPU.
     """
 
     threads: int
@@ -66,7 +62,6 @@ class Settings:
     sample_bytes: int = SAMPLES_MIB * MIB
     adaptation_s: float = ADAPTATION_S
     realtime_niceness: int = 0
-    lent_ns: float = LENT_US * 1e3
     concurrent_runs: int = MOST_CONCURRENT_RUNS
     engine: Engine = Engine.AUTO
 
@@ -76,8 +71,7 @@ def read_settings() -> Settings:
     ``$BRISK_BESTEFFORT_SHARE``, ``$BRISK_NORMAL_SHARE``, ``$BRISK_OUTSTANDING_LAYERS``,
     ``$BRISK_MAX_WAITING``, ``$BRISK_BACKGROUND_MIB``, ``$BRISK_ARTEFACTS``,
     ``$BRISK_SAMPLED_SHARE``, ``$BRISK_SAMPLES_MIB``, ``$BRISK_ADAPTATION_S``,
-    ``$BRISK_REALTIME_NICENESS``, ``$BRISK_LENT_US``, ``$BRISK_CONCURRENT_RUNS`` and
-    ``$BRISK_ENGINE``, explained in
+    ``$BRISK_REALTIME_NICENESS``, ``$BRISK_CONCURRENT_RUNS`` and ``$BRISK_ENGINE``, explained in
     docs/configuration.md.
 
     Raises InvalidConfigurationError naming the variable that is wrong.
@@ -99,7 +93,6 @@ def read_settings() -> Settings:
         sample_bytes=int(_positive("BRISK_SAMPLES_MIB", SAMPLES_MIB) * MIB),
         adaptation_s=_between("BRISK_ADAPTATION_S", ADAPTATION_S, 0.0, LARGEST),
         realtime_niceness=realtime_niceness(),
-        lent_ns=_between("BRISK_LENT_US", LENT_US, 0.0, LARGEST) * 1e3,
         concurrent_runs=_concurrent_runs(),
         engine=_one_of("BRISK_ENGINE", Engine, Engine.AUTO),
     )

@@ -21,7 +21,6 @@ from brisk.runtime.companion import Companion
 from brisk.runtime.device import Device, StreamPriority
 from brisk.runtime.gate import RECHECK_S
 from brisk.runtime.host_queue import HostQueue
-from brisk.runtime.lending import Lending
 from brisk.runtime.loader import Loader
 from brisk.runtime.observation import Observation
 from brisk.runtime.orphans import Orphans
@@ -121,11 +120,7 @@ class Worker:
             self._stack.runs,
             self._beside.runs,
         )
-        lent_ns = settings.lent_ns if role is Role.FOREGROUND else 0
-        self._lending = Lending(transport, sessions, lent_ns)
-        self._reception = Reception(
-            transport, sessions, self._requests, observation, self._lending
-        )
+        self._reception = Reception(transport, sessions, self._requests, observation)
         self._orphans = Orphans(transport)
         self._idle_exit_ns = int(settings.idle_exit_s * 1e9)
         self._last_peer_ns = clock_ns()
@@ -288,6 +283,5 @@ class Worker:
         if passed_ns < (LONGEST_UNCHECKED_NS if self._stack.runs else LOOK_INTERVAL_NS):
             return
         self._looked_around_ns = now_ns
-        self._lending.look()
         self._orphans.retire(now_ns)
         self._sessions.forget_idle_sequences(now_ns)

@@ -11,9 +11,7 @@ from collections.abc import Iterable, Sequence
 from brisk.errors import ProtocolError
 from brisk.wire.arena import SlabChange
 from brisk.wire.codec import MAX_RECORD_BYTES, decode_record, encode_record
-from brisk.wire.records import AttachSlab, DetachSlab, Lend, Record
-
-_WITH_DESCRIPTOR = (AttachSlab, Lend)
+from brisk.wire.records import AttachSlab, DetachSlab, Record
 
 _CREDENTIALS = struct.Struct("3i")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(2 * array.array("i").itemsize)
@@ -78,7 +76,7 @@ class Receiver:
             if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 raise ProtocolError(f"a message of more than {MAX_RECORD_BYTES} bytes")
             record = decode_record(self._buffer[:size])
-            if len(descriptors) != (1 if isinstance(record, _WITH_DESCRIPTOR) else 0):
+            if len(descriptors) != isinstance(record, AttachSlab):
                 raise ProtocolError(f"{type(record).__name__} with {len(descriptors)} descriptors")
         except BaseException:
             for descriptor in descriptors:

@@ -5,22 +5,16 @@ while its record is on its way already: another one.
 
 The frontend gives every request and load a mark. The worker sets it the moment it begins, so
 after the worker's death the frontend knows without asking whom to suspect: the mark outlives
-the process that wrote it. The mark of a load holds a number, too: how many requests the frontend
-has answered itself.
+the process that wrote it.
 """
 
 from __future__ import annotations
-
-import struct
 
 from brisk.errors import ProtocolError
 from brisk.wire.records import Region
 
 MARK_BYTES = 64
 """A cache line, so that a mark shares none with tensor data."""
-
-_COUNT = struct.Struct("<Q")
-_COUNT_OFFSET = 8
 
 WAITING = 0
 BEGUN = 1
@@ -64,13 +58,3 @@ def begin(memory: memoryview) -> None:
 def has_begun(memory: memoryview) -> bool:
     """Frontend, after the connection broke."""
     return memory[0] == BEGUN
-
-
-def tell_count(memory: memoryview, answered: int) -> None:
-    """Frontend: so many requests of the model were answered without a worker."""
-    _COUNT.pack_into(memory, _COUNT_OFFSET, answered)
-
-
-def told_count(memory: memoryview) -> int:
-    """Worker: what the frontend has told last."""
-    return int(_COUNT.unpack_from(memory, _COUNT_OFFSET)[0])

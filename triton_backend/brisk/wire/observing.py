@@ -63,7 +63,7 @@ class ModelStatus(NamedTuple):
     ``waiting``: requests in the queue; ``answered``: those answered well, of its present users.
     ``exits`` of caches of ``revision``, which were offered ``offered_rows``. ``lanes`` load its
     layers just now; a pipeline has no layers of its own. ``is_settled``: no kernel of it will be
-    exchanged for a better one any more. ``lent``: how many instances compute it themselves.
+    exchanged for a better one any more.
     """
 
     name: str
@@ -80,7 +80,6 @@ class ModelStatus(NamedTuple):
     loaded_layers: int = 0
     lanes: int = 0
     is_settled: bool = False
-    lent: int = 0
 
 
 class RunStatus(NamedTuple):

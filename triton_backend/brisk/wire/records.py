@@ -3,8 +3,8 @@
 A connection starts with ``Hello`` and ``Welcome``. Afterwards the frontend sends ``AttachSlab``,
 ``LoadModel``, ``Infer``, ``Cancel``, ``Release``, ``AskStatistics``, ``ForgetStatistics`` and
 ``AskStatus``; the worker sends ``AttachSlab``, ``ModelLoaded``, ``LoadFailed``, ``Result``,
-``Failure``, ``Lend``, ``Recall``, ``Log``, ``StatisticsTold`` and ``Status``. Closing the
-connection gives back everything it held.
+``Failure``, ``Log``, ``StatisticsTold`` and ``Status``. Closing the connection gives back
+everything it held.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -55,13 +55,11 @@ __all__ = [
     "Incident",
     "Infer",
     "InferForm",
-    "Lend",
     "LoadFailed",
     "LoadModel",
     "Log",
     "ModelLoaded",
     "ModelStatus",
-    "Recall",
     "Record",
     "Refused",
     "Region",
@@ -80,7 +78,7 @@ __all__ = [
     "Welcome",
 ]
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 
 
 class Hello(NamedTuple):
@@ -170,31 +168,6 @@ class LoadFailed(NamedTuple):
     message: str
 
 
-class Lend(NamedTuple):
-    """The whole network of ``model``, for the frontend to compute itself.
-
-    A memfd beside this record holds ``size`` bytes: ``steps`` of the compiled executor in the
-    file ``library`` with their weights (``brisk.compiled.portable``). It takes ``floats`` of
-    scratch memory for each of up to ``images`` images. ``inputs`` and ``outputs`` in the
-    executor's order, shapes without the batch.
-    """
-
-    model: int
-    library: str
-    size: int
-    steps: int
-    floats: int
-    images: int
-    inputs: tuple[TensorForm, ...]
-    outputs: tuple[TensorForm, ...]
-
-
-class Recall(NamedTuple):
-    """From now on all requests of ``model`` shall come to the worker again."""
-
-    model: int
-
-
 class Announce(NamedTuple):
     """A request is about to come: its frontend is copying its inputs. Nothing follows from it."""
 
@@ -214,7 +187,7 @@ class Log(NamedTuple):
 
 Record: TypeAlias = (
     "Hello | Welcome | Refused | AttachSlab | DetachSlab | LoadModel | ModelLoaded | LoadFailed "
-    "| Lend | Recall | Announce | Infer | Cancel | Result | Failure | Release | Log "
+    "| Announce | Infer | Cancel | Result | Failure | Release | Log "
     "| AskStatistics | ForgetStatistics | StatisticsTold | AskStatus | Status "
     "| BeginTrace | AskTrace | TraceTold"
 )
@@ -243,6 +216,4 @@ RECORD_TYPES: tuple[type, ...] = (
     AskTrace,
     TraceTold,
     Announce,
-    Lend,
-    Recall,
 )
