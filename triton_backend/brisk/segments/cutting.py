@@ -97,7 +97,7 @@ def cut_points(
     types = types_of(typed.graph)
     times_ns = [_predicted_ns(node, types) for node in typed.graph.node]
     total_ns = sum(times_ns)
-    if 0 < longest_ns and total_ns <= longest_ns:
+    if longest_ns > 0 and total_ns <= longest_ns:
         return [Span(0, len(nodes), total_ns)], typed
     boundaries = list(_boundaries(typed.graph, types))
     if longest_ns <= 0:

@@ -7,9 +7,13 @@ the segment that it refuses ends with the node to blame.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+PATIENCE_S = 2.0
+"""For finding the node: sessions of the first nodes of a large segment take their time."""
 
 _SHOWN_CHARACTERS = 80
 _REASON_CHARACTERS = 1500
@@ -50,7 +54,7 @@ def blamed(proto: ModelProto, error: Exception, is_taken: Callable[[ModelProto],
     node = _named(proto.graph, str(error)) or _found(proto, is_taken)
     if node is None:
         sets = ", ".join(f"{shown(name)} {version}" for name, version in versions.items())
-        return f"no single node, operator sets {sets}, IR version {proto.ir_version}"
+        return f"no node found, operator sets {sets}, IR version {proto.ir_version}"
     domain = node.domain or "ai.onnx"
     version = versions.get(domain, "not imported")
     made = node.output[0] if node.output else ""
@@ -85,7 +89,10 @@ def _found(proto: ModelProto, is_taken: Callable[[ModelProto], bool]) -> NodePro
     if is_taken(_beginning(proto, len(nodes))) or not is_taken(_beginning(proto, 0)):
         return None  # the nodes are not to blame, or not they alone
     taken, refused = 0, len(nodes)
+    until_s = time.monotonic() + PATIENCE_S
     while refused - taken > 1:
+        if time.monotonic() > until_s:
+            return None
         middle = (taken + refused) // 2
         if is_taken(_beginning(proto, middle)):
             taken = middle

@@ -17,7 +17,6 @@ from brisk.segments.library import onnxruntime
 from brisk.segments.model_file import ModelFile, Weight
 from brisk.segments.refusals import blamed, reason_of
 
-
 _COPIED = frozenset({TensorProto.COMPLEX64, TensorProto.COMPLEX128})
 """Types of which ONNX Runtime takes no values from numpy."""
 
