@@ -90,9 +90,11 @@ def detach_large_tensors(
     detached: dict[int, memoryview] = {}
     try:
         model: list[memoryview | bytes] = []
+        count = 0  # of initialisers: protobuf merges a graph that comes in several parts
         for number, start, content, end in _fields(view):
             if number == MODEL_GRAPH:
-                model += _field(number, _graph(view[content:end], threshold_bytes, detached))
+                graph, count = _graph(view[content:end], threshold_bytes, count, detached)
+                model += _field(number, graph)
             else:
                 model.append(view[start:end])
         return b"".join(model), detached
@@ -101,10 +103,10 @@ def detach_large_tensors(
 
 
 def _graph(
-    graph: memoryview, threshold_bytes: int, detached: dict[int, memoryview]
-) -> list[memoryview | bytes]:
+    graph: memoryview, threshold_bytes: int, position: int, detached: dict[int, memoryview]
+) -> tuple[list[memoryview | bytes], int]:
+    """``position``: of the first initialiser. Returns that behind the last one, too."""
     kept: list[memoryview | bytes] = []
-    position = 0
     for number, start, content, end in _fields(graph):
         if number != GRAPH_INITIALIZER:
             kept.append(graph[start:end])
@@ -114,7 +116,7 @@ def _graph(
         else:
             kept += _field(number, _tensor(graph[content:end], position, detached))
         position += 1
-    return kept
+    return kept, position
 
 
 def _tensor(

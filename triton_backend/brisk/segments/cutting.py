@@ -7,10 +7,9 @@ tensors once in and out of its kernels' own layout.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from math import prod
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, helper
@@ -33,6 +32,9 @@ CALL_NS = 30_000
 SMALL_MODEL_BYTES = 1 << 20
 """A model file of fewer bytes and at most SMALL_MODEL_NODES nodes is one segment unseen."""
 SMALL_MODEL_NODES = 64
+
+LARGEST_COUNT = 1 << 62
+"""Of elements that are reckoned with."""
 
 UNKNOWN_BATCH, UNKNOWN_SIZE = 1, 128
 """Taken for a first dimension, and for another one, that is not known before a request comes."""
@@ -79,12 +81,14 @@ def cut_points(
 ) -> tuple[list[Span], ModelProto]:
     """The spans of the model's nodes, in order; and the model with what is known of its types.
 
-    ``size_bytes``: of the model's file. One span where the graph is small, where its nodes do not
-    stand in the order of execution, or where no boundary is cheap enough.
+    ``size_bytes``: of the model's file. One span where the graph is small, where ``can_be_cut``
+    forbids more, or where no boundary is cheap enough. A ``longest_ns`` of 0 cuts every model at
+    every boundary, whatever it costs.
     """
     nodes = model.graph.node
     whole = [Span(0, len(nodes), 0.0)]
-    if size_bytes < SMALL_MODEL_BYTES and len(nodes) <= SMALL_MODEL_NODES:
+    is_small = size_bytes < SMALL_MODEL_BYTES and len(nodes) <= SMALL_MODEL_NODES
+    if (is_small and longest_ns > 0) or not can_be_cut(model.graph):
         return whole, model
     try:
         typed = onnx.shape_inference.infer_shapes(model, data_prop=False)
@@ -93,9 +97,12 @@ def cut_points(
     types = types_of(typed.graph)
     times_ns = [_predicted_ns(node, types) for node in typed.graph.node]
     total_ns = sum(times_ns)
-    if total_ns <= longest_ns:
+    if longest_ns > 0 and total_ns <= longest_ns:
         return [Span(0, len(nodes), total_ns)], typed
     boundaries = list(_boundaries(typed.graph, types))
+    if longest_ns <= 0:
+        ends = [*(each.position for each in boundaries), len(nodes)]
+        return [Span(start, stop, 0.0) for start, stop in pairwise([0, *ends])], typed
     return _spans(times_ns, boundaries, longest_ns, MOST_LOSS * total_ns), typed
 
 
@@ -166,6 +173,26 @@ def _boundaries(graph: GraphProto, types: Mapping[str, TypeProto]) -> Iterator[_
         available -= {name for name in available if last_use.get(name, -1) <= position}
 
 
+def can_be_cut(graph: GraphProto) -> bool:
+    """Whether segments mean what the whole graph does.
+
+    Every name is given once, every node reads what stands before it, every output is made by a
+    node. ONNX Runtime judges graphs that are otherwise: it sorts nodes, and gives initialisers and
+    inputs as outputs, but refuses names that are given twice, which no segment alone would show.
+    """
+    given = {info.name for info in graph.input} | constants_of(graph)
+    made: set[str] = set()
+    for node in graph.node:
+        if any(name not in given and name not in made for name in reads_of(node)):
+            return False
+        for name in filter(None, node.output):
+            if name in given or name in made:
+                return False
+            made.add(name)
+    wanted = [info.name for info in graph.output]
+    return made.issuperset(wanted) and len(set(wanted)) == len(wanted)
+
+
 def last_uses(graph: GraphProto) -> dict[str, int]:
     """The last node that reads each value; the number of nodes for outputs of the graph."""
     found: dict[str, int] = {}
@@ -176,15 +203,26 @@ def last_uses(graph: GraphProto) -> dict[str, int]:
     return found
 
 
-def reads_of(node: NodeProto) -> Iterator[str]:
-    """Names that a node reads, those that its bodies take from outside included."""
-    yield from (name for name in node.input if name)
+def reads_of(node: NodeProto, own: Collection[str] = ()) -> Iterator[str]:
+    """Names that a node reads, those that its bodies take from outside included.
+
+    ``own``: names of the body that the node stands in, which are nothing from outside.
+    """
+    yield from (name for name in node.input if name and name not in own)
     for attribute in node.attribute:
-        bodies = attribute.graphs if attribute.type == AttributeProto.GRAPHS else ()
-        for body in (attribute.g, *bodies) if attribute.HasField("g") else bodies:
+        for body in bodies_of(attribute):
+            inside = {*own, *(info.name for info in body.input), *constants_of(body)}
+            inside.update(name for inner in body.node for name in inner.output)
             for inner in body.node:
-                yield from reads_of(inner)  # own names of the body are in nobody else's tables
-            yield from (info.name for info in body.output)
+                yield from reads_of(inner, inside)
+            yield from (info.name for info in body.output if info.name not in inside)
+
+
+def bodies_of(attribute: AttributeProto) -> Iterator[GraphProto]:
+    """The graphs that a node's attribute holds."""
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
 
 
 def constants_of(graph: GraphProto) -> set[str]:
@@ -216,23 +254,32 @@ def _sizes(kind: TypeProto | None) -> list[int]:
     ]
 
 
+def _count(sizes: Sequence[int]) -> int:
+    """Of elements; bounded, since a file may claim any."""
+    count = 1
+    for size in sizes:
+        count = min(count * size, LARGEST_COUNT)
+    return count
+
+
 def _bytes_of(kind: TypeProto) -> int:
-    return 4 * prod(_sizes(kind))
+    return 4 * _count(_sizes(kind))
 
 
 def _predicted_ns(node: NodeProto, types: Mapping[str, TypeProto]) -> float:
     """Of one thread, from the sizes of what the node reads and makes."""
-    made = sum(prod(_sizes(types.get(name))) for name in node.output)
+
+    def sizes(place: int) -> list[int]:
+        return _sizes(types.get(node.input[place])) if place < len(node.input) else []
+
+    made = sum(_count(_sizes(types.get(name))) for name in node.output)
     moved_ns = 4 * made / BYTES_PER_NS
-    weights = _sizes(types.get(node.input[1])) if len(node.input) > 1 else []
     if node.op_type in ("Conv", "ConvInteger", "QLinearConv", "FusedConv"):
-        place = 3 if node.op_type == "QLinearConv" else 1
-        weights = _sizes(types.get(node.input[place])) if len(node.input) > place else []
-        return moved_ns + made * prod(weights[1:]) / MULTIPLICATIONS_PER_NS
+        weights = sizes(3 if node.op_type == "QLinearConv" else 1)
+        return moved_ns + made * _count(weights[1:]) / MULTIPLICATIONS_PER_NS
     if node.op_type in ("MatMul", "Gemm", "MatMulInteger", "FusedMatMul"):
-        inner = _sizes(types.get(node.input[0]))[-1:] or [1]
+        inner = sizes(0)[-1:] or [1]
         return moved_ns + made * inner[0] / MULTIPLICATIONS_PER_NS
     if node.op_type == "ConvTranspose":
-        read = prod(_sizes(types.get(node.input[0])))
-        return moved_ns + read * prod(weights[1:]) / MULTIPLICATIONS_PER_NS
+        return moved_ns + _count(sizes(0)) * _count(sizes(1)[1:]) / MULTIPLICATIONS_PER_NS
     return moved_ns

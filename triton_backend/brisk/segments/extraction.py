@@ -16,6 +16,7 @@ from onnx import (
 )
 
 from brisk.segments.cutting import Span, constants_of, last_uses, reads_of, types_of
+from brisk.segments.refusals import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +93,20 @@ def normalise(model: ModelProto) -> None:
         kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
         del graph.node[:]
         graph.node.extend(kept)
+        _drop_earlier(graph)
     if (model.ir_version or 4) < 4:
         constants = constants_of(graph)
         inputs = [info for info in graph.input if info.name not in constants]
         del graph.input[:]
         graph.input.extend(inputs)
+
+
+def _drop_earlier(graph: GraphProto) -> None:
+    """Of initialisers of one name the last counts, a hoisted constant before all."""
+    last = {tensor.name: position for position, tensor in enumerate(graph.initializer)}
+    for position in reversed(range(len(graph.initializer))):
+        if last[graph.initializer[position].name] != position:
+            del graph.initializer[position]
 
 
 def _constant_tensor(node: NodeProto) -> TensorProto | None:
@@ -106,7 +116,7 @@ def _constant_tensor(node: NodeProto) -> TensorProto | None:
     if len(node.attribute) != 1 or len(node.output) != 1 or not node.output[0]:
         return None
     (attribute,) = node.attribute
-    if attribute.name == "value":
+    if attribute.name == "value" and attribute.HasField("t"):
         tensor = TensorProto()
         tensor.CopyFrom(attribute.t)
         return tensor
@@ -135,7 +145,7 @@ def _info(name: str, types: Mapping[str, TypeProto]) -> ValueInfoProto:
 def _words(graph: GraphProto, span: Span) -> str:
     def name(position: int) -> str:
         node = graph.node[position]
-        return node.name or (node.output[0] if node.output else node.op_type)
+        return shown(node.name or (node.output[0] if node.output else node.op_type))
 
     if span.stop <= span.start:
         return "no nodes"

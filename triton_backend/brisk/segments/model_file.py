@@ -8,14 +8,14 @@ written, and every process that serves the model shares the file's pages. ResNet
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from onnx import ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from brisk.errors import InvalidModelError
 from brisk.graph.mapping import map_file
@@ -23,9 +23,14 @@ from brisk.graph.tensors import external_range
 from brisk.graph.value_types import dtype_of_element
 from brisk.graph.wire_format import MalformedMessage, detach_large_tensors
 from brisk.paths import find_inside
+from brisk.segments.cutting import bodies_of
+from brisk.segments.refusals import shown
 
 IN_PLACE_BYTES = 4096
 """Initialisers from this size on stay in the file."""
+
+MOST_NESTED_BYTES = 1 << 30
+"""Of external data of nodes and of their bodies, which is copied into the model."""
 
 _PACKED = frozenset(
     getattr(TensorProto, name)
@@ -77,10 +82,21 @@ def read_model_file(path: Path) -> ModelFile:
         raise InvalidModelError(f"{path}: not an ONNX model, or cut off ({error})") from error
     if not proto.HasField("graph") or not proto.opset_import:
         raise InvalidModelError(f"{path}: not an ONNX model: it has no graph or no operator set")
+    try:
+        return _with_weights(path, proto, data, detached)
+    except UnicodeDecodeError as error:
+        raise InvalidModelError(f"{path}: a name in it is no UTF-8 text ({error})") from error
+
+
+def _with_weights(
+    path: Path, proto: ModelProto, data: memoryview, detached: Mapping[int, memoryview]
+) -> ModelFile:
+    proto.ClearField("training_info")  # nothing of it is served, nor opened
     files = {path.name: data}
     weights: dict[str, Weight] = {}
     start = _address(data)
     for position, tensor in enumerate(proto.graph.initializer):
+        weights.pop(tensor.name, None)  # the last of a name counts, as in ONNX Runtime
         if position in detached:
             raw = detached[position]
             _refer(tensor, path.name, _address(raw) - start, len(raw))
@@ -88,8 +104,72 @@ def read_model_file(path: Path) -> ModelFile:
             raw = _external(path, tensor, files)
         else:
             continue
-        weights[tensor.name] = _weight(path, tensor, raw)
+        weight = _weight(path, tensor, raw)
+        if len(raw):
+            weights[tensor.name] = weight
+        else:
+            _write_into(tensor, raw)
+    _keep_last_of_each_name(proto)
+    nested_bytes = 0
+    for tensor in _nested_tensors(proto):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            raw = _external(path, tensor, files)
+            _weight(path, tensor, raw)
+            nested_bytes += len(raw)
+            if nested_bytes > MOST_NESTED_BYTES:
+                raise InvalidModelError(
+                    f"{path}: tensor '{shown(tensor.name)}': nodes and bodies keep more than "
+                    f"{MOST_NESTED_BYTES} bytes of external data; make them initialisers"
+                )
+            _write_into(tensor, raw)
     return ModelFile(path, proto, weights, files)
+
+
+def _keep_last_of_each_name(proto: ModelProto) -> None:
+    graph = proto.graph
+    last = {tensor.name: position for position, tensor in enumerate(graph.initializer)}
+    if len(last) < len(graph.initializer):
+        kept = [graph.initializer[position] for position in sorted(last.values())]
+        kept = [TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+
+
+def _nested_tensors(proto: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor but the initialisers of the main graph."""
+    yield from _tensors_of_graph(proto.graph)
+    for function in proto.functions:
+        for node in function.node:
+            yield from _tensors_of_node(node)
+
+
+def _tensors_of_graph(graph: GraphProto) -> Iterator[TensorProto]:
+    for sparse in graph.sparse_initializer:
+        yield sparse.values
+        yield sparse.indices
+    for node in graph.node:
+        yield from _tensors_of_node(node)
+
+
+def _tensors_of_node(node: NodeProto) -> Iterator[TensorProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        single = (attribute.sparse_tensor,) if attribute.HasField("sparse_tensor") else ()
+        for sparse in (*single, *attribute.sparse_tensors):
+            yield sparse.values
+            yield sparse.indices
+        for body in bodies_of(attribute):
+            yield from body.initializer
+            yield from _tensors_of_graph(body)
+
+
+def _write_into(tensor: TensorProto, raw: memoryview) -> None:
+    """Let ``tensor`` hold its data itself."""
+    del tensor.external_data[:]
+    tensor.data_location = TensorProto.DEFAULT
+    tensor.raw_data = bytes(raw)
 
 
 def _address(memory: memoryview) -> int:
@@ -98,6 +178,7 @@ def _address(memory: memoryview) -> int:
 
 def _refer(tensor: TensorProto, name: str, offset: int, size: int) -> None:
     """Let ``tensor`` have its data at ``offset`` of the file ``name``."""
+    del tensor.external_data[:]
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", name), ("offset", str(offset)), ("length", str(size))):
         entry = tensor.external_data.add()
@@ -106,8 +187,11 @@ def _refer(tensor: TensorProto, name: str, offset: int, size: int) -> None:
 
 def _external(path: Path, tensor: TensorProto, files: dict[str, memoryview]) -> memoryview:
     """What the model keeps in another file of its folder, which is mapped into ``files``."""
-    label = f"{path}: tensor '{tensor.name}'"
-    location, offset, length = external_range(tensor)
+    label = f"{path}: tensor '{shown(tensor.name)}'"
+    try:
+        location, offset, length = external_range(tensor)
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{path}: {error}") from error
     if location not in files:
         found = find_inside(path.parent, location, f"{label}: external data")
         if found is None or found.is_dir():
@@ -129,7 +213,7 @@ def _external(path: Path, tensor: TensorProto, files: dict[str, memoryview]) -> 
 
 
 def _weight(path: Path, tensor: TensorProto, raw: memoryview) -> Weight:
-    label = f"{path}: tensor '{tensor.name}'"
+    label = f"{path}: tensor '{shown(tensor.name)}'"
     shape = tuple(tensor.dims)
     if any(size < 0 for size in shape):
         raise InvalidModelError(f"{label} has a negative dimension: {list(shape)}")

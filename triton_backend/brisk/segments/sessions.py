@@ -8,12 +8,17 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto, TensorProto
 
 from brisk.errors import InvalidModelError
 from brisk.graph.value_types import dtype_of_element
 from brisk.segments.extraction import Segment
 from brisk.segments.library import onnxruntime
 from brisk.segments.model_file import ModelFile, Weight
+from brisk.segments.refusals import blamed, reason_of
+
+_COPIED = frozenset({TensorProto.COMPLEX64, TensorProto.COMPLEX128})
+"""Types of which ONNX Runtime takes no values from numpy."""
 
 
 class Form(Enum):
@@ -31,8 +36,30 @@ class Form(Enum):
 def open_segment(segment: Segment, file: ModelFile, form: Form, threads: int) -> Session:
     """A session on ``threads`` threads that sleep when they have nothing to do.
 
-    Raises InvalidModelError naming model and segment, with ONNX Runtime's reason.
+    Raises InvalidModelError naming model, segment, node, operator and operator set, with ONNX
+    Runtime's reason.
     """
+    try:
+        return _open(segment.proto, file, form, threads)
+    except Exception as error:
+        proto = segment.proto
+
+        def is_taken(part: ModelProto) -> bool:
+            try:
+                _open(part, file, form, threads)
+            except Exception:  # noqa: BLE001  # that is the question
+                return False
+            return True
+
+        raise InvalidModelError(
+            f"{file.path}: ONNX Runtime {onnxruntime().__version__} cannot load segment "
+            f"{segment.index} ({segment.words}), to blame: {blamed(proto, error, is_taken)}: "
+            f"{reason_of(error)}"
+        ) from error
+
+
+def _open(proto: ModelProto, file: ModelFile, form: Form, threads: int) -> Session:
+    """Raises what ONNX Runtime raises."""
     library = onnxruntime()
     _share_arena()
     options = library.SessionOptions()
@@ -41,10 +68,7 @@ def open_segment(segment: Segment, file: ModelFile, form: Form, threads: int) ->
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.use_env_allocators", "1")
-    options.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", str(file.path.parent)
-    )
-    names = [tensor.name for tensor in segment.proto.graph.initializer]
+    names = [tensor.name for tensor in proto.graph.initializer]
     in_place = [name for name in names if name in file.weights]
     held: list[Any] = []
     if form is Form.IN_PLACE:
@@ -54,20 +78,14 @@ def open_segment(segment: Segment, file: ModelFile, form: Form, threads: int) ->
             if (value := _in_place(file.weights[name])) is not None:
                 options.add_initializer(name, value)
                 held.append(value)
-    elif in_place:
+    if len(held) < len(in_place):  # ONNX Runtime opens no file itself
         names, contents = list(file.files), list(file.files.values())
         options.add_external_initializers_from_files_in_memory(
             names, contents, [len(content) for content in contents]
         )
-    try:
-        session = library.InferenceSession(
-            segment.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:
-        raise InvalidModelError(
-            f"{file.path}: ONNX Runtime {library.__version__} cannot load segment {segment.index} "
-            f"({segment.words}): {error}"
-        ) from error
+    session = library.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     return Session(session, tuple(held))
 
 
@@ -81,7 +99,7 @@ class Session:
 
 def _in_place(weight: Weight) -> Any:
     """The weight as ONNX Runtime's value, not copied; None for types of which it needs a copy."""
-    if weight.is_packed or not weight.data.size:
+    if weight.is_packed or weight.kind in _COPIED:
         return None
     make = onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type
     dtype = dtype_of_element(weight.kind)
