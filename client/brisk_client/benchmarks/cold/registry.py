@@ -13,6 +13,7 @@ from brisk_client.benchmarks.cold.engines.onnxruntime import (
     OnnxRuntimeUnoptimised,
 )
 from brisk_client.benchmarks.cold.engines.openvino import OpenVino, OpenVinoCached
+from brisk_client.benchmarks.cold.engines.segments import BriskSegments
 from brisk_client.benchmarks.cold.engines.torch_eager import TorchEager
 
 BASE = "onnxruntime"
@@ -30,8 +31,8 @@ BARE_PEERS = (BASE, "onnxruntime unoptimised")
 """ONNX Runtime from the bare file; for each model the one that starts sooner counts."""
 
 _ENGINES: tuple[ColdEngine, ...] = (
-    BriskScheme("brisk", has_artefact=True, name=PREPARED),
-    BriskScheme("brisk", has_artefact=False, name=UNPREPARED),
+    BriskSegments(PREPARED, has_artefact=True),
+    BriskSegments(UNPREPARED, has_artefact=False),
     BriskScheme("baseline", has_artefact=False),
     BriskScheme("nnv12_k", has_artefact=False),
     BriskScheme("nnv12_kc", has_artefact=True),

@@ -1,0 +1,67 @@
+"""Brisk as its runtime starts models: segments that ONNX Runtime computes, in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from brisk_client.benchmarks.cold.engines.base import (
+    Arrays,
+    ColdEngine,
+    EngineUnavailableError,
+    Start,
+)
+
+
+class BriskSegments(ColdEngine):
+    """From its artefact, or from its file; then exchanged for what runs fastest."""
+
+    def __init__(self, name: str, *, has_artefact: bool) -> None:
+        self.name = name
+        self.prepares = has_artefact
+
+    def import_libraries(self) -> None:
+        from brisk.runtime.ready import import_everything
+        from brisk.segments.engine import Engine
+
+        import_everything("cpu", Engine.AUTO)
+
+    def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path | None:
+        if not self.prepares:
+            return None
+        from brisk.segments.prepared import prepare
+
+        from brisk.errors import BriskError
+
+        try:
+            return prepare(model, threads, folder)
+        except BriskError as error:
+            raise EngineUnavailableError(str(error)) from error
+
+    def start(self, model: Path, prepared: Path | None, inputs: Arrays, threads: int) -> Start:
+        from brisk.segments.frame import run_serially
+        from brisk.segments.sources import BareModel, Source
+        from brisk.segments.starting import start_segments
+        from brisk.segments.timeline import Recorder
+
+        source: Source
+        if prepared is not None:
+            from brisk.segments.prepared import PreparedModel
+
+            source = PreparedModel(prepared, model, threads)
+        else:
+            source = BareModel(model, threads)
+            source.check()
+        starting = start_segments(source, threads, Recorder())
+        lanes = starting.start_lanes(threads)
+
+        def infer() -> list[np.ndarray]:
+            return list(run_serially(starting.program, inputs).values())
+
+        def settle() -> None:
+            starting.table.wait(60.0)
+            starting.load_warm(lambda: True)
+            lanes.close()
+
+        return Start(infer(), infer, settle)
