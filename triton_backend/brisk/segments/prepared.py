@@ -29,7 +29,7 @@ from brisk.segments.library import onnxruntime
 from brisk.segments.model_file import Weight
 from brisk.segments.plan import SegmentPlan, SegmentSpec
 from brisk.segments.saving import NOWHERE, NamedWeight
-from brisk.segments.sessions import Session, in_place, session_options
+from brisk.segments.sessions import Session, session_options, value_in_place
 from brisk.segments.sources import Source
 
 SCHEMA = 1
@@ -189,7 +189,7 @@ def open_saved(
     )
     if not packs:
         options.add_session_config_entry("session.disable_prepacking", "1")
-    held = tuple(in_place(each.weight) for each in weights)
+    held = tuple(value_in_place(each.weight) for each in weights)
     for each, value in zip(weights, held, strict=True):
         options.add_initializer(each.name, value)
     session = library.InferenceSession(proto, options, providers=["CPUExecutionProvider"])

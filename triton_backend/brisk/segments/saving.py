@@ -42,7 +42,7 @@ class NamedWeight:
 
 @dataclass(frozen=True, slots=True)
 class OptimisedSegment:
-    """``proto``: an ONNX model; ``weights``: what it refers to, in the order of their first use."""
+    """``proto``: an ONNX model; ``weights``: what it refers to, in order of first use."""
 
     proto: bytes
     weights: tuple[NamedWeight, ...]

@@ -45,7 +45,7 @@ def open_segment(segment: Segment, file: ModelFile, form: Form, threads: int) ->
         options.graph_optimization_level = library.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.disable_prepacking", "1")
         for name in in_place:
-            if (value := in_place(file.weights[name])) is not None:
+            if (value := value_in_place(file.weights[name])) is not None:
                 options.add_initializer(name, value)
                 held.append(value)
     elif in_place:
@@ -86,7 +86,7 @@ class Session:
     held: tuple[Any, ...]
 
 
-def in_place(weight: Weight) -> Any:
+def value_in_place(weight: Weight) -> Any:
     """The weight as ONNX Runtime's value, not copied; None for types of which it needs a copy."""
     if weight.is_packed or not weight.data.size:
         return None

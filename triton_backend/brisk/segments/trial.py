@@ -1,4 +1,4 @@
-"""Segments tried with made-up inputs: whether what was saved answers alike, and what packing gains.
+"""Segments tried with made-up inputs: whether what was saved answers alike, what packing gains.
 
 Values go from segment to segment, so all but the model's inputs have the shapes of a real run.
 """
