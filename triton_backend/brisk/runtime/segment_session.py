@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from brisk.errors import ArtefactError
+from brisk.errors import ArtefactError, InvalidModelError
+from brisk.runtime import session
 from brisk.runtime.early_exits import SessionCaches
-from brisk.runtime.session import Session
 from brisk.scheduling.threads import ThreadChoice
 from brisk.segments.frame import SegmentFrame
-from brisk.segments.sources import BareModel
+from brisk.segments.prepared import PreparedModel, find_prepared
+from brisk.segments.sessions import Session
+from brisk.segments.sources import BareModel, Source
 from brisk.segments.starting import StartingSegments, start_segments, without_collections
 from brisk.segments.table import GiveWay
 from brisk.segments.timeline import EventKind, Recorder, clock_ns
 from brisk.segments.values import Value
 
 
-class SegmentSession(Session):
+class SegmentSession(session.Session):
     def __init__(
         self, path: Path, starting: StartingSegments, threads: int, give_way: GiveWay | None
     ) -> None:
@@ -31,7 +34,8 @@ class SegmentSession(Session):
         self.threads = ThreadChoice(threads, is_fixed=True)
         self.caches = SessionCaches()
         self.load_ns = 0
-        self.summary = f"{count} segment{'s'[: count != 1]} by ONNX Runtime"
+        kind = "the model" if starting.source.origin == "model" else "its artefact"
+        self.summary = f"{count} segment{'s'[: count != 1]} by ONNX Runtime from {kind}"
         self._lanes = starting.start_lanes(threads, give_way)
 
     @property
@@ -40,7 +44,8 @@ class SegmentSession(Session):
 
     @property
     def wants_artefact(self) -> bool:
-        return False
+        source = self.starting.source
+        return not isinstance(source, MendedModel) or source.is_damaged
 
     def start(
         self,
@@ -71,8 +76,77 @@ def load_segment_session(
     recorder = Recorder()
     started_ns = clock_ns()
     with without_collections():
-        source = BareModel(path, threads)
-        source.check()
+        source: Source | None = None if reject is None else _prepared(path, threads, reject)
+        source = source or _bare(path, threads)
         starting = start_segments(source, threads, recorder)
     recorder.add("parse", EventKind.PARSE, None, started_ns)
     return SegmentSession(path, starting, threads, give_way)
+
+
+def _bare(path: Path, threads: int) -> BareModel:
+    source = BareModel(path, threads)
+    source.check()
+    return source
+
+
+def _prepared(
+    path: Path, threads: int, reject: Callable[[ArtefactError], None]
+) -> MendedModel | None:
+    """The model's prepared form; None where there is none that can be used."""
+    found = find_prepared(path)
+    if found is None:
+        return None
+    try:
+        return MendedModel(PreparedModel(found, path, threads), path, threads, reject)
+    except ArtefactError as error:
+        reject(error)
+        return None
+
+
+class MendedModel(Source):
+    """A prepared model, of which what turns out to be damaged comes from the model's own file."""
+
+    origin = "artefact"
+
+    def __init__(
+        self,
+        prepared: PreparedModel,
+        path: Path,
+        threads: int,
+        reject: Callable[[ArtefactError], None],
+    ) -> None:
+        self.plan = prepared.plan
+        self.is_damaged = False
+        self._prepared = prepared
+        self._path = path
+        self._threads = threads
+        self._reject = reject
+        self._lock = threading.Lock()
+        self._bare: BareModel | None = None
+
+    def open(self, index: int) -> Session:
+        try:
+            return self._prepared.open(index)
+        except ArtefactError as error:
+            return self._mend(error).open(index)
+
+    def open_warm(self, index: int) -> Session | None:
+        if self._bare is not None:
+            return self._bare.open_warm(index)
+        try:
+            return self._prepared.open_warm(index)
+        except ArtefactError as error:
+            return self._mend(error).open_warm(index)
+
+    def _mend(self, error: ArtefactError) -> BareModel:
+        """Raises InvalidModelError where the model's file is another one by now."""
+        with self._lock:
+            if not self.is_damaged:
+                self.is_damaged = True
+                self._reject(error)
+            if self._bare is None:
+                bare = BareModel(self._path, self._threads)
+                if bare.plan.segments != self.plan.segments:
+                    raise InvalidModelError(f"{self._path}: not what it was prepared from")
+                self._bare = bare
+        return self._bare

@@ -61,13 +61,10 @@ def open_segment(segment: Segment, file: ModelFile, form: Form, threads: int) ->
 def _open(proto: ModelProto, file: ModelFile, form: Form, threads: int) -> Session:
     """Raises what ONNX Runtime raises."""
     library = onnxruntime()
-    _share_arena()
-    options = library.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.use_env_allocators", "1")
+    options = session_options(threads)
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(file.path.parent)
+    )
     names = [tensor.name for tensor in proto.graph.initializer]
     in_place = [name for name in names if name in file.weights]
     held: list[Any] = []
@@ -75,7 +72,7 @@ def _open(proto: ModelProto, file: ModelFile, form: Form, threads: int) -> Sessi
         options.graph_optimization_level = library.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.disable_prepacking", "1")
         for name in in_place:
-            if (value := _in_place(file.weights[name])) is not None:
+            if (value := value_in_place(file.weights[name])) is not None:
                 options.add_initializer(name, value)
                 held.append(value)
     if len(held) < len(in_place):  # ONNX Runtime opens no file itself
@@ -89,6 +86,19 @@ def _open(proto: ModelProto, file: ModelFile, form: Form, threads: int) -> Sessi
     return Session(session, tuple(held))
 
 
+def session_options(threads: int) -> Any:
+    """Of every session: threads that sleep, one arena for all."""
+    library = onnxruntime()
+    _share_arena()
+    options = library.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    return options
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """``session``: an ``InferenceSession``; ``held``: the weights that it reads in place."""
@@ -97,7 +107,7 @@ class Session:
     held: tuple[Any, ...]
 
 
-def _in_place(weight: Weight) -> Any:
+def value_in_place(weight: Weight) -> Any:
     """The weight as ONNX Runtime's value, not copied; None for types of which it needs a copy."""
     if weight.is_packed or weight.kind in _COPIED:
         return None

@@ -60,6 +60,10 @@ class BareModel(Source):
     def segments(self) -> Sequence[Segment]:
         return self._segments
 
+    @property
+    def file(self) -> ModelFile:
+        return self._file
+
     def check(self) -> None:
         """Make every session, since only that tells whether ONNX Runtime takes the model.
 
