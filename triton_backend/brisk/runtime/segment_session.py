@@ -15,6 +15,7 @@ from brisk.segments.starting import StartingSegments, start_segments, without_co
 from brisk.segments.table import GiveWay
 from brisk.segments.timeline import EventKind, Recorder, clock_ns
 from brisk.segments.values import Value
+from brisk.tuning import SessionTuning
 
 
 class SegmentSession(Session):
@@ -66,12 +67,13 @@ def load_segment_session(
     threads: int,
     reject: Callable[[ArtefactError], None] | None,
     give_way: GiveWay | None,
+    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
 ) -> SegmentSession:
     """As ``load_session``. Raises InvalidModelError where ONNX Runtime does not take the model."""
     recorder = Recorder()
     started_ns = clock_ns()
     with without_collections():
-        source = BareModel(path, threads)
+        source = BareModel(path, threads, tuning=tuning)
         source.check()
         starting = start_segments(source, threads, recorder)
     recorder.add("parse", EventKind.PARSE, None, started_ns)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -14,6 +13,8 @@ from brisk.graph.value_types import dtype_of_element
 from brisk.segments.extraction import Segment
 from brisk.segments.library import onnxruntime
 from brisk.segments.model_file import ModelFile, Weight
+from brisk.segments.options import run_options, session_options
+from brisk.tuning import SessionTuning
 
 
 class Form(Enum):
@@ -28,19 +29,20 @@ class Form(Enum):
     OPTIMISED = "optimised"
 
 
-def open_segment(segment: Segment, file: ModelFile, form: Form, threads: int) -> Session:
-    """A session on ``threads`` threads that sleep when they have nothing to do.
+def open_segment(
+    segment: Segment,
+    file: ModelFile,
+    form: Form,
+    threads: int,
+    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+) -> Session:
+    """A session on at most ``threads`` threads, as the entry wants it (see ``session_options``).
 
-    Raises InvalidModelError naming model and segment, with ONNX Runtime's reason.
+    Raises InvalidModelError naming model and segment, with ONNX Runtime's reason, and
+    InvalidConfigurationError for a tuning that cannot be had.
     """
     library = onnxruntime()
-    _share_arena()
-    options = library.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.use_env_allocators", "1")
+    options = session_options(tuning, threads, is_warm=form is Form.OPTIMISED)
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", str(file.path.parent)
     )
@@ -48,8 +50,6 @@ def open_segment(segment: Segment, file: ModelFile, form: Form, threads: int) ->
     in_place = [name for name in names if name in file.weights]
     held: list[Any] = []
     if form is Form.IN_PLACE:
-        options.graph_optimization_level = library.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.add_session_config_entry("session.disable_prepacking", "1")
         for name in in_place:
             if (value := _in_place(file.weights[name])) is not None:
                 options.add_initializer(name, value)
@@ -59,24 +59,29 @@ def open_segment(segment: Segment, file: ModelFile, form: Form, threads: int) ->
         options.add_external_initializers_from_files_in_memory(
             names, contents, [len(content) for content in contents]
         )
+    model = segment.proto.SerializeToString() if file.own_format is None else file.own_format
     try:
         session = library.InferenceSession(
-            segment.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            bytes(model), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:
         raise InvalidModelError(
             f"{file.path}: ONNX Runtime {library.__version__} cannot load segment {segment.index} "
             f"({segment.words}): {error}"
         ) from error
-    return Session(session, tuple(held))
+    return Session(session, tuple(held), run_options(tuning))
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``session``: an ``InferenceSession``; ``held``: the weights that it reads in place."""
+    """``session``: an ``InferenceSession``; ``held``: the weights that it reads in place.
+
+    ``run_options``: of each of its runs; None: nothing is said.
+    """
 
     session: Any
     held: tuple[Any, ...]
+    run_options: Any = None
 
 
 def _in_place(weight: Weight) -> Any:
@@ -88,13 +93,3 @@ def _in_place(weight: Weight) -> Any:
     # numpy has no dtype of its own for some (bfloat16, float8): their bits travel as integers
     carrier = dtype if dtype.kind != "V" else np.dtype(f"u{dtype.itemsize}")
     return make(weight.data.view(carrier).reshape(weight.shape), weight.kind)
-
-
-@functools.cache
-def _share_arena() -> None:
-    """One arena for all sessions of the process: what one lets go of serves the others."""
-    library = onnxruntime()
-    memory = library.OrtMemoryInfo(
-        "Cpu", library.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, library.OrtMemType.DEFAULT
-    )
-    library.create_and_register_allocator(memory, None)
