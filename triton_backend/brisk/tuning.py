@@ -4,8 +4,6 @@ The stub reads it (``frontend.session_tuning``), ``LoadModel`` carries it, ``seg
 applies it. Two entries of one file that differ in it have sessions of their own.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -32,7 +32,8 @@ def complete(
 
     The batch dimension is assumed where every tensor's first size is symbolic and the entry
     says nothing else, with ``default_max_batch_size``. What ``sequence_batching`` names, its
-    controls and states, is no input or output of clients. Raises InvalidConfigurationError where the entry contradicts the model.
+    controls and states, is no input or output of clients. Raises InvalidConfigurationError where
+    the entry contradicts the model.
     """
     tensors = (*signature.inputs, *signature.outputs)
     batchable = bool(tensors) and all(
