@@ -139,7 +139,8 @@ def load_session(
     ``threads``: how many there are to run it. ``reject`` is told why an artefact cannot be used,
     maybe later and in another thread; None: artefacts are not looked for. Lanes call ``give_way``
     before each part. ``engine``: what computes it; a GPU, and learned caches, need torch's.
-    ``tuning``: of ONNX Runtime's sessions, which alone know libraries of custom operators. InvalidModelError and its kin where the model cannot be served.
+    ``tuning``: of ONNX Runtime's sessions, which alone know libraries of custom operators.
+    Raises InvalidModelError and its kin where the model cannot be served.
     """
     started_ns = time.monotonic_ns()
     session: Session

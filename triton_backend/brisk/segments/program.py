@@ -18,8 +18,8 @@ from brisk.segments.values import Value
 class Part:
     """A session with the slots that it reads, in the order of ``inputs``, writes, and leaves.
 
-    ``run`` takes feeds by name, names of outputs and ``options``, those of a run. ``goes_by_arrays``: strings, which no
-    OrtValue can be made of, are numpy's.
+    ``run`` takes feeds by name, names of outputs and ``options``, those of a run.
+    ``goes_by_arrays``: strings, which no OrtValue can be made of, are numpy's.
     """
 
     spec: SegmentSpec

@@ -49,8 +49,8 @@ class BareModel(Source):
         taps: Collection[str] = (),
         tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
     ) -> None:
-        """``taps``: values behind which the model is cut, so that a frame can show them. ``tuning``: of
-        all its sessions.
+        """``taps``: values behind which the model is cut, so that a frame can show them.
+        ``tuning``: of all its sessions.
 
         Raises InvalidModelError where the file is no model that can be read.
         """
