@@ -90,6 +90,12 @@ def images(path: Path) -> Path:
     return save(path, nodes, [info("x", *shape)], [info("y", 1, 16, 1, 1)], weights)
 
 
+def opened_whole(path: Path, model: Path) -> None:
+    source = PreparedModel(path, model, THREADS)
+    for segment in source.plan.segments:
+        source.open(segment.index)
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return chain(tmp_path / "model.onnx")
@@ -309,9 +315,7 @@ def test_a_changed_byte_of_any_class_is_refused_before_it_is_used(model: Path) -
         damaged[position] ^= 0x10
         changed(path, damaged)
         with pytest.raises(ArtefactError):
-            source = PreparedModel(path, model, THREADS)
-            for segment in source.plan.segments:
-                source.open(segment.index)
+            opened_whole(path, model)
         assert position > HEADER_BYTES + 100 or not is_prepared(model, THREADS)
     assert len(places) > 150
     assert not is_prepared(model, THREADS)
@@ -388,7 +392,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(model: Path) -> None:
     for limit in (4096, 3 << 20):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
         try:
-            with pytest.raises((OSError, InvalidModelError), match="too large|disk|cannot save"):
+            with pytest.raises((OSError, InvalidModelError), match=r"too large|disk|cannot save"):
                 prepare(model, THREADS)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

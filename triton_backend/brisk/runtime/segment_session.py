@@ -18,12 +18,20 @@ from brisk.segments.starting import StartingSegments, start_segments, without_co
 from brisk.segments.table import GiveWay
 from brisk.segments.timeline import EventKind, Recorder, clock_ns
 from brisk.segments.values import Value
+from brisk.tuning import SessionTuning
 
 
 class SegmentSession(session.Session):
     def __init__(
-        self, path: Path, starting: StartingSegments, threads: int, give_way: GiveWay | None
+        self,
+        path: Path,
+        starting: StartingSegments,
+        threads: int,
+        give_way: GiveWay | None,
+        *,
+        keeps_answers: bool,
     ) -> None:
+        """``keeps_answers``: whether the model's prepared form can be used for it."""
         plan = starting.program.plan
         count = len(plan.segments)
         self.path = path
@@ -34,6 +42,7 @@ class SegmentSession(session.Session):
         self.threads = ThreadChoice(threads, is_fixed=True)
         self.caches = SessionCaches()
         self.load_ns = 0
+        self._keeps_answers = keeps_answers
         kind = "the model" if starting.source.origin == "model" else "its artefact"
         self.summary = f"{count} segment{'s'[: count != 1]} by ONNX Runtime from {kind}"
         self._lanes = starting.start_lanes(threads, give_way)
@@ -45,6 +54,8 @@ class SegmentSession(session.Session):
     @property
     def wants_artefact(self) -> bool:
         source = self.starting.source
+        if not self._keeps_answers:
+            return False
         return not isinstance(source, MendedModel) or source.is_damaged
 
     def start(
@@ -71,33 +82,46 @@ def load_segment_session(
     threads: int,
     reject: Callable[[ArtefactError], None] | None,
     give_way: GiveWay | None,
+    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
 ) -> SegmentSession:
     """As ``load_session``. Raises InvalidModelError where ONNX Runtime does not take the model."""
     recorder = Recorder()
     started_ns = clock_ns()
     with without_collections():
-        source: Source | None = None if reject is None else _prepared(path, threads, reject)
-        source = source or _bare(path, threads)
+        source: Source | None = None
+        if reject is not None and tuning.keeps_answers:
+            source = _prepared(path, threads, reject, tuning)
+        source = source or _bare(path, threads, tuning)
         starting = start_segments(source, threads, recorder)
     recorder.add("parse", EventKind.PARSE, None, started_ns)
-    return SegmentSession(path, starting, threads, give_way)
+    return SegmentSession(path, starting, threads, give_way, keeps_answers=tuning.keeps_answers)
 
 
-def _bare(path: Path, threads: int) -> BareModel:
-    source = BareModel(path, threads)
+def _is_optimised_here(source: Source) -> bool:
+    """Whether the model is not one that ONNX Runtime has optimised elsewhere (``.ort``)."""
+    return not isinstance(source, BareModel) or source.file.own_format is None
+
+
+def _bare(path: Path, threads: int, tuning: SessionTuning) -> BareModel:
+    source = BareModel(path, threads, tuning=tuning)
     source.check()
     return source
 
 
 def _prepared(
-    path: Path, threads: int, reject: Callable[[ArtefactError], None]
+    path: Path,
+    threads: int,
+    reject: Callable[[ArtefactError], None],
+    tuning: SessionTuning,
 ) -> MendedModel | None:
     """The model's prepared form; None where there is none that can be used."""
     found = find_prepared(path)
     if found is None:
         return None
     try:
-        return MendedModel(PreparedModel(found, path, threads), path, threads, reject)
+        return MendedModel(
+            PreparedModel(found, path, threads, (), tuning), path, threads, reject, tuning
+        )
     except ArtefactError as error:
         reject(error)
         return None
@@ -114,7 +138,9 @@ class MendedModel(Source):
         path: Path,
         threads: int,
         reject: Callable[[ArtefactError], None],
+        tuning: SessionTuning,
     ) -> None:
+        self._tuning = tuning
         self.plan = prepared.plan
         self.is_damaged = False
         self._prepared = prepared
@@ -145,7 +171,7 @@ class MendedModel(Source):
                 self.is_damaged = True
                 self._reject(error)
             if self._bare is None:
-                bare = BareModel(self._path, self._threads)
+                bare = BareModel(self._path, self._threads, tuning=self._tuning)
                 if bare.plan.segments != self.plan.segments:
                     raise InvalidModelError(f"{self._path}: not what it was prepared from")
                 self._bare = bare

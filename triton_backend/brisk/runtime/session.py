@@ -18,6 +18,7 @@ from brisk.segments.engine import Engine
 from brisk.segments.table import GiveWay, LayerTable
 from brisk.segments.timeline import Recorder
 from brisk.segments.values import Value
+from brisk.tuning import SessionTuning
 from brisk.wire.datatypes import BY_ELEMENT_NAME
 
 
@@ -131,24 +132,26 @@ def load_session(
     reject: Callable[[ArtefactError], None] | None,
     give_way: GiveWay | None = None,
     engine: Engine = Engine.AUTO,
+    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
 ) -> Session:
     """Make the model at ``path`` runnable, and let lanes load its parts.
 
     ``threads``: how many there are to run it. ``reject`` is told why an artefact cannot be used,
     maybe later and in another thread; None: artefacts are not looked for. Lanes call ``give_way``
     before each part. ``engine``: what computes it; a GPU, and learned caches, need torch's.
+    ``tuning``: of ONNX Runtime's sessions, which alone know libraries of custom operators.
     Raises InvalidModelError and its kin where the model cannot be served.
     """
     started_ns = time.monotonic_ns()
     session: Session
-    if device != "cpu" or engine is Engine.BRISK or has_caches(path):
+    if device != "cpu" or engine is Engine.BRISK or _needs_torch(path, tuning):
         from brisk.runtime.torch_session import load_torch_session
 
         session = load_torch_session(path, device, threads, reject, give_way)
     else:
         from brisk.runtime.segment_session import load_segment_session
 
-        session = load_segment_session(path, threads, reject, give_way)
+        session = load_segment_session(path, threads, reject, give_way, tuning)
     try:
         for variable in (*session.inputs, *session.outputs):
             _check_tensor(variable)
@@ -158,6 +161,10 @@ def load_session(
     session.load_ns = time.monotonic_ns() - started_ns
     session.summary += f", runnable after {session.load_ns / 1e6:.0f} ms"
     return session
+
+
+def _needs_torch(path: Path, tuning: SessionTuning) -> bool:
+    return has_caches(path) and not tuning.operator_libraries
 
 
 def _check_tensor(variable: Variable) -> None:

@@ -27,10 +27,12 @@ from brisk.errors import ArtefactError
 from brisk.graph.value_types import dtype_of_element
 from brisk.segments.library import onnxruntime
 from brisk.segments.model_file import Weight
+from brisk.segments.options import run_options, session_options
 from brisk.segments.plan import SegmentPlan, SegmentSpec
 from brisk.segments.saving import NOWHERE, NamedWeight
-from brisk.segments.sessions import Session, session_options, value_in_place
+from brisk.segments.sessions import Session, value_in_place
 from brisk.segments.sources import Source
+from brisk.tuning import SessionTuning
 
 SCHEMA = 1
 LEAST_GAIN = 1.05
@@ -91,7 +93,14 @@ class PreparedModel(Source):
 
     origin = "artefact"
 
-    def __init__(self, path: Path, model: Path, threads: int, taps: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        model: Path,
+        threads: int,
+        taps: Collection[str] = (),
+        tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+    ) -> None:
         """Reads the manifest; no weight is touched.
 
         Raises ArtefactError where the file cannot be used: damaged, of another model, of other
@@ -103,6 +112,7 @@ class PreparedModel(Source):
             raise ArtefactError(f"{path}: cannot be opened: {error}") from error
         self.path = path
         self._threads = threads
+        self._tuning = tuning
         try:
             self.plan, self.kept = self._read(self._container.content, model, taps)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -133,7 +143,7 @@ class PreparedModel(Source):
                 NamedWeight(each.name, Weight(container.view(each.blob), each.kind, each.shape))
             )
         try:
-            return open_saved(proto, weights, self._threads, packs=packs)
+            return open_saved(proto, weights, self._threads, self._tuning, packs=packs)
         except Exception as error:
             raise ArtefactError(
                 f"{self.path}: ONNX Runtime cannot load segment {index} "
@@ -175,25 +185,28 @@ class PreparedModel(Source):
 
 
 def open_saved(
-    proto: bytes, weights: Sequence[NamedWeight], threads: int, *, packs: bool
+    proto: bytes,
+    weights: Sequence[NamedWeight],
+    threads: int,
+    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+    *,
+    packs: bool,
 ) -> Session:
     """A session of what ``save_optimised`` made, computing on the weights where they are.
 
     ``packs``: the weights are copied into the forms that products of matrices like best.
     """
     library = onnxruntime()
-    options = session_options(threads)
+    options = session_options(tuning, threads, is_warm=packs)
     options.graph_optimization_level = library.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", NOWHERE[0]
     )
-    if not packs:
-        options.add_session_config_entry("session.disable_prepacking", "1")
     held = tuple(value_in_place(each.weight) for each in weights)
     for each, value in zip(weights, held, strict=True):
         options.add_initializer(each.name, value)
     session = library.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
-    return Session(session, held)
+    return Session(session, held, run_options(tuning))
 
 
 def _read_plan(record: Mapping[str, Any], container: Container) -> SegmentPlan:

@@ -27,7 +27,8 @@ from brisk.segments.cutting import reads_of
 from brisk.segments.extraction import Segment
 from brisk.segments.library import onnxruntime
 from brisk.segments.model_file import IN_PLACE_BYTES, ModelFile, Weight
-from brisk.segments.sessions import session_options
+from brisk.segments.options import session_options
+from brisk.tuning import SessionTuning
 
 NOWHERE = ("/dev", "null")
 """Folder and file that weights in an artefact are said to lie in: ONNX Runtime looks whether the
@@ -59,7 +60,7 @@ def save_optimised(
     """
     library = onnxruntime()
     label = f"{file.path}: segment {segment.index} ({segment.words})"
-    options = session_options(threads)
+    options = session_options(SessionTuning(), threads, is_warm=True)
     names, contents = list(file.files), list(file.files.values())
     if file.weights:
         options.add_external_initializers_from_files_in_memory(
