@@ -91,7 +91,8 @@ REFUSED = {
         "session.disable_prepacking must be 0 or 1, not 'true'",
     ),
     "accelerator": (
-        'optimization { execution_accelerators { cpu_execution_accelerator [ { name: "tpu" } ] } }',
+        "optimization { execution_accelerators { "
+        'cpu_execution_accelerator [ { name: "tpu" } ] } }',
         "cpu_execution_accelerator: unknown accelerator 'tpu'; expected 'openvino'",
     ),
     "library": (

@@ -94,7 +94,8 @@ def load_segment_session(
         source = source or _bare(path, threads, tuning)
         starting = start_segments(source, threads, recorder)
     recorder.add("parse", EventKind.PARSE, None, started_ns)
-    return SegmentSession(path, starting, threads, give_way, keeps_answers=tuning.keeps_answers)
+    keeps_answers = tuning.keeps_answers and _is_optimised_here(source)
+    return SegmentSession(path, starting, threads, give_way, keeps_answers=keeps_answers)
 
 
 def _is_optimised_here(source: Source) -> bool:
