@@ -15,7 +15,6 @@ from brisk.runtime.artefact_use import ArtefactUse
 from brisk.runtime.loader import Loader
 from brisk.segments.engine import Engine
 
-
 THREADS = 3
 
 

@@ -15,7 +15,6 @@ from brisk.errors import (
     InvalidRequestError,
     ProtocolError,
     UnavailableError,
-    UnsupportedOperatorError,
 )
 from brisk.frontend.connection import Connection
 from brisk.wire.place import RuntimePlace
