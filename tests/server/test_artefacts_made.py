@@ -37,7 +37,7 @@ def test_a_served_model_gets_its_artefact_and_the_next_load_starts_from_it(
     server = start_server(
         tmp_path / "repository",
         ("--model-control-mode=explicit", "--load-model=doubled"),
-        {"BRISK_ARTEFACTS": "build"},
+        {"BRISK_ARTEFACTS": "build", "BRISK_ENGINE": "brisk"},
     )
     values = np.arange(8, dtype=np.float32).reshape(2, 4)
     with InferenceClient(server.endpoints.http, Transport.HTTP) as client:
@@ -67,9 +67,9 @@ def test_a_lazy_entry_is_ready_at_once_and_loaded_by_its_first_request(
     server = start_server(tmp_path / "repository")
     log = tmp_path / "tritonserver-1.log"
     assert "is loaded by its first request" in log.read_text()
-    assert "runnable from" not in log.read_text()
+    assert "runnable after" not in log.read_text()
     values = np.arange(8, dtype=np.float32).reshape(2, 4)
     with InferenceClient(server.endpoints.http, Transport.HTTP) as client:
         answers = client.infer("late", {"x": values})
     np.testing.assert_array_equal(answers["y"], values * 2)
-    assert "runnable from the model" in log.read_text()
+    assert "by ONNX Runtime, runnable after" in log.read_text()

@@ -101,8 +101,8 @@ def test_cold_starts_tell_their_phases_and_the_solutions_they_loaded(server: Tri
     for phase in ("parse", "create"):
         took_s = value(found, "brisk_cold_start_seconds_total", origin="model", phase=phase)
         assert 0 < took_s < PATIENCE_S
-    # 120 layers, fused or not
-    assert value(found, "brisk_loaded_layers_total", model="deep", origin="model") > 40
+    for model in ("deep", "doubled"):  # by segments
+        assert value(found, "brisk_loaded_layers_total", model=model, origin="model") >= 1
     assert value(found, "brisk_loaded_layers_total", origin="artefact") == 0
 
 

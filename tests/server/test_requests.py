@@ -142,7 +142,7 @@ def test_a_class_that_the_entry_allows_above_its_own_is_served(client: Inference
 
 def test_a_value_that_no_layer_can_take_is_the_requests_fault(client: InferenceClient) -> None:
     x = np.arange(6, dtype=np.float32)
-    with pytest.raises(InferenceServerException, match=r"layer 0.*Reshape"):
+    with pytest.raises(InferenceServerException, match=r"segment 0.*Reshape"):
         client.infer("reshape", {"x": x, "s": np.array([4, 2], np.int64)})
     answer = client.infer("reshape", {"x": x, "s": np.array([3, -1], np.int64)})
     np.testing.assert_array_equal(answer["y"], x.reshape(3, 2))

@@ -107,6 +107,9 @@ def test_a_model_too_large_for_the_background_is_refused_there_and_tried_again(
             "[enforce fail at alloc_cpu.cpp:128] DefaultCPUAllocator: can't allocate memory"
         ),
         RuntimeError("std::bad_alloc"),
+        RuntimeError(
+            "[ONNXRuntimeError] Failed to allocate memory for requested buffer of size 9"
+        ),
         InternalError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     ],
 )

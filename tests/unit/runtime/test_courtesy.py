@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from brisk.runtime.courtesy import LONGEST_S, Courtesy
-from brisk.runtime.session import Session
+from brisk.runtime.segment_session import SegmentSession
 from brisk.scheduling.job import JobClass
 from brisk.segments.starting import Lanes
 from brisk.segments.table import LayerTable
@@ -18,8 +18,8 @@ def _table(count: int = 3) -> LayerTable:
 
 
 def _run(table: LayerTable, job_class: JobClass) -> Any:
-    session = Session.__new__(Session)
-    object.__setattr__(session, "starting", SimpleNamespace(table=table))
+    session = SegmentSession.__new__(SegmentSession)
+    session.table = table
     job = SimpleNamespace(payload=SimpleNamespace(binding=SimpleNamespace(session=session)))
     return SimpleNamespace(job_class=job_class, jobs=[job])
 

@@ -1,7 +1,7 @@
 """Loads that crash, hang, are slow, fail half-way or lose their file, in a real runtime.
 
 ``FAULTS`` is imported by the runtime's interpreter before anything else and stands between a
-layer and its source; the file ``fault`` says what happens to the next layer number 2.
+segment and its source; the file ``fault`` says what happens to the next segment number 2.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import BriskError
-from brisk.execution.preparation import prepare
 from brisk.frontend.connection import Connection
 from brisk.wire.place import RuntimePlace
 from unit.runtime.runtime_process import (
@@ -56,34 +54,38 @@ def strike(index, lane):
 
 class Finder:
     def find_spec(self, name, path, target=None):
-        if name != "brisk.execution.starting":
+        if name != "brisk.runtime.segment_session":
             return None
         sys.meta_path.remove(self)
-        from brisk.execution import sources
-        for source in (sources.ModelSource, sources.ArtefactSource):
-            def load(self, index, lane, stolen, load=source.load):
-                strike(index, lane)
-                return load(self, index, lane, stolen)
-            source.load = load
+        from brisk.segments import starting
+        class Table(starting.LayerTable):
+            def __init__(self, count, load, *others, **options):
+                def struck(index, lane, stolen):
+                    strike(index, lane)
+                    return load(index, lane, stolen)
+                super().__init__(count, struck, *others, **options)
+        starting.LayerTable = Table
         return None
 
 if "brisk.runtime" in sys.orig_argv:
     sys.meta_path.insert(0, Finder())
 '''
 
-WIDTH = 256
-ROWS = np.random.default_rng(5).standard_normal((2, WIDTH)).astype(np.float32)
+WIDTH, LAYERS, BATCH = 512, 24, 256
+"""Of a model of several segments."""
+ROWS = np.random.default_rng(5).standard_normal((BATCH, WIDTH)).astype(np.float32)
 
 
 def _chain(path: Path) -> tuple[Path, np.ndarray]:
-    """Six products with a square root of the identity's size between them, and its answer."""
+    """Products with a bounded function between them, and the answer to ``ROWS``."""
     made = np.random.default_rng(6)
     weights = [
-        (made.standard_normal((WIDTH, WIDTH)) / WIDTH**0.5).astype(np.float32) for _ in range(6)
+        (made.standard_normal((WIDTH, WIDTH)) / WIDTH**0.5).astype(np.float32)
+        for _ in range(LAYERS)
     ]
     nodes, value, answer = [], "x", ROWS
     for number, weight in enumerate(weights):
-        product, result = f"p{number}", "y" if number == 5 else f"v{number}"
+        product, result = f"p{number}", "y" if number == LAYERS - 1 else f"v{number}"
         nodes.append(helper.make_node("MatMul", [value, f"w{number}"], [product]))
         nodes.append(helper.make_node("Softsign", [product], [result]))
         answer = answer @ weight
@@ -91,8 +93,8 @@ def _chain(path: Path) -> tuple[Path, np.ndarray]:
     graph = helper.make_graph(
         nodes,
         "chain",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", WIDTH])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", WIDTH])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [BATCH, WIDTH])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [BATCH, WIDTH])],
         [numpy_helper.from_array(weight, f"w{number}") for number, weight in enumerate(weights)],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -208,21 +210,15 @@ def test_a_load_that_fails_half_way_fails_requests_by_its_reason_and_can_be_trie
     assert worker_of(faulty_place) == worker
 
 
-def test_an_artefact_cut_off_while_it_is_mapped_ends_a_worker_but_no_request(
+def test_a_model_cut_off_while_it_is_mapped_ends_a_worker_and_is_refused_then(
     faulty_place: RuntimePlace, other: Connection, chain: tuple[Path, np.ndarray], fault: Path
 ) -> None:
     """Its pages are gone: whoever touches one gets SIGBUS. The next worker sees what it is."""
-    path, expected = chain
-    import torch
-
-    kept = prepare(path, torch.device("cpu"), 2)
+    path, _ = chain
     worker = worker_of(faulty_place)
-    fault.write_text(f"truncate {kept.path}")
-    with opened(faulty_place, describe(path)) as connection:
-        until_s = time.monotonic() + 20
-        while time.monotonic() < until_s and fault.exists():
-            time.sleep(0.01)
-        np.testing.assert_allclose(infer(connection, ROWS), expected, rtol=1e-4, atol=1e-5)
-        _assert_others_are_served(other)
+    fault.write_text(f"truncate {path}")
+    with pytest.raises(BriskError):
+        _load_and_ask(faulty_place, path)
     assert not fault.exists()
+    _assert_others_are_served(other)
     assert worker_of(faulty_place) != worker

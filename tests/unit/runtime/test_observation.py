@@ -175,7 +175,11 @@ def test_a_trace_has_the_wait_the_layers_and_the_answer_of_each_request(
     assert wait.request == layer.request == request.request
     assert request.begin_ns == wait.begin_ns <= wait.end_ns <= layer.begin_ns
     assert layer.begin_ns <= layer.end_ns <= request.end_ns
-    assert (wait.name, layer.name, request.name) == ("waits, normal", "0 Neg", "quick 1, normal")
+    assert (wait.name, layer.name, request.name) == (
+        "waits, normal",
+        "0 1 nodes, y to y",
+        "quick 1, normal",
+    )
     assert load.name == "load slow.onnx"
     assert not [span for span in spans if span.lane == FRONTEND], "nobody said when it arrived"
 

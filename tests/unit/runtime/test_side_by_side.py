@@ -83,6 +83,7 @@ def runtime(models: dict[str, Path], concurrent_runs: str) -> Iterator[RuntimePl
     parent = Path(tempfile.mkdtemp(prefix="brisk-"))
     place = RuntimePlace(parent / "runtime", "cpu")
     with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("BRISK_ENGINE", "brisk")  # only its threads are tried, one and all
         environment.setenv("BRISK_THREADS", "2")
         environment.setenv("BRISK_CONCURRENT_RUNS", concurrent_runs)
         environment.setenv("BRISK_ARTEFACTS", "off")

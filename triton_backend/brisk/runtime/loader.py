@@ -192,5 +192,7 @@ class Loader:
             return LoadOutcome(task.ticket, None, error)
         except Exception as error:  # noqa: BLE001  # whatever a load raises must reach its askers
             text = f"loading {task.path} failed: {type(error).__name__}: {error}"
-            return LoadOutcome(task.ticket, None, InternalError(text))
+            failed = InternalError(text)
+            failed.__cause__ = error  # which may be a lack of memory
+            return LoadOutcome(task.ticket, None, failed)
         return LoadOutcome(task.ticket, session, None)

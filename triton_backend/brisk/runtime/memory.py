@@ -11,10 +11,11 @@ from brisk.errors import BriskError, UnavailableError
 MIB = 1024 * 1024
 
 _SHORTAGE = re.compile(
-    r"can't allocate memory|bad_alloc|out of memory|cannot allocate memory|Unable to allocate",
+    r"can't allocate memory|bad_alloc|out of memory|cannot allocate memory|Unable to allocate"
+    r"|Failed to allocate memory",
     re.IGNORECASE,
 )
-"""As torch, C++, CUDA, the system and numpy put it."""
+"""As torch, C++, CUDA, the system, numpy and ONNX Runtime put it."""
 
 
 _budget_bytes: int | None = None

@@ -126,6 +126,8 @@ class SegmentFrame:
         """
         spec = part.spec
         text = f"segment {spec.index} ({spec.words}) failed: {error}"
+        if isinstance(error, UnicodeError):
+            return InvalidRequestError(f"a string is not UTF-8, as ONNX Runtime's are: {text}")
         if isinstance(error, _OURS):
             return InternalError(text)
         if self._program.is_static and type(error).__name__ != "InvalidArgument":
