@@ -30,6 +30,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from brisk.artefacts import lease
 from brisk.artefacts.checksum import PAGE_BYTES, checksum
 from brisk.artefacts.seal import SEAL_BYTES, make_key, read_key, seal
 from brisk.errors import ArtefactError
@@ -76,11 +77,15 @@ class Container:
             if size < HEADER_BYTES:
                 raise ArtefactError(f"{path}: {size} bytes are no artefact")
             self._map = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)
-        self.memory = np.frombuffer(self._map, np.uint8)
-        """All bytes of the file, read-only, in place."""
-        manifest = self._manifest(size, environment)
-        self.content: Any = manifest.get("content")
-        self._blobs = self._places(manifest.get("blobs"), size)
+            self.memory = np.frombuffer(self._map, np.uint8)
+            """All bytes of the file, read-only, in place."""
+            manifest = self._manifest(size, environment)
+            self.content: Any = manifest.get("content")
+            self._blobs = self._places(manifest.get("blobs"), size)
+            self.is_leased = lease.hold(file.fileno(), self._map, self.memory.ctypes.data)
+            """Whether who would shorten the file waits until its bytes are copied."""
+            if os.fstat(file.fileno()).st_size != size:
+                raise ArtefactError(f"{path}: it is being written")
         self._verified = bytearray(len(self._blobs))
         self._map.madvise(mmap.MADV_WILLNEED)
 

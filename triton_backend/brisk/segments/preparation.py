@@ -35,8 +35,9 @@ from brisk.segments.saving import NamedWeight, OptimisedSegment, save_optimised
 from brisk.segments.sources import BareModel
 from brisk.segments.trial import Trial, check_alike, packing_gain
 
-DISK_FACTOR = 3.0
-"""Default of what the prepared form may take, as a multiple of the model's files."""
+DISK_FACTOR = 4.5
+"""Default of what the prepared form may take, as a multiple of the model's files: int8 weights
+that ONNX Runtime computes with as float32 are kept so."""
 
 _SPARE_BYTES = 16 << 20
 """What any model's may take."""
