@@ -93,7 +93,7 @@ def make_part(spec: SegmentSpec, session: Session, slots: Mapping[str, int]) -> 
     bound = opened._sess
     return Part(
         spec,
-        bound.run if goes_by_arrays else bound.run_with_ort_values,
+        _by_arrays(bound) if goes_by_arrays else bound.run_with_ort_values,
         spec.inputs,
         list(spec.outputs),
         tuple(slots[name] for name in spec.inputs),
@@ -102,3 +102,8 @@ def make_part(spec: SegmentSpec, session: Session, slots: Mapping[str, int]) -> 
         goes_by_arrays,
         session.held,
     )
+
+
+def _by_arrays(bound: Any) -> Callable[[Mapping[str, Any], list[str], None], Sequence[Any]]:
+    """As ``run_with_ort_values``, whose arguments stand in another order."""
+    return lambda feeds, outputs, options: bound.run(outputs, feeds, options)
