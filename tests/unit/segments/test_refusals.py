@@ -175,6 +175,38 @@ def test_an_initialiser_that_is_given_twice_is_refused(tmp_path: Path) -> None:
     assert f"{path}: initialiser 'w' is given twice" in refusal(path)
 
 
+def test_a_weight_that_is_said_to_lie_outside_is_read_there(tmp_path: Path) -> None:
+    """Whatever raw data it holds beside that, as in ONNX Runtime."""
+    from unit.segments.segment_models import by_segments, source_of, whole
+
+    inside, outside = np.full((2, 1024), 5, np.float32), np.full((2, 1024), 7, np.float32)
+    path = save(
+        tmp_path / "model.onnx",
+        [node("Add", ["x", "w"], ["y"])],
+        [info("x", 2, 1024)],
+        [info("y", 2, 1024)],
+        {"w": inside},
+    )
+    (tmp_path / "weights.bin").write_bytes(outside.tobytes())
+    model = onnx.load(path)
+    (tensor,) = model.graph.initializer
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="weights.bin")
+    path.write_bytes(model.SerializeToString())
+    given = {"x": 0 * inside}
+    np.testing.assert_array_equal(whole(path, given)["y"], outside)
+    np.testing.assert_array_equal(by_segments(source_of(path), given)["y"], outside)
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    odd = node("Nonesuch", ["x"], ["y"], name="oddest")
+    path = save(tmp_path / "model.onnx", [odd], [info("x", "n")], [info("y", "n")])
+    for name in (b"oddest", b"Nonesuch"):
+        changed = path.read_bytes().replace(name, b"\xf4" * len(name))
+        (tmp_path / "changed.onnx").write_bytes(changed)
+        assert str(tmp_path / "changed.onnx") in refusal(tmp_path / "changed.onnx")
+
+
 def test_a_graph_in_two_parts_keeps_its_weights_apart(tmp_path: Path) -> None:
     """Protobuf merges fields that come twice; weights are told apart by their place."""
     from unit.segments.segment_models import by_segments, source_of, whole

@@ -100,11 +100,12 @@ def _with_weights(
         if tensor.name in names:  # ONNX Runtime takes the first or the last of them
             raise InvalidModelError(f"{path}: initialiser '{shown(tensor.name)}' is given twice")
         names.add(tensor.name)
-        if position in detached:
+        if tensor.data_location == TensorProto.EXTERNAL:  # whatever else it holds
+            raw = _external(path, tensor, files)
+            tensor.ClearField("raw_data")
+        elif position in detached:
             raw = detached[position]
             _refer(tensor, path.name, _address(raw) - start, len(raw))
-        elif tensor.data_location == TensorProto.EXTERNAL:
-            raw = _external(path, tensor, files)
         else:
             continue
         weight = _weight(path, tensor, raw)

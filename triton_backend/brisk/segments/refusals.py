@@ -51,6 +51,13 @@ def blamed(proto: ModelProto, error: Exception, is_taken: Callable[[ModelProto],
 
     ``is_taken``: whether ONNX Runtime makes a session of a model.
     """
+    try:
+        return _blamed(proto, error, is_taken)
+    except UnicodeDecodeError as decoding:
+        return f"a name that is no UTF-8 text ({decoding})"
+
+
+def _blamed(proto: ModelProto, error: Exception, is_taken: Callable[[ModelProto], bool]) -> str:
     versions = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import}
     node = None
     if not _VERSIONS.search(str(error)):
