@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper
 
 LONGEST_SEGMENT_NS = 10_000_000
 """Predicted on one thread: what a more urgent request waits for within a worker."""
@@ -160,7 +160,7 @@ def _boundaries(graph: GraphProto, types: Mapping[str, TypeProto]) -> Iterator[_
                 if name not in constant and last_use.get(name, -1) >= position
             ]
             are_tensors = all(
-                producers.get(name) not in _NO_TENSORS and _is_typed_tensor(types.get(name))
+                producers.get(name) not in _NO_TENSORS and _may_cross(types.get(name))
                 for name in live
             )
             if are_tensors:
@@ -241,8 +241,18 @@ def types_of(graph: GraphProto) -> dict[str, TypeProto]:
     return found
 
 
-def _is_typed_tensor(kind: TypeProto | None) -> bool:
-    return kind is not None and kind.HasField("tensor_type") and kind.tensor_type.elem_type != 0
+_ROUNDED = frozenset({TensorProto.UNDEFINED, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+"""No cut stands where such a tensor lives: a CPU computes half precision in float32, and a border
+would round, and overflow, where one session does not.
+"""
+
+
+def _may_cross(kind: TypeProto | None) -> bool:
+    return (
+        kind is not None
+        and kind.HasField("tensor_type")
+        and kind.tensor_type.elem_type not in _ROUNDED
+    )
 
 
 def _sizes(kind: TypeProto | None) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx import (
@@ -46,7 +46,7 @@ def extract(model: ModelProto, spans: Sequence[Span]) -> list[Segment]:
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
     produced = [info.name for info in graph.input]
     segments = []
-    for index, span in enumerate(spans):
+    for index, span in enumerate(_with_outputs(graph, spans, last_use)):
         nodes = graph.node[span.start : span.stop]
         made = {name: None for node in nodes for name in node.output if name}
         read = {name: None for node in nodes for name in reads_of(node)}
@@ -72,6 +72,22 @@ def extract(model: ModelProto, spans: Sequence[Span]) -> list[Segment]:
         produced = [name for name in crossing if name not in dead]
         segments.append(Segment(index, proto, inputs, outputs, dead, _words(graph, span)))
     return segments
+
+
+def _with_outputs(
+    graph: GraphProto, spans: Sequence[Span], last_use: Mapping[str, int]
+) -> Iterator[Span]:
+    """Spans of which something is read behind them: others are joined with the next one.
+
+    ONNX Runtime runs nothing without an output.
+    """
+    start, predicted_ns = 0, 0.0
+    for span in spans:
+        predicted_ns += span.predicted_ns
+        nodes = graph.node[start : span.stop]
+        if any(last_use.get(name, -1) >= span.stop for node in nodes for name in node.output):
+            yield Span(start, span.stop, predicted_ns)
+            start, predicted_ns = span.stop, 0.0
 
 
 def normalise(model: ModelProto) -> None:

@@ -99,14 +99,18 @@ def _with_weights(
     proto.ClearField("training_info")  # nothing of it is served, nor opened
     files = {path.name: data}
     weights: dict[str, Weight] = {}
+    names: set[str] = set()
     start = _address(data)
     for position, tensor in enumerate(proto.graph.initializer):
-        weights.pop(tensor.name, None)  # the last of a name counts, as in ONNX Runtime
-        if position in detached:
+        if tensor.name in names:  # ONNX Runtime takes the first or the last of them
+            raise InvalidModelError(f"{path}: initialiser '{shown(tensor.name)}' is given twice")
+        names.add(tensor.name)
+        if tensor.data_location == TensorProto.EXTERNAL:  # whatever else it holds
+            raw = _external(path, tensor, files)
+            tensor.ClearField("raw_data")
+        elif position in detached:
             raw = detached[position]
             _refer(tensor, path.name, _address(raw) - start, len(raw))
-        elif tensor.data_location == TensorProto.EXTERNAL:
-            raw = _external(path, tensor, files)
         else:
             continue
         weight = _weight(path, tensor, raw)
@@ -114,7 +118,6 @@ def _with_weights(
             weights[tensor.name] = weight
         else:
             _write_into(tensor, raw)
-    _keep_last_of_each_name(proto)
     nested_bytes = 0
     for tensor in _nested_tensors(proto):
         if tensor.data_location == TensorProto.EXTERNAL:
@@ -128,16 +131,6 @@ def _with_weights(
                 )
             _write_into(tensor, raw)
     return ModelFile(path, proto, weights, files)
-
-
-def _keep_last_of_each_name(proto: ModelProto) -> None:
-    graph = proto.graph
-    last = {tensor.name: position for position, tensor in enumerate(graph.initializer)}
-    if len(last) < len(graph.initializer):
-        kept = [graph.initializer[position] for position in sorted(last.values())]
-        kept = [TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
-        del graph.initializer[:]
-        graph.initializer.extend(kept)
 
 
 def _nested_tensors(proto: ModelProto) -> Iterator[TensorProto]:

@@ -94,7 +94,7 @@ def make_part(spec: SegmentSpec, session: Session, slots: Mapping[str, int]) -> 
     bound = opened._sess
     return Part(
         spec,
-        _running_arrays(bound) if goes_by_arrays else bound.run_with_ort_values,
+        _by_arrays(bound) if goes_by_arrays else bound.run_with_ort_values,
         spec.inputs,
         list(spec.outputs),
         tuple(slots[name] for name in spec.inputs),
@@ -106,11 +106,6 @@ def make_part(spec: SegmentSpec, session: Session, slots: Mapping[str, int]) -> 
     )
 
 
-def _running_arrays(bound: Any) -> Callable[[Mapping[str, Any], list[str], None], Sequence[Any]]:
-    """The session's ``run``, whose arguments come in another order than with OrtValues."""
-
-    def run(feeds: Mapping[str, Any], outputs: list[str], options: None) -> Sequence[Any]:
-        made: Sequence[Any] = bound.run(outputs, feeds, options)
-        return made
-
-    return run
+def _by_arrays(bound: Any) -> Callable[[Mapping[str, Any], list[str], None], Sequence[Any]]:
+    """As ``run_with_ort_values``, whose arguments stand in another order."""
+    return lambda feeds, outputs, options: bound.run(outputs, feeds, options)

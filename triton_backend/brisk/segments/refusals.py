@@ -28,6 +28,7 @@ _NAMES = (
     re.compile(r"Optype \((?P<operator>[^)]*)\).* in node \((?P<name>[^)]*)\)"),
     re.compile(r"error: [^\n]*:(?P<operator>[^:(]*)\(-?\d+\) is not a registered"),
 )
+_VERSIONS = re.compile(r"Unsupported model IR version|only \*guarantees\* support|is not acyclic")
 _READS = re.compile(r"Node input '(?P<value>[^']*)' is not")
 _MAKES = re.compile(r"Duplicate definition of name \((?P<value>[^)]*)\)")
 
@@ -50,8 +51,17 @@ def blamed(proto: ModelProto, error: Exception, is_taken: Callable[[ModelProto],
 
     ``is_taken``: whether ONNX Runtime makes a session of a model.
     """
+    try:
+        return _blamed(proto, error, is_taken)
+    except UnicodeDecodeError as decoding:
+        return f"a name that is no UTF-8 text ({decoding})"
+
+
+def _blamed(proto: ModelProto, error: Exception, is_taken: Callable[[ModelProto], bool]) -> str:
     versions = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import}
-    node = _named(proto.graph, str(error)) or _found(proto, is_taken)
+    node = None
+    if not _VERSIONS.search(str(error)):
+        node = _named(proto.graph, str(error)) or _found(proto, is_taken)
     if node is None:
         sets = ", ".join(f"{shown(name)} {version}" for name, version in versions.items())
         return f"no node found, operator sets {sets}, IR version {proto.ir_version}"
@@ -86,7 +96,7 @@ def _named(graph: GraphProto, text: str) -> NodeProto | None:
 def _found(proto: ModelProto, is_taken: Callable[[ModelProto], bool]) -> NodeProto | None:
     """The last node of the shortest beginning that is refused, by halving."""
     nodes = proto.graph.node
-    if is_taken(_beginning(proto, len(nodes))) or not is_taken(_beginning(proto, 0)):
+    if not nodes or is_taken(_beginning(proto, len(nodes))):
         return None  # the nodes are not to blame, or not they alone
     taken, refused = 0, len(nodes)
     until_s = time.monotonic() + PATIENCE_S
