@@ -100,11 +100,11 @@ def train(
     from brisk.exits.adaptation.reference import reference_file, write_reference
     from brisk.exits.artefact import write_cascade
     from brisk.exits.exploration import explore
+    from brisk.exits.model_graph import read_graph
     from brisk.exits.reading import ImageForm, read_samples
     from brisk.exits.samples import divide
     from brisk.exits.scores import find_scores
     from brisk.exits.versions import caches_file
-    from brisk.graph.reader import read_program
 
     settings = _settings(
         (accuracy, confidence),
@@ -117,11 +117,11 @@ def train(
         (jobs, threads, seed),
     )
     file = model_file(model, version)
-    program = read_program(file)
-    find_scores(program, output)  # refuses before any data is read
+    graph = read_graph(file)
+    find_scores(graph, output)  # refuses before any data is read
     form = ImageForm(scale, _numbers("mean", mean), _numbers("deviation", deviation))
-    samples = read_samples(data, program, form)
-    more = None if fit_data is None else read_samples(fit_data, program, form)
+    samples = read_samples(data, graph, form)
+    more = None if fit_data is None else read_samples(fit_data, graph, form)
     folder = _work_folder(file, samples, more, seed)
     console = Console(soft_wrap=True, highlight=False)
     with RichProgress(console) as progress:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from brisk.errors import InvalidModelError
-from brisk.exits.versions import CACHES_SUFFIX, REFERENCE_SUFFIX, latest
+from brisk.exits.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
 
 _OF_CACHES = (CACHES_SUFFIX, REFERENCE_SUFFIX)
 
@@ -29,8 +28,3 @@ def identity_of(path: str) -> str:
         raise InvalidModelError(f"model file {path!r} cannot be read: {error}") from error
     state = [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in files]
     return f"{os.path.realpath(path)}:{state}"
-
-
-def has_caches(path: Path) -> bool:
-    """Whether learned caches lie beside the model, or have been learned from its traffic."""
-    return latest(path).exists()

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from brisk.errors import ArtefactError
+from brisk.exits.taps import tapped_values
+from brisk.exits.versions import latest
 from brisk.runtime.early_exits import SessionCaches
-from brisk.runtime.session import Session
+from brisk.runtime.session import Frame, Session
 from brisk.scheduling.threads import ThreadChoice
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.sources import BareModel
@@ -47,8 +49,9 @@ class SegmentSession(Session):
         inputs: Mapping[str, Value],
         requested: Sequence[str],
         agreement: float | None = None,
-    ) -> SegmentFrame:
-        return SegmentFrame(self.starting.program, inputs, requested)
+    ) -> Frame:
+        early = self.caches.start(inputs, requested, agreement)
+        return early or SegmentFrame(self.starting.program, inputs, requested)
 
     def threads_for(self, chosen: int) -> int:
         """A session of ONNX Runtime has its threads from its making."""
@@ -71,7 +74,7 @@ def load_segment_session(
     recorder = Recorder()
     started_ns = clock_ns()
     with without_collections():
-        source = BareModel(path, threads)
+        source = BareModel(path, threads, tapped_values(latest(path)))
         source.check()
         starting = start_segments(source, threads, recorder)
     recorder.add("parse", EventKind.PARSE, None, started_ns)

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from brisk.errors import ArtefactError, BriskError, InvalidModelError
 from brisk.graph.program import Container, Variable
 from brisk.runtime.early_exits import SessionCaches
-from brisk.runtime.model_state import has_caches
 from brisk.scheduling.threads import ThreadChoice
 from brisk.segments.engine import Engine
 from brisk.segments.table import GiveWay, LayerTable
@@ -136,12 +135,12 @@ def load_session(
 
     ``threads``: how many there are to run it. ``reject`` is told why an artefact cannot be used,
     maybe later and in another thread; None: artefacts are not looked for. Lanes call ``give_way``
-    before each part. ``engine``: what computes it; a GPU, and learned caches, need torch's.
+    before each part. ``engine``: what computes it; a GPU needs torch's.
     Raises InvalidModelError and its kin where the model cannot be served.
     """
     started_ns = time.monotonic_ns()
     session: Session
-    if device != "cpu" or engine is Engine.BRISK or has_caches(path):
+    if device != "cpu" or engine is Engine.BRISK:
         from brisk.runtime.torch_session import load_torch_session
 
         session = load_torch_session(path, device, threads, reject, give_way)
