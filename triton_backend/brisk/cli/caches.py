@@ -198,6 +198,36 @@ def show(
         console.print(f"drawn: {draw_caches(file, versions, plot)}", markup=False)
 
 
+@caches.command()
+def export(
+    model: Annotated[Path, _MODEL],
+    folder: Annotated[Path, typer.Argument(help="Where to write them.", show_default=False)],
+    version: Annotated[
+        int | None, typer.Option(help="Version of the model; the newest unless given.")
+    ] = None,
+) -> None:
+    """Write each cache's look-up as an ONNX file, to be looked at."""
+    from brisk.cli.explain import model_file
+    from brisk.errors import InvalidModelError
+    from brisk.exits.artefact import digest_of, read_cascade
+    from brisk.exits.container import DamagedFileError
+    from brisk.exits.versions import latest
+
+    file = model_file(model, version)
+    path = latest(file)
+    try:
+        cascade = read_cascade(path, digest_of(file))
+    except FileNotFoundError:
+        raise InvalidModelError(f"'{file}' has no caches") from None
+    except DamagedFileError as error:
+        raise InvalidModelError(f"'{path}' is ignored by the server: {error}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    for exit_ in cascade.exits:
+        target = folder / f"{exit_.name}.onnx"
+        target.write_bytes(exit_.model)
+        typer.echo(f"written: {target} (reads '{exit_.point.value}')")
+
+
 def _settings(
     promise: tuple[float, float],
     miss_cost: float,
