@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
 from running import runtime_directory
 from tritonclient import grpc
 
 import waiting
-from brisk.execution.serial import run_serially
 from brisk.observer import Observer
 from brisk.server.launch import TritonServer
 from brisk.wire.place import RuntimePlace
@@ -60,8 +58,8 @@ class Loop:
 
     def classes(self, images: np.ndarray) -> np.ndarray:
         """By the whole model, in this process."""
-        answers = run_serially(self.adapted.loaded, {"image": torch.from_numpy(images)})["logits"]
-        return np.asarray(answers).argmax(1)
+        found: np.ndarray = self.adapted.base.run({"image": images})["logits"].argmax(1)
+        return found
 
     @contextlib.contextmanager
     def streaming(self, model: str, images: np.ndarray) -> Iterator[Stream]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import itertools
 import math
@@ -24,7 +25,10 @@ from brisk.artefacts.place import cache_directory
 from brisk.exits import versions
 from brisk.exits.adaptation.reference import reference_file
 from brisk.exits.artefact import digest_of, read_cascade, write_cascade
+from brisk.exits.building import network_of
 from brisk.exits.cascade import Cascade
+from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.learning.last_layer import last_layer
 from brisk.exits.versions import caches_file
 from brisk.server.locate import ServerInstallation
 from runtime_processes import processes_started_in
@@ -187,12 +191,14 @@ def test_a_candidate_that_breaks_the_promise_is_found_out_by_the_audit(loop: Loo
     served = read_cascade(versions.latest(model), digest_of(model))
     original = caches_file(loop.adapted.model_file)  # read anew: other tests have `adapted`, too
     first, *rest = read_cascade(original, digest_of(model)).exits
-    last = first.network.predictor[-1]
+    network = copy.deepcopy(network_of(first))
+    last = last_layer(network.predictor)
     torch.manual_seed(0)
     with torch.no_grad():
-        last.weight.copy_(torch.randn_like(last.weight))  # type: ignore[operator]
-        first.network.gate.limit.fill_(math.inf)
-        first.network.floor.zero_()
+        last.weight.copy_(torch.randn_like(last.weight))
+        network.gate.limit.fill_(math.inf)
+        network.floor.zero_()
+    first = dataclasses.replace(first, model=export_look_up(network, first.shape))
     wrong = dataclasses.replace(served, exits=(first, *rest))
     wrong = with_thresholds(wrong, (1e-12, *(math.inf for _ in rest)), served.revision + 90)
     with loop.streaming("drifting", loop.adapted.drifted()):

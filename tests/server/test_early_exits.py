@@ -17,10 +17,10 @@ from scraping import Series, value, wait_for
 from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
-from brisk.execution.serial import run_serially
 from brisk.exits.artefact import digest_of, write_cascade
 from brisk.exits.building import empty_look_up
 from brisk.exits.cascade import Cascade
+from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.versions import caches_file
 from brisk.server.launch import TritonServer
 from brisk.server.locate import ServerInstallation
@@ -60,7 +60,7 @@ def eager(digest: str, promise: float = MODEST) -> Cascade:
     return dataclasses.replace(
         cascade,
         model_digest=digest,
-        exits=(dataclasses.replace(exit_, network=look_up),),
+        exits=(dataclasses.replace(exit_, model=export_look_up(look_up, exit_.shape)),),
         levels=(level, strict),
         synchronous=True,
     )
@@ -101,25 +101,25 @@ def client(server: TritonServer) -> Iterator[http.InferenceServerClient]:
 
 
 def ask(
-    client: http.InferenceServerClient, model: str, inputs: torch.Tensor, **parameters: object
+    client: http.InferenceServerClient, model: str, inputs: np.ndarray, **parameters: object
 ) -> np.ndarray:
     image = http.InferInput("image", list(inputs.shape), "FP32")
-    image.set_data_from_numpy(inputs.numpy())
+    image.set_data_from_numpy(inputs)
     answer = client.infer(model, [image], parameters=parameters or None)
     scores, label = answer.as_numpy("scores"), answer.as_numpy("label")
     assert label.reshape(-1).tolist() == scores.argmax(1).tolist()
     return scores
 
 
-def by_the_model(inputs: torch.Tensor) -> np.ndarray:
-    return run_serially(served(exits=(1,)).whole, {"image": inputs})["scores"].numpy()  # type: ignore[union-attr]
+def by_the_model(inputs: np.ndarray) -> np.ndarray:
+    return served(exits=(1,)).whole.run({"image": inputs})["scores"]
 
 
-def by_the_exit(inputs: torch.Tensor) -> np.ndarray:
+def by_the_exit(inputs: np.ndarray) -> np.ndarray:
     cascade = eager("")
     (exit_,) = cascade.exits
-    hidden = hidden_at(served(exits=(1,)).whole, exit_.point.position, exit_.point.value, inputs)
-    return exit_.network(hidden)[0].numpy()
+    hidden = hidden_at(served(exits=(1,)).cut, exit_.point.value, inputs)
+    return exit_.look_up(hidden).logits
 
 
 def same(ours: np.ndarray, theirs: np.ndarray) -> bool:
@@ -154,7 +154,7 @@ def test_in_joined_batches_every_request_gets_its_own_rows(
     kinds = [
         model.easy[:rows],
         model.hard[:rows],
-        torch.cat([model.easy, model.hard])[-rows - 4 :],
+        np.concatenate([model.easy, model.hard])[-rows - 4 :],
     ]
     whole = ask(client, "joined", kinds[0], brisk_early_exit=False)
     wait_until(lambda: not same(ask(client, "joined", kinds[0]), whole), "an answer of the caches")

@@ -10,13 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from brisk.execution.frame import Frame
-from brisk.execution.loading import LoadedProgram, load_program
+from brisk.exits.base_model import BaseModel, load_base
 from brisk.exits.samples import Samples
-from brisk.graph.reader import read_program
-from brisk.solutions.base import Value
 from brisk_client.benchmarks.exit_data import Case
 from brisk_client.benchmarks.exit_runs import Other
 
@@ -38,17 +34,12 @@ def alternatives(case: Case) -> dict[str, Other]:
 
 
 def _ours(model: Path) -> Other:
-    loaded = load_program(read_program(model), torch.device("cpu"))
-    return lambda inputs: _classes(loaded, inputs)
+    base = load_base(model)
+    return lambda inputs: _classes(base, inputs)
 
 
-def _classes(loaded: LoadedProgram, inputs: Mapping[str, Value]) -> list[int]:
-    frame = Frame(loaded, inputs)
-    while not frame.step():
-        pass
-    scores = next(iter(frame.results().values()))
-    assert isinstance(scores, torch.Tensor), "the first output is the class scores"
-    found: list[int] = scores.argmax(1).tolist()
+def _classes(base: BaseModel, inputs: Mapping[str, np.ndarray]) -> list[int]:
+    found: list[int] = next(iter(base.run(inputs).values())).argmax(1).tolist()
     return found
 
 
@@ -60,9 +51,8 @@ def _theirs(model: Path) -> Other:
     session = onnxruntime.InferenceSession(str(model), options, ["CPUExecutionProvider"])
     output = session.get_outputs()[0].name
 
-    def classes(inputs: Mapping[str, Value]) -> list[int]:
-        arrays = {name: value.numpy() for name, value in inputs.items()}  # type: ignore[union-attr]
-        (scores,) = session.run([output], arrays)
+    def classes(inputs: Mapping[str, np.ndarray]) -> list[int]:
+        (scores,) = session.run([output], dict(inputs))
         found: list[int] = np.argmax(scores, 1).tolist()
         return found
 

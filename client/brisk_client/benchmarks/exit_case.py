@@ -6,15 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from brisk.execution.loading import load_program
 from brisk.exits.audit import STATED_AUDITS
 from brisk.exits.cascade import Cascade
-from brisk.graph.reader import read_program
 from brisk_client.benchmarks.exit_alternatives import alternatives
 from brisk_client.benchmarks.exit_data import Case
-from brisk_client.benchmarks.exit_guards import audits_until_off, softmax_cascade
+from brisk_client.benchmarks.exit_guards import audits_until_off, load_for, softmax_cascade
 from brisk_client.benchmarks.exit_plots import plot_sides
 from brisk_client.benchmarks.exit_runs import BARE, Bench, Other, Side, Version
 from brisk_client.benchmarks.exit_streams import (
@@ -45,7 +41,7 @@ def measure_latency(
     report: Report, case: Case, cascade: Cascade, bench: Bench, quick: bool, plots: Path | None
 ) -> None:
     """Latency and agreement of all sides, on inputs that took no part in training."""
-    loaded = load_program(read_program(case.model), torch.device("cpu"))
+    base = load_for(case.model, cascade)
     versions: dict[str, Version | Other] = {
         f"caches, {ACCURACY:.0%}": Version(cascade, cascade.synchronous)
     }
@@ -58,7 +54,7 @@ def measure_latency(
         )
     way = "in a lane" if cascade.synchronous else "in the model's thread"
     versions[f"look-ups {way}"] = Version(cascade, not cascade.synchronous)
-    softmax = softmax_cascade(loaded, cascade, case)
+    softmax = softmax_cascade(base, cascade, case)
     if softmax is not None:
         versions["softmax thresholds"] = Version(softmax, cascade.synchronous)
     others: dict[str, Version | Other] = {**alternatives(case)}
@@ -125,7 +121,7 @@ def measure_streams(
 ) -> None:
     """Static and adapting caches on Zipf streams, where the case has images for them, and on a
     video."""
-    loaded = load_program(read_program(case.model), torch.device("cpu"))
+    base = load_for(case.model, cascade)
     streams: list[Iterator[Interval]] = []
     if case.streamed is not None:
         streams += [zipf_intervals(case.streamed, alpha) for alpha in ALPHAS]
@@ -138,7 +134,7 @@ def measure_streams(
         streams += [video_intervals(video, one) for one in READINGS]
     for intervals in streams:
         rows = []
-        for row in follow(bench, loaded, cascade, case, intervals):
+        for row in follow(bench, base, cascade, case, intervals):
             rows.append(row)
             label = f"{row.stream}, interval {row.number + 1}"
             for name, side in row.sides.items():

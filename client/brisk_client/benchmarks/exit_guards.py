@@ -4,43 +4,50 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
-from brisk.execution.loading import LoadedProgram
 from brisk.exits.adaptation.looking import look_at
 from brisk.exits.adaptation.material import gather
 from brisk.exits.audit import CascadeAudit
+from brisk.exits.base_model import BaseModel, load_graph, taps_of
+from brisk.exits.building import network_of
 from brisk.exits.calibration import Promise, calibrate
 from brisk.exits.cascade import Cascade, Level
+from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.lookup import SoftmaxLookUp
+from brisk.exits.model_graph import read_graph
 from brisk_client.benchmarks.exit_data import Case
 
 INJECTED = 0.1
 """Share of an exit's answers that are made wrong."""
 
 
-def softmax_cascade(loaded: LoadedProgram, cascade: Cascade, case: Case) -> Cascade | None:
+def load_for(model: Path, cascade: Cascade) -> BaseModel:
+    """The model, cut so that the values at the cascade's exits and its scores can be read."""
+    graph = read_graph(model)
+    points = [exit_.point for exit_ in cascade.exits]
+    return load_graph(graph, 1, taps_of(points, cascade.scores, graph))
+
+
+def softmax_cascade(base: BaseModel, cascade: Cascade, case: Case) -> Cascade | None:
     """With calibrated thresholds on the softmax (GATI, Fig. 23); None where nothing is proved.
 
     Tuned and calibrated on the rows that the cascade itself was.
     """
+    own = [network_of(exit_) for exit_ in cascade.exits]
+    networks = [SoftmaxLookUp(one.predictor, one.selector, one.gate).eval() for one in own]
     exits = tuple(
-        dataclasses.replace(
-            exit_,
-            network=SoftmaxLookUp(
-                exit_.network.predictor, exit_.network.selector, exit_.network.gate
-            ).eval(),
-        )
-        for exit_ in cascade.exits
+        dataclasses.replace(exit_, model=export_look_up(network, exit_.shape, exit_.variant))
+        for exit_, network in zip(cascade.exits, networks, strict=True)
     )
-    networks = [exit_.network for exit_ in exits]
     level = cascade.levels[0]
     saved_s = [exit_.saved_s for exit_ in exits]
     burden_s = [exit_.burden_s for exit_ in exits]
     division = case.division
     tune, held_out = (
-        look_at(networks, gather(loaded, cascade, case.training.take(rows).inputs))
+        look_at(networks, gather(base, cascade, case.training.take(rows).inputs))
         for rows in (division.tune, division.calibrate)
     )
     found = calibrate(

@@ -18,16 +18,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
+from brisk.exits.base_model import run_base
 from brisk.exits.bounds import lower_bound, upper_bound
+from brisk.exits.building import network_of
 from brisk.exits.calibration import CascadeCount, Looked, count_cascade, in_order
-from brisk.exits.collecting import BATCH_ROWS, bind_rows, run_base
+from brisk.exits.cascade import Exit
+from brisk.exits.collecting import BATCH_ROWS, bind_rows
 from brisk.exits.exploration import ExplorationSettings
 from brisk.exits.exploration.choosing import Chosen, decide
 from brisk.exits.exploration.composing import Tried, composition_problem
 from brisk.exits.exploration.explore import Studied
 from brisk.exits.exploration.finalists import Finalist
 from brisk.exits.exploration.trial import evaluate
+from brisk.exits.lookup import LookUp
 from brisk.exits.samples import Samples
 from brisk_client.benchmarks.exit_data import Case
 from brisk_client.report import Check
@@ -57,17 +62,24 @@ class Tally:
 def look_through(studied: Studied, samples: Samples) -> list[Looked]:
     """``samples`` through every trained variant, in order."""
     assembly, parts = studied.assembly, []
+    networks = [_network(studied, one) for one in assembly.tried]
     for start in range(0, len(samples), BATCH_ROWS):
-        inputs = bind_rows(samples.take(slice(start, start + BATCH_ROWS)), studied.loaded)
-        hidden, teacher = run_base(studied.loaded, assembly.points, assembly.scores, inputs)
-        answers = teacher.argmax(1).numpy()
+        inputs = bind_rows(samples.take(slice(start, start + BATCH_ROWS)))
+        hidden, teacher = run_base(studied.base, assembly.points, assembly.scores, inputs)
+        answers = teacher.argmax(1)
         parts.append(
             [
-                evaluate(network, hidden[one.point], answers)
-                for one, network in zip(assembly.tried, assembly.networks, strict=True)
+                evaluate(network, torch.tensor(hidden[one.point]), answers)
+                for one, network in zip(assembly.tried, networks, strict=True)
             ]
         )
     return [_joined([part[index] for part in parts]) for index in range(len(assembly.tried))]
+
+
+def _network(studied: Studied, one: Tried) -> LookUp:
+    scores, point = studied.assembly.scores, studied.assembly.points[one.point]
+    shape = tuple(one.example.shape[1:])
+    return network_of(Exit(point, one.variant, shape, scores.classes, one.model, 0.0, 0))
 
 
 def promise_rows(
@@ -130,7 +142,7 @@ def _chosen(
     ]
     problems = {
         synchronous: composition_problem(
-            *(tried, assembly.points, studied.costs, studied.profile, settings, synchronous)
+            *(tried, assembly.points, studied.cost, studied.profile, settings, synchronous)
         )
         for synchronous in settings.look_ups.modes
     }

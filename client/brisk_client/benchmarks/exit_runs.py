@@ -9,19 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from brisk.execution.frame import Frame
-from brisk.execution.joining import executor_absence
-from brisk.execution.loading import LoadedProgram, load_program
+from brisk.exits.base_model import BaseModel, load_graph
 from brisk.exits.cascade import Cascade
 from brisk.exits.collecting import bind_rows
+from brisk.exits.model_graph import read_graph
 from brisk.exits.samples import Samples
 from brisk.exits.serving.frame import ExitingFrame
 from brisk.exits.serving.lane import LookUpLane
 from brisk.exits.serving.places import find_places
-from brisk.graph.reader import read_program
-from brisk.solutions.base import Value
 from brisk_client.tails import quantile
 
 WARM_UP = 10
@@ -38,7 +34,7 @@ class Version:
     accuracy: float | None = None
 
 
-Other = Callable[[Mapping[str, Value]], list[int]]
+Other = Callable[[Mapping[str, np.ndarray]], list[int]]
 """Another model on the same inputs: the classes of all rows."""
 
 
@@ -85,12 +81,10 @@ class Bench:
     """A model loaded bare and, for each set of exits, cut at them; one thread of its own."""
 
     def __init__(self, model: Path) -> None:
-        torch.set_num_threads(1)
-        self._program = read_program(model)
-        self._whole = load_program(self._program, torch.device("cpu"))
-        self._cut: dict[tuple[int, ...], LoadedProgram] = {}
+        self._graph = read_graph(model)
+        self._whole = load_graph(self._graph)
+        self._cut: dict[tuple[str, ...], BaseModel] = {}
         self._lane = LookUpLane()
-        executor_absence()
 
     def close(self) -> None:
         self._lane.close()
@@ -109,31 +103,25 @@ class Bench:
             starts = starts[:QUICK_BATCHES]
         sides = {name: Side() for name in (BARE, *versions)}
         names = list(sides)
-        with torch.inference_mode():
-            for turn, start in enumerate([*starts[:WARM_UP], *starts]):
-                inputs = bind_rows(samples.take(slice(start, start + batch)), self._whole)
-                truth = self._classes(inputs)
-                for place in random.permutation(len(names)).tolist():
-                    name = names[place]
-                    one = self._run(versions.get(name), inputs, truth)
-                    if turn >= WARM_UP:
-                        sides[name].add(one)
+        for turn, start in enumerate([*starts[:WARM_UP], *starts]):
+            inputs = bind_rows(samples.take(slice(start, start + batch)))
+            truth = self._classes(inputs)
+            for place in random.permutation(len(names)).tolist():
+                name = names[place]
+                one = self._run(versions.get(name), inputs, truth)
+                if turn >= WARM_UP:
+                    sides[name].add(one)
         return sides
 
-    def _classes(self, inputs: Mapping[str, Value]) -> list[int]:
-        frame = Frame(self._whole, inputs)
-        while not frame.step():
-            pass
-        return _argmax(next(iter(frame.results().values())))
+    def _classes(self, inputs: Mapping[str, np.ndarray]) -> list[int]:
+        return _argmax(next(iter(self._whole.run(inputs).values())))
 
     def _run(
-        self, version: Version | Other | None, inputs: Mapping[str, Value], truth: list[int]
+        self, version: Version | Other | None, inputs: Mapping[str, np.ndarray], truth: list[int]
     ) -> Side:
         if version is None:
             started_s = time.perf_counter()
-            frame = Frame(self._whole, inputs)
-            while not frame.step():
-                pass
+            self._whole.run(inputs)
             taken_s = time.perf_counter() - started_s
             return Side([taken_s] * len(truth), len(truth))
         if isinstance(version, Version):
@@ -144,19 +132,20 @@ class Bench:
         agreeing = sum(one == other for one, other in zip(found, truth, strict=True))
         return Side([taken_s] * len(truth), agreeing)
 
-    def _run_early(self, version: Version, inputs: Mapping[str, Value], truth: list[int]) -> Side:
+    def _run_early(
+        self, version: Version, inputs: Mapping[str, np.ndarray], truth: list[int]
+    ) -> Side:
         cascade = version.cascade
-        if cascade.cuts not in self._cut:
-            cpu = torch.device("cpu")
-            self._cut[cascade.cuts] = load_program(self._program, cpu, cuts=cascade.cuts)
-        cut = self._cut[cascade.cuts]
-        places, level = find_places(cut, cascade), cascade.level(version.accuracy)
+        if cascade.taps not in self._cut:
+            self._cut[cascade.taps] = load_graph(self._graph, 1, cascade.taps)
+        cut = self._cut[cascade.taps]
+        places, level = find_places(cut.plan, cut.graph, cascade), cascade.level(version.accuracy)
         assert places is not None, "the caches are of this model"
         assert level is not None, "the caches keep this accuracy"
         lane = None if version.synchronous else self._lane
         side = Side([0.0] * len(truth))
         started_s = time.perf_counter()
-        frame = ExitingFrame(cut, cascade, places, level, lane, inputs)
+        frame = ExitingFrame(cut.program, cascade, places, level, lane, inputs)
         finished = False
         while not finished:
             finished = frame.step()
@@ -173,7 +162,6 @@ class Bench:
         return side
 
 
-def _argmax(scores: Value) -> list[int]:
-    assert isinstance(scores, torch.Tensor), "the first output is the class scores"
+def _argmax(scores: np.ndarray) -> list[int]:
     found: list[int] = scores.argmax(1).tolist()
     return found

@@ -15,12 +15,13 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from brisk.execution.loading import LoadedProgram
 from brisk.exits.adaptation.adapter import Adapter
 from brisk.exits.adaptation.looking import look_at
 from brisk.exits.adaptation.material import gather
 from brisk.exits.adaptation.reference import write_reference
 from brisk.exits.adaptation.settings import AdaptationSettings
+from brisk.exits.base_model import BaseModel
+from brisk.exits.building import network_of
 from brisk.exits.cascade import Cascade
 from brisk.exits.samples import Samples
 from brisk.runtime.settings import ADAPTATION_S, SAMPLED_SHARE
@@ -115,7 +116,7 @@ def zipf_intervals(streamed: Samples, alpha: float) -> Iterator[Interval]:
 
 def follow(
     bench: Bench,
-    loaded: LoadedProgram,
+    base: BaseModel,
     cascade: Cascade,
     case: Case,
     intervals: Iterable[Interval],
@@ -126,7 +127,7 @@ def follow(
             *(Path(folder) / "model.reference", cascade.model_digest, case.training),
             *(case.division, case.more_to_fit),
         )
-    adapter = Adapter(loaded, cascade, reference, AdaptationSettings())
+    adapter = Adapter(base, cascade, reference, AdaptationSettings())
     random = np.random.default_rng(0)
     for number, interval in enumerate(intervals):
         is_sampled = random.uniform(size=len(interval.arriving)) < interval.sampled
@@ -143,13 +144,13 @@ def follow(
             "published" if outcome.cascade is not None else f"refused: {outcome.reason}",
             max(outcome.retraining_s, default=0.0),
             adapter.cascade,
-            _fits(loaded, adapter.cascade, interval.measured),
+            _fits(base, adapter.cascade, interval.measured),
         )
 
 
-def _fits(loaded: LoadedProgram, cascade: Cascade, stream: Samples) -> tuple[float, ...]:
-    material = gather(loaded, cascade, stream.inputs)
-    right = look_at([exit_.network for exit_ in cascade.exits], material).right
+def _fits(base: BaseModel, cascade: Cascade, stream: Samples) -> tuple[float, ...]:
+    material = gather(base, cascade, stream.inputs)
+    right = look_at([network_of(exit_) for exit_ in cascade.exits], material).right
     return tuple(float(one) for one in right.mean(1))
 
 

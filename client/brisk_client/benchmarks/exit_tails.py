@@ -14,16 +14,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-import torch
 
-from brisk.execution.loading import load_program
 from brisk.exits.building import empty_look_up
 from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
+from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.model_graph import read_graph
 from brisk.exits.points import exit_points, spread
 from brisk.exits.samples import Samples
 from brisk.exits.scores import find_scores
-from brisk.graph.reader import read_program
 from brisk_client.benchmarks.exit_runs import BARE, Bench, Version
 from brisk_client.samples.bottleneck import BottleneckRecipe, untrained_bottleneck
 from brisk_client.tails import tail_or_shortage
@@ -83,16 +82,16 @@ def _rows(case: TailCase, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _missing_cascade(model: Path, variant: str) -> Cascade:
-    program = read_program(model)
-    scores = find_scores(program)
-    loaded = load_program(program, torch.device("cpu"))
-    points = exit_points(loaded.program, scores.layer)
+    graph = read_graph(model)
+    scores = find_scores(graph)
+    points = exit_points(graph, scores.position)
     exits = []
     for number in spread(points, [point.position for point in points], EXITS):
         point = points[number]
-        shape = tuple(int(size or 0) for size in program.type_of(point.value).shape[1:])  # type: ignore[index]
+        shape = tuple(int(size or 0) for size in graph.types[point.value].shape[1:])  # type: ignore[index]
         network = empty_look_up(variant, shape, scores.classes)
-        exits.append(Exit(point, variant, shape, network, 0.0, 0))
+        made = export_look_up(network, shape, variant)
+        exits.append(Exit(point, variant, shape, scores.classes, made, 0.0, 0))
     count = CascadeCount(1, tuple(ExitCount(1, 1) for _ in exits), 0)
     levels = (Level(0.97, (NEVER,) * len(exits), count),)
     return Cascade("", scores, tuple(exits), levels, 0.95, Expected(1.0, 1.0))

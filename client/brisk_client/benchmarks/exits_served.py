@@ -25,11 +25,11 @@ from brisk.exits.artefact import digest_of, read_cascade, write_cascade
 from brisk.exits.cascade import Cascade
 from brisk.exits.container import DamagedFileError
 from brisk.exits.exploration import ExplorationSettings, explore
+from brisk.exits.model_graph import read_graph
 from brisk.exits.reading import read_samples
 from brisk.exits.samples import Samples
 from brisk.exits.sources import Sources
 from brisk.exits.versions import caches_file
-from brisk.graph.reader import read_program
 from brisk.observer import Observer
 from brisk.wire.place import RuntimePlace
 from brisk.wire.role import Role
@@ -132,9 +132,7 @@ def _named(model: Path, data: Path) -> Subject:
         cascade = read_cascade(caches_file(model), digest_of(model))
     except DamagedFileError as error:
         raise InvalidModelError(f"caches of '{model}': {error}") from error
-    return Subject(
-        model, cascade, unlearned(model, read_samples(data, read_program(model))).inputs
-    )
+    return Subject(model, cascade, unlearned(model, read_samples(data, read_graph(model))).inputs)
 
 
 def unlearned(model: Path, samples: Samples) -> Samples:

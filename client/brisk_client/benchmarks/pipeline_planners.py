@@ -20,9 +20,9 @@ from brisk.runtime.pipeline_frame import PipelineFrame
 from brisk.runtime.pipeline_network import Network, NetworkRun, Signature
 from brisk.runtime.pipeline_session import PipelineSession, assemble
 from brisk.runtime.pipeline_trial import WHOLE_MODEL, try_pipeline
+from brisk.runtime.segment_session import SegmentSession
 from brisk.runtime.served_caches import read_version
 from brisk.runtime.session import Session, load_session
-from brisk.runtime.torch_session import TorchSession
 from brisk.segments.starting import usable_cores
 from brisk_client.benchmarks.pipeline_networks import PLATE, TrainedNetworks
 
@@ -125,15 +125,14 @@ def load_bench(
 
 
 def _settle(path: Path, session: Session) -> None:
-    """As upkeep does: all layers, then the caches, whose exits the joined layers stop at."""
+    """As upkeep does: all segments, warm ones, then the caches."""
     while session.is_loading:
         time.sleep(0.01)
     with session.settling():
         session.load_warm(lambda: True)
-        if isinstance(session, TorchSession):
-            caches = read_version(path, caches_file(path), session.loaded)
-            session.join(() if caches is None else caches.cascade.cuts)
-            session.caches.bring(caches)
+        if isinstance(session, SegmentSession):
+            program, threads = session.starting.program, session.threads.available
+            session.caches.bring(read_version(path, caches_file(path), program, threads))
 
 
 def _describe(networks: TrainedNetworks, version: Path, has_caches: bool) -> Path:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from brisk.exits.calibration import Looked, count_cascade, in_order
 from brisk.exits.cascade import Level
@@ -49,12 +48,12 @@ def studied_of(pool: Sequence[Looked]) -> Any:
     points = [SimpleNamespace(position=10 * (index + 1)) for index in range(len(pool))]
     reach_s = {0: 0.0, **{point.position: 1e-3 * (i + 1) for i, point in enumerate(points)}}
     tried = [
-        Tried(index, "Pool(4096)", 2e-5, True, 1000, torch.zeros(1, 4), one, one)
+        Tried(index, "Pool(4096)", 2e-5, b"", 1000, np.zeros((1, 4), np.float32), one, one)
         for index, one in enumerate(pool)
     ]
     return SimpleNamespace(
         assembly=SimpleNamespace(tried=tried, points=points),
-        costs={True: LaneCost(0.0, 0.0)},
+        cost=LaneCost(0.0, 0.0),
         profile=BaseProfile(reach_s, 3e-3, 3e-3),
     )
 

@@ -8,21 +8,20 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import torch
 
 from brisk.exits.samples import Samples
 from brisk_client.benchmarks import exit_tails, exit_video
 from brisk_client.benchmarks.exit_runs import BARE, Bench, Version
 from brisk_client.benchmarks.exit_tails import TailCase, tail_rows
 from brisk_client.benchmarks.exit_video import READINGS, squares_of, video_intervals
-from unit.exits.cascades import images, network, served
+from unit.exits.cascades import Served, images, network, served
 
 
 def test_sides_in_turns_are_judged_by_the_bare_model(tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     onnx.save(network(tail="plain"), file)
     model = served(tail="plain")
-    samples = Samples({"image": images(24).numpy()})
+    samples = Samples({"image": images(24)})
     bench = Bench(file)
     try:
         sides = bench.measure(
@@ -36,7 +35,7 @@ def test_sides_in_turns_are_judged_by_the_bare_model(tmp_path: Path) -> None:
         )
     finally:
         bench.close()
-    truth = np.concatenate([_classes(model, rows) for rows in images(24).split(2)])
+    truth = np.concatenate([_classes(model, rows) for rows in np.split(images(24), 12)])
     assert {side.inputs for side in sides.values()} == {24}
     assert sides[BARE].agreement == 1
     assert sides["always the last class"].agreement == (truth == 9).mean()
@@ -45,11 +44,9 @@ def test_sides_in_turns_are_judged_by_the_bare_model(tmp_path: Path) -> None:
     assert caches.early == pytest.approx(sum(caches.share(index) for index in range(2)))
 
 
-def _classes(model: object, rows: torch.Tensor) -> np.ndarray:
-    from brisk.execution.serial import run_serially
-
-    found = run_serially(model.whole, {"image": rows})["scores"]  # type: ignore[attr-defined]
-    return found.argmax(1).numpy()  # type: ignore[union-attr]
+def _classes(model: Served, rows: np.ndarray) -> np.ndarray:
+    found: np.ndarray = model.whole.run({"image": rows})["scores"].argmax(1)
+    return found
 
 
 def test_every_request_of_the_tails_misses_every_cache(monkeypatch: pytest.MonkeyPatch) -> None:

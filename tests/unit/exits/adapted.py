@@ -7,23 +7,23 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import torch
 
-from brisk.execution.loading import LoadedProgram, load_program
 from brisk.exits.adaptation.reference import Reference, write_reference
 from brisk.exits.artefact import digest_of, write_cascade
+from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.building import empty_look_up, load_weights
 from brisk.exits.calibration import CascadeCount, Promise, calibrate, in_order
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.collecting import collect
 from brisk.exits.container import read_container
 from brisk.exits.exploration.trial import Trial, evaluate, run_trial, tensor_of
+from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
+from brisk.exits.model_graph import read_graph
 from brisk.exits.outliers import make_outliers
 from brisk.exits.points import exit_points
 from brisk.exits.samples import Samples, divide
 from brisk.exits.scores import find_scores
-from brisk.graph.reader import build_program
 from brisk_client.samples.digits import DigitsRecipe, digits_split, train_digits
 
 
@@ -32,7 +32,7 @@ class Adapted:
     """``model_file`` with its caches and reference beside it; ``images`` [1797, 1, 8, 8]."""
 
     model_file: Path
-    loaded: LoadedProgram
+    base: BaseModel
     cascade: Cascade
     reference: Reference
     images: np.ndarray
@@ -46,14 +46,14 @@ class Adapted:
 
 
 def make_adapted(folder: Path) -> Adapted:
-    model = train_digits("digits", DigitsRecipe((16,) * 5, pooled=2, epochs=6, seed=0)).model
+    trained = train_digits("digits", DigitsRecipe((16,) * 5, pooled=2, epochs=6, seed=0))
     file = folder / "model.onnx"
-    onnx.save(model, file)
-    program = build_program(model)
-    scores = find_scores(program)
-    points = exit_points(program, scores.layer)
+    onnx.save(trained.model, file)
+    graph = read_graph(file)
+    scores = find_scores(graph)
+    points = exit_points(graph, scores.position)
     points = (points[1], points[-2])
-    loaded = load_program(program, torch.device("cpu"))
+    base = load_graph(graph, taps=taps_of(points, scores, graph))
     split = digits_split()
     images = np.concatenate([split.train_images, split.test_images])
     labels = np.concatenate([split.train_labels, split.test_labels])
@@ -61,7 +61,7 @@ def make_adapted(folder: Path) -> Adapted:
     division = divide(samples, 0)
     outliers = make_outliers(samples.take(division.select), 0)
     everything = Samples({"image": np.concatenate([images, outliers.samples.inputs["image"]])})
-    collected = collect(loaded, points, scores, everything, folder)
+    collected = collect(base, points, scores, everything, folder)
     np.savez(
         folder / "rows.npz",
         fit=division.fit,
@@ -84,7 +84,8 @@ def make_adapted(folder: Path) -> Adapted:
         shape = tuple(hidden.shape[1:])
         network = empty_look_up("Pool(4096)", shape, 10)
         load_weights(network, read_container(trial.file).tensors)
-        exits.append(Exit(point, "Pool(4096)", shape, network, 1e-4, 1000, saved_s))
+        model = export_look_up(network, shape, "Pool(4096)")
+        exits.append(Exit(point, "Pool(4096)", shape, 10, model, 1e-4, 1000, saved_s))
         for rows, parts in ((division.tune, tune), (division.calibrate, held_out)):
             answers = collected.teacher[rows].argmax(1)
             parts.append(evaluate(network, tensor_of(hidden, rows), answers))
@@ -100,4 +101,4 @@ def make_adapted(folder: Path) -> Adapted:
     )
     write_cascade(file.with_suffix(".caches"), cascade)
     kept = write_reference(file.with_suffix(".reference"), digest_of(file), samples, division)
-    return Adapted(file, loaded, cascade, kept, images, labels)
+    return Adapted(file, base, cascade, kept, images, labels)

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import onnx
 import torch
-from torch import nn
 
-from brisk.execution.frame import Frame
-from brisk.execution.loading import LoadedProgram, load_program
+from brisk.exits.base_model import BaseModel, load_graph
 from brisk.exits.building import empty_look_up
 from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
+from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.lookup_model import LookedUp, ReadyLookUp
+from brisk.exits.model_graph import ModelGraph, read_graph
 from brisk.exits.points import exit_points
-from brisk.exits.scores import find_scores, slots_of
+from brisk.exits.scores import find_scores
 from brisk.exits.serving.frame import ExitingFrame
 from brisk.exits.serving.lane import LookUpLane
 from brisk.exits.serving.places import Places, find_places
-from brisk.graph.reader import build_program
 from brisk_client.samples.writer import GraphWriter
 
 CLASSES = 10
@@ -56,30 +58,39 @@ def network(layers: int = 6, channels: int = 8, tail: str = "labels") -> onnx.Mo
     return graph.model()
 
 
-def images(count: int, seed: int = 1) -> torch.Tensor:
-    return torch.tensor(
-        np.random.default_rng(seed).normal(0, 1, (count, 3, SIDE, SIDE)), dtype=torch.float32
-    )
+def images(count: int, seed: int = 1) -> np.ndarray:
+    """Float32 [count, 3, SIDE, SIDE]."""
+    return np.random.default_rng(seed).normal(0, 1, (count, 3, SIDE, SIDE)).astype(np.float32)
 
 
-class BrightnessSelector(nn.Module):
-    """Hits where the first pixel of the hidden output says so: known beforehand."""
+def graph_of(model: onnx.ModelProto) -> ModelGraph:
+    """Of a model that is written to a folder of its own, which stays until the tests end."""
+    folder = tempfile.TemporaryDirectory()
+    _FOLDERS.append(folder)
+    file = Path(folder.name) / "model.onnx"
+    onnx.save(model, file)
+    return read_graph(file)
 
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
 
-    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        logits, _, _ = self.inner(hidden)
-        return logits, hidden.flatten(1).mean(1), hidden.new_ones(len(hidden), dtype=torch.bool)
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def by_brightness(look_up: ReadyLookUp) -> ReadyLookUp:
+    """Scores are the hidden outputs' means: known beforehand."""
+
+    def ask(hidden: np.ndarray) -> LookedUp:
+        scores = hidden.reshape(len(hidden), -1).mean(1)
+        return LookedUp(scores, np.ones(len(hidden), bool), look_up(hidden).logits)
+
+    return ask
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
     """``cut`` stops at the exits, ``whole`` is the bare model."""
 
-    whole: LoadedProgram
-    cut: LoadedProgram
+    whole: BaseModel
+    cut: BaseModel
     cascade: Cascade
     places: Places
 
@@ -92,27 +103,27 @@ class Served:
 def served(
     layers: int = 6, tail: str = "labels", exits: tuple[int, ...] = (1, 3), take: int = 0
 ) -> Served:
-    """The network with exits at the boundaries numbered ``exits``.
+    """The network with exits at the points numbered ``exits``.
 
     An exit's score is the mean of its hidden output; later ones have lower thresholds. The same
     object for the same arguments: who changes it names a ``take`` of its own.
     """
-    program = build_program(network(layers, tail=tail))
-    scores = find_scores(program)
-    points = [exit_points(program, scores.layer)[index] for index in exits]
-    cpu = torch.device("cpu")
-    whole = load_program(program, cpu)
-    cut = load_program(program, cpu, cuts=[point.position for point in points])
+    graph = graph_of(network(layers, tail=tail))
+    scores = find_scores(graph)
+    points = [exit_points(graph, scores.position)[index] for index in exits]
+    whole = load_graph(graph)
+    cut = load_graph(graph, taps=[point.value for point in points])
     made, thresholds = [], []
     for index, point in enumerate(points):
         torch.manual_seed(index)
-        shape = tuple(int(size or 0) for size in program.type_of(point.value).shape[1:])  # type: ignore[index]
-        look_up = empty_look_up("Pool(4096)", shape, CLASSES)
-        hidden = hidden_at(whole, point.position, point.value, images(64))
-        share = torch.tensor(0.6 - 0.3 * index / len(points))
-        thresholds.append(float(hidden.flatten(1).mean(1).quantile(share)))
-        network_ = BrightnessSelector(look_up)
-        made.append(Exit(point, "Pool(4096)", shape, network_, 1e-4, 1000))  # type: ignore[arg-type]
+        hidden = hidden_at(cut, point.value, images(64))
+        shape = hidden.shape[1:]
+        model = export_look_up(empty_look_up("Pool(4096)", shape, CLASSES), shape)
+        exit_ = Exit(point, "Pool(4096)", shape, CLASSES, model, 1e-4, 1000)
+        object.__setattr__(exit_, "look_up", by_brightness(exit_.look_up))
+        share = 0.6 - 0.3 * index / len(points)
+        thresholds.append(float(np.quantile(hidden.reshape(64, -1).mean(1), share)))
+        made.append(exit_)
     count = CascadeCount(100, tuple(ExitCount(50, 50) for _ in made), 0)
     strict = Level(0.99, (math.inf,) * len(made), count)
     cascade = Cascade(
@@ -123,30 +134,40 @@ def served(
         0.95,
         Expected(1e-3, 5e-4),
     )
-    places = find_places(cut, cascade)
+    places = find_places(cut.plan, graph, cascade)
     assert places is not None
     return Served(whole, cut, cascade, places)
 
 
-def start(model: Served, inputs: torch.Tensor, lane: LookUpLane | None) -> ExitingFrame:
+def start(
+    model: Served,
+    inputs: np.ndarray,
+    lane: LookUpLane | None,
+    requested: Sequence[str] | None = None,
+    switched_off: frozenset[int] = frozenset(),
+) -> ExitingFrame:
     return ExitingFrame(
-        model.cut, model.cascade, model.places, model.level, lane, {"image": inputs}
+        model.cut.program,
+        model.cascade,
+        model.places,
+        model.level,
+        lane,
+        {"image": inputs},
+        requested,
+        switched_off,
     )
 
 
-def finish(frame: ExitingFrame) -> dict[str, torch.Tensor]:
-    with torch.inference_mode():
-        while not frame.step():
-            pass
-    return frame.results()  # type: ignore[return-value]
+def finish(frame: ExitingFrame) -> dict[str, np.ndarray]:
+    while not frame.step():
+        pass
+    return frame.results()
 
 
-def hidden_at(
-    loaded: LoadedProgram, position: int, value: str, inputs: torch.Tensor
-) -> torch.Tensor:
-    frame = Frame(dataclasses.replace(loaded, joined=None), {"image": inputs})
-    while frame.layers_done < position:
+def hidden_at(cut: BaseModel, value: str, inputs: np.ndarray) -> np.ndarray:
+    """Precondition: ``cut`` stops there."""
+    (done,) = cut.after([value])
+    frame = cut.start({"image": inputs})
+    while frame.layers_done < done:
         frame.step()
-    found = frame.value_at(slots_of(loaded)[value])
-    assert isinstance(found, torch.Tensor)
-    return found
+    return np.array(frame.value_at(value))

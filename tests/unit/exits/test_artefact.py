@@ -15,6 +15,8 @@ from brisk.exits.artefact import digest_of, read_cascade, write_cascade
 from brisk.exits.building import empty_look_up
 from brisk.exits.cascade import Cascade
 from brisk.exits.container import DamagedFileError, read_container, write_container
+from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.taps import tapped_values
 from unit.exits.cascades import network, served
 
 
@@ -22,7 +24,10 @@ def cascade() -> Cascade:
     found = served().cascade
     torch.manual_seed(3)
     exits = tuple(
-        dataclasses.replace(exit_, network=empty_look_up(exit_.variant, exit_.shape, 10))
+        dataclasses.replace(
+            exit_,
+            model=export_look_up(empty_look_up(exit_.variant, exit_.shape, 10), exit_.shape),
+        )
         for exit_ in found.exits
     )
     return dataclasses.replace(found, exits=exits)
@@ -49,9 +54,11 @@ def test_what_is_read_looks_up_as_what_was_written(tmp_path: Path) -> None:
             theirs.variant,
             theirs.shape,
         )
-        hidden = torch.rand(3, *ours.shape)
-        for one, other in zip(ours.network(hidden), theirs.network(hidden), strict=True):
-            assert torch.equal(one, other)
+        hidden = np.random.default_rng(0).random((3, *ours.shape), np.float32)
+        one, other = ours.look_up(hidden), theirs.look_up(hidden)
+        np.testing.assert_array_equal(one.logits, other.logits)
+        np.testing.assert_array_equal(one.scores, other.scores)
+        np.testing.assert_array_equal(one.near, other.near)
 
 
 def test_caches_of_another_model_are_refused(file: Path) -> None:
@@ -100,11 +107,15 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
         read_cascade(path, None)
 
 
-def test_an_older_format_is_refused(file: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(99, "format 99, expected"), (3, "trained for another engine; train again with")],
+)
+def test_another_format_is_refused(file: Path, number: int, told: str) -> None:
     data = bytearray(file.read_bytes())
-    data[8] = 99
+    data[8] = number
     file.write_bytes(data)
-    with pytest.raises(DamagedFileError, match="format 99, expected"):
+    with pytest.raises(DamagedFileError, match=told):
         read_cascade(file, "digest")
 
 
@@ -113,7 +124,7 @@ def test_an_older_format_is_refused(file: Path) -> None:
     [
         {},
         {"model_digest": "digest"},
-        {"model_digest": "digest", "scores": {"value": "x", "layer": "many"}},
+        {"model_digest": "digest", "scores": {"value": "x", "position": "many"}},
     ],
 )
 def test_a_header_of_something_else_is_refused(tmp_path: Path, header: dict[str, object]) -> None:
@@ -123,13 +134,31 @@ def test_a_header_of_something_else_is_refused(tmp_path: Path, header: dict[str,
         read_cascade(path, "digest")
 
 
-def test_tensors_of_another_variant_are_refused(tmp_path: Path) -> None:
+def test_a_file_without_its_look_ups_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.caches"
     write_cascade(path, cascade())
     container = read_container(path)
     write_container(path, container.header, {"0.alien": np.zeros(3, np.float32)})
-    with pytest.raises(DamagedFileError, match="not those of the variant"):
+    with pytest.raises(DamagedFileError, match=r"0\.onnx"):
         read_cascade(path, "digest")
+
+
+def test_a_look_up_of_another_shape_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.caches"
+    write_cascade(path, cascade())
+    container = read_container(path)
+    other = export_look_up(empty_look_up("Pool(4096)", (3, 5, 5), 10), (3, 5, 5))
+    tensors = {**container.tensors, "1.onnx": np.frombuffer(other, np.uint8)}
+    write_container(path, container.header, tensors)
+    with pytest.raises(DamagedFileError, match=r"reads and gives 'hidden' \['rows', 3, 5, 5\]"):
+        read_cascade(path, "digest")
+
+
+def test_taps_are_read_without_the_rest_of_the_file(file: Path, tmp_path: Path) -> None:
+    assert tapped_values(file) == cascade().taps
+    assert tapped_values(tmp_path / "none.caches") == ()
+    (tmp_path / "damaged.caches").write_bytes(file.read_bytes()[:-1])
+    assert tapped_values(tmp_path / "damaged.caches") == ()
 
 
 def test_publishing_leaves_the_old_file_where_it_is_interrupted(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 import time
 
+import numpy as np
 import pytest
-import torch
 
-from brisk.execution.frame import Frame
-from brisk.execution.serial import run_serially
-from brisk.exits.compiled_lookup import LookedUp
-from brisk.exits.serving.frame import ExitingFrame
+from brisk.exits.lookup_model import LookedUp
+from brisk.exits.scores import ScoreForm, as_form
 from brisk.exits.serving.lane import LookUpLane, Outcome, Ticket, look_up
+from brisk.exits.serving.places import find_places
 from unit.exits.cascades import Served, finish, hidden_at, images, served, start
 
 
@@ -32,20 +31,24 @@ class StagedLane(LookUpLane):
         ticket.outcome = found or Outcome((), None)
 
 
-def by_hand(model: Served, inputs: torch.Tensor) -> tuple[torch.Tensor, list[int | None]]:
+def by_hand(model: Served, inputs: np.ndarray) -> tuple[np.ndarray, list[int | None]]:
     """Each row's scores and the exit that answers it, looked up one row at a time."""
     rows, exits = [], []
-    for row in inputs.split(1):
-        answer, taken = run_serially(model.whole, {"image": row})["scores"], None
+    for place in range(len(inputs)):
+        row = inputs[place : place + 1]
+        answer, taken = model.whole.run({"image": row})["scores"], None
         for index, exit_ in enumerate(model.cascade.exits):
-            hidden = hidden_at(model.whole, exit_.point.position, exit_.point.value, row)
-            logits, score, _ = exit_.network(hidden)
-            if float(score) >= model.level.thresholds[index]:
-                answer, taken = logits, index
+            looked = exit_.look_up(hidden_at(model.cut, exit_.point.value, row))
+            if float(looked.scores[0]) >= model.level.thresholds[index]:
+                answer, taken = looked.logits, index
                 break
         rows.append(answer)
         exits.append(taken)
-    return torch.cat(rows), exits  # type: ignore[arg-type]
+    return np.concatenate(rows), exits
+
+
+def close(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("tail", ["labels", "plain", "softmax"])
@@ -56,9 +59,10 @@ def test_every_row_gets_its_first_hit_or_the_models_own_answer(rows: int, tail: 
     results = finish(frame)
     expected, exits = by_hand(model, inputs)
     if tail == "softmax":
-        early = torch.tensor([taken is not None for taken in exits])
-        expected = torch.where(early[:, None], expected.softmax(1), expected)
-    torch.testing.assert_close(results["scores"], expected, rtol=1e-3, atol=1e-4)
+        early = np.array([taken is not None for taken in exits])
+        shares = as_form(expected, ScoreForm.PROBABILITIES)
+        expected = np.where(early[:, None], shares, expected)
+    close(results["scores"], expected)
     if tail == "labels":
         assert results["label"].tolist() == expected.argmax(1).tolist()
     taken = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
@@ -75,8 +79,8 @@ def test_a_look_up_that_is_not_done_yet_holds_nothing_up() -> None:
     model, inputs, lane = served(), images(8), StagedLane()
     results = finish(start(model, inputs, lane))
     assert len(lane.taken) == 2
-    expected = run_serially(model.whole, {"image": inputs})["scores"]
-    torch.testing.assert_close(results["scores"], expected, rtol=1e-3, atol=1e-4)
+    expected = model.whole.run({"image": inputs})["scores"]
+    close(results["scores"], expected)
 
 
 def test_a_hit_ends_the_job_at_the_next_boundary() -> None:
@@ -84,12 +88,11 @@ def test_a_hit_ends_the_job_at_the_next_boundary() -> None:
     _, exits = by_hand(model, images(21))
     row = exits.index(0)
     frame = start(model, images(21)[row : row + 1], lane)
-    with torch.inference_mode():
-        while not lane.taken:
-            assert not frame.step()
-        before = frame.layers_done
-        lane.perform()
-        assert frame.step()
+    while not lane.taken:
+        assert not frame.step()
+    before = frame.layers_done
+    lane.perform()
+    assert frame.step()
     assert frame.layers_done == before
     assert frame.take_answers()[0].exit_index == 0
 
@@ -99,59 +102,48 @@ def test_answered_rows_leave_at_once_and_the_rest_goes_on_without_them() -> None
     _, exits = by_hand(model, inputs)
     early = [row for row, taken in enumerate(exits) if taken == 0]
     frame = start(model, inputs, lane)
-    with torch.inference_mode():
-        while not lane.taken:
-            frame.step()
-        lane.perform()
+    while not lane.taken:
         frame.step()
-        (answer,) = frame.take_answers()
-        assert list(answer.rows) == early
-        while not lane.taken:
-            assert not frame.step()
+    lane.perform()
+    frame.step()
+    (answer,) = frame.take_answers()
+    assert list(answer.rows) == early
+    while not lane.taken:
+        assert not frame.step()
     assert len(lane.taken[0].hidden) == 21 - len(early)
     assert lane.taken[0].rows == tuple(row for row in range(21) if row not in early)
 
 
-def test_what_is_left_of_a_large_batch_goes_on_in_joined_layers() -> None:
-    made = served(exits=(1, 3), take=4)
-    joined = made.cut.joined
-    assert joined is not None
-    inputs = {"image": images(joined.most_images + 1)}
-    frame = Frame(made.cut, inputs)
-    while frame.layers_done < joined.done[1]:
-        frame.step()
-    steps = frame.position
-    frame.keep_rows(made.places.rows[frame.layers_done], torch.tensor([5, 2]))
-    assert frame.layers_done == steps, "it is where it was, in fewer steps"
-    while not frame.step():
-        pass
-    assert frame.position == len(joined.layers) < len(made.cut.layers)
-    whole = run_serially(made.whole, inputs)["scores"]
-    torch.testing.assert_close(frame.results()["scores"], whole[[5, 2]], rtol=1e-3, atol=1e-4)
+def test_rows_that_do_not_leave_are_answered_bit_by_bit_as_without_caches() -> None:
+    model, inputs = served(), images(21)
+    found = finish(start(model, inputs, None, switched_off=frozenset({0, 1})))
+    expected = model.cut.run({"image": inputs})
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
 
 
 def test_a_late_look_up_answers_no_row_twice() -> None:
     """Both look-ups come in together: the second one hits rows that the first has answered."""
     model, inputs, lane = served(), images(21), StagedLane()
     frame = start(model, inputs, lane)
-    with torch.inference_mode():
-        while len(lane.taken) < 2:
-            assert not frame.step()
-        lane.perform()
-        lane.perform()
+    while len(lane.taken) < 2:
+        assert not frame.step()
+    lane.perform()
+    lane.perform()
     results = finish(frame)
     rows = [row for answer in frame.answers for row in answer.rows]
     assert sorted(rows) == list(range(21))
     expected, _ = by_hand(model, inputs)
-    torch.testing.assert_close(results["scores"], expected, rtol=1e-3, atol=1e-4)
+    close(results["scores"], expected)
 
 
 def test_a_row_that_an_exit_finds_strange_is_answered_by_no_later_one() -> None:
     model, inputs = served(take=2), images(21)
 
-    def suspicious(hidden: torch.Tensor) -> LookedUp:
-        far = [row % 2 == 0 for row in range(len(hidden))]
-        return LookedUp([-1e9] * len(far), [not one for one in far], 10, torch.zeros(len(far), 10))
+    def suspicious(hidden: np.ndarray) -> LookedUp:
+        rows = len(hidden)
+        scores = np.full(rows, -1e9, np.float32)
+        return LookedUp(scores, np.arange(rows) % 2 == 1, np.zeros((rows, 10), np.float32))
 
     first = model.cascade.exits[0]
     object.__setattr__(first, "look_up", suspicious)
@@ -176,29 +168,20 @@ def test_the_lane_answers_as_the_models_own_thread_does() -> None:
     model, inputs = served(layers=12, exits=(1, 3)), images(21)
     expected, exits = by_hand(model, inputs)
     frame = start(model, inputs, lane)
-    with torch.inference_mode():
-        while not frame.step():
-            deadline_s = time.monotonic() + 60
-            while any(ticket.outcome is None for ticket in lane.taken):
-                assert time.monotonic() < deadline_s
-                time.sleep(0.001)
+    while not frame.step():
+        deadline_s = time.monotonic() + 60
+        while any(ticket.outcome is None for ticket in lane.taken):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.001)
     lane.close()
-    torch.testing.assert_close(frame.results()["scores"], expected, rtol=1e-3, atol=1e-4)
+    close(frame.results()["scores"], expected)
     taken = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
     assert [taken[row] for row in range(21)] == exits
 
 
 def test_a_switched_off_exit_answers_nothing() -> None:
     model, inputs = served(), images(21)
-    frame = ExitingFrame(
-        model.cut,
-        model.cascade,
-        model.places,
-        model.level,
-        None,
-        {"image": inputs},
-        switched_off=frozenset({0, 1}),
-    )
+    frame = start(model, inputs, None, switched_off=frozenset({0, 1}))
     finish(frame)
     assert [answer.exit_index for answer in frame.answers] == [None]
 
@@ -212,44 +195,34 @@ def test_a_stricter_level_is_used_where_it_is_asked_for() -> None:
 
 def test_only_the_requested_outputs_are_answered() -> None:
     model = served()
-    frame = ExitingFrame(
-        model.cut,
-        model.cascade,
-        model.places,
-        model.level,
-        None,
-        {"image": images(21)},
-        ["label"],
-    )
+    frame = start(model, images(21), None, ["label"])
     assert list(finish(frame)) == ["label"]
 
 
 def test_a_look_up_that_fails_leaves_its_rows_to_the_model() -> None:
     model, inputs = served(take=1), images(4)
 
-    class Broken(torch.nn.Module):
-        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-            raise RuntimeError("out of order")
+    def broken(hidden: np.ndarray) -> LookedUp:
+        raise RuntimeError("out of order")
 
     for exit_ in model.cascade.exits:
-        exit_.network.inner = Broken()
+        object.__setattr__(exit_, "look_up", broken)
     frame = start(model, inputs, None)
     results = finish(frame)
-    expected = run_serially(model.whole, {"image": inputs})["scores"]
-    torch.testing.assert_close(results["scores"], expected, rtol=1e-3, atol=1e-4)
+    expected = model.whole.run({"image": inputs})["scores"]
+    close(results["scores"], expected)
     assert str(frame.error) == "out of order"
 
 
 def test_a_busy_lane_turns_further_look_ups_away() -> None:
     lane, gate = LookUpLane(), threading.Event()
 
-    class Slow(torch.nn.Module):
-        def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            gate.wait(30)
-            return torch.zeros(1, 2), torch.zeros(1), torch.ones(1, dtype=torch.bool)
+    def slow(hidden: np.ndarray) -> LookedUp:
+        gate.wait(30)
+        return LookedUp(np.zeros(1), np.ones(1, bool), np.zeros((1, 2), np.float32))
 
     def ticket() -> Ticket:
-        return Ticket(0, Slow(), 0.5, torch.zeros(1, 2), (0,))  # type: ignore[arg-type]
+        return Ticket(0, slow, 0.5, np.zeros((1, 2), np.float32), (0,))
 
     first = ticket()
     assert lane.offer(first)
@@ -263,7 +236,6 @@ def test_a_busy_lane_turns_further_look_ups_away() -> None:
     assert first.outcome is not None
 
 
-def test_a_cascade_of_another_program_has_no_place() -> None:
-    from brisk.exits.serving.places import find_places
-
-    assert find_places(served(layers=3, exits=(0, 1)).cut, served(layers=6).cascade) is None
+def test_a_cascade_of_another_model_has_no_place() -> None:
+    other = served(layers=3, exits=(0, 1)).cut
+    assert find_places(other.plan, other.graph, served(layers=6).cascade) is None

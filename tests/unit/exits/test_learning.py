@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from brisk.execution.loading import LoadedProgram, load_program
+from brisk.exits.base_model import BaseModel, load_graph, run_base, taps_of
 from brisk.exits.bounds import upper_bound
 from brisk.exits.building import empty_look_up, load_weights
 from brisk.exits.calibration import (
@@ -20,7 +20,7 @@ from brisk.exits.calibration import (
     in_order,
     threshold_for,
 )
-from brisk.exits.collecting import bind_rows, collect, run_base
+from brisk.exits.collecting import bind_rows, collect
 from brisk.exits.container import read_container
 from brisk.exits.exploration.trial import Trial, evaluate, run_trial, tensor_of
 from brisk.exits.learning.predictor import distillation_loss
@@ -32,8 +32,8 @@ from brisk.exits.points import ExitPoint, exit_points
 from brisk.exits.samples import Samples, divide
 from brisk.exits.scores import Scores, find_scores
 from brisk.exits.variants import CATALOGUE, variant
-from brisk.graph.reader import build_program
 from brisk_client.samples.digits import DigitsRecipe, digits_split, train_digits
+from unit.exits.cascades import graph_of
 
 FIT, SELECT = 700, 200
 
@@ -42,7 +42,7 @@ FIT, SELECT = 700, 200
 class Trained:
     """Two caches of a digits network; ``scored`` and ``order`` are of the rows not trained on."""
 
-    loaded: LoadedProgram
+    base: BaseModel
     points: tuple[ExitPoint, ...]
     scores: Scores
     samples: Samples
@@ -56,11 +56,11 @@ class Trained:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("trials")
     model = train_digits("digits", DigitsRecipe((16,) * 5, pooled=2, epochs=6, seed=0)).model
-    program = build_program(model)
-    scores = find_scores(program)
-    points = exit_points(program, scores.layer)
+    graph = graph_of(model)
+    scores = find_scores(graph)
+    points = exit_points(graph, scores.position)
     points = (points[2], points[-2])
-    loaded = load_program(program, torch.device("cpu"))
+    base = load_graph(graph, taps=taps_of(points, scores, graph))
     split = digits_split()
     images = np.concatenate([split.train_images, split.test_images])
     order = np.random.default_rng(0).permutation(len(images))
@@ -69,7 +69,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     everything = Samples(
         {"image": np.concatenate([images[order], outliers.samples.inputs["image"]])}
     )
-    collected = collect(loaded, points, scores, everything, folder)
+    collected = collect(base, points, scores, everything, folder)
     numbers = np.arange(len(everything))
     np.savez(
         folder / "rows.npz",
@@ -95,7 +95,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         networks.append(network)
         looked.append(evaluate(network, tensor_of(hidden, unseen), answers))
     return Trained(
-        loaded,
+        base,
         points,
         scores,
         samples,
@@ -171,11 +171,11 @@ def test_inputs_unlike_the_data_are_hardly_ever_answered_early(
         "far too bright": real * 6,
         "noise": np.random.default_rng(9).uniform(0, 16, real.shape).astype(np.float32),
     }[kind]
-    inputs = bind_rows(Samples({"image": strange}), trained.loaded)
-    hidden, teacher = run_base(trained.loaded, trained.points, trained.scores, inputs)
-    answers = teacher.argmax(1).numpy()
+    inputs = bind_rows(Samples({"image": strange}))
+    hidden, teacher = run_base(trained.base, trained.points, trained.scores, inputs)
+    answers = teacher.argmax(1)
     looked = [
-        evaluate(network, values, answers)
+        evaluate(network, torch.tensor(values), answers)
         for network, values in zip(trained.networks, hidden, strict=True)
     ]
     thresholds = [

@@ -70,13 +70,13 @@ def test_a_cache_in_reserve_answers_nothing_at_any_level() -> None:
 
 def test_a_program_does_not_stop_for_a_cache_that_answers_nothing_at_any_level() -> None:
     cascade = served(exits=(0, 1)).cascade
-    first, last = (exit_.point.position for exit_ in cascade.exits)
+    first, last = (exit_.point.value for exit_ in cascade.exits)
     level = cascade.levels[0]
     off = dataclasses.replace(level, thresholds=(math.inf, math.inf))
     late = dataclasses.replace(level, thresholds=(math.inf, 0.5))
-    assert dataclasses.replace(cascade, levels=(off,)).cuts == ()
-    assert dataclasses.replace(cascade, levels=(late, off)).cuts == (last,)
-    assert dataclasses.replace(cascade, levels=(off, level)).cuts == (first, last)
+    assert dataclasses.replace(cascade, levels=(off,)).taps == ()
+    assert dataclasses.replace(cascade, levels=(late, off)).taps == (last,)
+    assert dataclasses.replace(cascade, levels=(off, level)).taps == (first, last)
 
 
 def test_what_is_saved_counts_look_ups_that_miss() -> None:

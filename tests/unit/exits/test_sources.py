@@ -124,7 +124,7 @@ def test_traffic_that_repeats_the_data_of_training_proves_nothing(adapted: Adapt
         select=reference.select.take(few),
         held_out=reference.held_out.take(few),
     )
-    adapter = Adapter(adapted.loaded, adapted.cascade, shortened, AdaptationSettings())
+    adapter = Adapter(adapted.base, adapted.cascade, shortened, AdaptationSettings())
     adapter.take(reference.fit.inputs, 0.0)
     adapter.take(reference.select.inputs, 0.0)
     assert Use.HELD_OUT not in {sample.use for sample in adapter.window.samples()}
@@ -135,7 +135,7 @@ def test_traffic_that_repeats_the_data_of_training_proves_nothing(adapted: Adapt
 def test_copies_prove_once(adapted: Adapted) -> None:
     """The newest of a source stands for it; an exact binomial bound counts independent rows."""
     images = adapted.drifted()
-    adapter = Adapter(adapted.loaded, adapted.cascade, adapted.reference, AdaptationSettings())
+    adapter = Adapter(adapted.base, adapted.cascade, adapted.reference, AdaptationSettings())
     for share in (1.0, 0.9, 0.8):
         adapter.take({"image": images * np.float32(share)}, 0.0)
     outcome = adapter.adapt(1.0)

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 
 import numpy as np
-import torch
 
 from brisk.exits.calibration import Looked
 from brisk.exits.composition import Candidate, CompositionProblem, Outcomes
@@ -22,6 +21,7 @@ from brisk.exits.exploration.finalists import (
 )
 from brisk.exits.exploration.race import Verification
 from brisk.exits.exploration.settings import ExplorationSettings
+from brisk.exits.points import ExitPoint
 
 SETTINGS = ExplorationSettings(accuracy=0.97, confidence=0.95)
 ROWS = 2000
@@ -61,7 +61,8 @@ def tried(point: int, hits: float, wrong: float, seed: int) -> Tried:
         right = np.where(hit, random.uniform(size=ROWS) >= wrong, random.uniform(size=ROWS) < 0.5)
         return Looked(scores.astype(np.float32), right, np.ones(ROWS, bool))
 
-    return Tried(point, "Pool(4096)", 0.01, True, 100, torch.zeros(1, 4), looked(), looked())
+    example = np.zeros((1, 4), np.float32)
+    return Tried(point, "Pool(4096)", 0.01, b"", 100, example, looked(), looked())
 
 
 def problem_of(caches: list[Tried], lookup_s: float, burden_s: float) -> CompositionProblem:
@@ -210,7 +211,8 @@ def test_a_stricter_promise_takes_a_cache_that_is_on_time_for_what_it_misses() -
 
 
 def test_the_lane_is_asked_at_the_first_boundary_where_it_will_be_done() -> None:
-    reach_s = {0: 0.0, 3: 0.3, 5: 0.5, 8: 0.8}
-    assert noticed_at(3, 0.2, reach_s) == 5
-    assert noticed_at(3, 0.21, reach_s) == 8
-    assert noticed_at(5, 0.4, reach_s) is None
+    points = {position: ExitPoint(position, f"v{position}") for position in (3, 5, 8)}
+    reach_s = {point: position / 10 for position, point in points.items()}
+    assert noticed_at(points[3], 0.2, reach_s) == "v5"
+    assert noticed_at(points[3], 0.21, reach_s) == "v8"
+    assert noticed_at(points[5], 0.4, reach_s) is None

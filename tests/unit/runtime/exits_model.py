@@ -6,21 +6,22 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 import torch
 
-from brisk.execution.loading import load_program
-from brisk.execution.serial import run_serially
 from brisk.exits.artefact import digest_of, write_cascade
+from brisk.exits.base_model import load_graph
 from brisk.exits.building import empty_look_up
 from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
+from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.lookup import LookUp
+from brisk.exits.model_graph import read_graph
 from brisk.exits.points import exit_points
 from brisk.exits.scores import find_scores
 from brisk.exits.versions import caches_file
 from brisk.frontend.connection import Connection
-from brisk.graph.reader import build_program
 from brisk.wire.records import TensorForm
 from unit.exits.cascades import CLASSES, SIDE, hidden_at, images, network
 from unit.runtime.runtime_process import Answer
@@ -35,8 +36,8 @@ class Model:
 
     file: Path
     cascade: Cascade
-    easy: torch.Tensor
-    hard: torch.Tensor
+    easy: np.ndarray
+    hard: np.ndarray
 
     @property
     def name(self) -> str:
@@ -46,28 +47,28 @@ class Model:
 
 def make_model(file: Path) -> Model:
     """The model and its caches, written to ``file`` and beside it."""
-    graph = network(LAYERS, CHANNELS)
-    onnx.save(graph, file)
-    program = build_program(graph)
-    scores = find_scores(program)
-    point = exit_points(program, scores.layer)[1]
+    onnx.save(network(LAYERS, CHANNELS), file)
+    graph = read_graph(file)
+    scores = find_scores(graph)
+    point = exit_points(graph, scores.position)[1]
     torch.manual_seed(7)
     look_up = empty_look_up("Pool(4096)", (CHANNELS, SIDE, SIDE), CLASSES)
-    whole = load_program(program, torch.device("cpu"))
+    base = load_graph(graph, taps=[point.value])
     inputs = images(128, seed=3)
-    classes = run_serially(whole, {"image": inputs})["scores"].argmax(1)  # type: ignore[union-attr]
-    favourite = int(classes.mode().values)
+    classes = base.run({"image": inputs})["scores"].argmax(1)
+    favourite = int(np.bincount(classes).argmax())
     inputs = inputs[classes == favourite][:64]
     assert len(inputs) == 64
-    hidden = hidden_at(whole, point.position, point.value, inputs)
+    hidden = torch.tensor(hidden_at(base, point.value, inputs))
     _agree(look_up, hidden, favourite)
-    found = look_up(hidden)[1]
+    found = look_up(hidden)[1].numpy()
+    model = export_look_up(look_up, (CHANNELS, SIDE, SIDE), "Pool(4096)")
     order = found.argsort()
     count = CascadeCount(100, (ExitCount(50, 50),), 0)
     cascade = Cascade(
         digest_of(file),
         scores,
-        (Exit(point, "Pool(4096)", (CHANNELS, SIDE, SIDE), look_up, 1e-4, 1000),),
+        (Exit(point, "Pool(4096)", (CHANNELS, SIDE, SIDE), CLASSES, model, 1e-4, 1000),),
         (
             Level(0.97, (float(found[order[30:34]].mean()),), count),
             Level(0.99, (math.inf,), count),
@@ -89,9 +90,9 @@ def _agree(look_up: LookUp, hidden: torch.Tensor, favourite: int) -> None:
 
 
 def ask(
-    connection: Connection, inputs: torch.Tensor, job_class: str = "normal", ppm: int | None = None
+    connection: Connection, inputs: np.ndarray, job_class: str = "normal", ppm: int | None = None
 ) -> Answer:
-    value = inputs.contiguous().numpy()
+    value = np.ascontiguousarray(inputs)
     staged = connection.stage((TensorForm("image", "FP32", value.shape),), [value.nbytes])
     connection.memory(staged.regions[0])[:] = value.tobytes()
     answer = Answer()

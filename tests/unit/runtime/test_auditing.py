@@ -10,17 +10,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
-from brisk.execution.serial import run_serially
 from brisk.exits.cascade import Cascade
 from brisk.exits.proving import FEWEST_AUDITED, FEWEST_ROWS
-from brisk.exits.serving.frame import Answer, ExitingFrame
+from brisk.exits.serving.frame import Answer
 from brisk.runtime import auditor as auditor_module
 from brisk.runtime.auditor import Auditor, Question
 from brisk.runtime.early_exits import Change, SessionCaches
 from brisk.runtime.served_caches import REVIEWED_ROWS, ServedCaches
-from unit.exits.cascades import served
+from unit.exits.cascades import served, start
 from unit.runtime.exits_model import Model, make_model
 
 PATIENCE_S = 120.0
@@ -40,7 +38,7 @@ def auditor() -> Iterator[Auditor[str]]:
 
 def question(model: Model, digest: str | None = None) -> Question:
     cascade = model.cascade
-    inputs = {"image": torch.cat([model.easy, model.hard]).numpy()}
+    inputs = {"image": np.concatenate([model.easy, model.hard])}
     return Question(model.file, digest or cascade.model_digest, cascade.scores, inputs)
 
 
@@ -108,7 +106,7 @@ def costing(exits: Cascade, saved_s: float, lookup_s: float) -> ServedCaches:
 
 def finished(rows: int, hits: int, spent_s: float) -> SimpleNamespace:
     """A run in which the first exit has looked up all rows and answered some."""
-    answers = [Answer(tuple(range(hits)), {}, 0, torch.zeros(hits, 2))] if hits else []
+    answers = [Answer(tuple(range(hits)), {}, 0, np.zeros((hits, 2), np.float32))] if hits else []
     return SimpleNamespace(
         rows=rows,
         looked=[rows],
@@ -150,8 +148,8 @@ def test_exits_of_which_nothing_was_measured_stay_on() -> None:
 
 def test_a_frame_tells_what_it_has_looked_up_and_what_that_took() -> None:
     made = served(exits=(1, 3), take=9)
-    images = torch.randn(4, 3, 12, 12)
-    frame = ExitingFrame(made.cut, made.cascade, made.places, made.level, None, {"image": images})
+    images = np.random.default_rng(0).normal(0, 1, (4, 3, 12, 12)).astype(np.float32)
+    frame = start(made, images, None)
     while not frame.step():
         pass
     assert frame.rows == 4
@@ -159,7 +157,7 @@ def test_a_frame_tells_what_it_has_looked_up_and_what_that_took() -> None:
     answered_first = sum(len(a.rows) for a in frame.answers if a.exit_index == 0)
     assert frame.looked[1] in (0, 4 - answered_first)
     assert frame.spent_ns[0] > 0
-    expected = run_serially(made.whole, {"image": images})
+    expected = made.whole.run({"image": images})
     own = [a for a in frame.answers if a.exit_index is None]
     for answer in own:
         np.testing.assert_allclose(

@@ -121,7 +121,7 @@ def test_a_version_that_answers_less_is_deleted(
     assert taken(ask(connection, model.easy)) == model.name
     with Observer(place, Role.FOREGROUND) as observer:
         (told, *_) = observer.status().incidents
-    assert "revision 7, are rejected: it spares 0.0% of the model's layers" in told.what
+    assert "revision 7, are rejected: it spares 0.0% of the model," in told.what
 
 
 def test_a_damaged_version_is_deleted_and_the_present_one_goes_on(

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from brisk.cli import caches
 from brisk.exits.artefact import write_cascade
@@ -49,14 +48,14 @@ def connection(shared_place: RuntimePlace, model: Model) -> Iterator[Connection]
         yield made
 
 
-def by_the_model(connection: Connection, inputs: torch.Tensor) -> np.ndarray:
+def by_the_model(connection: Connection, inputs: np.ndarray) -> np.ndarray:
     return ask(connection, inputs, ppm=MILLION).output()
 
 
 def test_an_answer_says_which_exit_gave_it_unless_the_request_wants_the_model(
     connection: Connection, model: Model
 ) -> None:
-    mixed = torch.cat([model.easy[:1], model.hard[:1]])
+    mixed = np.concatenate([model.easy[:1], model.hard[:1]])
     assert taken(ask(connection, model.easy)) == model.name
     assert taken(ask(connection, model.hard)) == ""
     assert taken(ask(connection, mixed)) == f"{model.name}, model"
@@ -70,7 +69,7 @@ def test_a_request_with_a_state_is_never_answered_early(
     """Its state is an input that is answered early where a client sends it."""
     assert taken(ask(connection, model.easy)) == model.name
     file = tmp_path / "easy"
-    file.write_bytes(model.easy.contiguous().numpy().tobytes())
+    file.write_bytes(np.ascontiguousarray(model.easy).tobytes())
     state = StateForm("image", "scores", "FP32", tuple(model.easy.shape), str(file))
     described = describe(
         model.file, max_batch_size=64, batching=True, states=(state,), max_sequences=1
@@ -106,7 +105,7 @@ def test_joined_requests_each_get_their_own_rows_and_the_easy_ones_first(
 def test_a_run_with_exits_that_was_parked_ends_right(
     connection: Connection, model: Model, shared_place: RuntimePlace, tmp_path: Path
 ) -> None:
-    big = torch.cat([torch.cat([model.easy, model.hard]) for _ in range(4)])
+    big = np.concatenate([np.concatenate([model.easy, model.hard]) for _ in range(4)])
     undisturbed = ask(connection, big)
     quick = quick_model(tmp_path / "quick.onnx")
     row = np.ones((1, 4), np.float32)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from brisk.frontend.connection import Connection
 from brisk.observer import Observer
@@ -64,7 +63,7 @@ def test_a_network_of_a_pipeline_answers_early_unless_the_request_opts_out(
     connection: Connection, model: Model, shared_place: RuntimePlace
 ) -> None:
     place, name = shared_place, "detecting:detect"
-    mixed = torch.cat([model.easy, model.hard])
+    mixed = np.concatenate([model.easy, model.hard])
     before = told(place, EARLY_ANSWERS, name)
     whole = ask(connection, mixed, ppm=MILLION).output()
     assert told(place, EARLY_ANSWERS, name) == before, "it wants the whole model"
@@ -82,7 +81,7 @@ def test_a_node_that_is_answered_early_is_counted_as_such(
     early = told(shared_place, PIPELINE_NODES, *labels, "early")
     full = told(shared_place, PIPELINE_NODES, *labels, "full")
     ask(connection, model.easy).output()
-    ask(connection, torch.cat([model.easy, model.hard])).output()
+    ask(connection, np.concatenate([model.easy, model.hard])).output()
     assert told(shared_place, PIPELINE_NODES, *labels, "early") == early + 1
     assert told(shared_place, PIPELINE_NODES, *labels, "full") == full + 1
 

@@ -32,7 +32,7 @@ def test_samples_are_written_in_order_and_for_their_owner_alone(tmp_path: Path) 
     before = os.umask(0)
     try:
         for number in range(32):
-            sampler.sample(runs_of(model, np.full((4, 3), float(number))))  # type: ignore[arg-type]
+            sampler.sample(runs_of(model, np.full((4, 3), number, np.float32)))
         wait_until(lambda: len(list(samples_folder(model).glob("*.npz"))) == 2, "two files")
     finally:
         os.umask(before)
@@ -46,7 +46,7 @@ def test_a_share_of_the_runs_is_kept(tmp_path: Path) -> None:
     taken = 0
     sampler._writer = object()  # type: ignore[assignment]  # nothing is taken out of the queue
     for _ in range(200):
-        sampler.sample(runs_of(model, np.zeros((1, 3))))  # type: ignore[arg-type]
+        sampler.sample(runs_of(model, np.zeros((1, 3), np.float32)))
         taken += sampler._taken.qsize()
         while sampler._taken.qsize():
             sampler._taken.get()
@@ -57,7 +57,7 @@ def test_nothing_is_kept_of_models_without_caches_or_where_it_is_off(tmp_path: P
     model = tmp_path / "model.onnx"
     Sampler(1.0, 1 << 20).sample([])
     sampler = Sampler(0.0, 1 << 20)
-    sampler.sample(runs_of(model, np.zeros((1, 3))))  # type: ignore[arg-type]
+    sampler.sample(runs_of(model, np.zeros((1, 3), np.float32)))
     assert sampler._writer is None
     assert not samples_folder(model).exists()
 
@@ -65,7 +65,7 @@ def test_nothing_is_kept_of_models_without_caches_or_where_it_is_off(tmp_path: P
 def test_the_oldest_files_go_first_where_room_is_short(tmp_path: Path) -> None:
     model, sampler = tmp_path / "model.onnx", Sampler(1.0, 40_000)
     for number in range(10):
-        sampler.sample(runs_of(model, np.full((64, 50), number, np.float32)))  # type: ignore[arg-type]
+        sampler.sample(runs_of(model, np.full((64, 50), number, np.float32)))
     wait_until(
         lambda: samples_folder(model).exists() and 9.0 in kept_now(model)[:, 0], "the last one"
     )
@@ -85,5 +85,5 @@ def kept_now(model: Path) -> np.ndarray:
 def test_rows_of_another_shape_are_left_out_of_a_file(tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     parts = [{"x": np.zeros((2, 3))}, {"x": np.ones((1, 4))}, {"x": np.zeros((1, 3))}]
-    with np.load(write_samples(model, parts)) as found:  # type: ignore[arg-type]
+    with np.load(write_samples(model, parts)) as found:
         assert found["x"].shape == (3, 3)

@@ -100,11 +100,11 @@ def train(
     from brisk.exits.adaptation.reference import reference_file, write_reference
     from brisk.exits.artefact import write_cascade
     from brisk.exits.exploration import explore
+    from brisk.exits.model_graph import read_graph
     from brisk.exits.reading import ImageForm, read_samples
     from brisk.exits.samples import divide
     from brisk.exits.scores import find_scores
     from brisk.exits.versions import caches_file
-    from brisk.graph.reader import read_program
 
     settings = _settings(
         (accuracy, confidence),
@@ -117,11 +117,11 @@ def train(
         (jobs, threads, seed),
     )
     file = model_file(model, version)
-    program = read_program(file)
-    find_scores(program, output)  # refuses before any data is read
+    graph = read_graph(file)
+    find_scores(graph, output)  # refuses before any data is read
     form = ImageForm(scale, _numbers("mean", mean), _numbers("deviation", deviation))
-    samples = read_samples(data, program, form)
-    more = None if fit_data is None else read_samples(fit_data, program, form)
+    samples = read_samples(data, graph, form)
+    more = None if fit_data is None else read_samples(fit_data, graph, form)
     folder = _work_folder(file, samples, more, seed)
     console = Console(soft_wrap=True, highlight=False)
     with RichProgress(console) as progress:
@@ -196,6 +196,36 @@ def show(
         from brisk.cli.caches_plot import draw_caches
 
         console.print(f"drawn: {draw_caches(file, versions, plot)}", markup=False)
+
+
+@caches.command()
+def export(
+    model: Annotated[Path, _MODEL],
+    folder: Annotated[Path, typer.Argument(help="Where to write them.", show_default=False)],
+    version: Annotated[
+        int | None, typer.Option(help="Version of the model; the newest unless given.")
+    ] = None,
+) -> None:
+    """Write each cache's look-up as an ONNX file, to be looked at."""
+    from brisk.cli.explain import model_file
+    from brisk.errors import InvalidModelError
+    from brisk.exits.artefact import digest_of, read_cascade
+    from brisk.exits.container import DamagedFileError
+    from brisk.exits.versions import latest
+
+    file = model_file(model, version)
+    path = latest(file)
+    try:
+        cascade = read_cascade(path, digest_of(file))
+    except FileNotFoundError:
+        raise InvalidModelError(f"'{file}' has no caches") from None
+    except DamagedFileError as error:
+        raise InvalidModelError(f"'{path}' is ignored by the server: {error}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    for exit_ in cascade.exits:
+        target = folder / f"{exit_.name}.onnx"
+        target.write_bytes(exit_.model)
+        typer.echo(f"written: {target} (reads '{exit_.point.value}')")
 
 
 def _settings(

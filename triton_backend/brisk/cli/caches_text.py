@@ -49,7 +49,7 @@ class RichProgress:
 def print_exploration(console: Console, found: Exploration, settings: ExplorationSettings) -> None:
     """Every variant as measured, and what came of it."""
     table = Table(title="explored caches; chosen ones are marked")
-    for column in ("", "layers done", "variant", "hit rate", "accuracy", "look-up", "memory"):
+    for column in ("", "nodes done", "variant", "hit rate", "accuracy", "look-up", "memory"):
         table.add_column(column, justify="left" if column in ("", "variant") else "right")
     for index, one in enumerate(found.problem.candidates):
         table.add_row(

@@ -17,7 +17,6 @@ import numpy as np
 
 from brisk.artefacts.identity import model_files
 from brisk.errors import BriskError, InvalidModelError
-from brisk.exits.building import check_weights, empty_look_up, load_weights, weights_of
 from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.container import DamagedFileError, read_container, write_container
@@ -25,8 +24,8 @@ from brisk.exits.points import ExitPoint
 from brisk.exits.scores import ScoreForm, Scores
 from brisk.paths import open_file, open_inside
 
-_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
-"""What a header of another form may raise; RuntimeError is torch's of a size that cannot be."""
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What a header of another form may raise."""
 
 
 def digest_of(model_file: Path) -> str:
@@ -65,13 +64,12 @@ def write_cascade(path: Path, cascade: Cascade, mode: int = 0o644) -> None:
     tensors: dict[str, np.ndarray] = {}
     exits = []
     for index, exit_ in enumerate(cascade.exits):
-        for name, array in weights_of(exit_.network).items():
-            tensors[f"{index}.{name}"] = array
+        tensors[f"{index}.onnx"] = np.frombuffer(exit_.model, np.uint8)
         exits.append(
             {
                 "position": exit_.point.position,
                 "value": exit_.point.value,
-                "live": list(exit_.point.live),
+                "share": exit_.point.share,
                 "variant": exit_.variant,
                 "shape": list(exit_.shape),
                 "lookup_s": exit_.lookup_s,
@@ -86,10 +84,9 @@ def write_cascade(path: Path, cascade: Cascade, mode: int = 0o644) -> None:
         "model_digest": cascade.model_digest,
         "scores": {
             "value": scores.value,
-            "layer": scores.layer,
+            "position": scores.position,
             "classes": scores.classes,
             "form": scores.form.value,
-            "tail": list(scores.tail),
         },
         "exits": exits,
         "levels": [_level_entry(level) for level in cascade.levels],
@@ -129,10 +126,9 @@ def read_cascade(path: Path, model_digest: str | None) -> Cascade:
             )
         scores = Scores(
             value=header["scores"]["value"],
-            layer=int(header["scores"]["layer"]),
+            position=int(header["scores"]["position"]),
             classes=int(header["scores"]["classes"]),
             form=ScoreForm(header["scores"]["form"]),
-            tail=tuple(int(index) for index in header["scores"]["tail"]),
             is_certain=True,
         )
         return Cascade(
@@ -158,25 +154,20 @@ def _read_exit(
     index: int, entry: Mapping[str, Any], classes: int, tensors: Mapping[str, np.ndarray]
 ) -> Exit:
     shape = tuple(int(size) for size in entry["shape"])
-    prefix = f"{index}."
-    own = {
-        name.removeprefix(prefix): array
-        for name, array in tensors.items()
-        if name.startswith(prefix)
-    }
-    check_weights(entry["variant"], shape, classes, own)
-    network = empty_look_up(entry["variant"], shape, classes)
-    load_weights(network, own)
+    value, noticed_at = entry["value"], entry.get("noticed_at")
+    if not isinstance(value, str) or not isinstance(noticed_at, str | None):
+        raise DamagedFileError("an exit stands at no value of a model")
     return Exit(
-        point=ExitPoint(int(entry["position"]), entry["value"], tuple(entry["live"])),
-        variant=entry["variant"],
+        point=ExitPoint(int(entry["position"]), value, float(entry["share"])),
+        variant=str(entry["variant"]),
         shape=shape,
-        network=network,
+        classes=classes,
+        model=tensors[f"{index}.onnx"].tobytes(),
         lookup_s=float(entry["lookup_s"]),
         memory_bytes=int(entry["memory_bytes"]),
         saved_s=float(entry["saved_s"]),
         burden_s=float(entry.get("burden_s", 0.0)),
-        noticed_at=None if entry.get("noticed_at") is None else int(entry["noticed_at"]),
+        noticed_at=noticed_at,
     )
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from onnx import numpy_helper
 
 from brisk.exits.container import DamagedFileError
 from brisk.exits.gate import DistanceGate, summary
-from brisk.exits.lookup import LookUp, Selector
-from brisk.exits.variants import Shape, variant
+from brisk.exits.lookup import LookUp, Selector, SoftmaxLookUp
+from brisk.exits.lookup_model import LOGITS, Shape, parse
+from brisk.exits.variants import variant
+
+if TYPE_CHECKING:
+    from brisk.exits.cascade import Exit
 
 
 def empty_look_up(name: str, shape: Shape, classes: int) -> LookUp:
@@ -51,3 +58,33 @@ def load_weights(network: LookUp, tensors: Mapping[str, np.ndarray]) -> None:
 
 def weights_of(network: LookUp) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
+
+
+@functools.lru_cache(maxsize=64)
+def network_of(exit_: Exit) -> LookUp:
+    """The network of a cache, from its ONNX model, for training to go on from.
+
+    Not to be changed: it is the same object each time. Raises DamagedFileError where the model is
+    not what this version writes.
+    """
+    model = parse(exit_.model)
+    tensors = {
+        tensor.name: numpy_helper.to_array(tensor)
+        for tensor in model.graph.initializer
+        if not tensor.name.startswith("constant.")
+    }
+    [classes] = [
+        info.type.tensor_type.shape.dim[1].dim_value
+        for info in model.graph.output
+        if info.name == LOGITS
+    ]
+    network = empty_look_up(exit_.variant, exit_.shape, classes)
+    if "floor" not in tensors:  # its softmax alone decides
+        predictor = {
+            name.removeprefix("predictor."): torch.tensor(array) for name, array in tensors.items()
+        }
+        network.predictor.load_state_dict(predictor)
+        return SoftmaxLookUp(network.predictor, network.selector, network.gate).eval()
+    check_weights(exit_.variant, exit_.shape, classes, tensors)
+    load_weights(network, tensors)
+    return network

@@ -6,43 +6,44 @@ import math
 from dataclasses import dataclass, field
 
 from brisk.exits.calibration import CascadeCount
-from brisk.exits.compiled_lookup import ReadyLookUp, ready_look_up
-from brisk.exits.lookup import LookUp
+from brisk.exits.lookup_model import LookUpModel, ReadyLookUp, Shape
 from brisk.exits.points import ExitPoint
 from brisk.exits.scores import Scores
-from brisk.exits.variants import Shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exit:
     """One learned cache. ``shape``: of the hidden output, without its rows.
 
-    ``network`` is the definition, ``look_up`` the fastest way to ask it, made of it here: whoever
-    changes weights makes another exit.
+    ``model``: the look-up as ONNX, ``look_up`` what asks it, made of it here: whoever changes
+    weights makes another exit.
     ``lookup_s`` and ``memory_bytes`` as measured when it was trained; ``saved_s``: what an answer
     there saves of the model's time, on average; ``burden_s``: what a look-up costs it. One whose
     thresholds are all infinite is in reserve: adaptation may come to use it.
-    ``noticed_at``: layers done when the lane has mostly found something; None: no place to stop
-    for that.
+    ``noticed_at``: the value which the model makes when the lane has mostly found something; it
+    stops behind that, too. None: there is no such place.
+
+    Raises DamagedFileError where ``model`` is no look-up of so many ``classes`` in ``shape``.
     """
 
     point: ExitPoint
     variant: str
     shape: Shape
-    network: LookUp
+    classes: int
+    model: bytes
     lookup_s: float
     memory_bytes: int
     saved_s: float = 0.0
     burden_s: float = 0.0
-    noticed_at: int | None = None
+    noticed_at: str | None = None
     look_up: ReadyLookUp = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "look_up", ready_look_up(self.network, self.shape))
+        object.__setattr__(self, "look_up", LookUpModel(self.model, self.shape, self.classes))
 
     @property
     def name(self) -> str:
-        """``Pool(4096)@26``: the variant and the layers done when it is looked up."""
+        """``Pool(4096)@26``: the variant and the nodes of the model done when it is looked up."""
         return f"{self.variant}@{self.point.position}"
 
 
@@ -85,15 +86,15 @@ class Cascade:
     revision: int = 0
 
     @property
-    def cuts(self) -> tuple[int, ...]:
-        """Boundaries at which the program has to stop: none for what lies in reserve."""
-        found = set()
+    def taps(self) -> tuple[str, ...]:
+        """Values behind which the model has to stop: none for what lies in reserve."""
+        found: dict[str, None] = {}
         for index, exit_ in enumerate(self.exits):
             if any(math.isfinite(level.thresholds[index]) for level in self.levels):
-                found.add(exit_.point.position)
+                found[exit_.point.value] = None
                 if exit_.noticed_at is not None and not self.synchronous:
-                    found.add(exit_.noticed_at)
-        return tuple(sorted(found))
+                    found[exit_.noticed_at] = None
+        return tuple(found)
 
     def level(self, accuracy: float | None) -> Level | None:
         """The least strict one that keeps ``accuracy``; for None the first one."""

@@ -23,7 +23,8 @@ from brisk.errors import InvalidModelError
 from brisk.paths import open_file
 
 MAGIC = b"BRISKCAC"
-VERSION = 3
+VERSION = 4
+"""4: exits by values of the model, look-ups as ONNX. Before, both were an older engine's."""
 ALIGNMENT = 64
 _PREFIX = struct.Struct("<8sIQ")
 _DIGEST_BYTES = 32
@@ -92,6 +93,11 @@ def read_container(path: Path) -> Container:
     magic, version, length = _PREFIX.unpack_from(data)
     if magic != MAGIC:
         raise DamagedFileError("it is no file of learned caches")
+    if version < VERSION:
+        raise DamagedFileError(
+            f"it is of format {version}, trained for another engine; train again with "
+            "`brisk caches train`"
+        )
     if version != VERSION:
         raise DamagedFileError(f"it is of format {version}, expected {VERSION}")
     body = memoryview(data)[:-_DIGEST_BYTES]

@@ -1,46 +1,51 @@
-"""Where caches may sit: layer boundaries at which little is live (GATI, section 3.1; segments)."""
+"""Where caches may sit: values that are all that is live (GATI, section 3.1; segments)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from brisk.graph.program import Container, Program, ValueType
-
-MOST_LIVE = 2
-"""Values that may be live at a boundary: one, or two where a residual branch starts."""
+from brisk.exits.model_graph import ModelGraph
+from brisk.segments.cutting import (
+    can_be_cut,
+    is_fused_with_next,
+    predicted_times_ns,
+    single_values,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ExitPoint:
-    """A boundary of a program.
+    """A value of a model, behind which it can be cut: nothing else is live there.
 
-    ``position``: layers done. ``value``: name of the hidden output that a cache reads.
-    ``live``: everything that later layers read, ``value`` among it.
+    ``position``: nodes of the graph done there. ``value``: name of the hidden output that a cache
+    reads. ``share``: of the model's predicted time before it.
     """
 
     position: int
     value: str
-    live: tuple[str, ...]
+    share: float = 0.0
 
 
-def exit_points(program: Program, last_position: int | None = None) -> tuple[ExitPoint, ...]:
-    """All boundaries that can have a cache, in order; none behind ``last_position``.
+def exit_points(graph: ModelGraph, last_position: int | None = None) -> tuple[ExitPoint, ...]:
+    """All values that can have a cache, in order; none behind ``last_position`` nodes.
 
-    The hidden output is a float32 tensor of rank 2 to 4 with the batch as its first dimension,
-    and so is everything else that is live: rows can leave a batch there.
+    A float32 tensor of rank 2 to 4 with the batch as its first dimension: rows can leave a batch
+    there. Not in front of what ONNX Runtime fuses, unless there are no others.
     """
-    batch = _batch_dimension(program)
-    end = len(program.layers) if last_position is None else last_position
-    found = []
-    for position, live in enumerate(live_values(program), start=1):
-        if position >= end:
-            break
-        value = _hidden_output(program, position, live, batch)
-        if value is not None:
-            found.append(ExitPoint(position, value, live))
-    fewest = min((len(point.live) for point in found), default=0)
-    return tuple(point for point in found if len(point.live) == fewest)
+    if not can_be_cut(graph.graph):
+        return ()
+    end = len(graph.graph.node) if last_position is None else last_position
+    elapsed = list(accumulate(predicted_times_ns(graph.model), initial=0.0))
+    total = elapsed[-1] or 1.0
+    found = [
+        ExitPoint(position, value, elapsed[position] / total)
+        for value, position in single_values(graph.graph).items()
+        if position < end and _fits(graph, value)
+    ]
+    free = [each for each in found if not is_fused_with_next(graph.graph, each.position)]
+    return tuple(sorted(free or found, key=lambda each: each.position))
 
 
 EARLIER = 1.5
@@ -60,56 +65,11 @@ def spread(points: Sequence[ExitPoint], reach_s: Sequence[float], count: int) ->
     return tuple(sorted(set(nearest)))
 
 
-def live_values(program: Program) -> list[tuple[str, ...]]:
-    """For the boundary behind each layer: computed values and inputs that later layers read.
-
-    Weights are not among them, nor outputs that nothing reads any more.
-    """
-    alive = dict.fromkeys(variable.name for variable in program.inputs)
-    reads = _last_reads(program)
-    table = []
-    for index, layer in enumerate(program.layers):
-        alive.update(dict.fromkeys(name for name in layer.outputs if name))
-        for name in [name for name in alive if reads.get(name, -1) <= index]:
-            del alive[name]
-        table.append(tuple(alive))
-    return table
-
-
-def _last_reads(program: Program) -> dict[str, int]:
-    return {name: layer.index for layer in program.layers for name in layer.operands if name}
-
-
-def _hidden_output(
-    program: Program, position: int, live: tuple[str, ...], batch: str | int | None
-) -> str | None:
-    """The value that was made last, where all that is live consists of rows."""
-    if not 0 < len(live) <= MOST_LIVE:
-        return None
-    if not all(_has_rows(program.type_of(name), batch) for name in live):
-        return None
-    made = [name for layer in program.layers[:position] for name in layer.outputs]
-    computed = [name for name in live if name in made]
-    if not computed:
-        return None
-    value = max(computed, key=made.index)
-    kind = program.type_of(value)
-    fits = kind.dtype == "float32" and kind.rank in (2, 3, 4)
-    return value if fits else None
-
-
-def _has_rows(kind: ValueType, batch: str | int | None) -> bool:
+def _fits(graph: ModelGraph, value: str) -> bool:
+    kind = graph.types.get(value)
     return (
-        kind.container is Container.TENSOR
-        and bool(kind.shape)
-        and batch is not None
-        and kind.shape is not None
-        and kind.shape[0] == batch
+        kind is not None
+        and graph.has_rows(value)
+        and kind.dtype == "float32"
+        and kind.rank in (2, 3, 4)
     )
-
-
-def _batch_dimension(program: Program) -> str | int | None:
-    """The first dimension of every input; None where they differ, or one has none."""
-    shapes = [variable.type.shape for variable in program.inputs]
-    first = {shape[0] if shape else None for shape in shapes}
-    return first.pop() if len(first) == 1 else None

@@ -1,6 +1,6 @@
 """A new version of caches against its predecessor, on the same traffic, before it takes over.
 
-Runs get the one and the other in turns. What counts is the share of the model's layers that a row
+Runs get the one and the other in turns. What counts is the share of the model that a row
 did not need: hit rates alone would favour late exits.
 """
 

@@ -10,8 +10,9 @@ from zipfile import BadZipFile
 import numpy as np
 
 from brisk.errors import InvalidRequestError
+from brisk.exits.model_graph import ModelGraph
 from brisk.exits.samples import Samples
-from brisk.graph.program import Program, Variable
+from brisk.graph.program import Variable
 
 LABELS = "labels"
 """Name of the optional array of true classes, int64 [rows]."""
@@ -31,28 +32,28 @@ class ImageForm:
     deviation: tuple[float, ...] = (1.0,)
 
 
-def read_samples(path: Path, program: Program, form: ImageForm | None = None) -> Samples:
+def read_samples(path: Path, graph: ModelGraph, form: ImageForm | None = None) -> Samples:
     """A ``.npz`` with an array for each input; a folder of such; or a folder of images.
 
     Images may lie in a folder for each class; its place in sorted order is the label. Raises
     InvalidRequestError naming what is missing or of another shape.
     """
     if path.is_file():
-        return _checked(_read_arrays([path], program), path, program)
+        return _checked(_read_arrays([path], graph), path, graph)
     if not path.is_dir():
         raise InvalidRequestError(f"'{path}' is not there: expected a .npz file or a folder")
     arrays = sorted(path.glob("*.npz"))
     if arrays:
-        return _checked(_read_arrays(arrays, program), path, program)
+        return _checked(_read_arrays(arrays, graph), path, graph)
     images = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
     if not images:
         raise InvalidRequestError(f"folder '{path}' has neither .npz files nor images")
-    return _checked(_read_images(path, images, program, form or ImageForm()), path, program)
+    return _checked(_read_images(path, images, graph, form or ImageForm()), path, graph)
 
 
-def _read_arrays(files: Sequence[Path], program: Program) -> Samples:
+def _read_arrays(files: Sequence[Path], graph: ModelGraph) -> Samples:
     """All files put together; a single array may have any name where there is one input."""
-    wanted = [variable.name for variable in program.inputs]
+    wanted = [variable.name for variable in graph.inputs]
     parts: dict[str, list[np.ndarray]] = {name: [] for name in wanted}
     labels: list[np.ndarray] = []
     for file in files:
@@ -80,15 +81,15 @@ def _read_arrays(files: Sequence[Path], program: Program) -> Samples:
     return Samples(inputs, np.concatenate(labels) if labels and complete else None)
 
 
-def _read_images(root: Path, files: Sequence[Path], program: Program, form: ImageForm) -> Samples:
+def _read_images(root: Path, files: Sequence[Path], graph: ModelGraph, form: ImageForm) -> Samples:
     from PIL import Image, UnidentifiedImageError
 
-    variable = program.inputs[0]
+    variable = graph.inputs[0]
     shape = variable.type.shape
-    if len(program.inputs) != 1 or shape is None or len(shape) != 4 or shape[1] not in (1, 3):
+    if len(graph.inputs) != 1 or shape is None or len(shape) != 4 or shape[1] not in (1, 3):
         raise InvalidRequestError(
             f"a folder of images fits models with one input [batch, 1 or 3, height, width]; "
-            f"model '{program.name}' takes {[one.name for one in program.inputs]}"
+            f"model '{graph.name}' takes {[one.name for one in graph.inputs]}"
         )
     mode = "RGB" if shape[1] == 3 else "L"
     sides = tuple(size for size in shape[2:] if isinstance(size, int))
@@ -121,10 +122,10 @@ def _read_images(root: Path, files: Sequence[Path], program: Program, form: Imag
     return Samples({variable.name: np.ascontiguousarray(made)}, labels)
 
 
-def _checked(samples: Samples, path: Path, program: Program) -> Samples:
+def _checked(samples: Samples, path: Path, graph: ModelGraph) -> Samples:
     """The samples, of the program's dtypes; InvalidRequestError where they do not fit it."""
     inputs = {}
-    for variable in program.inputs:
+    for variable in graph.inputs:
         array = samples.inputs[variable.name]
         if not _fits(array, variable):
             declared = variable.type

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-import torch
+import numpy as np
+from onnx import GraphProto, ModelProto
 
-from brisk.errors import InvalidModelError
-from brisk.execution.loading import LoadedProgram
-from brisk.graph.program import Program
-from brisk.solutions.base import Value
+from brisk.errors import InternalError, InvalidModelError
+from brisk.exits.model_graph import ModelGraph
+from brisk.segments.cutting import constants_of, reads_of
+from brisk.segments.extraction import Segment
+from brisk.segments.sessions import Form, Session, open_segment
 
 
 class ScoreForm(str, Enum):
@@ -30,105 +32,164 @@ _LABELLING = frozenset({"ArgMax", "TopK"})
 _NO_CLASSES = frozenset({"Sigmoid", "LpNormalization", "Tanh", "Relu"})
 """Operators that make independent labels, embeddings or hidden features, not a distribution."""
 
+_MOVING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Cast"})
+"""Operators that leave numbers what they are: what makes their input says what it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """``value``: float32 [rows, ``classes``], made by layer ``layer``.
+    """``value``: float32 [rows, ``classes``], there when ``position`` nodes are done.
 
-    ``tail``: indices of the layers that compute outputs from it. ``is_certain``: the model itself
-    says that these are classes, by a softmax, or by labels that it makes of them.
+    ``is_certain``: the model itself says that these are classes, by a softmax, or by labels that
+    it makes of them.
     """
 
     value: str
-    layer: int
+    position: int
     classes: int
     form: ScoreForm
-    tail: tuple[int, ...]
     is_certain: bool
 
 
-def find_scores(program: Program, wanted: str | None = None) -> Scores:
+def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
     """The scores from which every output follows; ``wanted`` names them where it is given.
 
-    Raises InvalidModelError where there are none: the model does not classify.
+    Of values that are the same, the first one. Raises InvalidModelError where there are none: the
+    model does not classify.
     """
-    for layer in reversed(program.layers):
-        for name in layer.outputs:
-            kind = program.type_of(name)
-            if wanted not in (None, name) or kind.dtype != "float32" or kind.rank != 2:
+    nodes = graph.graph.node
+    same = {node.output[0]: node.input[0] for node in nodes if node.op_type == "Identity"}
+    asked = wanted
+    while wanted in same:
+        wanted = same[wanted]
+    for position in range(len(nodes) - 1, -1, -1):
+        for name in nodes[position].output:
+            kind = graph.types.get(name)
+            if wanted not in (None, name) or kind is None:
+                continue
+            if kind.dtype != "float32" or kind.rank != 2:
                 continue
             classes = kind.shape[1] if kind.shape else None
-            tail = _tail(program, name, layer.index)
+            tail = tail_nodes(graph, name, position)
             if not isinstance(classes, int) or classes < 2 or tail is None:
                 continue
-            last = layer.epilogue[-1].operator if layer.epilogue else layer.main.operator
-            behind = {node.operator for index in tail for node in program.layers[index].nodes}
-            if wanted is None and not _NO_CLASSES.isdisjoint({last, *behind}):
+            made_by = _made_by(graph, position)
+            behind = {nodes[index].op_type for index in tail}
+            if wanted is None and not _NO_CLASSES.isdisjoint({made_by, *behind}):
                 continue
-            form = _FORMS.get(last, ScoreForm.LOGITS)
+            form = _FORMS.get(made_by, ScoreForm.LOGITS)
             certain = form is not ScoreForm.LOGITS or wanted is not None
             certain = certain or not behind.isdisjoint({*_LABELLING, *_FORMS})
-            return Scores(name, layer.index, classes, form, tail, certain)
-    outputs = ", ".join(variable.name for variable in program.outputs)
-    named = f"'{wanted}'" if wanted else "float32 [batch, classes]"
+            return Scores(name, position + 1, classes, form, certain)
+    outputs = ", ".join(variable.name for variable in graph.outputs)
+    named = f"'{asked}'" if asked else "float32 [batch, classes]"
     raise InvalidModelError(
-        f"model '{program.name}' has no class scores that all its outputs ({outputs}) follow "
+        f"model '{graph.name}' has no class scores that all its outputs ({outputs}) follow "
         f"from: expected {named}; learned caches answer classifications only"
     )
 
 
-def _tail(program: Program, value: str, made_by: int) -> tuple[int, ...] | None:
-    """Layers that make the outputs from ``value`` and constants; None where they read more."""
-    makers = {name: layer for layer in program.layers for name in layer.outputs if name}
-    inputs = {variable.name for variable in program.inputs}
-    pending = [variable.name for variable in program.outputs]
+def _made_by(graph: ModelGraph, position: int) -> str:
+    """The operator that makes the numbers of what node ``position`` gives."""
+    makers = {name: node for node in graph.graph.node for name in node.output if name}
+    node = graph.graph.node[position]
+    while node.op_type in _MOVING and node.input and node.input[0] in makers:
+        node = makers[node.input[0]]
+    return node.op_type
+
+
+def tail_nodes(graph: ModelGraph, value: str, made_by: int) -> tuple[int, ...] | None:
+    """Nodes that make the outputs from ``value`` and constants; None where they read more."""
+    nodes = graph.graph.node
+    makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    constant = constants_of(graph.graph) - {variable.name for variable in graph.inputs}
+    pending = [variable.name for variable in graph.outputs]
     tail: set[int] = set()
     while pending:
         name = pending.pop()
-        if name == value or (name in program.weights and name not in inputs) or not name:
+        if name == value or name in constant or not name:
             continue
         maker = makers.get(name)
-        if maker is None or maker.index <= made_by:
+        if maker is None or maker <= made_by:
             return None
-        if maker.index not in tail:
-            tail.add(maker.index)
-            pending.extend(maker.operands)
+        if maker not in tail:
+            tail.add(maker)
+            pending.extend(reads_of(nodes[maker]))
     return tuple(sorted(tail))
 
 
-def as_form(logits: torch.Tensor, form: ScoreForm) -> torch.Tensor:
-    """Logits of a cache in the form that the model answers in."""
-    if form is ScoreForm.PROBABILITIES:
-        return logits.softmax(1)
-    if form is ScoreForm.LOG_PROBABILITIES:
-        return logits.log_softmax(1)
-    return logits
+class Tail:
+    """From the class scores to all outputs of the model, as its own last nodes compute them."""
+
+    def __init__(self, graph: ModelGraph, scores: Scores) -> None:
+        """Raises InvalidModelError where the model has no such scores."""
+        places = None
+        if 0 < scores.position <= len(graph.graph.node):
+            places = tail_nodes(graph, scores.value, scores.position - 1)
+        if places is None:
+            raise InvalidModelError(
+                f"{graph.path}: its outputs do not follow from a value '{scores.value}' alone"
+            )
+        self._scores = scores.value
+        self._outputs = tuple(variable.name for variable in graph.outputs)
+        self._made = [name for name in self._outputs if name != scores.value]
+        self._session = _open(graph, scores.value, places, self._made) if self._made else None
+
+    def finish(self, scores: np.ndarray) -> dict[str, np.ndarray]:
+        """All outputs by name, from the scores, in the model's form."""
+        found = {self._scores: scores}
+        if self._session is not None:
+            made = self._session.session.run(self._made, {self._scores: scores})
+            found.update(zip(self._made, made, strict=True))
+        return {name: found[name] for name in self._outputs}
 
 
-def as_probabilities(scores: torch.Tensor, form: ScoreForm) -> torch.Tensor:
+def _open(graph: ModelGraph, value: str, places: tuple[int, ...], outputs: list[str]) -> Session:
+    source, nodes = graph.graph, [graph.graph.node[place] for place in places]
+    read = {name for node in nodes for name in reads_of(node)}
+    part = GraphProto(name=f"{graph.name}:tail")
+    part.node.extend(nodes)
+    part.initializer.extend(tensor for tensor in source.initializer if tensor.name in read)
+    part.sparse_initializer.extend(
+        tensor for tensor in source.sparse_initializer if tensor.values.name in read
+    )
+    infos = (*source.input, *source.output, *source.value_info)
+    part.input.extend(next([info] for info in infos if info.name == value))
+    part.output.extend(info for info in source.output if info.name in outputs)
+    proto = ModelProto(
+        ir_version=graph.model.ir_version,
+        opset_import=graph.model.opset_import,
+        functions=graph.model.functions,
+        graph=part,
+    )
+    segment = Segment(0, proto, (value,), tuple(outputs), (), "what follows from the scores")
+    return open_segment(segment, graph.file, Form.OPTIMISED, 1)
+
+
+def as_form(logits: np.ndarray, form: ScoreForm) -> np.ndarray:
+    """Logits of a cache, float32 [rows, classes], in the form that the model answers in."""
+    if form is ScoreForm.LOGITS:
+        return logits
+    shifted = logits - logits.max(1, keepdims=True)
+    exponents = np.exp(shifted)
+    sums = exponents.sum(1, keepdims=True)
+    made = exponents / sums if form is ScoreForm.PROBABILITIES else shifted - np.log(sums)
+    result: np.ndarray = made.astype(np.float32, copy=False)
+    return result
+
+
+def as_probabilities(scores: np.ndarray, form: ScoreForm) -> np.ndarray:
     """The model's scores as a distribution over classes, float32 [rows, classes]."""
     if form is ScoreForm.PROBABILITIES:
         return scores
-    return scores.softmax(1)
+    return as_form(scores, ScoreForm.PROBABILITIES)
 
 
-def finish_answer(
-    loaded: LoadedProgram, tail: Sequence[int], slot: int, value: torch.Tensor
-) -> dict[str, Value]:
-    """All outputs by name, from the scores (in the model's form), which lie in ``slot``, alone."""
-    values: list[Value] = list(loaded.initial)
-    values[slot] = value
-    for index in tail:
-        layer = loaded.layers[index]
-        made = layer.kernel(*[values[slot] for slot in layer.reads])
-        for written, result in zip(layer.writes, made, strict=True):
-            values[written] = result
-    return {name: values[slot] for name, slot in loaded.outputs.items()}
-
-
-def slots_of(loaded: LoadedProgram) -> Mapping[str, int]:
-    """The slot of every value that a layer makes, and of every input."""
-    places = {slot.variable.name: slot.index for slot in loaded.inputs}
-    for layer in loaded.layers:
-        places.update(zip(layer.layer.outputs, layer.writes, strict=True))
-    return places
+def checked_scores(value: Mapping[str, np.ndarray] | np.ndarray, scores: Scores) -> np.ndarray:
+    """Raises InternalError where ``value`` is not what ``scores`` says."""
+    array = value[scores.value] if isinstance(value, Mapping) else value
+    if array.ndim != 2 or array.shape[1] != scores.classes:
+        raise InternalError(
+            f"'{scores.value}' has shape {list(array.shape)}, expected [rows, {scores.classes}]"
+        )
+    return array

@@ -1,8 +1,8 @@
 """``python -m brisk.runtime.audit_process``: whole models at best-effort priority, for audits.
 
 Reads questions from its standard input (``brisk.runtime.auditor``) and writes a line of JSON for
-each: the classes, or an error in words. Runs on what processors others leave, a layer at a time
-on one thread, and ends with the thread that started it, or when nothing was asked for long.
+each: the classes, or an error in words. Runs on what processors others leave, on
+one thread, and ends with the thread that started it, or when nothing was asked for long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from brisk.runtime.idle_process import step_aside
 if TYPE_CHECKING:
     import numpy as np
 
-    from brisk.execution.loading import LoadedProgram
+    from brisk.exits.base_model import BaseModel
+    from brisk.exits.scores import Scores
 
 IDLE_END_S = 300.0
 MOST_PROGRAMS = 4
@@ -29,9 +30,6 @@ def main() -> int:
     """Exit status: 0 where it is needed no more, 1 where its starter has ended already."""
     if not step_aside():
         return 1
-    import torch
-
-    torch.set_num_threads(1)
     models = Models()
     given, told = sys.stdin.buffer, sys.stdout.buffer
     while select.select([given], [], [], IDLE_END_S)[0] and (line := given.readline()):
@@ -52,48 +50,43 @@ def _read(given: BinaryIO, dtype: str, shape: list[int]) -> np.ndarray:
 
 
 class Models:
-    """Loaded programs by file and digest."""
+    """Loaded models by file, digest and value of the scores."""
 
     def __init__(self) -> None:
-        self._loaded: dict[tuple[str, str], LoadedProgram] = {}
+        self._loaded: dict[tuple[str, str, str], BaseModel] = {}
 
     def answer(self, header: dict[str, Any], arrays: list[np.ndarray]) -> dict[str, Any]:
         """The classes of the rows, or the error."""
         from brisk.errors import BriskError
-        from brisk.exits.collecting import run_base
+        from brisk.exits.base_model import run_base
         from brisk.exits.scores import ScoreForm, Scores
-        from brisk.solutions.values import from_numpy
 
-        value, layer, classes, form = header["scores"]
-        scores = Scores(value, layer, classes, ScoreForm(form), (), is_certain=True)
+        value, position, classes, form = header["scores"]
+        scores = Scores(value, position, classes, ScoreForm(form), is_certain=True)
         try:
-            loaded = self._find(header["model"], header["digest"])
+            base = self._find(header["model"], header["digest"], scores)
             names = [name for name, _, _ in header["inputs"]]
-            values = {
-                name: from_numpy(array, loaded.device)
-                for name, array in zip(names, arrays, strict=True)
-            }
-            _, distribution = run_base(loaded, [], scores, values)
+            values = dict(zip(names, arrays, strict=True))
+            _, distribution = run_base(base, [], scores, values)
         except (BriskError, OSError) as error:
             return {"error": str(error)}
         return {"classes": distribution.argmax(1).tolist()}
 
-    def _find(self, model: str, digest: str) -> LoadedProgram:
+    def _find(self, model: str, digest: str, scores: Scores) -> BaseModel:
         """Raises InvalidModelError where the file is not what was served."""
-        import torch
-
         from brisk.errors import InvalidModelError
-        from brisk.execution.loading import load_program
         from brisk.exits.artefact import digest_of
-        from brisk.graph.reader import read_program
+        from brisk.exits.base_model import load_graph, taps_of
+        from brisk.exits.model_graph import read_graph
 
-        key = (model, digest)
+        key = (model, digest, scores.value)
         if key not in self._loaded:
             if digest_of(Path(model)) != digest:
                 raise InvalidModelError("the file has changed since it was loaded")
             if len(self._loaded) >= MOST_PROGRAMS:
                 del self._loaded[next(iter(self._loaded))]
-            self._loaded[key] = load_program(read_program(Path(model)), torch.device("cpu"))
+            graph = read_graph(Path(model))
+            self._loaded[key] = load_graph(graph, 1, taps_of((), scores, graph))
         return self._loaded[key]
 
 

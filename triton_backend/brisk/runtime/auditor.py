@@ -127,7 +127,7 @@ def header_of(question: Question) -> dict[str, object]:
     return {
         "model": str(question.model),
         "digest": question.digest,
-        "scores": [scores.value, scores.layer, scores.classes, scores.form.value],
+        "scores": [scores.value, scores.position, scores.classes, scores.form.value],
         "inputs": [
             [name, array.dtype.name, list(array.shape)] for name, array in question.inputs.items()
         ],

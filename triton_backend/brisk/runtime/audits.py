@@ -144,6 +144,6 @@ def _make_audit(run: CachedRun, served: ServedCaches) -> Audit | None:
         served,
         run.labels,
         Question(run.session.path, cascade.model_digest, cascade.scores, inputs),
-        np.concatenate([np.asarray(answer.classes) for answer in early]),
+        np.concatenate([answer.classes for answer in early]),
         tuple(answer.exit_index or 0 for answer in early for _ in answer.rows),
     )

@@ -19,12 +19,12 @@ from brisk.errors import BriskError
 from brisk.exits.versions import candidate_file, latest, promote, take_back
 from brisk.runtime.adaptation import Adaptation
 from brisk.runtime.early_exits import Change
-from brisk.runtime.saying import say
+from brisk.runtime.saying import say, tell
+from brisk.runtime.segment_session import SegmentSession
 from brisk.runtime.session import Session
 
 if TYPE_CHECKING:
     from brisk.runtime.served_caches import ServedCaches
-    from brisk.runtime.torch_session import TorchSession
 
 LOOK_S = 1.0
 
@@ -34,14 +34,13 @@ Stamp = tuple[str, int, int, int] | None
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    """``served`` and ``tried``: the files as they were when they were read last.
-
-    ``cuts``: where the session's joined layers stop.
+    """``served`` and ``tried``: the files as they were when they were read last. ``last``: the
+    version that was served last, whose segments the next one uses where they fit.
     """
 
-    session: TorchSession
+    session: SegmentSession
     served: Stamp
-    cuts: frozenset[int]
+    last: ServedCaches | None
     tried: Stamp = None
 
 
@@ -56,24 +55,23 @@ class CacheWatch:
         self._thread: threading.Thread | None = None
 
     def open(self, session: Session) -> ServedCaches | None:
-        """Read the session's caches; None where there are none that fit. Any thread.
+        """Read the session's caches; None where there are none that fit. Any thread."""
+        path = latest(session.path)
+        if not path.exists():
+            return None
+        if not isinstance(session, SegmentSession):
+            tell(f"caches '{path}' are ignored: ONNX Runtime's segments alone have exits")
+            return None
+        return _read(session, path, None)
 
-        The caller joins layers so that they stop at the exits, and then calls ``serve``.
+    def serve(self, session: Session, caches: ServedCaches) -> None:
+        """Serve them from now on, and follow what becomes of their files. Any thread.
+
+        Precondition: ``open`` has read them.
         """
-        if not latest(session.path).exists():
-            return None
-        from brisk.runtime.served_caches import read_version
-        from brisk.runtime.torch_session import TorchSession
-
-        if not isinstance(session, TorchSession):
-            return None
-        return read_version(session.path, latest(session.path), session.loaded)
-
-    def serve(self, session: TorchSession, caches: ServedCaches) -> None:
-        """Serve them from now on, and follow what becomes of their files. Any thread."""
+        assert isinstance(session, SegmentSession)
         session.caches.bring(caches)
-        stamp = _stamp(latest(session.path))
-        watched = _Watched(session, stamp, frozenset(caches.cascade.cuts))
+        watched = _Watched(session, _stamp(latest(session.path)), caches)
         with self._lock:
             self._watched.append(watched)
             if self._thread is None:
@@ -103,8 +101,6 @@ class CacheWatch:
             say(f"learned caches cannot learn: {error}")
 
     def _look(self, watched: _Watched) -> None:
-        from brisk.runtime.served_caches import read_version
-
         session = watched.session
         while session.caches.changes:
             change = session.caches.changes.popleft()
@@ -117,38 +113,33 @@ class CacheWatch:
         stamp = _stamp(path)
         if stamp != watched.served:
             watched.served = stamp
-            version = read_version(session.path, path, session.loaded)
+            version = _read(session, path, watched.last)
             if version is not None or stamp is None:
-                self._stop_at(watched, version)
+                watched.last = version
                 session.caches.bring(version)
                 say(f"caches '{path}' are {'gone' if version is None else 'served'} from now on")
         if self._adaptation is not None:
             self._try_candidate(watched)
 
     def _try_candidate(self, watched: _Watched) -> None:
-        from brisk.runtime.served_caches import read_version
-
         session = watched.session
         path = candidate_file(session.path)
         stamp = _stamp(path)
         if stamp is None or stamp == watched.tried:
             return
         watched.tried = stamp
-        version = read_version(session.path, path, session.loaded)
+        version = _read(session, path, watched.last)
         if version is None:
             path.unlink(missing_ok=True)
             return
-        self._stop_at(watched, version)
         session.caches.bring_candidate(version)
 
-    def _stop_at(self, watched: _Watched, version: ServedCaches | None) -> None:
-        """Have joined layers stop at the exits of ``version``, too."""
-        cuts = watched.cuts | frozenset(() if version is None else version.cascade.cuts)
-        starting = watched.session.starting
-        if cuts != watched.cuts and starting.table.is_whole:
-            joined = starting.source.join(tuple(starting.table.current()), cuts)
-            starting.table.switch({}, joined)
-            watched.cuts = cuts
+
+def _read(session: SegmentSession, path: Path, last: ServedCaches | None) -> ServedCaches | None:
+    from brisk.runtime.served_caches import read_version
+
+    program, threads = session.starting.program, session.threads.available
+    return read_version(session.path, path, program, threads, last)
 
 
 def _keep(model: Path, change: Change) -> None:

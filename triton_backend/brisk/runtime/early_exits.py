@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from brisk.exits.proving import Trial, Verdict
 from brisk.runtime.saying import tell
+from brisk.segments.values import Value
 
 if TYPE_CHECKING:
-    from brisk.execution.loading import LoadedProgram
     from brisk.exits.cascade import Cascade
     from brisk.exits.serving.frame import ExitingFrame
     from brisk.exits.serving.lane import LookUpLane
@@ -73,8 +73,7 @@ class SessionCaches:
 
     def start(
         self,
-        loaded: LoadedProgram,
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, Value],
         requested: Sequence[str],
         agreement: float | None,
     ) -> ExitingFrame | None:
@@ -88,10 +87,10 @@ class SessionCaches:
         level = served.cascade.level(agreement) if served is not None else None
         if served is None or level is None or not _are_rows(inputs):
             return None
-        from brisk.runtime.torch_session import ExitingArrayFrame
+        from brisk.exits.serving.frame import ExitingFrame
 
-        return ExitingArrayFrame(
-            loaded,
+        return ExitingFrame(
+            served.base.program,
             served.cascade,
             served.places,
             level,
@@ -141,7 +140,7 @@ class SessionCaches:
         if verdict is Verdict.OPEN:
             return
         figures = (
-            f"it spares {trial.candidate.mean:.1%} of the model's layers, "
+            f"it spares {trial.candidate.mean:.1%} of the model, "
             f"the one before {trial.present.mean:.1%}"
         )
         if verdict is Verdict.WORSE:
@@ -171,7 +170,7 @@ def look_up_lane() -> LookUpLane:
     return LookUpLane()
 
 
-def _are_rows(inputs: Mapping[str, Any]) -> bool:
+def _are_rows(inputs: Mapping[str, Value]) -> bool:
     """Whether every input is a tensor with the same number of rows, one at least."""
     counts = {len(value) if value.ndim else 0 for value in inputs.values()}
     return len(counts) == 1 and 0 not in counts

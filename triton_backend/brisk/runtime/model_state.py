@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from brisk.errors import InvalidModelError
-from brisk.exits.versions import CACHES_SUFFIX, REFERENCE_SUFFIX, latest
+from brisk.exits.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
 from brisk.tuning import SessionTuning
 
 _OF_CACHES = (CACHES_SUFFIX, REFERENCE_SUFFIX)
@@ -44,8 +43,3 @@ def _states(tuning: SessionTuning) -> Iterator[tuple[int, int, int]]:
                 f"the library of custom operators {path!r} cannot be read: {error}"
             ) from error
         yield status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def has_caches(path: Path) -> bool:
-    """Whether learned caches lie beside the model, or have been learned from its traffic."""
-    return latest(path).exists()

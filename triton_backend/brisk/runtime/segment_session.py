@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from brisk.errors import ArtefactError, InvalidModelError
+from brisk.exits.taps import tapped_values
+from brisk.exits.versions import latest
 from brisk.runtime import session
 from brisk.runtime.early_exits import SessionCaches
 from brisk.scheduling.threads import ThreadChoice
@@ -28,10 +30,13 @@ class SegmentSession(session.Session):
         starting: StartingSegments,
         threads: int,
         give_way: GiveWay | None,
+        taps: Collection[str],
         *,
         keeps_answers: bool,
     ) -> None:
-        """``keeps_answers``: whether the model's prepared form can be used for it."""
+        """``taps``: values that it stops behind. ``keeps_answers``: whether the model's prepared
+        form can be used for it.
+        """
         plan = starting.program.plan
         count = len(plan.segments)
         self.path = path
@@ -42,6 +47,7 @@ class SegmentSession(session.Session):
         self.threads = ThreadChoice(threads, is_fixed=True)
         self.caches = SessionCaches()
         self.load_ns = 0
+        self.taps = taps
         self._keeps_answers = keeps_answers
         kind = "the model" if starting.source.origin == "model" else "its artefact"
         self.summary = f"{count} segment{'s'[: count != 1]} by ONNX Runtime from {kind}"
@@ -63,8 +69,9 @@ class SegmentSession(session.Session):
         inputs: Mapping[str, Value],
         requested: Sequence[str],
         agreement: float | None = None,
-    ) -> SegmentFrame:
-        return SegmentFrame(self.starting.program, inputs, requested)
+    ) -> session.Frame:
+        early = self.caches.start(inputs, requested, agreement)
+        return early or SegmentFrame(self.starting.program, inputs, requested)
 
     def threads_for(self, chosen: int) -> int:
         """A session of ONNX Runtime has its threads from its making."""
@@ -88,14 +95,15 @@ def load_segment_session(
     recorder = Recorder()
     started_ns = clock_ns()
     with without_collections():
+        taps = tapped_values(latest(path))
         source: Source | None = None
         if reject is not None and tuning.keeps_answers:
-            source = _prepared(path, threads, reject, tuning)
-        source = source or _bare(path, threads, tuning)
+            source = _prepared(path, threads, reject, tuning, taps)
+        source = source or _bare(path, threads, tuning, taps)
         starting = start_segments(source, threads, recorder)
     recorder.add("parse", EventKind.PARSE, None, started_ns)
     keeps_answers = tuning.keeps_answers and _is_optimised_here(source)
-    return SegmentSession(path, starting, threads, give_way, keeps_answers=keeps_answers)
+    return SegmentSession(path, starting, threads, give_way, taps, keeps_answers=keeps_answers)
 
 
 def _is_optimised_here(source: Source) -> bool:
@@ -103,8 +111,8 @@ def _is_optimised_here(source: Source) -> bool:
     return not isinstance(source, BareModel) or source.file.own_format is None
 
 
-def _bare(path: Path, threads: int, tuning: SessionTuning) -> BareModel:
-    source = BareModel(path, threads, tuning=tuning)
+def _bare(path: Path, threads: int, tuning: SessionTuning, taps: Collection[str]) -> BareModel:
+    source = BareModel(path, threads, taps, tuning)
     source.check()
     return source
 
@@ -114,15 +122,15 @@ def _prepared(
     threads: int,
     reject: Callable[[ArtefactError], None],
     tuning: SessionTuning,
+    taps: Collection[str],
 ) -> MendedModel | None:
     """The model's prepared form; None where there is none that can be used."""
-    found = find_prepared(path)
+    found = find_prepared(path, taps)
     if found is None:
         return None
     try:
-        return MendedModel(
-            PreparedModel(found, path, threads, (), tuning), path, threads, reject, tuning
-        )
+        prepared = PreparedModel(found, path, threads, taps, tuning)
+        return MendedModel(prepared, path, threads, reject, tuning, taps)
     except ArtefactError as error:
         reject(error)
         return None
@@ -140,8 +148,10 @@ class MendedModel(Source):
         threads: int,
         reject: Callable[[ArtefactError], None],
         tuning: SessionTuning,
+        taps: Collection[str],
     ) -> None:
         self._tuning = tuning
+        self._taps = taps
         self.plan = prepared.plan
         self.is_damaged = False
         self._prepared = prepared
@@ -172,7 +182,7 @@ class MendedModel(Source):
                 self.is_damaged = True
                 self._reject(error)
             if self._bare is None:
-                bare = BareModel(self._path, self._threads, tuning=self._tuning)
+                bare = BareModel(self._path, self._threads, self._taps, self._tuning)
                 if bare.plan.segments != self.plan.segments:
                     raise InvalidModelError(f"{self._path}: not what it was prepared from")
                 self._bare = bare

@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from brisk.errors import InvalidModelError
-from brisk.execution.loading import LoadedProgram
 from brisk.exits.artefact import digest_of, read_cascade
 from brisk.exits.audit import CascadeAudit
+from brisk.exits.base_model import BaseModel, load_graph
 from brisk.exits.bounds import upper_bound
 from brisk.exits.cascade import Cascade
 from brisk.exits.container import DamagedFileError
+from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import ExitingFrame
-from brisk.exits.serving.places import Places, find_places
+from brisk.exits.serving.places import Places, find_places, has_taps
 from brisk.runtime.saying import tell
+from brisk.segments.program import SegmentProgram
 from brisk.wire.records import ExitStatus
 
 REVIEWED_ROWS = 500
@@ -47,11 +49,12 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedCaches:
-    """``spared``: by exit, the share of the model's layers behind it. ``costly``: exits that cost
-    more than they spare, with that in words. All but the first three fields are the worker's main
-    thread's.
+    """``base``: the model, cut behind the exits. ``spared``: by exit, the share of it behind that.
+    ``costly``: exits that cost more than they spare, with that in words. All but the first four
+    fields are the worker's main thread's.
     """
 
+    base: BaseModel
     cascade: Cascade
     places: Places
     spared: tuple[float, ...]
@@ -60,14 +63,16 @@ class ServedCaches:
     costly: dict[int, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, cascade: Cascade, loaded: LoadedProgram) -> ServedCaches:
-        """Raises DamagedFileError where ``cascade`` is of another program."""
-        places = find_places(loaded, cascade)
+    def of(cls, cascade: Cascade, base: BaseModel) -> ServedCaches:
+        """``base`` is cut behind the cascade's taps, as far as it has them.
+
+        Raises DamagedFileError where ``cascade`` is of another model.
+        """
+        places = find_places(base.plan, base.graph, cascade)
         if places is None or not cascade.levels:
-            raise DamagedFileError("its exits are not boundaries of the program; train again")
-        layers = len(loaded.program.layers)
-        spared = tuple(1 - exit_.point.position / layers for exit_ in cascade.exits)
-        return cls(cascade, places, spared, CascadeAudit(cascade.levels[0].accuracy))
+            raise DamagedFileError("its exits are not values of the model; train again")
+        spared = tuple(1 - exit_.point.share for exit_ in cascade.exits)
+        return cls(base, cascade, places, spared, CascadeAudit(cascade.levels[0].accuracy))
 
     @property
     def switched_off(self) -> frozenset[int]:
@@ -128,12 +133,29 @@ class ServedCaches:
         return tuple(found)
 
 
-def read_version(model_file: Path, path: Path, loaded: LoadedProgram) -> ServedCaches | None:
-    """The caches in ``path``; what does not fit the model is said and ignored."""
+def read_version(
+    model_file: Path,
+    path: Path,
+    program: SegmentProgram,
+    threads: int,
+    present: ServedCaches | None = None,
+) -> ServedCaches | None:
+    """The caches in ``path``; what does not fit the model is said and ignored.
+
+    ``program``: the session's, whose segments compute runs with the caches, too, where they end
+    behind the exits. Else those of ``present``, another version, or, where these do not fit
+    either, the version gets segments of its own, on ``threads`` threads.
+    """
     try:
-        if loaded.device.type != "cpu":
-            raise DamagedFileError("caches are looked up on the CPU only")
-        return ServedCaches.of(read_cascade(path, digest_of(model_file)), loaded)
+        if not path.exists():
+            return None
+        cascade = read_cascade(path, digest_of(model_file))
+        graph = read_graph(model_file) if present is None else present.base.graph
+        if has_taps(program.plan, cascade):
+            return ServedCaches.of(cascade, BaseModel(graph, program))
+        if present is not None and has_taps(present.base.plan, cascade):
+            return ServedCaches.of(cascade, present.base)
+        return ServedCaches.of(cascade, load_graph(graph, threads, cascade.taps))
     except FileNotFoundError:
         return None
     except (DamagedFileError, InvalidModelError, OSError) as error:

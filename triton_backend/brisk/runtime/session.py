@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from brisk.errors import ArtefactError, BriskError, InvalidModelError
 from brisk.graph.program import Container, Variable
 from brisk.runtime.early_exits import SessionCaches
-from brisk.runtime.model_state import has_caches
 from brisk.scheduling.threads import ThreadChoice
 from brisk.segments.engine import Engine
 from brisk.segments.table import GiveWay, LayerTable
@@ -138,13 +137,13 @@ def load_session(
 
     ``threads``: how many there are to run it. ``reject`` is told why an artefact cannot be used,
     maybe later and in another thread; None: artefacts are not looked for. Lanes call ``give_way``
-    before each part. ``engine``: what computes it; a GPU, and learned caches, need torch's.
+    before each part. ``engine``: what computes it; a GPU needs torch's.
     ``tuning``: of ONNX Runtime's sessions, which alone know libraries of custom operators.
     Raises InvalidModelError and its kin where the model cannot be served.
     """
     started_ns = time.monotonic_ns()
     session: Session
-    if device != "cpu" or engine is Engine.BRISK or _needs_torch(path, tuning):
+    if device != "cpu" or engine is Engine.BRISK:
         from brisk.runtime.torch_session import load_torch_session
 
         session = load_torch_session(path, device, threads, reject, give_way)
@@ -161,10 +160,6 @@ def load_session(
     session.load_ns = time.monotonic_ns() - started_ns
     session.summary += f", runnable after {session.load_ns / 1e6:.0f} ms"
     return session
-
-
-def _needs_torch(path: Path, tuning: SessionTuning) -> bool:
-    return has_caches(path) and not tuning.operator_libraries
 
 
 def _check_tensor(variable: Variable) -> None:

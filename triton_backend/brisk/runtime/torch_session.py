@@ -1,4 +1,4 @@
-"""A session that torch computes, layer by layer: on a GPU, and with learned caches.
+"""A session that torch computes, layer by layer: on a GPU, and where a deployment wants it.
 
 The only module of the runtime that imports torch's engine, when the first such model comes.
 """
@@ -17,7 +17,6 @@ from brisk.execution.frame import Frame
 from brisk.execution.reuse import ReusingSource
 from brisk.execution.starting import StartingProgram, start_program
 from brisk.execution.warming import is_settled, join_runs, load_skipped
-from brisk.exits.serving.frame import ExitingFrame
 from brisk.runtime.early_exits import SessionCaches
 from brisk.runtime.session import Session
 from brisk.runtime.torch_process import import_torch
@@ -36,19 +35,6 @@ class ArrayFrame(Frame):
 
     def results(self) -> dict[str, Value]:  # type: ignore[override]
         return {name: to_numpy(value) for name, value in super().results().items()}
-
-
-class ExitingArrayFrame(ExitingFrame):
-    """A frame with learned caches whose results are arrays."""
-
-    can_answer_early = True
-
-    def results(self) -> dict[str, Value]:  # type: ignore[override]
-        return {name: to_numpy(value) for name, value in super().results().items()}
-
-    def answer_of(self, rows: Sequence[int]) -> dict[str, Value] | None:  # type: ignore[override]
-        found = super().answer_of(rows)
-        return None if found is None else {n: to_numpy(value) for n, value in found.items()}
 
 
 class TorchSession(Session):
@@ -91,12 +77,8 @@ class TorchSession(Session):
         inputs: Mapping[str, Value],
         requested: Sequence[str],
         agreement: float | None = None,
-    ) -> ArrayFrame | ExitingArrayFrame:
+    ) -> ArrayFrame:
         values = {name: from_numpy(self._shaped(name, inputs[name]), _CPU) for name in inputs}
-        early = self.caches.start(self.loaded, values, requested, agreement)
-        if early is not None:
-            assert isinstance(early, ExitingArrayFrame)
-            return early
         return ArrayFrame(self.loaded, values, requested)
 
     def threads_for(self, chosen: int) -> int:

@@ -12,7 +12,7 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from brisk.errors import BriskError
 from brisk.graph.mapping import make_private
@@ -27,9 +27,6 @@ from brisk.runtime.session import Session
 from brisk.runtime.standing_back import standing_back
 from brisk.runtime.start_report import report_start
 from brisk.segments.table import LayerTable
-
-if TYPE_CHECKING:
-    from brisk.runtime.torch_session import TorchSession
 
 LONGEST_PAUSE_S = 0.1
 """What each 2 MiB of a model file wait for a gap between requests before they are copied."""
@@ -102,17 +99,19 @@ class Upkeep:
             self._quiet.await_calm(care.until_s)  # a start is for its first requests
             report_start(session, care.labels)
             caches = self._caches.open(session) if is_warm else None
-            cuts = () if caches is None else caches.cascade.cuts
             self._quiet.await_calm(care.until_s)  # before Python code of some 50 ms
-            if table.is_closed or not _succeeds(session, lambda: session.join(cuts)):
-                caches = None  # runs that a start had ready do not stop at exits
-        if caches is not None:
-            self._caches.serve(cast("TorchSession", session), caches)
+            if not table.is_closed:
+                _succeeds(session, lambda: session.join(()))
+        if caches is not None and not table.is_closed:
+            self._caches.serve(session, caches)
         if self._tasks.empty():  # nothing waits for it
             make_private(self._pause)
-        builder = self._preparer if isinstance(session, SegmentSession) else self._builder
-        if builder is not None and session.wants_artefact:
-            builder.build_later(session.path)
+        if not session.wants_artefact:
+            return
+        if isinstance(session, SegmentSession) and self._preparer is not None:
+            self._preparer.build_later(session.path, session.taps)
+        elif self._builder is not None:
+            self._builder.build_later(session.path)
 
     def _pause(self) -> None:
         """For a gap between requests, unless another session waits to be looked after."""

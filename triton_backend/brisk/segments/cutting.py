@@ -77,18 +77,22 @@ class _Boundary:
 
 
 def cut_points(
-    model: ModelProto, size_bytes: int, longest_ns: float = LONGEST_SEGMENT_NS
+    model: ModelProto,
+    size_bytes: int,
+    longest_ns: float = LONGEST_SEGMENT_NS,
+    taps: Collection[str] = (),
 ) -> tuple[list[Span], ModelProto]:
     """The spans of the model's nodes, in order; and the model with what is known of its types.
 
-    ``size_bytes``: of the model's file. One span where the graph is small, where ``can_be_cut``
-    forbids more, or where no boundary is cheap enough. A ``longest_ns`` of 0 cuts every model at
-    every boundary, whatever it costs.
+    ``size_bytes``: of the model's file. ``taps``: names of values that are read at a boundary, so
+    one stands behind each, whatever it costs; unknown ones are passed over. One span where there
+    are none and the graph is small, where ``can_be_cut`` forbids more, or where no boundary is
+    cheap enough. A ``longest_ns`` of 0 cuts every model at every boundary, whatever it costs.
     """
     nodes = model.graph.node
     whole = [Span(0, len(nodes), 0.0)]
     is_small = size_bytes < SMALL_MODEL_BYTES and len(nodes) <= SMALL_MODEL_NODES
-    if (is_small and longest_ns > 0) or not can_be_cut(model.graph):
+    if (is_small and longest_ns > 0 and not taps) or not can_be_cut(model.graph):
         return whole, model
     try:
         typed = onnx.shape_inference.infer_shapes(model, data_prop=False)
@@ -97,13 +101,89 @@ def cut_points(
     types = types_of(typed.graph)
     times_ns = [_predicted_ns(node, types) for node in typed.graph.node]
     total_ns = sum(times_ns)
-    if longest_ns > 0 and total_ns <= longest_ns:
-        return [Span(0, len(nodes), total_ns)], typed
-    boundaries = list(_boundaries(typed.graph, types))
     if longest_ns <= 0:
-        ends = [*(each.position for each in boundaries), len(nodes)]
+        ends = [*(each.position for each in _boundaries(typed.graph, types)), len(nodes)]
         return [Span(start, stop, 0.0) for start, stop in pairwise([0, *ends])], typed
-    return _spans(times_ns, boundaries, longest_ns, MOST_LOSS * total_ns), typed
+    forced = _tapped(typed.graph, types, taps)
+    spans = [Span(0, len(nodes), total_ns)]
+    if total_ns > longest_ns:
+        boundaries = list(_boundaries(typed.graph, types))
+        spans = _spans(times_ns, boundaries, longest_ns, MOST_LOSS * total_ns)
+    return (_with_forced(spans, times_ns, forced, longest_ns) if forced else spans), typed
+
+
+def predicted_times_ns(typed: ModelProto) -> list[float]:
+    """Of each node of a model whose types are inferred, on one thread."""
+    types = types_of(typed.graph)
+    return [_predicted_ns(node, types) for node in typed.graph.node]
+
+
+def live_values(graph: GraphProto) -> list[tuple[str, ...]]:
+    """By number of nodes done, from 0 to all: inputs and computed values that later nodes read,
+    or that are outputs of the graph, in the order in which they came to be.
+    """
+    last_use, constant = last_uses(graph), constants_of(graph)
+    alive = {info.name: None for info in graph.input if info.name not in constant}
+    table = []
+    for position in range(len(graph.node) + 1):
+        if position:
+            alive.update((name, None) for name in graph.node[position - 1].output if name)
+        alive = {name: None for name in alive if last_use.get(name, -1) >= position}
+        table.append(tuple(alive))
+    return table
+
+
+def single_values(graph: GraphProto) -> dict[str, int]:
+    """Computed values that are all that is live at a boundary, and the first such boundary:
+    so many nodes are done there.
+    """
+    inputs = {info.name for info in graph.input}
+    found: dict[str, int] = {}
+    for position, live in enumerate(live_values(graph)[:-1]):
+        if len(live) == 1 and live[0] not in inputs:
+            found.setdefault(live[0], position)
+    return found
+
+
+def is_fused_with_next(graph: GraphProto, position: int) -> bool:
+    """Whether the node behind this boundary is one that ONNX Runtime fuses with what is before."""
+    return position < len(graph.node) and graph.node[position].op_type in _FUSED_BEHIND
+
+
+def _tapped(
+    graph: GraphProto, types: Mapping[str, TypeProto], taps: Collection[str]
+) -> frozenset[int]:
+    """Boundaries at which ``taps`` are live: alone, where there is such a one, else right behind
+    the node that makes them.
+    """
+    if not taps:
+        return frozenset()
+    single, live = single_values(graph), live_values(graph)
+    makers = {name: position for position, node in enumerate(graph.node) for name in node.output}
+    found = set()
+    for name in taps:
+        if name not in makers:
+            continue
+        position = single.get(name, makers[name] + 1)
+        if 0 < position < len(graph.node) and all(
+            _may_cross(types.get(each)) for each in live[position]
+        ):
+            found.add(position)
+    return frozenset(found)
+
+
+def _with_forced(
+    spans: Sequence[Span], times_ns: Sequence[float], forced: frozenset[int], longest_ns: float
+) -> list[Span]:
+    """Cut at ``forced``, too; ordinary cuts that this makes needless are left out."""
+    elapsed = list(accumulate(times_ns, initial=0.0))
+    ends = sorted({*(span.stop for span in spans), *forced})
+    kept: list[int] = [0]
+    for place, end in enumerate(ends):
+        is_last = place == len(ends) - 1
+        if end in forced or is_last or elapsed[ends[place + 1]] - elapsed[kept[-1]] > longest_ns:
+            kept.append(end)
+    return [Span(start, stop, elapsed[stop] - elapsed[start]) for start, stop in pairwise(kept)]
 
 
 def _spans(

@@ -56,7 +56,7 @@ class BareModel(Source):
         """
         file = read_model_file(path)
         normalise(file.proto)
-        spans, typed = cut_points(file.proto, path.stat().st_size)
+        spans, typed = cut_points(file.proto, path.stat().st_size, taps=taps)
         defaults = _take_defaults(typed, file)
         self._segments = extract(typed, spans)
         self._file = file

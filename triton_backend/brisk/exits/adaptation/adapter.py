@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from brisk.execution.loading import LoadedProgram, load_program
 from brisk.exits.adaptation.judging import Exams, judge
 from brisk.exits.adaptation.looking import first_rows
 from brisk.exits.adaptation.material import Material, gather, joined
@@ -20,12 +19,15 @@ from brisk.exits.adaptation.retraining import Strange, retrain
 from brisk.exits.adaptation.settings import AdaptationSettings
 from brisk.exits.adaptation.window import SampleWindow, Use, newest_of_sources, recent_choice
 from brisk.exits.artefact import digest_of, read_cascade
+from brisk.exits.base_model import BaseModel, load_graph, taps_of
+from brisk.exits.building import network_of
 from brisk.exits.calibration import in_order
 from brisk.exits.cascade import Cascade
+from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.model_graph import read_graph
 from brisk.exits.outliers import KEPT, make_outliers
 from brisk.exits.sources import marks
 from brisk.exits.versions import caches_file
-from brisk.graph.reader import read_program
 
 JUDGED_HALF_LIVES = 2.0
 """Samples older than so many half-lives propose and prove no thresholds."""
@@ -51,7 +53,7 @@ class Adapter:
 
     def __init__(
         self,
-        loaded: LoadedProgram,
+        base: BaseModel,
         cascade: Cascade,
         reference: Reference,
         settings: AdaptationSettings,
@@ -60,11 +62,11 @@ class Adapter:
         self.cascade = cascade
         self.window = SampleWindow(settings.window_rows, settings.window_bytes)
         self._reserve(reference)
-        self._loaded = loaded
+        self._base = base
         self._settings = settings
         self._seen: dict[bytes, Material] = {}
         self._fit, self._select, self._held_out = (
-            gather(loaded, cascade, part.inputs)
+            gather(base, cascade, part.inputs)
             for part in (reference.fit, reference.select, reference.held_out)
         )
         self._strange = self._make_strange(reference)
@@ -86,8 +88,10 @@ class Adapter:
         digest = digest_of(model_file)
         reference = read_reference(kept, digest)
         cascade = read_cascade(caches, digest)
-        loaded = load_program(read_program(model_file), torch.device("cpu"))
-        return cls(loaded, cascade, reference, settings)
+        graph = read_graph(model_file)
+        points = [exit_.point for exit_ in cascade.exits]
+        base = load_graph(graph, 1, taps_of(points, cascade.scores, graph))
+        return cls(base, cascade, reference, settings)
 
     def take(self, inputs: Mapping[str, np.ndarray], now_s: float) -> None:
         """Keep the rows of a sampled request; those unlike the reference's in kind are left."""
@@ -111,7 +115,7 @@ class Adapter:
         made, taken_s = [], []
         for index, exit_ in enumerate(self.cascade.exits):
             started_s = time.process_time()
-            made.append(retrain(exit_.network, index, fit, select, self._strange, settings))
+            made.append(retrain(network_of(exit_), index, fit, select, self._strange, settings))
             taken_s.append(time.process_time() - started_s)
         networks = [each.network for each in made]
         tune = in_order([first_rows(each.unseen, len(parts[Use.SELECT])) for each in made])
@@ -120,7 +124,7 @@ class Adapter:
         if not verdict.levels:
             return Outcome(None, verdict.reason, samples, tuple(taken_s), verdict.saved)
         exits = tuple(
-            dataclasses.replace(exit_, network=network)
+            dataclasses.replace(exit_, model=export_look_up(network, exit_.shape, exit_.variant))
             for exit_, network in zip(self.cascade.exits, networks, strict=True)
         )
         self.cascade = dataclasses.replace(
@@ -137,7 +141,7 @@ class Adapter:
                 name: np.stack([sample.inputs[name] for sample in fresh])
                 for name in fresh[0].inputs
             }
-            made = gather(self._loaded, self.cascade, inputs)
+            made = gather(self._base, self.cascade, inputs)
             is_finite = made.finite_rows()
             for row, sample in enumerate(fresh):
                 if is_finite[row]:
@@ -182,7 +186,7 @@ class Adapter:
         if not len(outliers):
             nothing = self._fit.take([])
             return Strange(nothing, nothing, torch.empty(0, dtype=torch.int64))
-        made = gather(self._loaded, self.cascade, outliers.samples.inputs)
+        made = gather(self._base, self.cascade, outliers.samples.inputs)
         is_kept = outliers.meant == KEPT
         return Strange(
             made.take(np.flatnonzero(~is_kept)),

@@ -9,6 +9,7 @@ from brisk.exits.adaptation.calibrating import calibrate_cautiously
 from brisk.exits.adaptation.looking import look_at
 from brisk.exits.adaptation.material import Material
 from brisk.exits.bounds import lower_bound, upper_bound
+from brisk.exits.building import network_of
 from brisk.exits.calibration import (
     CascadeCount,
     Promise,
@@ -60,7 +61,7 @@ def judge(cascade: Cascade, networks: Sequence[LookUp], exams: Exams) -> Verdict
     tune = exams.tune
     recent, original = look_at(networks, exams.recent), look_at(networks, exams.original)
     before = count_cascade(
-        look_at([exit_.network for exit_ in cascade.exits], exams.recent),
+        look_at([network_of(exit_) for exit_ in cascade.exits], exams.recent),
         cascade.levels[0].thresholds,
     )
     levels: list[Level] = []

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from brisk.execution.loading import LoadedProgram
+from brisk.exits.base_model import BaseModel
+from brisk.exits.building import network_of
 from brisk.exits.cascade import Cascade
-from brisk.exits.collecting import BATCH_ROWS, run_base
+from brisk.exits.collecting import BATCH_ROWS, hidden_and_scores
 from brisk.exits.gate import summary
 from brisk.exits.learning.last_layer import features_of
-from brisk.solutions.values import from_numpy
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,24 +62,24 @@ def joined(parts: Sequence[Material]) -> Material:
     )
 
 
-def gather(loaded: LoadedProgram, cascade: Cascade, inputs: Mapping[str, np.ndarray]) -> Material:
-    """Run the base model on the rows of ``inputs``."""
+def gather(base: BaseModel, cascade: Cascade, inputs: Mapping[str, np.ndarray]) -> Material:
+    """Run the base model on the rows of ``inputs``. Precondition: it was loaded with ``taps_of``
+    the cascade's points."""
     rows = len(next(iter(inputs.values())))
     points = [exit_.point for exit_ in cascade.exits]
     parts = []
     for start in range(0, rows, BATCH_ROWS):
         values = {
-            name: from_numpy(
-                np.ascontiguousarray(array[start : start + BATCH_ROWS]), loaded.device
-            )
+            name: np.ascontiguousarray(array[start : start + BATCH_ROWS])
             for name, array in inputs.items()
         }
-        hidden, teacher = run_base(loaded, points, cascade.scores, values)
+        found, distribution = hidden_and_scores(base, points, cascade.scores, values)
+        hidden = [torch.tensor(value) for value in found]
         with torch.no_grad():
             features = tuple(
-                features_of(exit_.network.predictor, value).clone()
+                features_of(network_of(exit_).predictor, value).clone()
                 for exit_, value in zip(cascade.exits, hidden, strict=True)
             )
             summaries = tuple(summary(value).clone() for value in hidden)
-        parts.append(Material(features, summaries, teacher.clone()))
+        parts.append(Material(features, summaries, torch.tensor(distribution)))
     return joined(parts)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
-from brisk.execution.loading import LoadedProgram, load_program
+from brisk.exits.base_model import BaseModel, load_graph
 from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.composition import CompositionProblem
@@ -15,29 +15,27 @@ from brisk.exits.exploration.choosing import Chosen
 from brisk.exits.exploration.composing import Tried
 from brisk.exits.exploration.finalists import Finalist
 from brisk.exits.exploration.race import Verification, race
-from brisk.exits.lookup import LookUp
+from brisk.exits.model_graph import ModelGraph
 from brisk.exits.points import ExitPoint
 from brisk.exits.scores import Scores
-from brisk.graph.program import Program
-from brisk.solutions.base import Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assembly:
-    """What any cascade is made of; ``networks`` are those of ``tried``.
+    """What any cascade is made of.
 
-    ``problems`` by whether look-ups are synchronous. ``reach_s``: of every boundary at which the
-    model may stop. ``confidence``: of all promises.
+    ``problems`` by whether look-ups are synchronous. ``boundaries``: points at which the model may
+    stop, each with the seconds to there. ``confidence``: of all promises.
     """
 
-    program: Program
+    graph: ModelGraph
+    threads: int
     digest: str
     scores: Scores
     points: Sequence[ExitPoint]
     tried: Sequence[Tried]
-    networks: Sequence[LookUp]
     problems: Mapping[bool, CompositionProblem]
-    reach_s: Mapping[int, float]
+    boundaries: Mapping[ExitPoint, float]
     confidence: float
 
     def cascade(
@@ -66,30 +64,30 @@ class Assembly:
 
     def raced(
         self,
-        whole: LoadedProgram,
+        whole: BaseModel,
         cascades: Sequence[Cascade],
-        inputs: Sequence[Mapping[str, Value]],
+        inputs: Sequence[Mapping[str, np.ndarray]],
     ) -> list[Verification]:
         """Each of them against the model."""
-        programs: dict[tuple[int, ...], LoadedProgram] = {}
-        for cascade in cascades:
-            if cascade.cuts not in programs:
-                cpu = torch.device("cpu")
-                programs[cascade.cuts] = load_program(self.program, cpu, cuts=cascade.cuts)
-        return race(whole, [(programs[one.cuts], one) for one in cascades], inputs)
+        models: dict[tuple[str, ...], BaseModel] = {}
+        for one in cascades:
+            if one.taps not in models:
+                models[one.taps] = load_graph(self.graph, self.threads, one.taps)
+        return race(whole, [(models[one.taps], one) for one in cascades], inputs)
 
     def _exit(self, synchronous: bool, index: int) -> Exit:
         problem = self.problems[synchronous]
         one, candidate = self.tried[index], problem.candidates[index]
         end_s = problem.reach_s[one.point] + candidate.lookup_s
         point, noticed = self.points[one.point], None
-        if not synchronous and not one.is_compiled:
-            noticed = noticed_at(point.position, candidate.lookup_s, self.reach_s)
+        if not synchronous:
+            noticed = noticed_at(point, candidate.lookup_s, self.boundaries)
         return Exit(
             point=point,
             variant=one.variant,
             shape=tuple(one.example.shape[1:]),
-            network=self.networks[index],
+            classes=self.scores.classes,
+            model=one.model,
             lookup_s=one.lookup_s,
             memory_bytes=one.memory_bytes,
             saved_s=max(0.0, problem.total_s - end_s),
@@ -98,8 +96,13 @@ class Assembly:
         )
 
 
-def noticed_at(position: int, wait_s: float, reach_s: Mapping[int, float]) -> int | None:
-    """The first boundary that is reached ``wait_s`` after ``position``; None: the end is."""
-    ready_s = reach_s[position] + wait_s
-    behind = (other for other, at_s in sorted(reach_s.items()) if other > position)
-    return next((other for other in behind if reach_s[other] >= ready_s), None)
+def noticed_at(
+    point: ExitPoint, wait_s: float, boundaries: Mapping[ExitPoint, float]
+) -> str | None:
+    """The value of the first boundary reached ``wait_s`` after ``point``; None: the end is."""
+    ready_s = boundaries[point] + wait_s
+    behind = sorted(
+        (other for other in boundaries if other.position > point.position),
+        key=lambda other: other.position,
+    )
+    return next((other.value for other in behind if boundaries[other] >= ready_s), None)

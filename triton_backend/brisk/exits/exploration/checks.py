@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 
 from brisk.errors import InvalidModelError
-from brisk.execution.loading import LoadedProgram
-from brisk.exits.collecting import bind_rows, run_base
+from brisk.exits.base_model import BaseModel
+from brisk.exits.collecting import bind_rows, hidden_and_scores
 from brisk.exits.points import ExitPoint
 from brisk.exits.samples import Samples
 from brisk.exits.scores import Scores
@@ -40,18 +39,18 @@ def check_classes(teacher: np.ndarray, scores: Scores, model: str) -> None:
 
 
 def check_rows(
-    loaded: LoadedProgram, points: tuple[ExitPoint, ...], scores: Scores, samples: Samples
+    base: BaseModel, points: tuple[ExitPoint, ...], scores: Scores, samples: Samples
 ) -> None:
     """Raises InvalidModelError where a row's values depend on the other rows of its batch."""
     rows = min(COMPARED_ROWS, len(samples))
-    together, _ = run_base(loaded, points, scores, bind_rows(samples.take(slice(rows)), loaded))
+    together, _ = hidden_and_scores(base, points, scores, bind_rows(samples.take(slice(rows))))
     for row in range(rows):
         one = samples.take(slice(row, row + 1))
-        alone, _ = run_base(loaded, points, scores, bind_rows(one, loaded))
+        alone, _ = hidden_and_scores(base, points, scores, bind_rows(one))
         for point, ours, theirs in zip(points, alone, together, strict=True):
-            close = torch.allclose(ours[0], theirs[row], rtol=1e-2, atol=1e-3)
+            close = np.allclose(ours[0], theirs[row], rtol=1e-2, atol=1e-3)
             if not close:
                 raise InvalidModelError(
-                    f"model '{loaded.program.name}' mixes the rows of a batch (value "
+                    f"model '{base.graph.name}' mixes the rows of a batch (value "
                     f"'{point.value}'): learned caches need rows that can leave it"
                 )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from brisk.exits.calibration import Looked, threshold_for
 from brisk.exits.composition import (
@@ -26,16 +25,16 @@ COMPOSED_STRICTNESS = 0.6
 class Tried:
     """A trained variant: its costs, and its scores on the rows to tune and to calibrate with.
 
-    ``lookup_s``: in the thread that runs the model. ``is_compiled``: by machine code. ``example``:
-    one hidden output, [1, ...].
+    ``lookup_s``: in the thread that runs the model. ``model``: the look-up as ONNX. ``example``:
+    one hidden output, float32 [1, ...].
     """
 
     point: int
     variant: str
     lookup_s: float
-    is_compiled: bool
+    model: bytes
     memory_bytes: int
-    example: torch.Tensor
+    example: np.ndarray
     tune: Looked
     held_out: Looked
 
@@ -58,7 +57,7 @@ class LaneCost:
 def composition_problem(
     tried: Sequence[Tried],
     points: Sequence[ExitPoint],
-    costs: Mapping[bool, LaneCost],
+    cost: LaneCost,
     profile: BaseProfile,
     settings: ExplorationSettings,
     synchronous: bool,
@@ -67,9 +66,8 @@ def composition_problem(
 
     In the lane a look-up takes its hand-over too, and burdens the model a little. In the model's
     own thread all of it is a burden, for hits and misses alike, and look-ups never overlap. Either
-    way the model has to stop at the exit, which costs a part of what joined layers gain; where
-    torch looks up in the lane it stops once more, to see what that has found. ``costs``: by
-    whether machine code looks up.
+    way the model has to stop at the exit; for the lane it stops once more, to see what that has
+    found.
     """
     stop_s = max(0.0, profile.cut_s - profile.total_s) / len(points)
     hits, right, candidates = [], [], []
@@ -78,7 +76,6 @@ def composition_problem(
         hit = one.tune.scores >= composed_threshold(one, settings)
         hits.append(hit)
         right.append(ok)
-        cost = costs[one.is_compiled]
         if synchronous:
             burden_s = stop_s + cost.wake_s + one.lookup_s
         else:

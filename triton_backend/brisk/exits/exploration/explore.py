@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +11,8 @@ import numpy as np
 import torch
 
 from brisk.errors import InvalidModelError
-from brisk.execution.joining import executor_absence
-from brisk.execution.loading import LoadedProgram, load_program
 from brisk.exits.artefact import digest_of
+from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.building import empty_look_up
 from brisk.exits.cascade import Cascade
 from brisk.exits.collecting import Collected, bind_rows, collect
@@ -25,20 +23,22 @@ from brisk.exits.exploration.choosing import Chosen, decide, winner
 from brisk.exits.exploration.composing import LaneCost, composition_problem
 from brisk.exits.exploration.evaluation import Evaluation
 from brisk.exits.exploration.finalists import Finalist
-from brisk.exits.exploration.lane_profile import lane_costs
+from brisk.exits.exploration.lane_profile import lane_cost
 from brisk.exits.exploration.profile import BaseProfile, look_up_seconds, profile_base
 from brisk.exits.exploration.race import Verification
 from brisk.exits.exploration.settings import ExplorationSettings, Progress, Silent
 from brisk.exits.exploration.trial import Trial
 from brisk.exits.exploration.workers import run_trials
+from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.learning.settings import PredictorSettings
+from brisk.exits.lookup import LookUp
+from brisk.exits.lookup_model import LookUpModel
+from brisk.exits.model_graph import ModelGraph, read_graph
 from brisk.exits.outliers import make_outliers
 from brisk.exits.points import ExitPoint, exit_points, spread
 from brisk.exits.samples import Division, Samples, divide
 from brisk.exits.scores import Scores, find_scores
 from brisk.exits.variants import variant, weights_bytes
-from brisk.graph.reader import read_program
-from brisk.solutions.base import Value
 
 ROW_VISITS = 80_000
 FEWEST_EPOCHS, MOST_EPOCHS = 4, 40
@@ -51,13 +51,14 @@ RACED_ROWS = 320
 class Studied:
     """What was measured of the model and of every trained variant: what composition starts from.
 
-    ``costs`` as ``composition_problem`` takes them. ``loaded`` stops at every explored point.
+    ``cost`` as ``composition_problem`` takes it. ``base`` stops at every explored point and at
+    the scores.
     """
 
     assembly: Assembly
-    costs: Mapping[bool, LaneCost]
+    cost: LaneCost
     profile: BaseProfile
-    loaded: LoadedProgram
+    base: BaseModel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,21 +96,21 @@ def explore(
     """
     progress = progress or Silent()
     torch.set_num_threads(settings.threads)
-    program = read_program(model_file)
-    scores = find_scores(program, settings.output)
-    whole = load_program(program, torch.device("cpu"))
-    executor_absence()
+    graph, threads = read_graph(model_file), settings.threads
+    scores = find_scores(graph, settings.output)
+    whole = load_graph(graph, threads)
     division = divide(samples, settings.seed, more_to_fit)
     every = _everything(samples, more_to_fit, division, settings.seed)
-    first = bind_rows(samples.take(slice(0, 1)), whole)
-    points = _choose_points(whole, scores, first, folder, settings)
-    loaded = load_program(program, torch.device("cpu"), cuts=[point.position for point in points])
-    profile = profile_base(whole, loaded, first)
-    check_rows(loaded, points, scores, samples)
+    first = bind_rows(samples.take(slice(0, 1)))
+    points = _choose_points(graph, scores, folder, settings)
+    base = load_graph(graph, threads, taps_of(points, scores, graph))
+    cut = load_graph(graph, threads, [point.value for point in points])
+    profile = profile_base(whole, cut, points, first)
+    check_rows(base, points, scores, samples)
 
     progress.stage("running the base model", len(every.samples))
-    collected = collect(loaded, points, scores, every.samples, folder, progress.advance)
-    check_classes(collected.teacher[: len(samples)], scores, program.name)
+    collected = collect(base, points, scores, every.samples, folder, progress.advance)
+    check_classes(collected.teacher[: len(samples)], scores, graph.name)
     np.savez(
         folder / "rows.npz",
         fit=every.fit,
@@ -125,24 +126,28 @@ def explore(
     run_trials(trials, settings.jobs, progress.advance)
 
     progress.stage("measuring", len(trials))
-    profile = profile_base(whole, loaded, first)  # training may have taken hours
-    explorer = Evaluation(loaded, points, scores, collected, division, first, profile.cut_s)
-    tried, networks = explorer.try_all(trials, progress)
-    stopping = load_program(
-        program, torch.device("cpu"), cuts=[p.position for p in exit_points(program, scores.layer)]
-    )
-    everywhere_s = profile_base(whole, stopping, first).reach_s
-    costs = lane_costs(tried, networks, loaded, stopping, first)
+    profile = profile_base(whole, cut, points, first)  # training may have taken hours
+    explorer = Evaluation(cut, points, scores, collected, division, first, profile.cut_s)
+    tried = explorer.try_all(trials, progress)
+    everywhere = exit_points(graph, scores.position)
+    stopping = load_graph(graph, threads, [point.value for point in everywhere])
+    everywhere_s = profile_base(whole, stopping, everywhere, first).reach_s
+    cost = LaneCost(0.0, 0.0)
+    if tried:
+        one = tried[0]
+        ready = LookUpModel(one.model, tuple(one.example.shape[1:]), scores.classes)
+        cost = lane_cost(stopping, first, ready, one.example)
     problems = {
-        synchronous: composition_problem(tried, points, costs, profile, settings, synchronous)
+        synchronous: composition_problem(tried, points, cost, profile, settings, synchronous)
         for synchronous in settings.look_ups.modes
     }
     assembly = Assembly(
-        *(program, digest_of(model_file), scores, points, tried, networks, problems),
-        *(everywhere_s, settings.confidence),
+        *(graph, threads, digest_of(model_file), scores, points, tried, problems),
+        {point: everywhere_s[point.position] for point in everywhere},
+        settings.confidence,
     )
     rows = division.tune[:RACED_ROWS]
-    inputs = [bind_rows(samples.take(slice(row, row + 1)), loaded) for row in rows]
+    inputs = [bind_rows(samples.take(slice(row, row + 1))) for row in rows]
     progress.stage("racing", 1)
     found = _choose(assembly, whole, inputs, settings) if tried else worthwhile.absence
     cascade, verification = None, None
@@ -166,14 +171,14 @@ def explore(
         skipped,
         verification,
         _label_agreement(samples, collected),
-        Studied(assembly, costs, profile, loaded),
+        Studied(assembly, cost, profile, base),
     )
 
 
 def _choose(
     assembly: Assembly,
-    whole: LoadedProgram,
-    inputs: Sequence[Mapping[str, Value]],
+    whole: BaseModel,
+    inputs: Sequence[Mapping[str, np.ndarray]],
     settings: ExplorationSettings,
 ) -> Chosen | str:
     """As ``decide`` says; a race on this machine names the fastest."""
@@ -233,29 +238,20 @@ def _everything(
 
 
 def _choose_points(
-    whole: LoadedProgram,
-    scores: Scores,
-    inputs: Mapping[str, Value],
-    folder: Path,
-    settings: ExplorationSettings,
+    graph: ModelGraph, scores: Scores, folder: Path, settings: ExplorationSettings
 ) -> tuple[ExitPoint, ...]:
-    """Points spread over the model's time; those of an interrupted exploration again.
-
-    Times differ from run to run, and with them the choice, which what is kept must not.
-    """
-    points = exit_points(whole.program, scores.layer)
+    """Points spread over the model's predicted time; those of an interrupted exploration again."""
+    points = exit_points(graph, scores.position)
     if not points:
         raise InvalidModelError(
-            f"model '{whole.program.name}' has no boundary between layers at which one or two "
-            "float32 tensors with the batch as first dimension are live: no cache fits in"
+            f"model '{graph.name}' has no boundary between nodes at which one float32 tensor "
+            "with the batch as first dimension is all that is live: no cache fits in"
         )
     kept = folder / f"points-{settings.points}.json"
     if kept.exists():
         positions = set(json.loads(kept.read_text()))
         return tuple(point for point in points if point.position in positions)
-    layered = dataclasses.replace(whole, joined=None)
-    reach_s = profile_base(layered, layered, inputs).reach_s
-    numbers = spread(points, [reach_s[point.position] for point in points], settings.points)
+    numbers = spread(points, [point.share for point in points], settings.points)
     chosen = tuple(points[number] for number in numbers)
     kept.write_text(json.dumps([point.position for point in chosen]))
     return chosen
@@ -282,7 +278,7 @@ def _worthwhile(
     for index, point in enumerate(points):
         shape = tuple(collected.hidden[index].shape[1:])
         left_s = profile.cut_s - profile.reach_s[point.position]
-        hidden = torch.tensor(collected.hidden[index][:1])
+        hidden = np.array(collected.hidden[index][:1])
         for number, name in enumerate(settings.variants):
             if not variant(name).applies(shape):
                 continue
@@ -290,7 +286,7 @@ def _worthwhile(
             budget = settings.memory_budget_bytes
             if budget is not None and weights_bytes(network) > budget:
                 too_large += 1
-            elif not settings.trains_all and look_up_seconds(network, hidden) >= left_s:
+            elif not settings.trains_all and _untrained_s(network, hidden, scores) >= left_s:
                 too_slow += 1
             else:
                 seed = settings.seed + 1000 * index + number
@@ -298,6 +294,12 @@ def _worthwhile(
                     Trial(folder, point.position, name, predictor, settings.selector, seed)
                 )
     return _Worthwhile(trials, too_large, too_slow)
+
+
+def _untrained_s(network: LookUp, hidden: np.ndarray, scores: Scores) -> float:
+    shape = tuple(hidden.shape[1:])
+    model = export_look_up(network, shape, is_checked=False)
+    return look_up_seconds(LookUpModel(model, shape, scores.classes), hidden)
 
 
 def _label_agreement(samples: Samples, collected: Collected) -> float | None:

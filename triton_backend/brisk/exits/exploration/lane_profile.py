@@ -2,61 +2,39 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
-import torch
+import numpy as np
 
-from brisk.execution.frame import Frame
-from brisk.execution.loading import LoadedProgram
-from brisk.exits.compiled_lookup import ready_look_up
-from brisk.exits.exploration.composing import LaneCost, Tried
-from brisk.exits.exploration.profile import MOST_SECONDS, WARM_UP, as_made
-from brisk.exits.lookup import LookUp
+from brisk.exits.base_model import BaseModel
+from brisk.exits.exploration.composing import LaneCost
+from brisk.exits.exploration.profile import MOST_SECONDS, WARM_UP
+from brisk.exits.lookup_model import ReadyLookUp
 from brisk.exits.serving.lane import LookUpLane, Outcome, Ticket, look_up
-from brisk.solutions.base import Value
 
 TURNS = 100
 """In which the burden of a look-up is measured: a few hundredths of the model's time."""
 
 
-def lane_costs(
-    tried: Sequence[Tried],
-    networks: Sequence[LookUp],
-    cut: LoadedProgram,
-    stopping: LoadedProgram,
-    inputs: Mapping[str, Value],
-) -> dict[bool, LaneCost]:
-    """By whether a look-up is machine code, of the first of that kind; ``networks`` of ``tried``.
-
-    ``cut`` stops at exits only, ``stopping`` at every boundary that one may have: there the thread
-    of the model notices soon what torch has found, whereas machine code ends joined layers itself.
-    """
-    costs: dict[bool, LaneCost] = {}
-    for one, network in zip(tried, networks, strict=True):
-        if one.is_compiled not in costs:
-            loaded = cut if one.is_compiled else stopping
-            found = lane_cost(loaded, inputs, network, one.example)
-            costs[one.is_compiled] = dataclasses.replace(found, stops=1 if one.is_compiled else 2)
-    return costs
-
-
 def lane_cost(
-    loaded: LoadedProgram,
-    inputs: Mapping[str, Value],
-    network: LookUp,
-    hidden: torch.Tensor,
+    base: BaseModel,
+    inputs: Mapping[str, np.ndarray],
+    ready: ReadyLookUp,
+    hidden: np.ndarray,
 ) -> LaneCost:
     """Measured by running the model without a look-up, with one in the lane in its first half that
-    misses or hits, and with one in this thread there, in turns, which are compared within each."""
+    misses or hits, and with one in this thread there, in turns, which are compared within each.
+
+    ``base`` stops at every boundary that a cache may have: there its thread notices soon what the
+    lane has found.
+    """
     lane = LookUpLane()
-    hidden = as_made(hidden)
-    ready = ready_look_up(network, tuple(hidden.shape[1:]))
+    hidden = hidden[:1]
     turns: list[dict[_Way, _Turn]] = []
     begun_s = time.perf_counter()
     for turn in range(WARM_UP + TURNS):
@@ -65,8 +43,8 @@ def lane_cost(
         made = {}
         for way in random.sample(list(_Way), len(_Way)):
             threshold = -1.0 if way is _Way.HITTING else 2.0
-            ticket = Ticket(0, ready, threshold, hidden, (0,), may_stop=True)
-            made[way] = _run_with(loaded, inputs, ticket, lane, way)
+            ticket = Ticket(0, ready, threshold, hidden, (0,))
+            made[way] = _run_with(base, inputs, ticket, lane, way)
         turns.append(made)
         if turn > 4 and time.perf_counter() - begun_s > MOST_SECONDS:
             break
@@ -100,36 +78,31 @@ class _Turn:
 
 
 def _run_with(
-    loaded: LoadedProgram,
-    inputs: Mapping[str, Value],
+    base: BaseModel,
+    inputs: Mapping[str, np.ndarray],
     ticket: Ticket,
     lane: LookUpLane,
     way: _Way,
 ) -> _Turn:
     """One run, the ticket looked up behind its first quarter; it ends with a hit."""
-    quarter = len(loaded.layers) // 4
+    quarter = len(base.plan.segments) // 4
     offered_s = noticed_s = None
-    with torch.inference_mode():
-        frame = Frame(loaded, inputs)
-        started_s = time.perf_counter()
-        finished = False
-        while not finished:
-            if offered_s is None:
-                finished = frame.step()
-            else:
-                with ticket.watched():
-                    finished = frame.step()
-            if offered_s is None and frame.layers_done >= quarter:
-                ticket.hidden = ticket.hidden.clone()
-                offered_s = time.perf_counter()
-                if way is _Way.WITHIN:
-                    found = look_up(ticket.look_up, ticket.hidden, ticket.threshold)
-                    ticket.outcome = found or Outcome((), None)
-                elif way is not _Way.NONE:
-                    lane.offer(ticket)
-            if noticed_s is None and ticket.poll() is not None:
-                noticed_s = time.perf_counter()
-                finished = finished or way is _Way.HITTING
-        ended_s = time.perf_counter()
+    frame = base.start(inputs)
+    started_s = time.perf_counter()
+    finished = False
+    while not finished:
+        finished = frame.step()
+        if offered_s is None and frame.layers_done >= quarter:
+            ticket.hidden = ticket.hidden.copy()
+            offered_s = time.perf_counter()
+            if way is _Way.WITHIN:
+                found = look_up(ticket.look_up, ticket.hidden, ticket.threshold)
+                ticket.outcome = found or Outcome((), None)
+            elif way is not _Way.NONE:
+                lane.offer(ticket)
+        if noticed_s is None and ticket.outcome is not None:
+            noticed_s = time.perf_counter()
+            finished = finished or way is _Way.HITTING
+    ended_s = time.perf_counter()
     look_up_s = (noticed_s or ended_s) - (offered_s or started_s)
     return _Turn(ended_s - started_s, look_up_s)

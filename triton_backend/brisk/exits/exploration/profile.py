@@ -1,4 +1,4 @@
-"""Times on this machine: how long the base model takes to each layer, and a look-up."""
+"""Times on this machine: how long the base model takes to each exit point, and a look-up."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
-from brisk.execution.frame import Frame
-from brisk.execution.loading import LoadedProgram
-from brisk.exits.compiled_lookup import ready_look_up
-from brisk.exits.lookup import LookUp
+from brisk.exits.base_model import BaseModel
+from brisk.exits.lookup_model import ReadyLookUp
+from brisk.exits.points import ExitPoint
 from brisk.exits.serving.lane import look_up
-from brisk.solutions.base import Value
 
 WARM_UP, RUNS = 5, 60
 LOOK_UPS = 60
@@ -26,7 +24,7 @@ MOST_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class BaseProfile:
-    """``reach_s``: from the start until so many layers are done, at boundaries; medians.
+    """``reach_s``: from the start to a point, by its position; medians.
 
     ``total_s``: of the whole program; ``cut_s``: of one that has to stop at the boundaries.
     """
@@ -37,9 +35,14 @@ class BaseProfile:
 
 
 def profile_base(
-    whole: LoadedProgram, cut: LoadedProgram, inputs: Mapping[str, Value]
+    whole: BaseModel,
+    cut: BaseModel,
+    points: Sequence[ExitPoint],
+    inputs: Mapping[str, np.ndarray],
 ) -> BaseProfile:
     """Run the model some times, ``whole`` and, timed at each boundary, ``cut``, in turns.
+
+    ``cut`` stops behind ``points``.
 
     What stopping costs is a hundredth of the model's time, which varies by more from one second to
     the next: so it is the median of what two runs behind each other differ by.
@@ -54,33 +57,34 @@ def profile_base(
             steps, totals, stopping = {}, [], []
         total_s = taken_s(run) if turn % 2 else 0.0
         sum_s = 0.0
-        for position, step_s in _steps(cut, inputs):
-            steps.setdefault(position, []).append(step_s)
+        for done, step_s in _steps(cut, inputs):
+            steps.setdefault(done, []).append(step_s)
             sum_s += step_s
         total_s = total_s or taken_s(run)
         totals.append(total_s)
         stopping.append(sum_s - total_s)
         if len(totals) > 2 and time.perf_counter() - begun_s > MOST_SECONDS:
             break
+    positions = {point.value: point.position for point in points}
+    places = cut.after(positions)
     reach_s, sum_s = {0: 0.0}, 0.0
-    for position in sorted(steps):
-        sum_s += statistics.median(steps[position])
-        reach_s[position] = sum_s
+    for done in sorted(steps):
+        sum_s += statistics.median(steps[done])
+        reach_s.update((positions[value], sum_s) for value in places.get(done, ()))
     median_s = statistics.median(totals)
     return BaseProfile(reach_s, median_s, median_s + max(0.0, statistics.median(stopping)))
 
 
-def _steps(cut: LoadedProgram, inputs: Mapping[str, Value]) -> list[tuple[int, float]]:
-    """Layers done at each stop of a run, and the seconds to there from the one before."""
+def _steps(cut: BaseModel, inputs: Mapping[str, np.ndarray]) -> list[tuple[int, float]]:
+    """Segments done at each stop of a run, and the seconds to there from the one before."""
     made, finished = [], False
-    with torch.inference_mode():
-        frame = Frame(cut, inputs)
-        before_s = time.perf_counter()
-        while not finished:
-            finished = frame.step()
-            now_s = time.perf_counter()
-            made.append((frame.layers_done, now_s - before_s))
-            before_s = now_s
+    frame = cut.start(inputs)
+    before_s = time.perf_counter()
+    while not finished:
+        finished = frame.step()
+        now_s = time.perf_counter()
+        made.append((frame.layers_done, now_s - before_s))
+        before_s = now_s
     return made
 
 
@@ -100,7 +104,7 @@ class Between:
 
 
 def look_up_seconds(
-    network: LookUp, hidden: torch.Tensor, between: Between | None = None
+    ready: ReadyLookUp, hidden: np.ndarray, between: Between | None = None
 ) -> float:
     """Median time of a look-up of one row in this thread, decision included.
 
@@ -108,14 +112,13 @@ def look_up_seconds(
     would find them: that is twice the time and more. What else the machine does slows down both,
     and composition compares them to a hundredth; so it is their ratio here times ``run_s``.
     """
-    ready = ready_look_up(network, tuple(hidden.shape[1:]))
-    hidden = as_made(hidden)
+    hidden = hidden[:1]
     times: list[float] = []
     runs: list[float] = []
     begun_s = time.perf_counter()
     for turn in range(3 + LOOK_UPS):
         run_s = taken_s(between.run) if between is not None else 0.0
-        made = hidden.clone()  # just now, as when it is served
+        made = hidden.copy()  # just now, as when it is served
         look_s = taken_s(functools.partial(look_up, ready, made, math.inf))
         if turn == 3:
             times, runs = [], []
@@ -129,19 +132,10 @@ def look_up_seconds(
     return median_s / statistics.median(runs) * between.run_s
 
 
-def as_made(hidden: torch.Tensor) -> torch.Tensor:
-    """The first row as layers make it: feature maps channels-last."""
-    form = torch.channels_last if hidden.dim() == 4 else torch.contiguous_format
-    return hidden[:1].contiguous(memory_format=form)
-
-
-def run_of(loaded: LoadedProgram, inputs: Mapping[str, Value]) -> Callable[[], None]:
+def run_of(base: BaseModel, inputs: Mapping[str, np.ndarray]) -> Callable[[], None]:
     """A run of the model, for what is measured behind one."""
 
     def run() -> None:
-        with torch.inference_mode():
-            frame = Frame(loaded, inputs)
-            while not frame.step():
-                pass
+        base.run(inputs)
 
     return run

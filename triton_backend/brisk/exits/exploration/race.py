@@ -9,15 +9,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
+import numpy as np
 
-from brisk.execution.loading import LoadedProgram
+from brisk.exits.base_model import BaseModel
 from brisk.exits.cascade import Cascade
-from brisk.exits.exploration.profile import run_of
 from brisk.exits.serving.frame import ExitingFrame
 from brisk.exits.serving.lane import LookUpLane
 from brisk.exits.serving.places import Places, find_places
-from brisk.solutions.base import Value
 
 WARM_UP = 6
 
@@ -51,11 +49,11 @@ class Verification:
 class _Runner:
     """One side: its times by row, and the rows that it answered early."""
 
-    run: Callable[[Mapping[str, Value]], bool]
+    run: Callable[[Mapping[str, np.ndarray]], bool]
     taken_s: list[float] = field(default_factory=list)
     is_hit: list[bool] = field(default_factory=list)
 
-    def take(self, inputs: Mapping[str, Value]) -> None:
+    def take(self, inputs: Mapping[str, np.ndarray]) -> None:
         started_s = time.perf_counter()
         is_hit = self.run(inputs)
         self.taken_s.append(time.perf_counter() - started_s)
@@ -63,9 +61,9 @@ class _Runner:
 
 
 def race(
-    whole: LoadedProgram,
-    sides: Sequence[tuple[LoadedProgram, Cascade]],
-    inputs: Sequence[Mapping[str, Value]],
+    whole: BaseModel,
+    sides: Sequence[tuple[BaseModel, Cascade]],
+    inputs: Sequence[Mapping[str, np.ndarray]],
 ) -> list[Verification]:
     """Run each of ``inputs`` on every side and on the bare model, their order changing.
 
@@ -79,13 +77,12 @@ def race(
     runners = [_Runner(_runner_of(cut, cascade, lane)) for cut, cascade in sides]
     everyone = [*bare.values(), *runners]
     begun_s = time.perf_counter()
-    with torch.inference_mode():
-        for turn, values in enumerate([*inputs[:WARM_UP], *inputs]):
-            first = turn % len(everyone)
-            for runner in (*everyone[first:], *everyone[:first]):
-                runner.take(values)
-            if turn > WARM_UP + FEWEST_ROWS and time.perf_counter() - begun_s > MOST_SECONDS:
-                break
+    for turn, values in enumerate([*inputs[:WARM_UP], *inputs]):
+        first = turn % len(everyone)
+        for runner in (*everyone[first:], *everyone[:first]):
+            runner.take(values)
+        if turn > WARM_UP + FEWEST_ROWS and time.perf_counter() - begun_s > MOST_SECONDS:
+            break
     lane.close()
     warm = min(WARM_UP, len(inputs))
     return [
@@ -94,34 +91,34 @@ def race(
     ]
 
 
-def _bare(loaded: LoadedProgram) -> _Runner:
+def _bare(loaded: BaseModel) -> _Runner:
     return _Runner(functools.partial(_run_bare, loaded))
 
 
-def _run_bare(whole: LoadedProgram, inputs: Mapping[str, Value]) -> bool:
-    run_of(whole, inputs)()
+def _run_bare(whole: BaseModel, inputs: Mapping[str, np.ndarray]) -> bool:
+    whole.run(inputs)
     return False
 
 
 def _runner_of(
-    cut: LoadedProgram, cascade: Cascade, lane: LookUpLane
-) -> Callable[[Mapping[str, Value]], bool]:
-    places = find_places(cut, cascade)
+    cut: BaseModel, cascade: Cascade, lane: LookUpLane
+) -> Callable[[Mapping[str, np.ndarray]], bool]:
+    places = find_places(cut.plan, cut.graph, cascade)
     return functools.partial(
         _run_exiting, cut, cascade, places, None if cascade.synchronous else lane
     )
 
 
 def _run_exiting(
-    cut: LoadedProgram,
+    cut: BaseModel,
     cascade: Cascade,
     places: Places | None,
     lane: LookUpLane | None,
-    inputs: Mapping[str, Value],
+    inputs: Mapping[str, np.ndarray],
 ) -> bool:
     if places is None:
         return _run_bare(cut, inputs)
-    frame = ExitingFrame(cut, cascade, places, cascade.levels[0], lane, inputs)
+    frame = ExitingFrame(cut.program, cascade, places, cascade.levels[0], lane, inputs)
     while not frame.step():
         pass
     return frame.has_early_answers

@@ -1,4 +1,4 @@
-"""A frame that answers easy rows early; without caches or hits it does what a ``Frame`` does."""
+"""A frame that answers easy rows early; without hits it does what a ``SegmentFrame`` does."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
 from brisk.errors import InternalError
-from brisk.execution.frame import Frame
-from brisk.execution.loading import LoadedProgram
 from brisk.exits.cascade import Cascade, Level
-from brisk.exits.scores import as_form, finish_answer
+from brisk.exits.scores import as_form
 from brisk.exits.serving.lane import LookUpLane, Outcome, Ticket, look_up
 from brisk.exits.serving.places import Places
-from brisk.solutions.base import Value
+from brisk.segments.frame import SegmentFrame
+from brisk.segments.program import SegmentProgram
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,42 +27,44 @@ class Answer:
     """
 
     rows: tuple[int, ...]
-    values: Mapping[str, Value]
+    values: Mapping[str, np.ndarray]
     exit_index: int | None
-    logits: torch.Tensor | None
+    logits: np.ndarray | None
 
     @property
-    def classes(self) -> torch.Tensor:
+    def classes(self) -> np.ndarray:
         """That the exit found, int64 [rows]; none of the base model itself."""
         if self.logits is None:
-            return torch.empty(0, dtype=torch.int64)
-        return self.logits.argmax(1)
+            return np.empty(0, np.int64)
+        found: np.ndarray = self.logits.argmax(1)
+        return found
 
 
 class ExitingFrame:
-    """Runs a program layer by layer and offers hidden outputs to a look-up lane.
+    """Runs a program segment by segment and offers hidden outputs to a look-up lane.
 
     Rows that a look-up answers leave at the next boundary where all live values have rows; the
-    rest goes on as a smaller batch. Belongs to one thread at a time, as a ``Frame`` does.
+    rest goes on as a smaller batch. Belongs to one thread at a time, as a ``SegmentFrame`` does.
     """
+
+    can_answer_early = True
 
     def __init__(
         self,
-        loaded: LoadedProgram,
+        program: SegmentProgram,
         cascade: Cascade,
         places: Places,
         level: Level,
         lane: LookUpLane | None,
-        inputs: Mapping[str, Value],
+        inputs: Mapping[str, np.ndarray],
         requested: Sequence[str] | None = None,
         switched_off: frozenset[int] = frozenset(),
     ) -> None:
         """``lane``: None looks up in this thread, at the exit, before the model goes on.
 
-        Raises InvalidRequestError as ``Frame`` does.
+        Raises InvalidRequestError as ``SegmentFrame`` does.
         """
-        self._frame = Frame(loaded, inputs, requested)
-        self._loaded = loaded
+        self._frame = SegmentFrame(program, inputs, requested)
         self._cascade = cascade
         self._places = places
         self._level = level
@@ -91,17 +92,17 @@ class ExitingFrame:
 
     @property
     def layers_done(self) -> int:
-        """Layers done so far, of the rows that are still in it."""
+        """Segments done so far, of the rows that are still in it."""
         return self._frame.layers_done
 
     @property
     def position(self) -> int:
-        """As ``Frame.position``."""
+        """As ``SegmentFrame.position``."""
         return self._frame.position
 
     @property
     def upcoming(self) -> str:
-        """As ``Frame.upcoming``."""
+        """As ``SegmentFrame.upcoming``."""
         return self._frame.upcoming if self._rows else ""
 
     @property
@@ -110,28 +111,18 @@ class ExitingFrame:
         return not self._rows
 
     def step(self) -> bool:
-        """Take in look-ups that are done, else run one layer; True where all is answered."""
+        """Take in look-ups that are done, else run a segment; True where all is answered."""
         if self._tickets and self._take_look_ups():
             return True
         frame = self._frame
-        finished = self._advance()
-        if self._tickets and self._tickets[0].stops:
-            return self._take_look_ups()  # what the layers should have made is not there
-        if not finished:
-            for index, slot in self._places.exits.get(frame.layers_done, ()):
-                self._offer(index, slot)
+        if not frame.step():
+            for index, value in self._places.exits.get(frame.layers_done, ()):
+                self._offer(index, value)
                 if self._lane is None and self._tickets and self._take_look_ups():
                     return True
         elif self._rows:
             self._answer_rest()
         return not self._rows
-
-    def _advance(self) -> bool:
-        """Run one layer, or joined ones; these end early where a look-up answers all rows."""
-        if not self._tickets or not self._tickets[0].may_stop:
-            return self._frame.step()
-        with self._tickets[0].watched():
-            return self._frame.step()
 
     def take_answers(self) -> list[Answer]:
         """Rows answered since the last call."""
@@ -168,7 +159,7 @@ class ExitingFrame:
         """Whether an exit has answered any row."""
         return any(answer.exit_index is not None for answer in self._answers)
 
-    def answer_of(self, rows: Sequence[int]) -> dict[str, Value] | None:
+    def answer_of(self, rows: Sequence[int]) -> dict[str, np.ndarray] | None:
         """The requested outputs of ``rows``, in that order; None while one is not answered."""
         found = dict.fromkeys(rows)
         parts = [answer for answer in self._answers if not found.keys().isdisjoint(answer.rows)]
@@ -177,13 +168,13 @@ class ExitingFrame:
         if not parts or not found.keys() <= places.keys():
             return None
         in_order = order == list(rows)
-        picked = None if in_order else torch.tensor([places[row] for row in rows])
+        picked = None if in_order else np.array([places[row] for row in rows])
         return {
-            name: _rows_of([_tensor(answer.values[name]) for answer in parts], picked)
+            name: _rows_of([answer.values[name] for answer in parts], picked)
             for name in parts[0].values
         }
 
-    def results(self) -> dict[str, Value]:
+    def results(self) -> dict[str, np.ndarray]:
         """The requested outputs, rows in their order. Precondition: the job is finished."""
         if self._rows:
             raise InternalError(f"{len(self._rows)} rows are not answered yet")
@@ -194,12 +185,12 @@ class ExitingFrame:
             raise InternalError("a row was answered by nobody")
         return values
 
-    def _offer(self, index: int, slot: int) -> None:
+    def _offer(self, index: int, value: str) -> None:
         threshold = self._level.thresholds[index]
         if threshold == math.inf or index in self._switched_off:
             return
-        exit_, hidden = self._cascade.exits[index], self._frame.value_at(slot)
-        if not isinstance(hidden, torch.Tensor) or hidden.shape[1:] != exit_.shape:
+        exit_, hidden = self._cascade.exits[index], self._frame.value_at(value)
+        if hidden.shape != (len(self._rows), *exit_.shape):
             return
         begun_ns = time.monotonic_ns()
         if self._lane is None:
@@ -209,8 +200,7 @@ class ExitingFrame:
                 ticket.outcome = outcome
                 self._tickets.append(ticket)
         else:
-            alone = not self._tickets and not self._leaving and self._far.isdisjoint(self._rows)
-            ticket = Ticket(index, exit_.look_up, threshold, hidden, self._rows, alone)
+            ticket = Ticket(index, exit_.look_up, threshold, hidden, self._rows)
             if not self._lane.offer(ticket):
                 return
             self._tickets.append(ticket)
@@ -219,7 +209,7 @@ class ExitingFrame:
 
     def _take_look_ups(self) -> bool:
         """Answer the rows of the look-ups that are done, let them leave; True: none is left."""
-        while self._tickets and (outcome := self._tickets[0].poll()) is not None:
+        while self._tickets and (outcome := self._tickets[0].outcome) is not None:
             ticket = self._tickets.pop(0)
             self.error = self.error or outcome.error
             if outcome.hits:
@@ -228,9 +218,9 @@ class ExitingFrame:
         if self._leaving and len(self._leaving) == len(self._rows):
             self._rows = ()
             return True
-        if self._leaving and (slots := self._places.rows.get(self._frame.layers_done)):
+        if self._leaving and self._frame.layers_done in self._places.rows:
             kept = [place for place, row in enumerate(self._rows) if row not in self._leaving]
-            self._frame.keep_rows(slots, torch.tensor(kept, device=self._loaded.device))
+            self._frame.keep_rows(np.array(kept, np.int64))
             self._rows = tuple(self._rows[place] for place in kept)
             self._leaving.clear()
         return False
@@ -243,9 +233,7 @@ class ExitingFrame:
             return
         rows = tuple(ticket.rows[outcome.hits[place]] for place in fresh)
         logits = outcome.logits if len(fresh) == len(outcome.hits) else outcome.logits[fresh]
-        scores = self._cascade.scores
-        answer = as_form(logits, scores.form)
-        values = finish_answer(self._loaded, scores.tail, self._places.scores_slot, answer)
+        values = self._places.tail.finish(as_form(logits, self._cascade.scores.form))
         self._answers.append(Answer(rows, self._wanted(values), ticket.exit_index, logits))
         self._leaving.update(rows)
 
@@ -255,29 +243,23 @@ class ExitingFrame:
         own = [place for place, row in enumerate(self._rows) if row not in self._leaving]
         rows = tuple(self._rows[place] for place in own)
         if len(own) < len(self._rows):
-            values = {name: _tensor(value)[own] for name, value in values.items()}
+            values = {name: value[own] for name, value in values.items()}
         if rows:
             self._answers.append(Answer(rows, values, None, None))
         self._rows = ()
 
-    def _wanted(self, values: Mapping[str, Value]) -> Mapping[str, Value]:
+    def _wanted(self, values: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         if self._requested is None:
             return values
         return {name: values[name] for name in self._requested}
 
 
-def _row_count(inputs: Mapping[str, Value]) -> int:
+def _row_count(inputs: Mapping[str, np.ndarray]) -> int:
     first = next(iter(inputs.values()))
-    return len(first) if isinstance(first, torch.Tensor) and first.dim() else 1
+    return len(first) if first.ndim else 1
 
 
-def _rows_of(parts: list[torch.Tensor], picked: torch.Tensor | None) -> torch.Tensor:
+def _rows_of(parts: list[np.ndarray], picked: np.ndarray | None) -> np.ndarray:
     """The parts put together, or some of their rows; one part as it is needs no copy."""
-    whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+    whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return whole if picked is None else whole[picked]
-
-
-def _tensor(value: Value) -> torch.Tensor:
-    if not isinstance(value, torch.Tensor):
-        raise InternalError(f"expected a tensor with rows, got {type(value).__name__}")
-    return value

@@ -1,53 +1,65 @@
-"""Where in a loaded program rows can leave, and in which slots they lie."""
+"""Where in a model's segments rows can leave, and which values exits read there."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from brisk.execution.loading import LoadedProgram
+from brisk.errors import InvalidModelError
+from brisk.exits.base_model import live_at
 from brisk.exits.cascade import Cascade
-from brisk.exits.points import exit_points, live_values
-from brisk.exits.scores import slots_of
-from brisk.graph.program import Program
+from brisk.exits.model_graph import ModelGraph
+from brisk.exits.scores import Tail
+from brisk.segments.cutting import single_values
+from brisk.segments.plan import SegmentPlan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """``exits``: by layers done, the exits there, each by index, and the slot that it reads.
+    """``exits``: by segments done, the exits there, each by index, and the value that it reads.
 
-    ``rows``: by layers done, the slots of everything that is live, where all of it has the batch
-    as first dimension; rows can leave there. ``scores_slot``: of the model's own class scores.
+    ``rows``: segments done where all that is live has the batch as first dimension; rows can leave
+    there. ``tail``: from class scores to the outputs.
     """
 
-    exits: Mapping[int, tuple[tuple[int, int], ...]]
-    rows: Mapping[int, tuple[int, ...]]
-    scores_slot: int
+    exits: Mapping[int, tuple[tuple[int, str], ...]]
+    rows: frozenset[int]
+    tail: Tail
 
 
-def find_places(loaded: LoadedProgram, cascade: Cascade) -> Places | None:
-    """The places of ``cascade`` in ``loaded``; None where it is of another program."""
-    program, slots = loaded.program, slots_of(loaded)
-    scores, layers = cascade.scores, range(len(program.layers))
-    if scores.value not in slots or not {scores.layer, *scores.tail} <= set(layers):
-        return None
-    known = {point.position: point for point in exit_points(program, cascade.scores.layer)}
+def find_places(plan: SegmentPlan, graph: ModelGraph, cascade: Cascade) -> Places | None:
+    """The places of ``cascade`` in segments of ``graph``; None where it is of another model.
+
+    Exits behind which ``plan`` is not cut have none: those in reserve need none.
+    """
+    known = single_values(graph.graph)
     for exit_ in cascade.exits:
-        if known.get(exit_.point.position) != exit_.point:
+        point = exit_.point
+        if known.get(point.value) != point.position or not graph.has_rows(point.value):
             return None
-    exits: dict[int, tuple[tuple[int, int], ...]] = {}
+        if point.position >= cascade.scores.position:
+            return None
+    try:
+        tail = Tail(graph, cascade.scores)
+    except InvalidModelError:
+        return None
+    boundaries: dict[str, int] = {}
+    rows = set()
+    table = live_at(plan)
+    for done, live in enumerate(table[1:-1], start=1):
+        if len(live) == 1:
+            boundaries.setdefault(live[0], done)
+        if live and all(graph.has_rows(name) for name in live):
+            rows.add(done)
+    exits: dict[int, tuple[tuple[int, str], ...]] = {}
     for index, exit_ in enumerate(cascade.exits):
-        position = exit_.point.position
-        exits[position] = (*exits.get(position, ()), (index, slots[exit_.point.value]))
-    return Places(exits, _row_slots(program, slots), slots[cascade.scores.value])
+        done = boundaries.get(exit_.point.value, 0)
+        if done:
+            exits[done] = (*exits.get(done, ()), (index, exit_.point.value))
+    return Places(exits, frozenset(rows), tail)
 
 
-def _row_slots(program: Program, slots: Mapping[str, int]) -> dict[int, tuple[int, ...]]:
-    firsts = {(variable.type.shape or ())[:1] for variable in program.inputs}
-    batch = firsts.pop() if len(firsts) == 1 else ()
-    found = {}
-    for position, live in enumerate(live_values(program), start=1):
-        shapes = [program.type_of(name).shape for name in live]
-        if live and batch and all(shape and shape[:1] == batch for shape in shapes):
-            found[position] = tuple(slots[name] for name in live)
-    return found
+def has_taps(plan: SegmentPlan, cascade: Cascade) -> bool:
+    """Whether ``plan`` is cut behind all that ``cascade`` needs."""
+    single = {live[0] for live in live_at(plan)[1:-1] if len(live) == 1}
+    return single.issuperset(cascade.taps)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from brisk.errors import InvalidConfigurationError
-from brisk.exits.variants.base import Shape, Variant, weights_bytes
+from brisk.exits.lookup_model import Shape
+from brisk.exits.variants.base import Variant, weights_bytes
 from brisk.exits.variants.convolution import Convolution
 from brisk.exits.variants.fully_connected import FullyConnected
 from brisk.exits.variants.pooling import Pooling

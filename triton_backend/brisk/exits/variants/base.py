@@ -7,9 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import nn
 
-Shape = tuple[int, ...]
-"""Of a hidden output without its batch: [channels, height, width], [positions, features] or
-[features]."""
+from brisk.exits.lookup_model import Shape
 
 
 class Variant(ABC):

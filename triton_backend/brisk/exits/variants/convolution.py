@@ -7,7 +7,8 @@ import math
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from brisk.exits.variants.base import Shape, Variant
+from brisk.exits.lookup_model import Shape
+from brisk.exits.variants.base import Variant
 
 CHANNELS, DEEP_CHANNELS = 32, 64
 """Of the first convolutions' outputs (the paper's 0.8 to 2 MB for a cache leave room for about as

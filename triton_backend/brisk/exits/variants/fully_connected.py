@@ -6,7 +6,8 @@ import math
 
 from torch import nn
 
-from brisk.exits.variants.base import Shape, Variant
+from brisk.exits.lookup_model import Shape
+from brisk.exits.variants.base import Variant
 
 
 class FullyConnected(Variant):

@@ -1,0 +1,183 @@
+"""Look-ups as ONNX models: the network's own answers, and nothing but plain operators."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from brisk.exits.building import empty_look_up, network_of, weights_of
+from brisk.exits.cascade import Exit
+from brisk.exits.container import DamagedFileError
+from brisk.exits.gate import summary
+from brisk.exits.learning import exporting
+from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.lookup import LookUp, SoftmaxLookUp
+from brisk.exits.lookup_model import OPSET, LookUpModel
+from brisk.exits.points import ExitPoint
+from brisk.exits.variants import CATALOGUE, variant
+from unit.runtime.exits_model import make_model
+
+CLASSES = 7
+TESTS = Path(__file__).resolve().parents[2]
+SHAPES = [(4, 12, 12), (3, 7, 5), (5, 1, 1), (9, 16), (30,)]
+
+
+def trained(name: str, shape: tuple[int, ...], rows: torch.Tensor) -> LookUp:
+    """Random weights; the gate lets half of ``rows`` pass, the floor half of these."""
+    torch.manual_seed(1)
+    network = empty_look_up(name, shape, CLASSES)
+    with torch.no_grad():
+        logits = network.predictor(rows)
+        network.gate.fit(summary(rows), logits.argmax(1))
+        network.gate.limit.copy_(network.gate.distance(summary(rows), logits.argmax(1)).median())
+        _, scores, near = network(rows)
+        network.floor.copy_(scores[near].median())
+    return network
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", [each.name for each in CATALOGUE])
+def test_a_model_says_what_its_network_says(name: str, shape: tuple[int, ...]) -> None:
+    if not variant(name).applies(shape):
+        pytest.skip("the variant does not read such a shape")
+    rows = torch.randn(64, *shape, generator=torch.Generator().manual_seed(2)).relu_()
+    network = trained(name, shape, rows)
+    data = export_look_up(network, shape, name)
+    found = LookUpModel(data, shape, CLASSES)(rows.numpy())
+    with torch.no_grad():
+        logits, scores, near = (each.numpy() for each in network(rows))
+    scale = max(1.0, float(np.abs(logits).max()))
+    np.testing.assert_allclose(found.logits, logits, atol=1e-5 * scale)
+    agrees = (found.near == near) & ((found.scores > 0) == (scores > 0))
+    assert agrees.sum() >= len(rows) - 2, "but for rows at a limit"
+    assert 8 <= (scores > 0).sum() <= 24, "some pass gate and floor, some do not"
+    np.testing.assert_allclose(found.scores[agrees], scores[agrees], atol=1e-5)
+    again = network_of(Exit(ExitPoint(1, "v"), name, shape, CLASSES, data, 0.0, 0))
+    for key, array in weights_of(network).items():
+        np.testing.assert_array_equal(weights_of(again)[key], array)
+
+
+def test_the_softmax_alone_has_a_model_too() -> None:
+    rows = torch.randn(5, 4, 6, 6)
+    network = trained("Pool(4096)", (4, 6, 6), rows)
+    plain = SoftmaxLookUp(network.predictor, network.selector, network.gate)
+    found = LookUpModel(export_look_up(plain, (4, 6, 6)), (4, 6, 6), CLASSES)(rows.numpy())
+    with torch.no_grad():
+        _, scores, _ = plain(rows)
+    np.testing.assert_allclose(found.scores, scores.numpy(), atol=1e-5)
+    assert found.near.all()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_row_without_numbers_is_never_answered(value: float) -> None:
+    rows = torch.randn(6, 4, 6, 6).relu_()
+    network = trained("Conv(3,1)", (4, 6, 6), rows)
+    network.gate.limit.fill_(math.inf)
+    network.floor.zero_()
+    look_up = LookUpModel(export_look_up(network, (4, 6, 6)), (4, 6, 6), CLASSES)
+    strange = rows.numpy().copy()
+    strange[2, 1, 3, 3] = value
+    found = look_up(strange)
+    assert not found.near[2]
+    assert found.scores[2] == 0
+    assert found.near[[0, 1, 3, 4, 5]].all()
+
+
+def test_an_export_that_answers_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "FLOOR", -0.5)
+    with pytest.raises(Exception, match="ONNX form differs from its network"):
+        export_look_up(empty_look_up("Pool(4096)", (4, 6, 6), 10), (4, 6, 6))
+
+
+def changed(**parts: object) -> bytes:
+    data = export_look_up(empty_look_up("Pool(4096)", (4, 6, 6), CLASSES), (4, 6, 6))
+    model = onnx.load_model_from_string(data)
+    if "operator" in parts:
+        model.graph.node[0].op_type = str(parts["operator"])
+    if "opset" in parts:
+        model.opset_import[0].version = int(str(parts["opset"]))
+    if "external" in parts:
+        tensor = model.graph.initializer[0]
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=str(parts["external"]))
+    if "output" in parts:
+        model.graph.output[0].CopyFrom(
+            helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["rows", 3])
+        )
+    if "weight" in parts:
+        tensor = model.graph.initializer[0]
+        tensor.raw_data = tensor.raw_data[:-4]
+    made: bytes = model.SerializeToString()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", "operator sets"),
+        (b"no model", "no ONNX model"),
+        (changed(operator="Loop"), "operator ':Loop'"),
+        (changed(operator="Identity"), "operator ':Identity'"),
+        (changed(opset=OPSET + 1), "operator sets"),
+        (changed(external="/etc/passwd"), "weights in another file"),
+        (changed(output=3), r"'logits' \['rows', 3\]"),
+        (changed(weight=1), "cannot load a look-up"),
+        (changed(operator="Sqrt"), "look-up"),
+    ],
+)
+def test_what_is_no_look_up_is_refused(data: bytes, told: str) -> None:
+    with pytest.raises(DamagedFileError, match=told):
+        LookUpModel(data, (4, 6, 6), CLASSES)
+
+
+def test_a_look_up_of_many_rows_answers_each_as_alone() -> None:
+    rows = torch.randn(40, 4, 6, 6).relu_()
+    data = export_look_up(trained("Pool(4096)", (4, 6, 6), rows), (4, 6, 6))
+    look_up = LookUpModel(data, (4, 6, 6), CLASSES)
+    together = look_up(rows.numpy())
+    for row in range(0, 40, 7):
+        alone = look_up(rows.numpy()[row : row + 1])
+        np.testing.assert_allclose(alone.scores[0], together.scores[row], atol=1e-6)
+
+
+SERVING = """
+import sys
+from pathlib import Path
+import numpy as np
+from brisk.runtime.cache_watch import CacheWatch
+from brisk.runtime.segment_session import load_segment_session
+session = load_segment_session(Path(sys.argv[1]), 1, None, None)
+while session.is_loading:
+    session.table.wait(1)
+watch = CacheWatch(None)
+caches = watch.open(session)
+assert caches is not None
+assert caches.base.program is session.starting.program, "the session itself stops at the exits"
+watch.serve(session, caches)
+frame = session.start({"image": np.load(sys.argv[2])}, ["scores"])
+while not frame.step():
+    pass
+print(frame.has_early_answers, frame.results()["scores"].shape, "torch" in sys.modules)
+"""
+
+
+def test_a_process_that_answers_early_has_no_torch(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model.onnx")
+    np.save(tmp_path / "easy.npy", model.easy)
+    ended = subprocess.run(
+        [sys.executable, "-c", SERVING, model.file, tmp_path / "easy.npy"],
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.stdout.split("\n")[0] == "True (8, 10) False", ended.stderr[-2000:]

@@ -1,0 +1,125 @@
+"""A model by segments, whole in this process: what exploration, learning and audits run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from brisk.exits.model_graph import ModelGraph, read_graph
+from brisk.exits.points import ExitPoint
+from brisk.exits.scores import Scores, as_probabilities, checked_scores
+from brisk.segments.frame import SegmentFrame, run_serially
+from brisk.segments.plan import SegmentPlan
+from brisk.segments.program import SegmentProgram
+from brisk.segments.sessions import Session
+from brisk.segments.sources import BareModel, Source
+from brisk.segments.starting import start_segments
+from brisk.segments.timeline import Recorder
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BaseModel:
+    """``program`` stops at least behind the values that it was loaded with."""
+
+    graph: ModelGraph
+    program: SegmentProgram
+
+    @property
+    def plan(self) -> SegmentPlan:
+        return self.program.plan
+
+    def start(
+        self, inputs: Mapping[str, np.ndarray], requested: Sequence[str] | None = None
+    ) -> SegmentFrame:
+        """Raises InvalidRequestError where the inputs do not fit."""
+        return SegmentFrame(self.program, inputs, requested)
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """All outputs."""
+        return run_serially(self.program, inputs)
+
+    def after(self, taps: Collection[str]) -> dict[int, tuple[str, ...]]:
+        """By segments done, those of ``taps`` that are live there for the first time."""
+        left, found = set(taps), {}
+        for done, live in enumerate(live_at(self.plan)):
+            fresh = tuple(name for name in live if done and name in left)
+            if fresh:
+                found[done] = fresh
+                left.difference_update(fresh)
+        return found
+
+
+def load_base(path: Path, threads: int = 1, taps: Collection[str] = ()) -> BaseModel:
+    """The model at ``path`` with its warm sessions. Raises InvalidModelError."""
+    return load_graph(read_graph(path), threads, taps)
+
+
+def load_graph(graph: ModelGraph, threads: int = 1, taps: Collection[str] = ()) -> BaseModel:
+    """As ``load_base``, of a model whose graph has been read."""
+    return BaseModel(graph, open_program(graph.path, threads, taps))
+
+
+def open_program(path: Path, threads: int, taps: Collection[str]) -> SegmentProgram:
+    """With all its sessions. Raises InvalidModelError where ONNX Runtime does not take it."""
+    starting = start_segments(_Warm(BareModel(path, threads, taps)), threads, Recorder())
+    _ = starting.table[:]  # loads them, or raises
+    return starting.program
+
+
+class _Warm(Source):
+    """Of another source, what runs fastest, at once."""
+
+    origin = "model"
+
+    def __init__(self, inner: Source) -> None:
+        self._inner = inner
+        self.plan = inner.plan
+
+    def open(self, index: int) -> Session:
+        return self._inner.open_warm(index) or self._inner.open(index)
+
+    def open_warm(self, index: int) -> Session | None:
+        return None
+
+
+def live_at(plan: SegmentPlan) -> list[tuple[str, ...]]:
+    """By segments done, from 0 to all: the values that are live there."""
+    alive = {variable.name: None for variable in plan.inputs}
+    table = [tuple(alive)]
+    for spec in plan.segments:
+        alive.update((name, None) for name in spec.outputs)
+        alive = {name: None for name in alive if name not in spec.dead}
+        table.append(tuple(alive))
+    return table
+
+
+def taps_of(points: Collection[ExitPoint], scores: Scores, graph: ModelGraph) -> list[str]:
+    """What a model has to stop behind for its values at ``points`` and its scores to be read."""
+    outputs = {variable.name for variable in graph.outputs}
+    return [*(point.value for point in points), *({scores.value} - outputs)]
+
+
+def run_base(
+    base: BaseModel,
+    points: Sequence[ExitPoint],
+    scores: Scores,
+    inputs: Mapping[str, np.ndarray],
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """What is at each point, float32 [rows, ...], and the distribution [rows, classes].
+
+    Precondition: ``base`` was loaded with ``taps_of`` these.
+    """
+    wanted = {*(point.value for point in points), scores.value}
+    places = base.after(wanted)
+    found: dict[str, np.ndarray] = {}
+    frame = base.start(inputs)
+    while not frame.step():
+        for name in places.get(frame.layers_done, ()):
+            found[name] = frame.value_at(name)
+    if scores.value not in found:
+        found.update(frame.results())
+    distribution = as_probabilities(checked_scores(found, scores), scores.form)
+    return [found[point.value] for point in points], distribution

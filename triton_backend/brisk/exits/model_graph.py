@@ -1,0 +1,100 @@
+"""A model's own graph, as segments are cut from it: what exits and scores are found in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from onnx import GraphProto, ModelProto
+
+from brisk.errors import InvalidModelError
+from brisk.graph.program import Container, Dimension, ValueType, Variable
+from brisk.graph.value_types import from_type_proto
+from brisk.segments.cutting import constants_of, types_of
+from brisk.segments.extraction import normalise
+from brisk.segments.model_file import ModelFile, read_model_file
+
+_BATCH = "brisk_batch"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelGraph:
+    """``model``: normalised, its types inferred, its large weights in ``file``. ``batch``: the
+    first dimension of every input; None where they differ, or one has none."""
+
+    path: Path
+    model: ModelProto
+    file: ModelFile
+    types: Mapping[str, ValueType]
+    inputs: tuple[Variable, ...]
+    outputs: tuple[Variable, ...]
+    batch: Dimension
+
+    @property
+    def name(self) -> str:
+        return self.model.graph.name or self.path.stem
+
+    @property
+    def graph(self) -> GraphProto:
+        return self.model.graph
+
+    def has_rows(self, value: str) -> bool:
+        """Whether ``value`` is a tensor with the batch as its first dimension."""
+        kind = self.types.get(value)
+        return (
+            kind is not None
+            and kind.container is Container.TENSOR
+            and bool(kind.shape)
+            and self.batch is not None
+            and kind.shape is not None
+            and kind.shape[0] == self.batch
+        )
+
+
+def read_graph(path: Path) -> ModelGraph:
+    """Of the model at ``path``. Raises InvalidModelError where it cannot be read."""
+    file = read_model_file(path)
+    normalise(file.proto)
+    model = _typed(file.proto, path)
+    graph = model.graph
+    types = {name: from_type_proto(kind) for name, kind in types_of(graph).items()}
+    constant = constants_of(graph)
+    inputs = tuple(
+        Variable(info.name, types[info.name], info.name in constant) for info in graph.input
+    )
+    firsts = {(each.type.shape or (None,))[0] for each in inputs if not each.optional}
+    return ModelGraph(
+        path,
+        model,
+        file,
+        types,
+        inputs,
+        tuple(Variable(info.name, types[info.name]) for info in graph.output),
+        firsts.pop() if len(firsts) == 1 else None,
+    )
+
+
+def _typed(proto: ModelProto, path: Path) -> ModelProto:
+    """With inferred types; first dimensions without a name get one, which inference carries on."""
+    model = ModelProto()
+    model.CopyFrom(proto)
+    constant = constants_of(model.graph)
+    inputs = [info for info in model.graph.input if info.name not in constant]
+    if not any(_first_name(info) for info in inputs):
+        for info in inputs:
+            dims = info.type.tensor_type.shape.dim
+            if dims and not dims[0].HasField("dim_value"):
+                dims[0].dim_param = _BATCH
+    for propagates in (True, False):
+        try:
+            return onnx.shape_inference.infer_shapes(model, data_prop=propagates)
+        except Exception as error:  # noqa: BLE001  # whatever inference dislikes
+            reason = error
+    raise InvalidModelError(f"{path}: the types of its values cannot be inferred: {reason}")
+
+
+def _first_name(info: onnx.ValueInfoProto) -> str:
+    dims = info.type.tensor_type.shape.dim
+    return dims[0].dim_param if dims else ""
