@@ -28,7 +28,8 @@ def prepare(
         float | None,
         typer.Option(
             min=0.0,
-            help="What kept weights may take, as a multiple of the model's; 3, or 4.5 for segments.",
+            help="What kept weights may take, as a multiple of the model's; 3, for segments 4.5.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
