@@ -25,9 +25,13 @@ def prepare(
         typer.Option(min=1, help="Cores of the runtime it is for; the usable ones unless given."),
     ] = None,
     disk: Annotated[
-        float,
-        typer.Option(min=0.0, help="What kept weights may take, as a multiple of the model's."),
-    ] = 3.0,
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="What kept weights may take, as a multiple of the model's; 3, for segments 4.5.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Measure each layer's candidates here, choose for the first answer, and keep the result.
 
@@ -45,13 +49,19 @@ def prepare(
         return
     import torch
 
+    from brisk.execution.preparation import DISK_FACTOR
     from brisk.execution.preparation import prepare as prepare_model
     from brisk.segments.starting import usable_cores
 
     cores = threads or usable_cores()
     for file in files:
         try:
-            made = prepare_model(file, torch.device("cpu"), cores, disk_factor=disk)
+            made = prepare_model(
+                file,
+                torch.device("cpu"),
+                cores,
+                disk_factor=DISK_FACTOR if disk is None else disk,
+            )
         except OSError as error:
             raise InvalidConfigurationError(
                 f"the artefact of {file} cannot be written: {error}"
@@ -64,12 +74,13 @@ def prepare(
         print(f"  wrote {made.path} ({size:.1f} MB) in {made.seconds:.1f} s")
 
 
-def _prepare_segments(file: Path, cores: int, disk: float) -> None:
+def _prepare_segments(file: Path, cores: int, disk: float | None) -> None:
+    from brisk.segments.preparation import DISK_FACTOR
     from brisk.segments.preparation import prepare as prepare_segments
     from brisk.segments.prepared import LEAST_GAIN
 
     try:
-        made = prepare_segments(file, cores, disk_factor=disk)
+        made = prepare_segments(file, cores, disk_factor=DISK_FACTOR if disk is None else disk)
     except OSError as error:
         raise InvalidConfigurationError(
             f"the prepared form of {file} cannot be written: {error}"
