@@ -49,6 +49,7 @@ def _is_like(settings: Settings) -> bool:
 
 def _import_frontend() -> None:
     import_intake()  # first, since it imports numpy without threads
+    import asyncio  # noqa: F401 - Triton's stub imports it and its thirty modules before the model
     import inspect  # noqa: F401 - the first line of log needs it
 
     import brisk.frontend.backend
