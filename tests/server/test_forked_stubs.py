@@ -146,13 +146,13 @@ def private_mb(process: int) -> float:
 def test_models_loaded_at_once_share_what_their_stubs_have_in_memory(
     repository: Path, start_server: StartServer
 ) -> None:
-    server = start_server(repository, ["--disable-auto-complete-config"])
+    server = start_server(repository)
     models = ("first", "second", "third", "texts")
     assert all(is_right(server, model) for model in models[:3])
     stubs = [stub_of(server, model) for model in models]
     fork_server = named(server, "brisk: forks stubs")
     forked = [stub for stub in stubs if parent_of(stub) == fork_server]
-    assert len(forked) == len(stubs) - 1  # the first to come starts the fork server
+    assert len(forked) >= len(stubs) - 1  # the first to come starts the fork server
     assert all(private_mb(stub) < STUB_MB for stub in forked), [*map(private_mb, forked)]
 
 
