@@ -18,9 +18,9 @@ from rich.console import Console
 
 from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.peer_backends import PEER_LIBRARY
 from brisk_client.disb import equality, loops, pairs, preemption
 from brisk_client.disb.baselines import (
-    PEER_LIBRARY,
     QUICK_SETTINGS,
     TRITON,
     TritonSetting,

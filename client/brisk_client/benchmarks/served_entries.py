@@ -138,7 +138,7 @@ def write_brisk_entry(
     ``parameters``: of the configuration, for example ``{"brisk_class": "realtime"}``.
     """
     graph = onnx.load(file, load_external_data=False).graph
-    folder = _write_config(repository, name, graph, "brisk", parameters)
+    folder = write_config(repository, name, graph, "brisk", parameters)
     place_model(file, folder / "model.onnx")
 
 
@@ -164,7 +164,7 @@ def write_python_entry(
         "inputs": [value.name for value in graph.input],
         "output": graph.output[0].name,
     }
-    folder = _write_config(repository, name, graph, "python")
+    folder = write_config(repository, name, graph, "python")
     (folder / "model.py").write_text(source.format(**described, **values).lstrip())
 
 
@@ -174,7 +174,7 @@ def _has_torch_form(file: Path) -> bool:
     return file.resolve().parent.parent.name in NETWORKS
 
 
-def _write_config(
+def write_config(
     repository: Path,
     name: str,
     graph: onnx.GraphProto,

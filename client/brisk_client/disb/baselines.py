@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from brisk.errors import InvalidConfigurationError
+from brisk_client.benchmarks.peer_backends import ONNXRUNTIME, onnxruntime_backend
 
 TRITON = "triton"
 """What the names of all its sides begin with."""
 
-PYTHON, ONNXRUNTIME = "python", "onnxruntime"
-"""Triton's Python backend with ONNX Runtime in it, and its own C++ backend."""
-
-PEER_LIBRARY = Path(ONNXRUNTIME) / "libtriton_onnxruntime.so"
-_ELF = b"\x7fELF"
+PYTHON = "python"
+"""Triton's Python backend, with ONNX Runtime in it."""
 
 RESOURCE = "turn"
 
@@ -97,32 +95,14 @@ PEER_SETTINGS = settings_of(ONNXRUNTIME, "C++ ")
 QUICK_SETTINGS = ("one run", "two runs")
 
 
-def check_peer_backends(folder: Path) -> None:
-    """Raises InvalidConfigurationError where ``folder`` does not hold PEER_LIBRARY."""
-    library = folder / PEER_LIBRARY
-    expected = (
-        f"expected a folder with {PEER_LIBRARY} and what that library needs beside it, as a "
-        "server's own folder of backends has it"
-    )
-    if not folder.is_dir():
-        raise InvalidConfigurationError(f"--peer-backends '{folder}' is no folder; {expected}")
-    if not library.is_file():
-        raise InvalidConfigurationError(f"--peer-backends: there is no '{library}'; {expected}")
-    with library.open("rb") as file:
-        if file.read(len(_ELF)) != _ELF:
-            raise InvalidConfigurationError(
-                f"--peer-backends: '{library}' is no shared library; {expected}"
-            )
-
-
 def choose_settings(names: Sequence[str] | None, peers: Path | None) -> tuple[TritonSetting, ...]:
     """Those called so, of Triton's Python backend and, where ``peers`` is given, of the C++ one.
 
-    Raises InvalidConfigurationError as ``check_peer_backends``, and for a name that is none.
+    Raises InvalidConfigurationError as ``onnxruntime_backend``, and for a name that is none.
     """
     known = SETTINGS
     if peers is not None:
-        check_peer_backends(peers)
+        onnxruntime_backend(peers)
         known += PEER_SETTINGS
     if names is None:
         return known

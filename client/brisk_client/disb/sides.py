@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from brisk_client.benchmarks.peer_backends import ONNXRUNTIME
 from brisk_client.benchmarks.served_server import BenchmarkServer, benchmark_server
-from brisk_client.disb.baselines import ONNXRUNTIME, TRITON, TritonSetting
+from brisk_client.disb.baselines import TRITON, TritonSetting
 from brisk_client.disb.repositories import (
     entry_name,
     write_brisk,

@@ -84,6 +84,11 @@ SUBJECTS: dict[str, Subject] = {
         "Start of a server, as reported",
         "From `exec` of the server to its first answer.",
     ),
+    "density": Subject(
+        "Many models on one server",
+        "Memory and start of a server with many small models, and of a runtime without any.",
+        split="part",
+    ),
     "preempt-workloads": Subject(
         "Priorities: DISB's workloads",
         "REEF's workloads of real-time and best-effort clients through real servers.",

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from brisk.errors import InvalidConfigurationError
+from brisk_client.benchmarks.peer_backends import PEER_LIBRARY
 from brisk_client.disb.baselines import (
-    PEER_LIBRARY,
     SETTINGS,
     best_baseline,
     best_screened,
-    check_peer_backends,
     choose_settings,
 )
 from brisk_client.disb.networks import build_bert
@@ -69,14 +68,10 @@ def test_settings_are_chosen_by_name_and_a_wrong_name_is_told_those_there_are() 
         choose_settings(["fast"], None)
 
 
-def test_a_folder_without_the_backend_says_what_was_expected(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfigurationError, match=r"nowhere' is no folder; expected a fold"):
-        check_peer_backends(tmp_path / "nowhere")
+def test_settings_of_the_other_backend_need_it(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigurationError, match=r"no '.*libtriton_onnxruntime\.so'; exp"):
-        check_peer_backends(tmp_path)
-    with pytest.raises(InvalidConfigurationError, match="is no shared library"):
-        check_peer_backends(_peers(tmp_path / "text", b"not a library"))
-    check_peer_backends(_peers(tmp_path / "right"))
+        choose_settings(None, tmp_path)
+    assert len(choose_settings(None, _peers(tmp_path / "right"))) > len(SETTINGS)
 
 
 def _row(side: str, p90_ms: float, p99_ms: float | str) -> dict[str, Any]:

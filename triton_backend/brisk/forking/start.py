@@ -1,9 +1,18 @@
-"""Starting the fork server: by the first stub of a tritonserver, which finds none."""
+"""Starting the fork server: by the first stub of a tritonserver, which finds none.
+
+Its launcher has made the socket that other launchers ask at, so those wait for the fork server
+from then on. It is started as soon as one waits: one start of Python and one import of numpy for
+all of them, and memory that they share. While nobody waits, it comes after the first model, whose
+load it would slow down.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import select
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -17,6 +26,9 @@ SETTING = "BRISK_FORK_STUBS"
 
 SOCKET_VARIABLE = "_BRISK_STUB_SOCKET"
 """Set by the launcher for a stub that found no fork server: the name that one would have."""
+
+LISTENER_VARIABLE = "_BRISK_STUB_LISTENER"
+"""With it: the descriptor of the socket of that name, which listens already."""
 
 SETTINGS_VARIABLE = "_BRISK_STUB_FORK_SERVER"
 _PRELOADS_VARIABLE = "_BRISK_STUB_LD_PRELOAD"
@@ -34,32 +46,103 @@ class Settings(NamedTuple):
     """What a fork server is told. ``flags`` are Python's in a stub of Triton's making."""
 
     backend: str
-    socket: str
     server: int
     niceness: int
     flags: list[int]
+    listener: int
+
+
+class _Duty:
+    """This stub's to start the fork server, once. The lock guards the field."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listener: socket.socket | None = None
+        self._is_over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        name = os.environ.pop(SOCKET_VARIABLE, None)
+        inherited = os.environ.pop(LISTENER_VARIABLE, None)
+        if inherited is not None:
+            self._listener = socket.socket(fileno=int(inherited))
+            self._listener.set_inheritable(False)
+        elif name is not None:
+            self._listener = listen(name)
+
+    def take(self) -> socket.socket | None:
+        """The fork server's socket, which the caller closes; None where it was taken before."""
+        with self._lock:
+            listener, self._listener = self._listener, None
+            os.eventfd_write(self._is_over, 1)
+            return listener
+
+    def await_launcher(self) -> bool:
+        """Until a launcher waits; False where the socket has been taken meanwhile."""
+        poll = select.poll()
+        poll.register(self._is_over, select.POLLIN)
+        with self._lock:
+            if self._listener is None:
+                return False
+            listener = self._listener.fileno()
+            poll.register(listener, select.POLLIN)
+        return [each for each, _ in poll.poll()] == [listener]
+
+
+@functools.cache
+def _duty() -> _Duty:
+    return _Duty()
+
+
+def attend_launchers(arguments: list[bytes], niceness: int) -> None:
+    """Start the fork server, as ``start_fork_server`` does, as soon as another launcher waits for
+    it. Does not wait."""
+    if SOCKET_VARIABLE not in os.environ:
+        return
+    duty = _duty()
+
+    def attend() -> None:
+        if duty.await_launcher():
+            start_fork_server(arguments, niceness)
+
+    threading.Thread(target=attend, name="brisk-launchers", daemon=True).start()
 
 
 def take_settings() -> Settings:
     """Those of this process, a fork server, whose children shall find nothing of them."""
     os.environ.pop(SOCKET_VARIABLE, None)
+    os.environ.pop(LISTENER_VARIABLE, None)
     return Settings(**json.loads(os.environ.pop(SETTINGS_VARIABLE)))
+
+
+def take_listener(settings: Settings) -> socket.socket:
+    """The socket that this process, a fork server, was given. Raises OSError."""
+    listener = socket.socket(fileno=settings.listener)
+    listener.set_inheritable(False)
+    return listener
 
 
 def start_fork_server(arguments: list[bytes], niceness: int) -> None:
     """Start one, where this stub came by the launcher and found none. Does not wait. Nothing
-    happens where another stub has just started one, or the kernel has no process descriptors.
+    happens where this stub has just started one, or the kernel has no process descriptors:
+    launchers that wait become stubs of their own then, as the socket has gone.
 
     ``arguments``: this stub's command line. A fork server's children are as Triton meant this
     process to be: its environment when it began, its working directory, ``niceness``.
     """
-    socket = os.environ.pop(SOCKET_VARIABLE, None)
-    if socket is None or not _is_free(socket) or not _has_process_descriptors():
+    if SOCKET_VARIABLE not in os.environ and not _duty.cache_info().currsize:
         return
+    listener = _duty().take()
+    if listener is None:
+        return
+    with listener:
+        if _has_process_descriptors():
+            _start(listener, arguments, niceness)
+
+
+def _start(listener: socket.socket, arguments: list[bytes], niceness: int) -> None:
     import subprocess  # one stub of many needs it
 
     backend = os.fsdecode(arguments[BACKEND])
-    settings = Settings(backend, socket, int(arguments[SERVER]), niceness, list(sys.flags))
+    descriptor = listener.fileno()
+    settings = Settings(backend, int(arguments[SERVER]), niceness, list(sys.flags), descriptor)
     environment = _environment()
     preloads = environment.get("LD_PRELOAD", "")
     preload = f"{backend}/{PRELOAD}"
@@ -79,6 +162,7 @@ def start_fork_server(arguments: list[bytes], niceness: int) -> None:
                 _ISOLATED_VARIABLE: str(sys.flags.isolated),
                 SETTINGS_VARIABLE: json.dumps(settings._asdict()),
             },
+            pass_fds=(descriptor,),
         )
     except OSError as error:
         say_not_forked(str(error))
@@ -102,13 +186,6 @@ def _check(preload: Path) -> None:
 def say_not_forked(reason: str) -> None:
     """To the server's log: a stub's own way there is not open in a fork server."""
     print(f"brisk: stubs are not forked: {reason}", file=sys.stderr)
-
-
-def _is_free(name: str) -> bool:
-    listener = listen(name)
-    if listener is not None:
-        listener.close()
-    return listener is not None
 
 
 def _has_process_descriptors() -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from brisk.errors import BriskError
-from brisk.forking.start import start_fork_server
+from brisk.forking.start import attend_launchers, start_fork_server
 from brisk.frontend.connection import Connection
 from brisk.frontend.entry import Entry, find_model, read_entry
 from brisk.frontend.log import log
@@ -31,6 +31,7 @@ class ModelInstance:
     def __init__(self, arguments: Mapping[str, str]) -> None:
         """Load the model; raises ``pb_utils.TritonModelException`` with the reason."""
         end_with_server()
+        attend_launchers(command_line(), NICENESS)
         name, version = arguments["model_name"], arguments["model_version"]
         self._label = f"brisk: model '{name}' version {version}"
         try:
@@ -97,6 +98,7 @@ def auto_complete(model_config: Any) -> Any:
     from brisk.frontend.server_options import default_max_batch_size
 
     end_with_server()
+    attend_launchers(command_line(), NICENESS)
     config = model_config.as_dict()
     try:
         path = _model_file(config)

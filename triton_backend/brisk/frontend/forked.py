@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 
-from brisk.forking.server import ForkServer, listen
-from brisk.forking.start import Settings, say_not_forked, take_settings
+from brisk.forking.server import ForkServer
+from brisk.forking.start import Settings, say_not_forked, take_listener, take_settings
 from brisk.frontend.numpy_import import import_intake
 from brisk.wire import stub_process
 
@@ -18,8 +18,8 @@ from brisk.wire import stub_process
 def serve() -> None:
     """Fork stubs until tritonserver ends. Returns in each stub; the fork server itself exits."""
     settings = take_settings()
-    listener = listen(settings.socket)
-    if listener is None or not _is_like(settings):
+    listener = take_listener(settings)
+    if not _is_like(settings):
         os._exit(1)
     os.setpriority(os.PRIO_PROCESS, 0, settings.niceness)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -49,6 +49,7 @@ def _is_like(settings: Settings) -> bool:
 
 def _import_frontend() -> None:
     import_intake()  # first, since it imports numpy without threads
+    import asyncio  # noqa: F401 - Triton's stub imports it and its thirty modules before the model
     import inspect  # noqa: F401 - the first line of log needs it
 
     import brisk.frontend.backend

@@ -36,6 +36,7 @@ from brisk_client.benchmarks.model_inputs import (
     read_given,
 )
 from brisk_client.benchmarks.onnxruntime_prepared import NotPreparedError
+from brisk_client.benchmarks.peer_backends import UnusableBackendsError, peer_backends
 from brisk_client.benchmarks.sampling import median_ratio, summarise
 from brisk_client.benchmarks.start.case import Case, UnusableModelError, case_of
 from brisk_client.benchmarks.start.entries import ENTRY, Configuration
@@ -48,11 +49,9 @@ from brisk_client.benchmarks.start.sides import (
     Side,
     SideUnavailableError,
     UnknownSideError,
-    UnusableBackendsError,
     all_sides,
     chosen_sides,
     common_environment,
-    peer_backends,
 )
 from brisk_client.inference import Transport
 from brisk_client.report import Report, plot_bars

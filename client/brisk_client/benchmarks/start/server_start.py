@@ -52,7 +52,7 @@ def time_start(
     environment. Raises ServerFailedError where it ends or is not ready in START_TIMEOUT_S, and
     InferenceServerException where it answers with an error.
     """
-    with _runtime_folder() as (folder, runtime):
+    with runtime_folder() as (folder, runtime):
         server = TritonServer(
             command.installation,
             command.repository,
@@ -67,20 +67,18 @@ def time_start(
         )
         try:
             server.start()
-            begin_s = _wait_for_exec(server, command.installation.executable)
+            begin_s = wait_for_exec(server, command.installation.executable)
             url = server.endpoints.http if transport is Transport.HTTP else server.endpoints.grpc
             if url is None:
                 raise ServerFailedError(f"the server offers no {transport.value}")
-            reached = first_answer(
-                url, transport, model, inputs, lambda: _give_up(server, begin_s)
-            )
+            reached = first_answer(url, transport, model, inputs, lambda: give_up(server, begin_s))
         finally:
             server.stop()
     return StartTimes(reached.ready_s - begin_s, reached.answered_s - begin_s, reached.outputs)
 
 
 @contextlib.contextmanager
-def _runtime_folder() -> Iterator[tuple[Path, Path]]:
+def runtime_folder() -> Iterator[tuple[Path, Path]]:
     """A folder and in it the place of a runtime, whose processes have ended behind it."""
     with tempfile.TemporaryDirectory(prefix="brisk-start-") as folder:
         runtime = Path(folder) / "runtime"
@@ -90,7 +88,7 @@ def _runtime_folder() -> Iterator[tuple[Path, Path]]:
             end_processes(runtime)
 
 
-def _wait_for_exec(server: TritonServer, executable: Path) -> float:
+def wait_for_exec(server: TritonServer, executable: Path) -> float:
     """When the process that was started became the server, by ``time.perf_counter``.
 
     Before that it is the interpreter that ties the server to this process, some 10 ms.
@@ -106,7 +104,7 @@ def _wait_for_exec(server: TritonServer, executable: Path) -> float:
         time.sleep(_EXEC_POLL_S)
 
 
-def _give_up(server: TritonServer, begin_s: float) -> None:
+def give_up(server: TritonServer, begin_s: float) -> None:
     """Raises ServerFailedError where the server will not answer any more."""
     if server.returncode is not None:
         status = server.returncode

@@ -35,10 +35,6 @@ class SideUnavailableError(Exception):
     """The side cannot serve this model; the message says why."""
 
 
-class UnusableBackendsError(Exception):
-    """``--peer-backends`` names no folder of backends; the message says what was expected."""
-
-
 @dataclass(frozen=True, slots=True)
 class Bench:
     """What all sides share. ``folder``: where theirs lie; ``backends``: with Brisk in it."""
@@ -226,30 +222,6 @@ def optimised(bench: Bench) -> Path:
     Raises NotPreparedError.
     """
     return prepare_apart(bench.case.file, bench.folder / "optimised", bench.threads).resolve()
-
-
-def peer_backends(folder: Path) -> list[Path]:
-    """The backends in a folder such as Triton's ``backends``: NAME/libtriton_NAME.so each.
-
-    Raises UnusableBackendsError for a folder that is not there, holds none, or holds one
-    without its library.
-    """
-    expected = "expected a folder like onnxruntime/ with libtriton_onnxruntime.so in it"
-    if not folder.is_dir():
-        raise UnusableBackendsError(f"--peer-backends: {folder} is no folder; {expected}")
-    found = []
-    for backend in sorted(folder.iterdir()):
-        if not backend.is_dir() or backend.name.startswith(".") or backend.name == "python":
-            continue
-        library = backend / f"libtriton_{backend.name}.so"
-        if not library.is_file():
-            raise UnusableBackendsError(
-                f"--peer-backends: {backend} holds no {library.name}; {expected}"
-            )
-        found.append(backend)
-    if not found:
-        raise UnusableBackendsError(f"--peer-backends: {folder} holds no backend; {expected}")
-    return found
 
 
 def all_sides(bench: Bench, peers: Sequence[Path]) -> list[Side]:

@@ -3,8 +3,10 @@
 //
 // It asks the fork server of its tritonserver (brisk.forking.server) for a process that has Python
 // and the frontend in memory already. That process becomes the stub; this one stays, since Triton
-// waits for it and kills it, and ends as the stub ends. Where there is no fork server, or anything
-// about it is in doubt, this process becomes Triton's own stub, as if it had never been there.
+// waits for it and kills it, and ends as the stub ends. Where nobody listens for such questions, this
+// process becomes Triton's own stub, which holds the socket that others ask at and starts the fork
+// server (brisk.forking.start). Where anything about it is in doubt, this process becomes Triton's
+// own stub, as if it had never been there.
 //
 // Linked statically, so that it runs beside any C library.
 
@@ -39,7 +41,9 @@ constexpr int kServer = 5, kPythonBackend = 6, kArguments = 10;
 constexpr int kHelloTimeoutMs = 5000;
 constexpr size_t kMessageBytes = 64 * 1024;
 constexpr char kStub[] = "triton_python_backend_stub";
+constexpr int kConnectAttempts = 20, kConnectPauseUs = 1000;
 constexpr char kSocketVariable[] = "_BRISK_STUB_SOCKET";
+constexpr char kListenerVariable[] = "_BRISK_STUB_LISTENER";
 constexpr char kSetting[] = "BRISK_FORK_STUBS";
 
 // FNV-1a: names a fork server by all that its children take over from it.
@@ -102,22 +106,46 @@ std::string socket_name(char** arguments, const std::string& genuine) {
   return name;
 }
 
-// Becomes Triton's own stub, which starts the fork server of that name; none for an empty name.
-[[noreturn]] void become(const std::vector<char*>& arguments, const std::string& socket) {
-  if (!socket.empty()) setenv(kSocketVariable, socket.c_str(), 1);
+// Becomes Triton's own stub; with a listener it starts the fork server of that name.
+[[noreturn]] void become(const std::vector<char*>& arguments, const std::string& socket,
+                         int listener) {
+  if (listener >= 0) {
+    setenv(kSocketVariable, socket.c_str(), 1);
+    setenv(kListenerVariable, std::to_string(listener).c_str(), 1);
+  }
   execv(arguments[0], arguments.data());
   fprintf(stderr, "brisk: Triton's stub %s cannot be run: %s\n", arguments[0], strerror(errno));
   _exit(1);
 }
 
-// A connection to the fork server of that name, of this process's user; -1 where there is none.
+// An abstract name, gone with its owner.
+socklen_t address_of(const std::string& name, sockaddr_un* address) {
+  *address = {};
+  address->sun_family = AF_UNIX;
+  memcpy(address->sun_path + 1, name.data(), name.size());
+  return offsetof(sockaddr_un, sun_path) + 1 + name.size();
+}
+
+// A socket of that name that listens, to be inherited; -1 where another process has the name.
+int listen_as(const std::string& name) {
+  const int listener = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+  if (listener < 0) return -1;
+  sockaddr_un address;
+  const socklen_t size = address_of(name, &address);
+  if (bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+      listen(listener, SOMAXCONN) == 0) {
+    return listener;
+  }
+  close(listener);
+  return -1;
+}
+
+// A connection to whoever listens by that name, of this process's user; -1 where nobody does.
 int connect_to(const std::string& name) {
   const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (connection < 0) return -1;
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;  // an abstract name, gone with its owner
-  memcpy(address.sun_path + 1, name.data(), name.size());
-  const socklen_t size = offsetof(sockaddr_un, sun_path) + 1 + name.size();
+  sockaddr_un address;
+  const socklen_t size = address_of(name, &address);
   ucred peer = {};
   socklen_t peer_size = sizeof peer;
   if (connect(connection, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
@@ -127,6 +155,22 @@ int connect_to(const std::string& name) {
   }
   close(connection);
   return -1;
+}
+
+// One of the two, of stubs that start at once exactly one the listener.
+struct Place {
+  int connection, listener;
+};
+
+Place find_place(const std::string& name) {
+  for (int attempt = 0; attempt < kConnectAttempts; ++attempt) {
+    const int connection = connect_to(name);
+    if (connection >= 0) return {connection, -1};
+    const int listener = listen_as(name);
+    if (listener >= 0) return {-1, listener};
+    usleep(kConnectPauseUs);  // another one is between its bind() and its listen()
+  }
+  return {-1, -1};
 }
 
 // Asks for a stub with this command line; its process number, 0 where none came.
@@ -197,14 +241,15 @@ int main(int count, char** arguments) {
   theirs[0] = const_cast<char*>(genuine.c_str());
   if (is_known) theirs[kPythonBackend] = const_cast<char*>(python_backend.c_str());
 
-  const int connection = is_off ? -1 : connect_to(socket);
-  if (connection < 0) become(theirs, socket);
+  const Place place = is_off ? Place{-1, -1} : find_place(socket);
+  const int connection = place.connection;
+  if (connection < 0) become(theirs, socket, place.listener);
   const pid_t stub = ask(connection, theirs);
   const int descriptor = stub > 0 ? static_cast<int>(syscall(SYS_pidfd_open, stub, 0)) : -1;
   const char go = 1;
   if (descriptor < 0 || send(connection, &go, 1, MSG_NOSIGNAL) != 1) {
     close(connection);  // which ends a stub that has come too late
-    become(theirs, socket);
+    become(theirs, socket, listen_as(socket));  // where the one that listened has gone
   }
   for (int number : {SIGHUP, SIGINT, SIGTERM}) signal(number, SIG_IGN);  // the stub's to decide
   rename(arguments, count, stub);

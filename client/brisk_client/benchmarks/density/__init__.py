@@ -1,0 +1,219 @@
+"""`brisk bench density`: many small models on one server.
+
+One server after the other, each with N entries of the same model, a copy of the file each: Brisk,
+the Python backend with ONNX Runtime, and other backends from a folder that `--peer-backends`
+names. A client waits for all of them, asks each once, and again; then the memory of all the
+server's processes is read. Beside it, what Brisk's runtime holds without a model, and what one
+larger model adds to it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from tritonclient.utils import InferenceServerException
+
+from brisk.errors import BriskError
+from brisk.server.backend_directory import assemble
+from brisk.server.locate import locate_server
+from brisk_client.benchmarks.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.density.expectations import ENTRIES, IDLE, MODEL, all_checks
+from brisk_client.benchmarks.density.runtime import measure_runtime, session_bytes
+from brisk_client.benchmarks.density.server import Found, find
+from brisk_client.benchmarks.density.sides import BRISK, Bench, all_sides
+from brisk_client.benchmarks.engine_process import one_line
+from brisk_client.benchmarks.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.peer_backends import (
+    ONNXRUNTIME,
+    UnusableBackendsError,
+    peer_backends,
+)
+from brisk_client.benchmarks.start.case import UnusableModelError, case_of
+from brisk_client.report import REASON, Report, plot_bars
+
+SMALL, LARGE = "mlp", "resnet50"
+QUICK_ENTRIES, COUNT = 10, 40
+QUICK_STARTS, STARTS = 1, 3
+REQUEST_ROUNDS = 2
+
+_FAILURES = (BriskError, InferenceServerException, HTTPException, OSError)
+
+NOTES = (
+    "sides in turns, each round in an order of its own; one start of each before, not counted, "
+    "fills the page cache; medians over starts",
+    "ready: from the exec of tritonserver until it says that all its entries are ready, "
+    "--disable-auto-complete-config",
+    "memory: private bytes (Private_Clean and Private_Dirty) of all processes of the side, and "
+    "once each page of memfds and /dev/shm that processes share; read when it has stopped "
+    "changing after two rounds of requests",
+    "stubs, fork server (with its launchers), runtime (all its processes): private; stub: median "
+    "of the stubs, largest: of the largest",
+    "first round, second round: p50 over entries, each asked once in a round",
+    "idle runtime: proportional set size of supervisor and both workers, which counts each page "
+    "once; one model: private bytes that a model has added to the runtime, or to a process that "
+    "had imported ONNX Runtime",
+)
+
+
+def run(
+    quick: bool = False,
+    entries: int = 0,
+    starts: int = 0,
+    threads: int = 0,
+    peers: Path | None = None,
+    small: str = SMALL,
+    large: str = LARGE,
+) -> Report:
+    """Measure servers of ``entries`` times ``small``, and a runtime without a model and with
+    ``large``: samples by name, or ONNX files.
+
+    ``entries``, ``starts``, ``threads``: 0: the usual; all cores. Raises UnusableModelError and
+    UnusableBackendsError before anything is measured.
+    """
+    threads = threads or len(os.sched_getaffinity(0))
+    backends = [] if peers is None else peer_backends(peers)
+    cases = [case_of(model, {}) for model in (small, large)]
+    report = Report(
+        name="density",
+        machine={**describe_machine(), "threads": threads},
+        versions=installed_versions("onnxruntime", "nvidia-pytriton", "numpy"),
+        rows=[],
+        checks=[],
+        notes=list(NOTES),
+    )
+    installation = locate_server()
+    with tempfile.TemporaryDirectory(prefix="brisk-density-") as folder:
+        place = Path(folder)
+        assembled = assemble(place / "backends", installation)
+        count = entries or (QUICK_ENTRIES if quick else COUNT)
+        many, one = (
+            Bench(case, number, installation, threads, place / part, assembled)
+            for case, number, part in zip(cases, (count, 1), ("many", "one"), strict=True)
+        )
+        report.rows += _entry_rows(many, backends, starts or (QUICK_STARTS if quick else STARTS))
+        report.rows += _runtime_rows(one)
+    report.checks += all_checks(report.rows)
+    return report
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; the exit status is 0 where every check holds."""
+    quick = f"{QUICK_ENTRIES} entries, not {COUNT}; {QUICK_STARTS} start, not {STARTS}"
+    parser = benchmark_parser("density", __doc__, quick)
+    parser.add_argument("--entries", type=int, default=0, metavar="N", help="of each server")
+    parser.add_argument("--rounds", type=int, default=0, metavar="N", help="starts of each side")
+    parser.add_argument("--threads", type=int, default=0, help="of every engine (default: cores)")
+    parser.add_argument(
+        "--peer-backends",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="other backends to measure, as onnxruntime/libtriton_onnxruntime.so",
+    )
+    parser.add_argument("--model", default=SMALL, metavar="NAME", help="of the entries")
+    parser.add_argument("--large", default=LARGE, metavar="NAME", help="served alone")
+    chosen = parser.parse_args(arguments)
+    for name in ("entries", "rounds", "threads"):
+        if getattr(chosen, name) < 0:
+            parser.error(f"--{name} {getattr(chosen, name)}: expected a number from 1")
+    try:
+        report = run(
+            chosen.quick,
+            chosen.entries,
+            chosen.rounds,
+            chosen.threads,
+            chosen.peer_backends,
+            chosen.model,
+            chosen.large,
+        )
+    except (UnusableModelError, UnusableBackendsError) as error:
+        parser.error(str(error))
+    return deliver(
+        report, chosen, lambda folder: plot_bars(report, folder, "memory_mb", "part", "engine")
+    )
+
+
+def _entry_rows(bench: Bench, backends: Sequence[Path], starts: int) -> list[dict[str, Any]]:
+    """A row for each side; one that fails once is left out from then on."""
+    sides = all_sides(bench, backends)
+    for side in sides:
+        side.prepare()
+    found: dict[str, list[Found]] = {side.name: [] for side in sides}
+    reasons: dict[str, str] = {}
+    for turn in range(starts + 1):
+        for side in random.Random(turn).sample(sides, len(sides)):
+            if side.name in reasons:
+                continue
+            try:
+                taken = find(side, bench, REQUEST_ROUNDS)
+            except _FAILURES as error:
+                reasons[side.name] = one_line(str(error))
+                continue
+            if turn:
+                found[side.name].append(taken)
+    rows = []
+    for side in sides:
+        row: dict[str, Any] = {"part": ENTRIES, "model": bench.case.name, "engine": side.name}
+        if side.name in reasons:
+            rows.append({**row, REASON: reasons[side.name]})
+        else:
+            rows.append({**row, "entries": bench.entries, **_figures(found[side.name])})
+    return rows
+
+
+def _figures(found: Sequence[Found]) -> Mapping[str, float]:
+    median = statistics.median
+    return {
+        "ready_s": median(each.ready_s for each in found),
+        "memory_mb": median(each.private_mb() + each.shared_mb for each in found),
+        "private_mb": median(each.private_mb() for each in found),
+        "shared_mb": median(each.shared_mb for each in found),
+        "pss_mb": median(each.pss_mb for each in found),
+        "tritonserver_mb": median(each.private_mb("tritonserver") for each in found),
+        "stubs_mb": median(each.private_mb("stub") for each in found),
+        "fork_server_mb": median(each.private_mb("fork server", "launcher") for each in found),
+        "runtime_mb": median(each.private_mb("runtime") for each in found),
+        "stub_mb": median(median(each.stubs_mb or [0.0]) for each in found),
+        "largest_stub_mb": median(max(each.stubs_mb or [0.0]) for each in found),
+        "first_round_ms": median(each.median_ms(0) for each in found),
+        "second_round_ms": median(each.median_ms(1) for each in found),
+        "right": sum(each.right for each in found),
+        "asked": sum(each.asked for each in found),
+    }
+
+
+def _runtime_rows(bench: Bench) -> list[dict[str, Any]]:
+    """The runtime's own memory, and what the model adds to it and to a process of its own."""
+    rows: list[dict[str, Any]] = []
+    model = {"part": MODEL, "model": bench.case.name}
+    try:
+        added = measure_runtime(bench)
+    except _FAILURES as error:
+        rows.append({**model, "engine": BRISK, REASON: one_line(str(error))})
+    else:
+        idle = {
+            "private_mb": sum(each.private_bytes for each in added.idle) / 1e6,
+            "pss_mb": sum(each.pss_bytes for each in added.idle) / 1e6,
+            "processes": len(added.idle),
+        }
+        served = {
+            "private_mb": added.model_bytes / 1e6,
+            "right": added.right,
+            "asked": added.asked,
+        }
+        rows.append({"part": IDLE, "model": "", "engine": BRISK, **idle})
+        rows.append({**model, "engine": BRISK, **served})
+    try:
+        alone_mb = session_bytes(bench.case.file, bench.threads) / 1e6
+    except OSError as error:
+        rows.append({**model, "engine": ONNXRUNTIME, REASON: one_line(str(error))})
+    else:
+        rows.append({**model, "engine": ONNXRUNTIME, "private_mb": alone_mb})
+    return rows

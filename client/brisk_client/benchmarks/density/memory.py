@@ -1,0 +1,113 @@
+"""What processes hold: memory of each alone, of all together, and shared memory counted once."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+KINDS = ("tritonserver", "stub", "launcher", "fork server", "runtime")
+
+_MARKS = (
+    (b"brisk: waits for stub", "launcher"),
+    (b"brisk: forks stubs", "fork server"),
+    (b"triton_python_backend_stub", "stub"),
+    (b"brisk.runtime", "runtime"),
+)
+_SHARED = ("/memfd:", "/dev/shm/", "/dev/zero")
+_MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ (\S+) (\d+)\s*(.*)$")
+
+_SETTLED_SHARE, _SETTLE_PAUSE_S, _SETTLE_TIMEOUT_S = 0.01, 1.0, 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """One process. ``private_bytes``: Private_Clean and Private_Dirty; ``shared``: bytes of memory
+    that has no file, is mapped to be shared and not private, by device and inode."""
+
+    pid: int
+    kind: str
+    private_bytes: int
+    pss_bytes: int
+    shared: Mapping[tuple[str, int], int]
+
+
+def kind_of(command: bytes) -> str:
+    """By the command line; a runtime's workers and helpers keep their supervisor's."""
+    return next((kind for mark, kind in _MARKS if mark in command), "tritonserver")
+
+
+def read_rollup(text: str) -> tuple[int, int]:
+    """Private and proportional bytes in a ``smaps_rollup``. Raises ValueError without them."""
+    fields: dict[str, int] = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if value.endswith("kB"):
+            fields[name] = int(value.split()[0]) * 1024
+    try:
+        return fields["Private_Clean"] + fields["Private_Dirty"], fields["Pss"]
+    except KeyError as error:
+        raise ValueError(f"a smaps_rollup without {error}") from None
+
+
+def read_shared(text: str) -> dict[tuple[str, int], int]:
+    """Shared bytes of ``smaps`` in mappings of memfds and ``/dev/shm``, by device and inode.
+
+    Pages there that only this process has are among its private ones.
+    """
+    found: dict[tuple[str, int], int] = {}
+    key: tuple[str, int] | None = None
+    for line in text.splitlines():
+        if mapping := _MAPPING.match(line):
+            device, inode, name = mapping.groups()
+            key = (device, int(inode)) if name.startswith(_SHARED) else None
+        elif key is not None and line.startswith(("Shared_Clean:", "Shared_Dirty:")):
+            found[key] = found.get(key, 0) + int(line.split()[1]) * 1024
+    return found
+
+
+def shared_once(processes: Iterable[ProcessMemory]) -> int:
+    """Bytes: of each piece of memory what the process that has most of it has."""
+    largest: dict[tuple[str, int], int] = {}
+    for process in processes:
+        for key, size in process.shared.items():
+            largest[key] = max(size, largest.get(key, 0))
+    return sum(largest.values())
+
+
+def memory_of(pids: Iterable[int]) -> list[ProcessMemory]:
+    """Of those that live."""
+    found = []
+    for pid in pids:
+        folder = Path(f"/proc/{pid}")
+        try:
+            private, pss = read_rollup((folder / "smaps_rollup").read_text())
+            shared = read_shared((folder / "smaps").read_text())
+            kind = kind_of((folder / "cmdline").read_bytes())
+        except (OSError, ValueError):  # it has ended, or is about to: a zombie has no memory
+            continue
+        found.append(ProcessMemory(pid, kind, private, pss, shared))
+    return found
+
+
+def settled_memory(pids: Callable[[], Sequence[int]]) -> list[ProcessMemory]:
+    """When it changes no more: loads go on behind their first answers."""
+    deadline_s = time.monotonic() + _SETTLE_TIMEOUT_S
+    before = memory_of(pids())
+    while True:
+        time.sleep(_SETTLE_PAUSE_S)
+        now = memory_of(pids())
+        totals = [sum(each.private_bytes for each in processes) for processes in (before, now)]
+        if abs(totals[1] - totals[0]) <= _SETTLED_SHARE * totals[0]:
+            return now
+        if time.monotonic() > deadline_s:
+            return now
+        before = now
+
+
+def own_private_bytes() -> int:
+    """Of this process."""
+    return read_rollup(Path(f"/proc/{os.getpid()}/smaps_rollup").read_text())[0]

@@ -1,0 +1,98 @@
+"""What Brisk's runtime holds without a model, and what one served model adds to it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from brisk.frontend.starting import open_connection
+from brisk.wire.place import RuntimePlace
+from brisk.wire.role import Role
+from brisk_client.benchmarks.density.memory import ProcessMemory, settled_memory
+from brisk_client.benchmarks.density.server import ask, running
+from brisk_client.benchmarks.density.sides import Bench, Brisk
+from brisk_client.benchmarks.onnxruntime_prepared import VARIABLES
+from brisk_client.benchmarks.served_server import processes_of
+from brisk_client.benchmarks.start.server_start import runtime_folder
+from brisk_client.benchmarks.start.sides import common_environment
+
+_TIMEOUT_S = 300.0
+_ROUNDS = 3
+"""Behind the second one a session may take over from the one that started sooner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """``idle``: the runtime's processes with both workers and no model; ``model_bytes``: private
+    memory that serving the model has added to them; ``right`` of ``asked`` answers were."""
+
+    idle: Sequence[ProcessMemory]
+    model_bytes: int
+    right: int
+    asked: int
+
+
+def measure_runtime(bench: Bench) -> Added:
+    """Start a runtime, then a server with one entry beside it.
+
+    Raises BriskError and InferenceServerException.
+    """
+    side = Brisk(bench)
+    side.prepare()
+    environment = {**common_environment(bench.threads), **side.environment()}
+    with runtime_folder() as (folder, runtime):
+        connections = [_connect(runtime, role, environment) for role in Role]
+        try:
+            idle = settled_memory(lambda: processes_of(runtime))
+            with running(
+                bench.installation, side.repository, side.backends, environment, folder, runtime
+            ) as (url, _):
+                times, right = ask(url, bench.names, bench.case, _ROUNDS)
+                served = settled_memory(lambda: processes_of(runtime))
+        finally:
+            for connection in connections:
+                connection.close()
+    runtimes = [each for each in served if each.kind == "runtime"]
+    added = sum(each.private_bytes for each in runtimes) - sum(each.private_bytes for each in idle)
+    return Added(idle, added, right, sum(map(len, times)))
+
+
+def session_bytes(file: Path, threads: int) -> int:
+    """Private bytes of a session of ONNX Runtime with its defaults, in a process of its own.
+
+    Raises OSError with what it said where it failed.
+    """
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "brisk_client.benchmarks.density.in_process",
+            str(file),
+            f"{threads}",
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **VARIABLES},
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    if ended.returncode:
+        said = ended.stderr.strip().splitlines() or [f"status {ended.returncode}"]
+        raise OSError(f"onnxruntime: {said[-1]}")
+    return int(ended.stdout.split()[-1])
+
+
+def _connect(runtime: Path, role: Role, environment: Mapping[str, str]) -> socket.socket:
+    """A greeted connection to a worker; the runtime is started with ``environment`` if need be."""
+    before = dict(os.environ)
+    os.environ.update(environment)
+    try:
+        return open_connection(RuntimePlace(runtime, "cpu"), role)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

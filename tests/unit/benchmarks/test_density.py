@@ -1,0 +1,158 @@
+"""`brisk bench density`: memory as the kernel tells it, its checks, and a real server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from brisk_client.benchmarks import density
+from brisk_client.benchmarks.density.expectations import (
+    ENTRIES,
+    IDLE,
+    MODEL,
+    PEER,
+    all_checks,
+)
+from brisk_client.benchmarks.density.memory import (
+    ProcessMemory,
+    kind_of,
+    read_rollup,
+    read_shared,
+    shared_once,
+)
+from brisk_client.benchmarks.density.sides import BRISK, PYTHON
+
+SMAPS = """7f00-7f10 rw-s 00000000 00:01 77                  /memfd:brisk (deleted)
+Size:                 64 kB
+Rss:                  20 kB
+Shared_Clean:          4 kB
+Shared_Dirty:          8 kB
+Private_Clean:         0 kB
+Private_Dirty:         8 kB
+7f10-7f20 r-xp 00000000 08:01 12                  /usr/lib/libc.so.6
+Shared_Clean:       1000 kB
+7f20-7f30 rw-s 00000000 00:1b 9                   /dev/shm/region
+Shared_Dirty:         16 kB
+7f30-7f40 rw-p 00000000 00:00 0
+Shared_Dirty:         40 kB
+"""
+
+
+def row(engine: str, memory_mb: float, ready_s: float, **more: Any) -> dict[str, Any]:
+    found = {"part": ENTRIES, "model": "mlp", "engine": engine, "entries": 40, "stub_mb": 7.0}
+    return {**found, "memory_mb": memory_mb, "ready_s": ready_s, "right": 2, "asked": 2, **more}
+
+
+def judged(rows: list[dict[str, Any]]) -> dict[str, tuple[Any, bool]]:
+    return {check.name: (check.value, check.ok) for check in all_checks(rows)}
+
+
+def test_private_memory_is_clean_and_dirty_together() -> None:
+    text = "55-7f ---p 0 00:00 0 [rollup]\nRss: 9 kB\nPss: 4 kB\nPrivate_Clean: 1 kB\n"
+    assert read_rollup(text + "Private_Dirty:    2 kB\n") == (3 * 1024, 4 * 1024)
+    with pytest.raises(ValueError, match="without 'Private_Dirty'"):
+        read_rollup(text)
+
+
+def test_of_shared_memory_only_what_is_shared_and_has_no_file_is_counted() -> None:
+    assert read_shared(SMAPS) == {("00:01", 77): 12 * 1024, ("00:1b", 9): 16 * 1024}
+
+
+def test_memory_that_two_processes_share_is_counted_once() -> None:
+    one = ProcessMemory(1, "stub", 0, 0, {("a", 1): 10, ("a", 2): 5})
+    other = ProcessMemory(2, "runtime", 0, 0, {("a", 1): 30})
+    assert shared_once([one, other]) == 35
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        (b"/b/python/triton_python_backend_stub\0m.py", "stub"),
+        (b"brisk: waits for stub 12 thon_backend_stub", "launcher"),
+        (b"brisk: forks stubs\0 ", "fork server"),
+        (b"python\0-m\0brisk.runtime\0--device\0cpu", "runtime"),
+        (b"/opt/tritonserver/bin/tritonserver", "tritonserver"),
+    ],
+)
+def test_processes_are_told_by_their_command_lines(command: bytes, kind: str) -> None:
+    assert kind_of(command) == kind
+
+
+def test_brisk_is_held_against_the_other_backend_where_it_was_measured() -> None:
+    found = judged([row(BRISK, 500.0, 3.0), row(PYTHON, 1.0, 1.0), row(PEER, 800.0, 2.5)])
+    assert found[f"40 mlp: memory over {PEER}"] == (0.625, False)
+    assert found[f"40 mlp: exec to ready over {PEER}"] == (1.2, False)
+
+
+def test_figures_stand_in_for_it_only_where_they_are_of_the_same_work() -> None:
+    found = judged([row(BRISK, 500.0, 2.0)])
+    assert found[f"40 mlp: memory over {PEER}, as reported"] == (0.476, True)
+    assert found[f"40 mlp: exec to ready over {PEER}, as reported"] == (0.8, True)
+    fewer = judged([row(BRISK, 500.0, 2.0, entries=10)])
+    assert not any("as reported" in name for name in fewer)
+
+
+def test_stubs_an_idle_runtime_and_one_model_have_bounds() -> None:
+    rows = [
+        row(BRISK, 500.0, 2.0, stub_mb=8.5),
+        {"part": IDLE, "model": "", "engine": BRISK, "pss_mb": 89.0},
+        {"part": MODEL, "model": "r", "engine": BRISK, "private_mb": 30, "right": 3, "asked": 3},
+        {"part": MODEL, "model": "r", "engine": "onnxruntime", "private_mb": 100.0},
+    ]
+    found = judged(rows)
+    assert found["private memory of a stub, median, MB"] == (8.5, False)
+    assert found["a runtime without a model, all its processes, MB"] == (89.0, True)
+    assert found["r: private memory over ONNX Runtime's default in process"] == (0.3, False)
+
+
+def test_a_wrong_answer_and_a_brisk_that_cannot_be_measured_fail() -> None:
+    rows = [row(PYTHON, 1.0, 1.0, right=1), {"part": ENTRIES, "engine": BRISK, "reason": "no"}]
+    assert [check.ok for check in all_checks(rows)] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--peer-backends", "nowhere"], "nowhere' is no folder"),
+        (["--model", "nothing"], "'nothing' is no ONNX file"),
+        (["--entries", "-1"], "--entries -1: expected a number from 1"),
+    ],
+)
+def test_a_command_line_that_cannot_be_followed_is_refused(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        density.main(arguments)
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.server
+def test_real_servers_are_started_answer_rightly_and_their_memory_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])],
+    )
+    file = tmp_path / "tiny.onnx"
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), file)
+    report = density.run(entries=2, starts=1, threads=1, small=str(file), large=str(file))
+    rows = {(row["part"], row["engine"]): row for row in report.rows}
+    assert not [row for row in report.rows if "reason" in row]
+    for engine in (BRISK, PYTHON):
+        found = rows[ENTRIES, engine]
+        assert (found["right"], found["asked"]) == (4, 4)
+        parts = ("tritonserver_mb", "stubs_mb", "fork_server_mb", "runtime_mb")
+        assert sum(found[part] for part in parts) == pytest.approx(found["private_mb"])
+        assert 0 < found["stub_mb"] <= found["largest_stub_mb"] < found["stubs_mb"]
+    assert rows[ENTRIES, PYTHON]["runtime_mb"] == 0
+    assert rows[ENTRIES, BRISK]["runtime_mb"] > 0
+    assert rows[IDLE, BRISK]["processes"] >= 3
+    assert rows[MODEL, BRISK]["right"] == 3
+    assert all(check.ok for check in report.checks if "right answers" in check.name)
