@@ -60,7 +60,10 @@ def serve(
     from brisk.server.options import option
     from brisk.server.regions import own_prefix, with_prefix
 
-    options = [*context.args, *(f"--model-repository={path}" for path in repository or ())]
+    options: Sequence[str] = [
+        *context.args,
+        *(f"--model-repository={path}" for path in repository or ()),
+    ]
     if option(options, "model-repository") is None and option(options, "model-store") is None:
         raise InvalidConfigurationError("no model repository; give one with --repository DIR")
     for path in repository or ():
@@ -68,12 +71,12 @@ def serve(
             raise InvalidConfigurationError(f"model repository '{path}' is no directory")
     installation = locate_server(tritonserver)
     environment = server_environment(installation)
-    names = ("brisk", "onnxruntime") if as_onnxruntime else ("brisk",)
+    names: tuple[str, ...] = ("brisk", "onnxruntime") if as_onnxruntime else ("brisk",)
     chosen = option(options, "backend-directory")
     if chosen is None:
         _start_runtimes(options, names, environment)  # before all else: it takes longest
         directory = assemble(default_directory(installation, names), installation, names=names)
-        options.append(f"--backend-directory={directory}")
+        options = [*options, f"--backend-directory={directory}"]
     else:
         names = names_of_ours(Path(chosen))
     _tidy()

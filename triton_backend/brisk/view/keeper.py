@@ -143,7 +143,8 @@ class _Keeper:
         if changed is None:
             self._mirror.refresh()
             return
-        for entry in changed:
+        # New ones first: somebody may ask for them any moment, and those known can be waited for.
+        for entry in sorted(changed, key=self._mirror.is_shown):
             watch.add_entry(entry)  # first, so that nothing is missed between
             self._mirror.refresh_entry(entry)
 

@@ -66,6 +66,10 @@ class Mirror:
         """Where the view has what the user has at ``user``."""
         return self.shown / user.relative_to("/")
 
+    def is_shown(self, user: Path) -> bool:
+        """Whether the view has something of that name."""
+        return os.path.lexists(self.place_of(user))
+
     def lost(self) -> Mapping[Path, str]:
         """Entries for which Triton's own completion would do more, and what."""
         return {user: text.lost for user, text in self._texts.items() if text.lost is not None}

@@ -64,8 +64,8 @@ def make_view(options: Sequence[str], served: Sequence[str]) -> View | NoView:
     repositories = local_repositories(options)
     if repositories is None:
         return NoView("a repository is not on this machine", True)
-    if reason := _unfit(repositories):
-        return NoView(reason, False)
+    if unfit := _unfit(repositories):
+        return NoView(unfit, False)
     root = make_root(base_directory() / "views")
     try:
         mirror = Mirror(root.directory, repositories, served)
