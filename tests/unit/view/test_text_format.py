@@ -13,7 +13,7 @@ from brisk.view.text_format import UnreadableTextError, parse, quoted
 TEXT = """
 name: 'a' "b\\n\\x41\\101" # comment { [
 max_batch_size : 0x10;
-input [ { name: "x", dims: [ -1, 3 ] data_type: TYPE_FP32 }, < name: "y" dims: 4 dims: - 5 > ]
+input [ { name: "x", dims: [ -1, 3 ] data_type: TYPE_FP32 }, < name: "y" dims: 4 dims: -5 > ]
 output { name: "\\303\\274" }
 dynamic_batching { }
 parameters: { key: "k" value: { string_value: "{v}" } }

@@ -33,8 +33,8 @@ def look(deployment: Deployment) -> Iterator[Finding]:
     if incomplete:
         names = ", ".join(incomplete[:5]) + (" …" if len(incomplete) > 5 else "")
         first = (
-            f"write complete configurations with `brisk config MODEL_DIR` ({names}), then {first}; "
-            "`brisk serve` does the same by itself, and changes no entry"
+            f"write complete configurations with `brisk config MODEL_DIR` ({names}), then {first}"
+            "; `brisk serve` does the same by itself, and changes no entry"
         )
     yield Finding(
         NAME,
