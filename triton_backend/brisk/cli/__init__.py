@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
-from rich.text import Text
-
 from brisk.cli.application import application
 from brisk.errors import BriskError
 
@@ -16,6 +13,9 @@ def main() -> None:
     try:
         application()
     except BriskError as error:
+        from rich.console import Console  # late: most commands end without an error
+        from rich.text import Text
+
         summary, _, details = str(error).partition("\n")
         console = Console(stderr=True, soft_wrap=True, highlight=False)
         console.print(Text(f"error: {summary}", style="bold red"))

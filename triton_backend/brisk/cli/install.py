@@ -45,3 +45,8 @@ def install(
         "Triton's Python must have numpy; the runtime runs under $BRISK_PYTHON, "
         "which needs torch and onnx"
     )
+    print(
+        "a load takes a second less where no entry needs Triton's auto-completion: write complete "
+        "configurations with `brisk config MODEL_DIR`, start the server with "
+        "--disable-auto-complete-config (`brisk serve` does both, and changes no entry)"
+    )

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from brisk.errors import InvalidConfigurationError
-from brisk.server.backend_directory import assemble, default_directory
-from brisk.server.launch import command_line, server_environment
-from brisk.server.locate import locate_server
-from brisk.server.options import option
-from brisk.server.regions import own_prefix, remove_left, with_prefix
 
 
 def serve(
@@ -37,6 +33,13 @@ def serve(
             help="Serve entries written for the ONNX Runtime backend with Brisk, too.",
         ),
     ] = True,
+    complete_entries: Annotated[
+        bool,
+        typer.Option(
+            help="Complete entries in place of Triton, which takes a second for each. The "
+            "repositories stay as they are.",
+        ),
+    ] = True,
 ) -> None:
     """Serve model repositories with Brisk.
 
@@ -46,27 +49,99 @@ def serve(
 
     This process becomes the server, so signals and the exit status are the server's own. Shared
     memory that earlier ones left when they were killed is removed first.
+
+    The runtime starts beside the server where a repository has an entry of Brisk's. Where no entry
+    needs more than Brisk's own completion, Triton reads a view of the repositories in which all
+    are complete and runs with `--disable-auto-complete-config`.
     """
-    options = [*context.args, *(f"--model-repository={path}" for path in repository or ())]
+    from brisk.server.backend_directory import assemble, default_directory, names_of_ours
+    from brisk.server.launch import command_line, server_environment
+    from brisk.server.locate import locate_server
+    from brisk.server.options import option
+    from brisk.server.regions import own_prefix, with_prefix
+
+    options: Sequence[str] = [
+        *context.args,
+        *(f"--model-repository={path}" for path in repository or ()),
+    ]
     if option(options, "model-repository") is None and option(options, "model-store") is None:
         raise InvalidConfigurationError("no model repository; give one with --repository DIR")
     for path in repository or ():
         if not path.is_dir():
             raise InvalidConfigurationError(f"model repository '{path}' is no directory")
     installation = locate_server(tritonserver)
-    if option(options, "backend-directory") is None:
-        names = ("brisk", "onnxruntime") if as_onnxruntime else ("brisk",)
+    environment = server_environment(installation)
+    names: tuple[str, ...] = ("brisk", "onnxruntime") if as_onnxruntime else ("brisk",)
+    chosen = option(options, "backend-directory")
+    if chosen is None:
+        _start_runtimes(options, names, environment)  # before all else: it takes longest
         directory = assemble(default_directory(installation, names), installation, names=names)
-        options.append(f"--backend-directory={directory}")
+        options = [*options, f"--backend-directory={directory}"]
+    else:
+        names = names_of_ours(Path(chosen))
     _tidy()
+    if complete_entries:
+        options, added = _completed(options, names)
+        environment.update(added)
     command = command_line(installation, with_prefix(options, own_prefix()))
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(command[0], command, server_environment(installation))
+    os.execve(command[0], command, environment)
+
+
+def _start_runtimes(
+    options: Sequence[str], served: Sequence[str], environment: Mapping[str, str]
+) -> None:
+    """Start what the first stub would start, beside the server. It goes when it has been idle.
+
+    Nothing that goes wrong here keeps a server from starting: the stub will meet it again.
+    """
+    from brisk.view.devices import expected_devices
+    from brisk.view.keeper import start_apart
+    from brisk.view.plan import local_repositories
+
+    devices = expected_devices(local_repositories(options) or (), served)
+
+    def start() -> None:
+        from brisk.frontend.starting import start_if_absent
+        from brisk.wire.place import runtime_place
+
+        os.environ.clear()
+        os.environ.update(environment)
+        for device in devices:
+            start_if_absent(runtime_place(device))
+
+    if devices:
+        start_apart(start)
+
+
+def _completed(
+    options: Sequence[str], served: Sequence[str]
+) -> tuple[Sequence[str], Mapping[str, str]]:
+    """The server's options and what its environment needs for them."""
+    from brisk.view.plan import NoView, discard_view, keep_view, make_view
+
+    try:
+        view = make_view(options, served)
+        if isinstance(view, NoView):
+            if view.is_loss:
+                print(f"brisk: Triton completes entries itself: {view.reason}", file=sys.stderr)
+            return options, {}
+        try:
+            keep_view(view)
+        except BaseException:
+            discard_view(view)
+            raise
+    except OSError as error:
+        print(f"brisk: Triton completes entries itself: {error}", file=sys.stderr)
+        return options, {}
+    return view.options, view.environment
 
 
 def _tidy() -> None:
     """Nothing that goes wrong here keeps a server from starting."""
+    from brisk.server.regions import remove_left
+
     try:
         removed = remove_left()
     except OSError as error:

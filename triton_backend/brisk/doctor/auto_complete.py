@@ -32,7 +32,10 @@ def look(deployment: Deployment) -> Iterator[Finding]:
     first = "start the server with --disable-auto-complete-config"
     if incomplete:
         names = ", ".join(incomplete[:5]) + (" …" if len(incomplete) > 5 else "")
-        first = f"write complete configurations with `brisk config` ({names}), then {first}"
+        first = (
+            f"write complete configurations with `brisk config MODEL_DIR` ({names}), then {first}"
+            "; `brisk serve` does the same by itself, and changes no entry"
+        )
     yield Finding(
         NAME,
         Verdict.ADVICE,

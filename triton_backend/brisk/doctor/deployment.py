@@ -8,6 +8,7 @@ from pathlib import Path
 
 from brisk.doctor.base import Deployment
 from brisk.server.options import option
+from brisk.wire.repository_view import users_path
 
 
 def find_deployment(repositories: Sequence[Path], device: str) -> Deployment:
@@ -23,7 +24,7 @@ def find_deployment(repositories: Sequence[Path], device: str) -> Deployment:
         )
     server, environment, command = servers[0]
     named = option(command, "model-repository") or option(command, "model-store")
-    found = [_of_process(server, Path(named))] if named else []
+    found = [_of_process(server, users_path(Path(named), environment))] if named else []
     return Deployment(
         server,
         environment,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from brisk.frontend.log import log
 from brisk.frontend.numpy_import import import_intake
 from brisk.frontend.parameters import REALTIME
 from brisk.frontend.publisher import Publisher, publishing_interval_s
-from brisk.frontend.starting import NICENESS
+from brisk.frontend.starting import NICENESS, start_if_absent
 from brisk.telemetry import STATISTICS
 from brisk.wire.orphan import end_with_server
 from brisk.wire.place import runtime_place
@@ -100,6 +101,7 @@ def auto_complete(model_config: Any) -> Any:
     end_with_server()
     attend_launchers(command_line(), NICENESS)
     config = model_config.as_dict()
+    _start_runtime(config)  # now, since Triton waits a second before it starts the model's stub
     try:
         path = _model_file(config)
         if path is None:
@@ -118,6 +120,20 @@ def auto_complete(model_config: Any) -> Any:
     if completion.has_dynamic_batching:
         model_config.set_dynamic_batching()
     return model_config
+
+
+def _start_runtime(config: Mapping[str, Any]) -> None:
+    """That of the device of the entry's first instances, unless it is there. What goes wrong is
+    said by the model's stub, which needs it."""
+    for group in config.get("instance_group", ())[:1]:
+        device = None
+        if group.get("kind") == "KIND_CPU":
+            device = "cpu"
+        elif group.get("kind") == "KIND_GPU" and group.get("gpus"):
+            device = f"cuda:{group['gpus'][0]}"
+        if device is not None:
+            with contextlib.suppress(BriskError, OSError):
+                start_if_absent(runtime_place(device))
 
 
 def _model_file(config: Mapping[str, Any]) -> Path | None:

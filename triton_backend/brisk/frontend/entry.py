@@ -15,6 +15,7 @@ from brisk.frontend.session_tuning import TAKEN, read_tuning
 from brisk.paths import find_inside
 from brisk.tuning import SessionTuning
 from brisk.wire.entry_files import MODEL_FILE, PIPELINE_FILE
+from brisk.wire.repository_view import REFUSED, is_behind_view, users_path
 
 if TYPE_CHECKING:
     from brisk.frontend.sequences import SequenceSettings
@@ -71,8 +72,9 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
     device = _device(arguments)
     notices = check_fields(config, device)
     is_first = is_first_instance(config, arguments.get("model_instance_name", ""))
-    directory = Path(arguments["model_repository"])
+    directory = users_path(Path(arguments["model_repository"]))
     model_path = find_model(directory, version, config)
+    _check_completion(config)
     sequences = None
     if "sequence_batching" in config:
         # Here, since it needs numpy, which every other load imports later.
@@ -134,6 +136,23 @@ def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path
     if chosen is None or chosen.is_dir():
         raise InvalidModelError(f"there is no model file {folder / name}, nor a {PIPELINE_FILE}")
     return chosen
+
+
+def _check_completion(config: Mapping[str, Any]) -> None:
+    """Where Brisk completes entries, say of one that came otherwise what Triton's completion
+    would have said. Raises InvalidConfigurationError.
+    """
+    if not is_behind_view():
+        return
+    if refused := config.get("parameters", {}).get(REFUSED):
+        raise InvalidConfigurationError(refused.get("string_value", ""))
+    missing = [side for side in ("input", "output") if not config.get(side)]
+    if missing:
+        raise InvalidConfigurationError(
+            f"the configuration that it was loaded with names no {' and no '.join(missing)}, and "
+            "this server runs without Triton's auto-completion; expected a complete "
+            "configuration, or a server started with --no-complete-entries"
+        )
 
 
 def _device(arguments: Mapping[str, str]) -> str:

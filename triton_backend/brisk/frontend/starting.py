@@ -73,6 +73,14 @@ def open_connection(
     )
 
 
+def start_if_absent(place: RuntimePlace) -> None:
+    """Start the runtime of ``place`` unless there is one, or one on its way; waits for nothing.
+
+    For whoever knows that a connection will be wanted soon. Raises InvalidConfigurationError.
+    """
+    _start_if_absent(place, None)
+
+
 def reap_started() -> None:
     """Take the exit status of runtimes that have ended."""
     _started[:] = [process for process in _started if process.poll() is None]

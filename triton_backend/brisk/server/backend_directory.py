@@ -129,6 +129,14 @@ def install(
     return target
 
 
+def names_of_ours(directory: Path) -> tuple[str, ...]:
+    """The backends in a backend directory that are Brisk."""
+    try:
+        return tuple(sorted(path.name for path in directory.iterdir() if _is_ours(path)))
+    except OSError:  # the server will say so
+        return ()
+
+
 def _is_ours(target: Path) -> bool:
     return (target / "model.py").exists() and (target / "brisk" / "errors.py").exists()
 

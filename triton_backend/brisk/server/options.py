@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 LOOPBACK = "127.0.0.1"
@@ -103,3 +103,28 @@ def _endpoint(options: Sequence[str], service: str, host: str | None) -> str | N
     if host in (None, "", "0.0.0.0"):
         host = LOOPBACK
     return f"{host}:{option(options, f'{service}-port') or DEFAULT_PORTS[service]}"
+
+
+def options_named(options: Sequence[str], name: str) -> list[str]:
+    """Every value given for ``--name``, in order."""
+    return [value for found, value, _ in _given(options) if found == name]
+
+
+def without_options(options: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """``options`` less those of ``names`` and their values."""
+    left_out = {place for name, _, places in _given(options) if name in names for place in places}
+    return tuple(word for place, word in enumerate(options) if place not in left_out)
+
+
+def _given(options: Sequence[str]) -> Iterator[tuple[str, str, range]]:
+    """Name, value and place of each option. One without a value has an empty one; so has one
+    before a word that is an option itself."""
+    for place, word in enumerate(options):
+        if not word.startswith("--"):
+            continue
+        name, equals, value = word[2:].partition("=")
+        following = options[place + 1 : place + 2]
+        if equals or not following or following[0].startswith("--"):
+            yield name, value, range(place, place + 1)
+        else:
+            yield name, following[0], range(place, place + 2)

@@ -1,0 +1,171 @@
+"""The process that keeps a view up while its server lives, and removes it behind the server."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from brisk.ownership import make_private
+from brisk.view.directory_watch import DirectoryWatch
+from brisk.view.mirror import Mirror
+
+_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)
+"""What a terminal or an init sends to all processes: the keeper ends with the server."""
+
+
+class ViewRoot(NamedTuple):
+    """``lock``: a descriptor, held by whoever shall keep the view from being removed as left."""
+
+    directory: Path
+    lock: int
+
+
+def make_root(base: Path) -> ViewRoot:
+    """A view's directory under ``base``, where those of dead servers are removed first.
+
+    Raises OSError, PermissionError where others could change what lies in ``base``.
+    """
+    make_private(base)
+    with open(base / "lock", "a") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        for left in base.iterdir():
+            if left.is_dir() and not left.is_symlink():
+                _remove_if_left(left)
+        directory = Path(tempfile.mkdtemp(dir=base))
+        lock = os.open(directory / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return ViewRoot(directory, lock)
+
+
+def _remove_if_left(directory: Path) -> None:
+    try:
+        lock = os.open(directory / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(directory, ignore_errors=True)
+    except BlockingIOError:
+        pass  # its server lives
+    finally:
+        os.close(lock)
+
+
+def start_apart(work: Callable[[], None]) -> None:
+    """``work`` in a process that is no child of this one, which goes on at once.
+
+    This process becomes a server, which waits for none of our children.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    middle = os.fork()
+    if not middle:
+        try:
+            if not os.fork():
+                work()
+        except BaseException as error:  # noqa: BLE001  # nobody else would tell of it
+            _say(f"{type(error).__name__}: {error}")
+        finally:
+            os._exit(0)
+    os.waitpid(middle, 0)
+
+
+def keep(mirror: Mirror, root: ViewRoot, server: int, period_s: float | None) -> None:
+    """Until the process of the descriptor ``server`` has ended.
+
+    ``period_s``: of looking at all entries, for changes that the kernel does not tell; None where
+    the server never looks at its repositories again.
+    """
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(PermissionError):
+        os.setpgid(0, 0)
+    try:
+        if period_s is None:
+            _await_end(server)
+        else:
+            _Keeper(mirror, server, period_s).run()
+    finally:
+        shutil.rmtree(root.directory, ignore_errors=True)
+
+
+class _Keeper:
+    def __init__(self, mirror: Mirror, server: int, period_s: float) -> None:
+        self._mirror = mirror
+        self._server = server
+        self._period_s = period_s
+        self._told: set[tuple[Path, str]] = set()
+        self._lost: set[tuple[Path, str]] = set()
+        self._watch: DirectoryWatch | None = None
+
+    def run(self) -> None:
+        reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        signal.signal(signal.SIGIO, lambda *_: None)  # before the first lease: it would end us
+        with contextlib.suppress(OSError):
+            self._watch = DirectoryWatch(self._mirror.repositories)
+        self._mirror.expects_entries = True
+        if not self._mirror.take_leases():
+            self._mirror.refresh()
+        poll = select.poll()
+        for descriptor in (self._server, reading):
+            poll.register(descriptor, select.POLLIN)
+        if self._watch is not None:
+            poll.register(self._watch.descriptor, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll(self._period_s * 1000)}
+            if self._server in ready:
+                return
+            if reading in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(reading, 4096)
+            try:
+                self._mirror.serve_readers()  # always: they wait
+                if self._watch is not None and self._watch.descriptor in ready:
+                    self._take_changes(self._watch)
+                elif not ready:
+                    self._mirror.refresh()
+                    self._tell()
+            except OSError as error:
+                _say(f"the view of the model repositories lags behind: {error}")
+
+    def _take_changes(self, watch: DirectoryWatch) -> None:
+        changed = watch.changed()
+        if changed is None:
+            self._mirror.refresh()
+            return
+        # New ones first: somebody may ask for them any moment, and those known can be waited for.
+        for entry in sorted(changed, key=self._mirror.is_shown):
+            watch.add_entry(entry)  # first, so that nothing is missed between
+            self._mirror.refresh_entry(entry)
+
+    def _tell(self) -> None:
+        """Of an entry that was there at the last look, too: not one that is being written."""
+        lost = set(self._mirror.lost().items())
+        for entry, why in sorted((lost & self._lost) - self._told):
+            _say(
+                f"'{entry}' relies on Triton's auto-completion, which is switched off ({why}): "
+                "complete its config.pbtxt, or start with --no-complete-entries"
+            )
+            self._told.add((entry, why))
+        self._lost = lost
+
+
+def _await_end(server: int) -> None:
+    poll = select.poll()
+    poll.register(server, select.POLLIN)
+    poll.poll()
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"brisk: {text}", file=sys.stderr, flush=True)

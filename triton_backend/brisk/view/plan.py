@@ -1,0 +1,141 @@
+"""Whether a server can do without Triton's auto-completion, and its command line if so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from brisk.server.options import option, options_named, without_options
+from brisk.view.keeper import ViewRoot, keep, make_root, start_apart
+from brisk.view.mirror import Mirror
+from brisk.wire.place import base_directory
+from brisk.wire.repository_view import VIEW_VARIABLE
+
+REPOSITORY_OPTIONS = ("model-repository", "model-store")
+OFF = "disable-auto-complete-config"
+
+_USERS_CHOICE = {
+    OFF: "auto-completion is switched off already",
+    "strict-model-config": "--strict-model-config says what is to be completed",
+    "model-config-name": "--model-config-name chooses among configurations",
+    "model-namespacing": "--model-namespacing names models by their repository's path",
+}
+"""Options with which Triton reads the repositories itself, and why."""
+
+_LONGEST_PERIOD_S = 2.0
+
+
+class View(NamedTuple):
+    """A view on disk that nobody keeps up yet. ``options``: the server's, with it."""
+
+    mirror: Mirror
+    root: ViewRoot
+    options: tuple[str, ...]
+    environment: Mapping[str, str]
+    period_s: float | None
+
+
+class NoView(NamedTuple):
+    """``reason``: why Triton reads the repositories itself. ``is_loss``: whether that costs
+    every load of an entry of Brisk's a second that the user could save."""
+
+    reason: str
+    is_loss: bool
+
+
+def local_repositories(options: Sequence[str]) -> list[Path] | None:
+    """Those that the options name; None where one is not on this machine."""
+    named = [value for name in REPOSITORY_OPTIONS for value in options_named(options, name)]
+    if any("://" in value for value in named):
+        return None
+    return [_absolute(Path(value)) for value in named]
+
+
+def make_view(options: Sequence[str], served: Sequence[str]) -> View | NoView:
+    """Of the repositories in ``options``. ``served``: the backends that are Brisk.
+
+    Raises OSError where it cannot be made.
+    """
+    for name, reason in _USERS_CHOICE.items():
+        if option(options, name) is not None:
+            return NoView(reason, False)
+    repositories = local_repositories(options)
+    if repositories is None:
+        return NoView("a repository is not on this machine", True)
+    if unfit := _unfit(repositories):
+        return NoView(unfit, False)
+    root = make_root(base_directory() / "views")
+    try:
+        mirror = Mirror(root.directory, repositories, served)
+        mirror.refresh()
+        lost = mirror.lost()
+    except BaseException:
+        _discard(root)
+        raise
+    if lost:
+        _discard(root)
+        entry, why = sorted(lost.items())[0]
+        return NoView(f"'{entry}' relies on Triton's: {why}", True)
+    shown = [f"--model-repository={mirror.place_of(path)}" for path in repositories]
+    return View(
+        mirror,
+        root,
+        (*without_options(options, REPOSITORY_OPTIONS), *shown, f"--{OFF}"),
+        {VIEW_VARIABLE: str(mirror.shown)},
+        _period_s(options),
+    )
+
+
+def keep_view(view: View) -> None:
+    """Keep it up until this process, whatever program it becomes, has ended.
+
+    Raises OSError where the kernel has no process descriptors.
+    """
+    os.set_inheritable(view.root.lock, True)  # the server holds it, whatever ends the keeper
+    server = os.pidfd_open(os.getpid())
+    try:
+        start_apart(lambda: keep(view.mirror, view.root, server, view.period_s))
+    finally:
+        os.close(server)
+
+
+def discard_view(view: View) -> None:
+    _discard(view.root)
+
+
+def _discard(root: ViewRoot) -> None:
+    import shutil
+
+    shutil.rmtree(root.directory, ignore_errors=True)
+    os.close(root.lock)
+
+
+def _absolute(path: Path) -> Path:
+    return path.resolve() if ".." in path.parts else path.absolute()
+
+
+def _unfit(repositories: Sequence[Path]) -> str | None:
+    """Why there is no place for them in a view; one that is none is reported by Triton."""
+    for path in repositories:
+        if not path.is_dir():
+            return f"'{path}' is no directory"
+    for one in repositories:
+        for other in repositories:
+            if one != other and one.is_relative_to(other):
+                return f"repository '{one}' lies in repository '{other}'"
+    return None
+
+
+def _period_s(options: Sequence[str]) -> float | None:
+    mode = option(options, "model-control-mode") or "none"
+    if mode == "none":
+        return None
+    if mode != "poll":
+        return _LONGEST_PERIOD_S
+    try:
+        poll_s = float(option(options, "repository-poll-secs") or 15)
+    except ValueError:
+        return _LONGEST_PERIOD_S
+    return max(0.05, min(_LONGEST_PERIOD_S, poll_s / 3))

@@ -1,0 +1,31 @@
+"""What a stub must know of a view of model repositories (``brisk.view``) that its server reads.
+
+A view shows the repository ``/data/models`` as ``<view>/data/models``, so that Triton's messages
+name the user's files and a path is led back by its own text. A stub looks for files where the
+user has them: what they may lead to is judged there, as without a view.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+VIEW_VARIABLE = "_BRISK_REPOSITORY_VIEW"
+"""Of a server that reads one: its directory. Set by ``brisk serve``, and by nobody else."""
+
+REFUSED = "brisk_refused"
+"""A parameter of a view's configuration: why Brisk could not complete the user's."""
+
+
+def is_behind_view(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this server runs without Triton's completion because Brisk completes entries."""
+    return bool(environment.get(VIEW_VARIABLE))
+
+
+def users_path(path: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the user has what the server sees at ``path``; the same where that is in no view."""
+    view = environment.get(VIEW_VARIABLE)
+    if not view or not path.is_relative_to(view):
+        return path
+    return Path("/") / path.relative_to(view)
