@@ -18,7 +18,7 @@ _LINE = re.compile(r"(?P<name>[a-z_]+): imports (?P<allowed>[a-z_, ]+)")
 
 THIN = (
     *("frontend", "pipelines", "planning", "wire", "compiled", "telemetry", "paths", "errors"),
-    "ownership",
+    *("ownership", "tuning", "ort_format"),
 )
 """What runs inside Triton's stub, on whatever Python Triton has."""
 

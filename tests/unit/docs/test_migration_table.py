@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from tritonclient.grpc import model_config_pb2
 
-from brisk.frontend.field_support import DELAY, IGNORED, REFUSED
+from brisk.frontend.field_support import DELAY, IGNORED, NOTICED_ON_GPU, REFUSED
+from brisk.frontend.session_tuning import TAKEN
+from brisk.tuning import SESSION_KEYS
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "migration.md").read_text()
@@ -29,7 +31,7 @@ def fields_of(message: Any, prefix: str = "") -> Iterator[str]:
 
 def rows() -> list[tuple[list[str], str, str]]:
     """Fields in full, what they do, and the test, of each row."""
-    section = PAGE.partition("## Every field of `config.pbtxt`")[2]
+    section = PAGE.partition("## Every field of `config.pbtxt`")[2].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| `")]
     found = []
     for line in lines:
@@ -77,7 +79,32 @@ def test_what_the_code_refuses_is_told(field: str) -> None:
 
 
 def test_no_other_field_is_said_to_be_told_at_load() -> None:
-    spoken = {notice.field for notice in (*IGNORED, DELAY)} | {"parameters"}
+    spoken = {notice.field for notice in (*IGNORED, DELAY, NOTICED_ON_GPU)} | {"parameters"}
     for fields, effect, _ in ROWS:
         if "said at load" in effect:
             assert spoken & set(fields), fields
+
+
+FEATURES = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for line in PAGE.partition("## Every feature of Triton's ONNX Runtime backend")[2].splitlines()
+    if line.startswith("| ") and not line.startswith(("| feature", "| ---"))
+]
+
+
+@pytest.mark.parametrize("row", FEATURES, ids=lambda row: row[0][:40])
+def test_every_feature_is_judged_and_names_a_test_that_is_there(row: list[str]) -> None:
+    _, verdict, differences, shown = row
+    assert verdict in ("works", "differs", "not")
+    assert verdict == "works" or differences != "none"
+    found = re.fullmatch(r"`(test_\w+\.py)`: `(test_\w+)`", shown)
+    assert found, shown
+    (file,) = (ROOT / "tests").rglob(found[1])
+    assert f"def {found[2]}(" in file.read_text(), shown
+
+
+def test_every_parameter_that_is_read_has_its_feature() -> None:
+    told = " ".join(row[0] for row in FEATURES)
+    missing = [name for name in TAKEN - set(SESSION_KEYS) if f"`{name}`" not in told]
+    assert missing == []
+    assert {name.partition(".")[0] for name in SESSION_KEYS} == {"session", "optimization", "mlas"}

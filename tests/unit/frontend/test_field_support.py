@@ -71,7 +71,6 @@ def test_every_refused_field_is_told_at_once() -> None:
         batch_input=[{"kind": "BATCH_ELEMENT_COUNT"}],
         input=[{"name": "x"}, {"name": "y", "allow_ragged_batch": True}],
         model_transaction_policy={"decoupled": True},
-        model_operations={"op_library_filename": ["a.so"]},
     )
     with pytest.raises(InvalidConfigurationError) as caught:
         check_fields(wrong, "cpu")
@@ -86,6 +85,17 @@ def test_files_by_compute_capability_are_refused_where_they_would_count() -> Non
     assert notice.field == "cc_model_filenames"
     with pytest.raises(InvalidConfigurationError, match="cc_model_filenames is not supported"):
         check_fields(named, "cuda:0")
+
+
+def test_custom_operators_and_graph_levels_are_of_the_cpu() -> None:
+    asked = changed(
+        model_operations={"op_library_filename": ["a.so"]}, optimization={"graph": {"level": 1}}
+    )
+    assert check_fields(asked, "cpu") == ()
+    with pytest.raises(InvalidConfigurationError, match="op_library_filename is not supported"):
+        check_fields(asked, "cuda:0")
+    (notice,) = check_fields(changed(optimization={"graph": {"level": 1}}), "cuda:0")
+    assert notice.field == "optimization.graph"
 
 
 def test_the_first_instance_alone_speaks_for_all() -> None:

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from brisk.artefacts.container import Container, ContainerWriter
+from brisk.artefacts.draft import ContainerDraft
 from brisk.errors import ArtefactError
 from brisk.graph.deferral import settled
 
@@ -31,7 +32,7 @@ def array_bytes(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(settled(array)).reshape(-1).view(np.uint8)
 
 
-def write_array(array: np.ndarray, writer: ContainerWriter) -> ArrayRecord:
+def write_array(array: np.ndarray, writer: ContainerWriter | ContainerDraft) -> ArrayRecord:
     if array.dtype.kind in "OUS":
         return ["string", list(array.shape), [str(item) for item in array.reshape(-1)]]
     return [array.dtype.name, list(array.shape), writer.add(array_bytes(array))]

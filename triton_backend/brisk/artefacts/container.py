@@ -2,10 +2,13 @@
 
 ::
 
-    0    magic (8) | format (4) | reserved (4) | manifest bytes (8) | file bytes (8)
+    0    magic (8) | format (4) | place (4) | manifest bytes (8) | file bytes (8)
     32   BLAKE2 of the manifest (32) | keyed BLAKE2 of the 64 bytes before (32)
     96   manifest: UTF-8 JSON {"blobs": [[offset, size, checksum], ...], "content": ...}
     ...  blobs in the order they are used, each at a multiple of 64 bytes, large ones of a page
+
+Where ``place`` is 1, the manifest is the end of the file and blobs begin at 96: such a file is
+written as its blobs come (``brisk.artefacts.draft``).
 
 Everything that is read is checked against the file's real size before it is used. A blob that is
 plain numbers has a checksum against damage; one that is indexed or parsed by has a BLAKE2 digest
@@ -38,6 +41,9 @@ _START = struct.Struct("<8sIIQQ32s")
 HEADER_BYTES = _START.size + SEAL_BYTES
 ALIGNMENT = 64
 MOST_MANIFEST_BYTES = 1 << 28
+IN_FRONT, AT_THE_END = 0, 1
+"""Where the manifest is."""
+
 _DIGEST_BYTES = 32
 _DIGITS = 2 * _DIGEST_BYTES
 
@@ -122,7 +128,7 @@ class Container:
 
     def _manifest(self, size: int, environment: Mapping[str, str]) -> Mapping[str, Any]:
         header = self.memory[:HEADER_BYTES].tobytes()
-        magic, version, _, length, stated, digest = _START.unpack_from(header)
+        magic, version, place, length, stated, digest = _START.unpack_from(header)
         if magic != MAGIC or version != FORMAT:
             raise ArtefactError(f"{self.path}: not an artefact of format {FORMAT}")
         try:
@@ -135,7 +141,8 @@ class Container:
             )
         if stated != size or length > MOST_MANIFEST_BYTES or HEADER_BYTES + length > size:
             raise ArtefactError(f"{self.path}: {size} bytes, {stated} were written")
-        text = self.memory[HEADER_BYTES : HEADER_BYTES + length].tobytes()
+        begin = size - length if place == AT_THE_END else HEADER_BYTES
+        text = self.memory[begin : begin + length].tobytes()
         if hashlib.blake2b(text, digest_size=32).digest() != digest:
             raise ArtefactError(f"{self.path}: the manifest is damaged")
         try:
@@ -205,29 +212,43 @@ class ContainerWriter:
         """
         key, checksums = make_key(), []
         for number, blob in enumerate(self._blobs):
-            digest_of = _digest if number in self._indexed else checksum
-            checksums.append(digest_of(np.ascontiguousarray(blob)))
+            checksums.append(sum_of(np.ascontiguousarray(blob), number in self._indexed))
             breathe()
         length = 0
         while True:  # the offsets are part of the text whose length they depend on
             offsets = _offsets(HEADER_BYTES + length, [blob.size for blob in self._blobs])
             sizes = [blob.size for blob in self._blobs]
-            text = _manifest_text(zip(offsets, sizes, checksums, strict=True), content)
+            text = manifest_text(zip(offsets, sizes, checksums, strict=True), content)
             if len(text) <= length:
                 break
             length = len(text)
         text = text.ljust(length)
         end = offsets[-1] + sizes[-1] if offsets else HEADER_BYTES + length
-        digest = hashlib.blake2b(text, digest_size=32).digest()
-        start = _START.pack(MAGIC, FORMAT, 0, length, end, digest)
-        file.write(start + seal(start, key) + text)
+        file.write(header(text, IN_FRONT, end, key) + text)
         for offset, blob in zip(offsets, self._blobs, strict=True):
             file.write(bytes(offset - file.tell()))
             file.write(np.ascontiguousarray(blob).data)
             breathe()
 
 
-def _manifest_text(blobs: Any, content: Any) -> bytes:
+def header(manifest: bytes, place: int, file_bytes: int, key: bytes) -> bytes:
+    """Of a file of ``file_bytes``, sealed."""
+    digest = hashlib.blake2b(manifest, digest_size=32).digest()
+    start = _START.pack(MAGIC, FORMAT, place, len(manifest), file_bytes, digest)
+    return start + seal(start, key)
+
+
+def sum_of(content: np.ndarray, is_indexed: bool) -> str:
+    return _digest(content) if is_indexed else checksum(content)
+
+
+def aligned(offset: int, size: int) -> int:
+    """Where a blob of ``size`` may begin, from ``offset`` on."""
+    alignment = PAGE_BYTES if size >= PAGE_BYTES else ALIGNMENT
+    return -(-offset // alignment) * alignment
+
+
+def manifest_text(blobs: Any, content: Any) -> bytes:
     manifest = {"blobs": [list(blob) for blob in blobs], "content": content}
     return json.dumps(manifest, separators=(",", ":")).encode()
 
@@ -235,8 +256,7 @@ def _manifest_text(blobs: Any, content: Any) -> bytes:
 def _offsets(start: int, sizes: Sequence[int]) -> list[int]:
     offsets = []
     for size in sizes:
-        alignment = PAGE_BYTES if size >= PAGE_BYTES else ALIGNMENT
-        start = -(-start // alignment) * alignment
+        start = aligned(start, size)
         offsets.append(start)
         start += size
     return offsets

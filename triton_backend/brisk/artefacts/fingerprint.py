@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -22,11 +23,11 @@ def machine_fingerprint(device: str, threads: int) -> dict[str, str]:
     version of oneDNN is that of torch, which carries it.
     """
     return {
-        "cpu": _cpu(),
+        "cpu": processor(),
         "cores": str(threads),
         "device": device,
         "python": platform.python_implementation(),
-        "byte order": "little" if (1).to_bytes(2, "little") == b"\1\0" else "big",
+        "byte order": sys.byteorder,
         "libraries": _libraries(),
         "brisk": brisk.__version__,
         "settings": ", ".join(
@@ -57,7 +58,7 @@ def _version(name: str) -> str:
 
 
 @cache
-def _cpu() -> str:
+def processor() -> str:
     """Vendor, model and a digest of the instruction sets."""
     fields: dict[str, str] = {}
     try:

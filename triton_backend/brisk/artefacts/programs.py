@@ -35,8 +35,8 @@ def write_program(
     of = {name: kinds.setdefault(kind, len(kinds)) for name, kind in program.types.items()}
     return {
         "name": program.name,
-        "inputs": [_write_variable(variable) for variable in program.inputs],
-        "outputs": [_write_variable(variable) for variable in program.outputs],
+        "inputs": [write_variable(variable) for variable in program.inputs],
+        "outputs": [write_variable(variable) for variable in program.outputs],
         "layers": [_write_layer(layer, writer) for layer in program.layers],
         "weights": {
             name: known[name] if name in known else write_array(array, writer)
@@ -88,8 +88,8 @@ def _read_program(record: Mapping[str, Any], container: Container) -> Program:
         raise ArtefactError(f"{container.path}: {len(layers)} layers, {len(last_use)} last uses")
     return Program(
         name=record["name"],
-        inputs=tuple(map(_read_variable, record["inputs"])),
-        outputs=tuple(map(_read_variable, record["outputs"])),
+        inputs=tuple(map(read_variable, record["inputs"])),
+        outputs=tuple(map(read_variable, record["outputs"])),
         layers=layers,
         weights=KeptArrays(dict(record["weights"]), container),
         types={name: kinds[kind] for name, kind in record["types"].items()},
@@ -111,11 +111,11 @@ def _read_type(record: Any) -> ValueType:
 _KINDS = {kind.value: kind for kind in Kind}
 
 
-def _write_variable(variable: Variable) -> list[Any]:
+def write_variable(variable: Variable) -> list[Any]:
     return [variable.name, _write_type(variable.type), variable.optional]
 
 
-def _read_variable(record: Any) -> Variable:
+def read_variable(record: Any) -> Variable:
     name, kind, optional = record
     return Variable(name, _read_type(kind), bool(optional))
 

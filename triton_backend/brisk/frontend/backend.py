@@ -22,7 +22,7 @@ from brisk.telemetry import STATISTICS
 from brisk.wire.orphan import end_with_server
 from brisk.wire.place import runtime_place
 from brisk.wire.precedence import realtime_niceness, renice
-from brisk.wire.stub_process import command_line
+from brisk.wire.stub_process import command_line, server_of_stub
 
 
 class ModelInstance:
@@ -94,6 +94,7 @@ def auto_complete(model_config: Any) -> Any:
     # Here, since every load of an entry would pay for what only an incomplete one needs.
     from brisk.frontend.completion import complete
     from brisk.frontend.pipeline_signature import model_signature
+    from brisk.frontend.server_options import default_max_batch_size
 
     end_with_server()
     config = model_config.as_dict()
@@ -101,7 +102,8 @@ def auto_complete(model_config: Any) -> Any:
         path = _model_file(config)
         if path is None:
             return model_config
-        completion = complete(model_signature(path), config)
+        batch = default_max_batch_size(command_line(server_of_stub()))
+        completion = complete(model_signature(path), config, batch)
     except BriskError as error:
         name = config.get("name", "")
         raise pb_utils.TritonModelException(f"brisk: model '{name}': {error}") from None

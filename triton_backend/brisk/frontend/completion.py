@@ -9,10 +9,8 @@ from typing import Any
 from brisk.errors import InvalidConfigurationError
 from brisk.frontend.onnx_signature import ModelSignature, TensorSignature
 from brisk.frontend.sequences import added_inputs, state_outputs
+from brisk.frontend.server_options import DEFAULT_MAX_BATCH_SIZE
 from brisk.wire.datatypes import config_name
-
-DEFAULT_MAX_BATCH_SIZE = 4
-"""Triton's own ``default-max-batch-size``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +23,17 @@ class Completion:
     outputs: tuple[dict[str, Any], ...]
 
 
-def complete(signature: ModelSignature, config: Mapping[str, Any]) -> Completion:
+def complete(
+    signature: ModelSignature,
+    config: Mapping[str, Any],
+    default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE,
+) -> Completion:
     """Fill in ``max_batch_size``, inputs, outputs and the scheduler, leaving what is said.
 
     The batch dimension is assumed where every tensor's first size is symbolic and the entry
-    says nothing else. What ``sequence_batching`` names, its controls and states, is no input or
-    output of clients. Raises InvalidConfigurationError where the entry contradicts the model.
+    says nothing else, with ``default_max_batch_size``. What ``sequence_batching`` names, its
+    controls and states, is no input or output of clients. Raises InvalidConfigurationError where
+    the entry contradicts the model.
     """
     tensors = (*signature.inputs, *signature.outputs)
     batchable = bool(tensors) and all(
@@ -48,7 +51,7 @@ def complete(signature: ModelSignature, config: Mapping[str, Any]) -> Completion
             )
         raise InvalidConfigurationError(f"max_batch_size is {configured}, but {reason}")
     said = bool(config.get("input")) or bool(config.get("output")) or _say_batch(config, signature)
-    guessed = DEFAULT_MAX_BATCH_SIZE if batchable and not said else 0
+    guessed = default_max_batch_size if batchable and not said else 0
     max_batch_size = configured or guessed
     added, states = added_inputs(config), state_outputs(config)
     return Completion(

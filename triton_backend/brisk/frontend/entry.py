@@ -11,7 +11,9 @@ from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.frontend.field_support import Notice, check_fields, is_first_instance
 from brisk.frontend.model_load import ModelDescription
 from brisk.frontend.parameters import Parameters, parse_parameters
+from brisk.frontend.session_tuning import TAKEN, read_tuning
 from brisk.paths import find_inside
+from brisk.tuning import SessionTuning
 from brisk.wire.entry_files import MODEL_FILE, PIPELINE_FILE
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ class Entry(NamedTuple):
     ``outputs``: the configured output names, in order. ``bfloat16_inputs``: the inputs that numpy
     cannot show. ``notices``: what the entry asks for in vain; the first
     instance (``is_first``) says so for all. ``sequences``: None where Triton's scheduler knows of
-    none.
+    none. ``tuning``: of ONNX Runtime's sessions, on a CPU.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Entry(NamedTuple):
     is_first: bool
     notices: tuple[Notice, ...]
     sequences: SequenceSettings | None = None
+    tuning: SessionTuning = SessionTuning()
 
     def describe(self) -> ModelDescription:
         sequences = self.sequences
@@ -54,6 +57,7 @@ class Entry(NamedTuple):
             states=sequences.states if sequences else (),
             max_sequences=sequences.max_sequences if sequences else 0,
             sequence_idle_ns=sequences.idle_ns if sequences else 0,
+            tuning=self.tuning,
         )
 
 
@@ -75,6 +79,10 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
         from brisk.frontend.sequences import read_sequences
 
         sequences = read_sequences(config, directory, model_path)
+    tuning = SessionTuning()
+    if device == "cpu":
+        tuning, told = read_tuning(config, directory, model_path)
+        notices = (*notices, *told)
     return Entry(
         name=arguments["model_name"],
         version=version,
@@ -88,11 +96,17 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
             for given in config.get("input", ())
             if given.get("data_type") == "TYPE_BF16"
         ),
-        parameters=parse_parameters(config.get("parameters", {})),
+        parameters=parse_parameters(config.get("parameters", {}), _taken(device)),
         is_first=is_first,
         notices=notices,
         sequences=sequences,
+        tuning=tuning,
     )
+
+
+def _taken(device: str) -> frozenset[str]:
+    """Names of parameters that others read."""
+    return TAKEN if device == "cpu" else frozenset()
 
 
 def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path:

@@ -71,10 +71,9 @@ IGNORED = (
     Notice(
         "warning",
         "optimization.execution_accelerators",
-        "every layer is computed by Brisk's own kernels, in the model's own precision",
+        "ONNX Runtime's own kernels, or torch's on a GPU, compute the model in its own precision",
     ),
     Notice("warning", "optimization.priority", "brisk_class says what is computed first"),
-    Notice("info", "optimization.graph", "Brisk's own passes are always applied"),
     Notice("info", "optimization.cuda", "the runtime decides itself how it drives its device"),
     Notice("info", "optimization.input_pinned_memory", _PINNED),
     Notice("info", "optimization.output_pinned_memory", _PINNED),
@@ -103,12 +102,17 @@ REFUSED = {
     "dimension, instead of all in one row",
     "model_transaction_policy.decoupled": "an ONNX model has one answer to a request, and clients "
     "of a decoupled model wait for any number",
-    "model_operations.op_library_filename": "no library of custom operators is loaded; only the "
-    "contributed operators that ARCHITECTURE.md names are served besides ONNX's own",
 }
 """Consequence by field."""
 
-_ONLY_ON_GPU = {"cc_model_filenames": "the default model file would be served on every GPU"}
+_ONLY_ON_GPU = {
+    "cc_model_filenames": "the default model file would be served on every GPU",
+    "model_operations.op_library_filename": "no library of custom operators is loaded on a GPU",
+}
+
+NOTICED_ON_GPU = Notice(
+    "info", "optimization.graph", "on a GPU, Brisk's own passes are always applied"
+)
 
 _USUAL: Mapping[str, Any] = {
     "instance_group.count": 1,
@@ -135,7 +139,10 @@ def check_fields(config: Mapping[str, Any], device: str) -> tuple[Notice, ...]:
         raise InvalidConfigurationError(
             "; ".join(problems) + "; expected a configuration without (docs/migration.md)"
         )
-    return tuple(notice for notice in (*IGNORED, DELAY) if _is_asked_for(config, notice.field))
+    on_device = () if device == "cpu" else (NOTICED_ON_GPU,)
+    return tuple(
+        notice for notice in (*IGNORED, *on_device, DELAY) if _is_asked_for(config, notice.field)
+    )
 
 
 def is_first_instance(config: Mapping[str, Any], instance: str) -> bool:

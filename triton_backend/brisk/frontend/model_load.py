@@ -6,6 +6,7 @@ import threading
 from typing import NamedTuple
 
 from brisk.errors import BriskError, InternalError
+from brisk.tuning import SessionTuning
 from brisk.wire import mark
 from brisk.wire.arena import Arena
 from brisk.wire.records import LoadModel, ModelLoaded, StateForm
@@ -30,6 +31,7 @@ class ModelDescription(NamedTuple):
     states: tuple[StateForm, ...] = ()
     max_sequences: int = 0
     sequence_idle_ns: int = 0
+    tuning: SessionTuning = SessionTuning()
 
 
 class ModelLoad:
@@ -86,6 +88,7 @@ class ModelLoad:
             model.states,
             model.max_sequences,
             model.sequence_idle_ns,
+            model.tuning,
         )
 
     def settle(self, outcome: ModelLoaded | BriskError) -> None:

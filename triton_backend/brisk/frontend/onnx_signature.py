@@ -1,4 +1,4 @@
-"""Inputs and outputs of an ONNX file, read without the ``onnx`` package.
+"""Inputs and outputs of an ONNX file, read without the ``onnx`` package; or of an ``.ort`` file.
 
 A few fields of the protocol buffer are enough (ModelProto.graph = 7; GraphProto.initializer = 5,
 input = 11, output = 12), and everything else is skipped by its length, so a file of any size is
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brisk.errors import InvalidModelError
+from brisk.ort_format import is_ort_format, read_ort_signature
 from brisk.paths import open_file
 from brisk.wire.datatypes import BY_ELEMENT_NAME, Datatype
 
@@ -77,12 +78,33 @@ def _model(data: memoryview) -> ModelSignature | str:
     mapping, which cannot be closed then.
     """
     try:
+        if is_ort_format(data):
+            return _own_format(data)
         graphs = [value for number, value in _fields(data) if number == 7]
         if len(graphs) != 1 or not isinstance(graphs[0], memoryview):
             return "it has no graph"
         return _graph(graphs[0])
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, InvalidModelError) as error:
         return str(error)
+
+
+def _own_format(data: memoryview) -> ModelSignature:
+    """Of a model in ONNX Runtime's own format."""
+    signature = read_ort_signature(data)
+    inputs, outputs = (
+        tuple(
+            TensorSignature(each.name, _datatype(each.name, each.element), _known(each.shape))
+            for each in tensors
+        )
+        for tensors in (signature.inputs, signature.outputs)
+    )
+    return ModelSignature(inputs, outputs)
+
+
+def _known(shape: tuple[int | str | None, ...] | None) -> tuple[int, ...] | None:
+    if shape is None:
+        return None
+    return tuple(size if isinstance(size, int) and size >= 0 else -1 for size in shape)
 
 
 def _graph(data: memoryview) -> ModelSignature:
@@ -108,13 +130,16 @@ def _tensor(name: str, data: memoryview) -> TensorSignature:
     if tensor is None:
         raise ValueError(f"'{name}' is not a tensor; Triton serves tensors only")
     element = next((value for number, value in _fields(tensor) if number == 1), 0)
-    datatype = BY_ELEMENT_NAME.get(
-        _ELEMENT_NAMES.get(element if isinstance(element, int) else 0, "")
-    )
-    if datatype is None:
-        raise ValueError(f"'{name}' has ONNX element type {element}, unknown to Triton")
+    datatype = _datatype(name, element if isinstance(element, int) else 0)
     shape = _message(tensor, 2)
     return TensorSignature(name, datatype, None if shape is None else tuple(_sizes(shape)))
+
+
+def _datatype(name: str, element: int) -> Datatype:
+    datatype = BY_ELEMENT_NAME.get(_ELEMENT_NAMES.get(element, ""))
+    if datatype is None:
+        raise ValueError(f"'{name}' has ONNX element type {element}, unknown to Triton")
+    return datatype
 
 
 def _sizes(shape: memoryview) -> Iterator[int]:

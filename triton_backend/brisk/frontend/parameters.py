@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidRequestError
@@ -64,9 +64,11 @@ _REQUEST_PARAMETERS = (_CLASS, _EARLY_EXIT, _ACCURACY)
 
 ONNXRUNTIME_PARAMETERS = frozenset(
     {
+        "arena_extend_strategy",
         "cudnn_conv_algo_search",
         "cudnn_conv_use_max_workspace",
         "default_max_batch_size",
+        "do_copy_in_default_stream",
         "disable_prepacking",
         "enable_mem_arena",
         "enable_mem_pattern",
@@ -81,14 +83,16 @@ ONNXRUNTIME_PARAMETERS = frozenset(
         "session.intra_op.allow_spinning",
         "session.use_device_allocator_for_initializers",
         "share_allocator",
+        "share_session_between_instances",
         "use_global_thread_pool",
     }
 )
-"""Parameters of Triton's ONNX Runtime backend; an entry may keep them."""
+"""Parameters of Triton's ONNX Runtime backend; an entry may keep them. Those that
+``session_tuning`` takes mean something on a CPU."""
 
 
-def parse_parameters(parameters: Mapping[str, Any]) -> Parameters:
-    """Parse the ``parameters`` field of a model configuration.
+def parse_parameters(parameters: Mapping[str, Any], taken: Collection[str] = ()) -> Parameters:
+    """Parse the ``parameters`` field of a model configuration; ``taken``: names read by others.
 
     Raises InvalidConfigurationError naming every wrong or unknown ``brisk_*`` key.
     """
@@ -104,6 +108,8 @@ def parse_parameters(parameters: Mapping[str, Any]) -> Parameters:
                 problems.append(f"{name} {error}, not '{text}'")
         elif name.lower().startswith("brisk_"):
             problems.append(_unknown(name))
+        elif name in taken:
+            continue
         elif name in ONNXRUNTIME_PARAMETERS:
             onnxruntime.append(name)
         else:

@@ -186,6 +186,7 @@ class Loader:
                 wanted,
                 self._courtesy.give_way,
                 self._engine,
+                task.asker.tuning,
             )
         except BriskError as error:
             return LoadOutcome(task.ticket, None, error)

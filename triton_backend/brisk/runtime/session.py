@@ -17,6 +17,7 @@ from brisk.segments.engine import Engine
 from brisk.segments.table import GiveWay, LayerTable
 from brisk.segments.timeline import Recorder
 from brisk.segments.values import Value
+from brisk.tuning import SessionTuning
 from brisk.wire.datatypes import BY_ELEMENT_NAME
 
 
@@ -130,12 +131,14 @@ def load_session(
     reject: Callable[[ArtefactError], None] | None,
     give_way: GiveWay | None = None,
     engine: Engine = Engine.AUTO,
+    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
 ) -> Session:
     """Make the model at ``path`` runnable, and let lanes load its parts.
 
     ``threads``: how many there are to run it. ``reject`` is told why an artefact cannot be used,
     maybe later and in another thread; None: artefacts are not looked for. Lanes call ``give_way``
     before each part. ``engine``: what computes it; a GPU needs torch's.
+    ``tuning``: of ONNX Runtime's sessions, which alone know libraries of custom operators.
     Raises InvalidModelError and its kin where the model cannot be served.
     """
     started_ns = time.monotonic_ns()
@@ -147,7 +150,7 @@ def load_session(
     else:
         from brisk.runtime.segment_session import load_segment_session
 
-        session = load_segment_session(path, threads, reject, give_way)
+        session = load_segment_session(path, threads, reject, give_way, tuning)
     try:
         for variable in (*session.inputs, *session.outputs):
             _check_tensor(variable)

@@ -154,7 +154,7 @@ class SessionTable:
     def _open(self, path: Path, asker: LoadModel) -> SessionEntry:
         """The entry of a model file, whose load starts, as urgently as asked, unless it has."""
         job_class = asker.job_class
-        key = identity_of(str(path))
+        key = identity_of(str(path), asker.tuning)
         entry = self._entries.get(key)
         if entry is None or entry.error is not None:
             entry = self._entries[key] = SessionEntry(key)
@@ -174,7 +174,9 @@ class SessionTable:
         """
         description = read_pipeline(path)
         files = dict.fromkeys(file for _, file in description.networks)
-        key = "".join([identity_of(str(path)), *(identity_of(str(file)) for file in files)])
+        key = "".join(
+            [identity_of(str(path)), *(identity_of(str(file), model.tuning) for file in files)]
+        )
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = SessionEntry(key)

@@ -21,6 +21,8 @@ from brisk.runtime.artefacts import ArtefactBuilder
 from brisk.runtime.cache_watch import CacheWatch
 from brisk.runtime.quiet import Quiet
 from brisk.runtime.saying import say
+from brisk.runtime.segment_preparation import SegmentPreparer
+from brisk.runtime.segment_session import SegmentSession
 from brisk.runtime.session import Session
 from brisk.runtime.standing_back import standing_back
 from brisk.runtime.start_report import report_start
@@ -56,8 +58,10 @@ class Upkeep:
         self._quiet = quiet
         self._caches = caches
         self._builder: ArtefactBuilder | None = None
+        self._preparer: SegmentPreparer | None = None
         if artefacts is ArtefactUse.BUILD and device == "cpu":
             self._builder = ArtefactBuilder(device, threads)
+            self._preparer = SegmentPreparer(threads)
         self._tasks: queue.SimpleQueue[_Care] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="brisk-upkeep", daemon=True).start()
 
@@ -102,7 +106,10 @@ class Upkeep:
             self._caches.serve(session, caches)
         if self._tasks.empty():  # nothing waits for it
             make_private(self._pause)
-        if self._builder is not None and session.wants_artefact:
+        if isinstance(session, SegmentSession):
+            if self._preparer is not None and session.wants_artefact:
+                self._preparer.build_later(session.path, session.taps)
+        elif self._builder is not None and session.wants_artefact:
             self._builder.build_later(session.path)
 
     def _pause(self) -> None:

@@ -71,7 +71,7 @@ class SegmentFrame:
                 given = [to_array(values[slot]) for slot in part.reads]
             else:
                 given = [self._ort_value(slot) for slot in part.reads]
-            made = part.run(dict(zip(part.inputs, given)), part.outputs, None)  # noqa: B905
+            made = part.run(dict(zip(part.inputs, given)), part.outputs, part.options)  # noqa: B905
         except BriskError:
             raise
         except Exception as error:

@@ -15,13 +15,14 @@ from pathlib import Path
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from brisk.errors import InvalidModelError
 from brisk.graph.mapping import map_file
 from brisk.graph.tensors import external_range
 from brisk.graph.value_types import dtype_of_element
 from brisk.graph.wire_format import MalformedMessage, detach_large_tensors
+from brisk.ort_format import is_ort_format, read_ort_signature
 from brisk.paths import find_inside
 from brisk.segments.cutting import bodies_of
 from brisk.segments.refusals import shown
@@ -58,13 +59,15 @@ class ModelFile:
     """``proto``: the model, its large weights as references into ``files``.
 
     ``weights``: those weights by name. ``files``: each mapped file by its name in the model's
-    folder.
+    folder. ``own_format``: the whole model in ONNX Runtime's own format, where the file is in
+    that; ``proto`` has inputs and outputs only then.
     """
 
     path: Path
     proto: ModelProto
     weights: Mapping[str, Weight]
     files: Mapping[str, memoryview]
+    own_format: memoryview | None = None
 
 
 def read_model_file(path: Path) -> ModelFile:
@@ -75,6 +78,8 @@ def read_model_file(path: Path) -> ModelFile:
         raise InvalidModelError(f"{path}: cannot be read: {error.strerror}") from error
     if not data:
         raise InvalidModelError(f"{path}: the file is empty, not an ONNX model")
+    if is_ort_format(data):
+        return ModelFile(path, _signature(path, data), {}, {}, data)
     try:
         rest, detached = detach_large_tensors(data, IN_PLACE_BYTES)
         proto = ModelProto.FromString(rest)
@@ -170,6 +175,20 @@ def _write_into(tensor: TensorProto, raw: memoryview) -> None:
     del tensor.external_data[:]
     tensor.data_location = TensorProto.DEFAULT
     tensor.raw_data = bytes(raw)
+
+
+def _signature(path: Path, data: memoryview) -> ModelProto:
+    """A model without nodes: its inputs and outputs are those of ``data``."""
+    try:
+        signature = read_ort_signature(data)
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{path}: {error}") from error
+    inputs, outputs = (
+        [helper.make_tensor_value_info(each.name, each.element, each.shape) for each in tensors]
+        for tensors in (signature.inputs, signature.outputs)
+    )
+    graph = helper.make_graph([], path.stem, inputs, outputs)
+    return helper.make_model(graph)
 
 
 def _address(memory: memoryview) -> int:

@@ -18,12 +18,12 @@ from brisk.segments.values import Value
 class Part:
     """A session with the slots that it reads, in the order of ``inputs``, writes, and leaves.
 
-    ``run`` takes feeds by name, names of outputs and None. ``goes_by_arrays``: strings, which no
-    OrtValue can be made of, are numpy's.
+    ``run`` takes feeds by name, names of outputs and ``options``, those of a run.
+    ``goes_by_arrays``: strings, which no OrtValue can be made of, are numpy's.
     """
 
     spec: SegmentSpec
-    run: Callable[[Mapping[str, Any], list[str], None], Sequence[Any]]
+    run: Callable[[Mapping[str, Any], list[str], Any], Sequence[Any]]
     inputs: tuple[str, ...]
     outputs: list[str]
     reads: tuple[int, ...]
@@ -31,6 +31,7 @@ class Part:
     dead: tuple[int, ...]
     goes_by_arrays: bool
     held: tuple[Any, ...]
+    options: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +102,5 @@ def make_part(spec: SegmentSpec, session: Session, slots: Mapping[str, int]) -> 
         tuple(slots[name] for name in spec.dead if name in slots),
         goes_by_arrays,
         session.held,
+        session.run_options,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -10,12 +9,14 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto
 
-from brisk.errors import InvalidModelError
+from brisk.errors import BriskError, InvalidModelError
 from brisk.graph.value_types import dtype_of_element
 from brisk.segments.extraction import Segment
 from brisk.segments.library import onnxruntime
 from brisk.segments.model_file import ModelFile, Weight
+from brisk.segments.options import run_options, session_options
 from brisk.segments.refusals import blamed, reason_of
+from brisk.tuning import SessionTuning
 
 _COPIED = frozenset({TensorProto.COMPLEX64, TensorProto.COMPLEX128})
 """Types of which ONNX Runtime takes no values from numpy."""
@@ -33,49 +34,54 @@ class Form(Enum):
     OPTIMISED = "optimised"
 
 
-def open_segment(segment: Segment, file: ModelFile, form: Form, threads: int) -> Session:
-    """A session on ``threads`` threads that sleep when they have nothing to do.
+def open_segment(
+    segment: Segment,
+    file: ModelFile,
+    form: Form,
+    threads: int,
+    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+) -> Session:
+    """A session on at most ``threads`` threads, as the entry wants it (see ``session_options``).
 
     Raises InvalidModelError naming model, segment, node, operator and operator set, with ONNX
-    Runtime's reason.
+    Runtime's reason, and InvalidConfigurationError for a tuning that cannot be had.
     """
     try:
-        return _open(segment.proto, file, form, threads)
+        return _open(segment.proto, file, form, threads, tuning)
+    except BriskError:
+        raise
     except Exception as error:
         proto = segment.proto
 
         def is_taken(part: ModelProto) -> bool:
             try:
-                _open(part, file, form, threads)
+                _open(part, file, form, threads, tuning)
             except Exception:  # noqa: BLE001  # that is the question
                 return False
             return True
 
+        blame = "the file" if file.own_format is not None else blamed(proto, error, is_taken)
         raise InvalidModelError(
             f"{file.path}: ONNX Runtime {onnxruntime().__version__} cannot load segment "
-            f"{segment.index} ({segment.words}), to blame: {blamed(proto, error, is_taken)}: "
-            f"{reason_of(error)}"
+            f"{segment.index} ({segment.words}), to blame: {blame}: {reason_of(error)}"
         ) from error
 
 
-def _open(proto: ModelProto, file: ModelFile, form: Form, threads: int) -> Session:
+def _open(
+    proto: ModelProto, file: ModelFile, form: Form, threads: int, tuning: SessionTuning
+) -> Session:
     """Raises what ONNX Runtime raises."""
     library = onnxruntime()
-    _share_arena()
-    options = library.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.use_env_allocators", "1")
+    options = session_options(tuning, threads, is_warm=form is Form.OPTIMISED)
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(file.path.parent)
+    )
     names = [tensor.name for tensor in proto.graph.initializer]
     in_place = [name for name in names if name in file.weights]
     held: list[Any] = []
     if form is Form.IN_PLACE:
-        options.graph_optimization_level = library.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.add_session_config_entry("session.disable_prepacking", "1")
         for name in in_place:
-            if (value := _in_place(file.weights[name])) is not None:
+            if (value := value_in_place(file.weights[name])) is not None:
                 options.add_initializer(name, value)
                 held.append(value)
     if len(held) < len(in_place):  # ONNX Runtime opens no file itself
@@ -83,21 +89,24 @@ def _open(proto: ModelProto, file: ModelFile, form: Form, threads: int) -> Sessi
         options.add_external_initializers_from_files_in_memory(
             names, contents, [len(content) for content in contents]
         )
-    session = library.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return Session(session, tuple(held))
+    model = proto.SerializeToString() if file.own_format is None else bytes(file.own_format)
+    session = library.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return Session(session, tuple(held), run_options(tuning))
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``session``: an ``InferenceSession``; ``held``: the weights that it reads in place."""
+    """``session``: an ``InferenceSession``; ``held``: the weights that it reads in place.
+
+    ``run_options``: of each of its runs; None: nothing is said.
+    """
 
     session: Any
     held: tuple[Any, ...]
+    run_options: Any = None
 
 
-def _in_place(weight: Weight) -> Any:
+def value_in_place(weight: Weight) -> Any:
     """The weight as ONNX Runtime's value, not copied; None for types of which it needs a copy."""
     if weight.is_packed or weight.kind in _COPIED:
         return None
@@ -106,13 +115,3 @@ def _in_place(weight: Weight) -> Any:
     # numpy has no dtype of its own for some (bfloat16, float8): their bits travel as integers
     carrier = dtype if dtype.kind != "V" else np.dtype(f"u{dtype.itemsize}")
     return make(weight.data.view(carrier).reshape(weight.shape), weight.kind)
-
-
-@functools.cache
-def _share_arena() -> None:
-    """One arena for all sessions of the process: what one lets go of serves the others."""
-    library = onnxruntime()
-    memory = library.OrtMemoryInfo(
-        "Cpu", library.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, library.OrtMemType.DEFAULT
-    )
-    library.create_and_register_allocator(memory, None)

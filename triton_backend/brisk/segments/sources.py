@@ -18,6 +18,7 @@ from brisk.segments.extraction import Segment, extract, normalise
 from brisk.segments.model_file import ModelFile, read_model_file
 from brisk.segments.plan import SegmentPlan, SegmentSpec
 from brisk.segments.sessions import Form, Session, open_segment
+from brisk.tuning import SessionTuning
 
 
 class Source(ABC):
@@ -41,8 +42,15 @@ class BareModel(Source):
 
     origin = "model"
 
-    def __init__(self, path: Path, threads: int, taps: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        threads: int,
+        taps: Collection[str] = (),
+        tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+    ) -> None:
         """``taps``: values behind which the model is cut, so that a frame can show them.
+        ``tuning``: of all its sessions.
 
         Raises InvalidModelError where the file is no model that can be read.
         """
@@ -53,12 +61,17 @@ class BareModel(Source):
         self._segments = extract(typed, spans)
         self._file = file
         self._threads = threads
+        self._tuning = tuning
         self.plan = _plan(typed, self._segments, defaults)
         self._opened: dict[int, Session] = {}
 
     @property
     def segments(self) -> Sequence[Segment]:
         return self._segments
+
+    @property
+    def file(self) -> ModelFile:
+        return self._file
 
     def check(self) -> None:
         """Make every session, since only that tells whether ONNX Runtime takes the model.
@@ -72,14 +85,17 @@ class BareModel(Source):
         return self._opened.pop(index, None) or self._open_first(index)
 
     def open_warm(self, index: int) -> Session | None:
-        return open_segment(self._segments[index], self._file, Form.OPTIMISED, self._threads)
+        return self._open(index, Form.OPTIMISED)
 
     def _open_first(self, index: int) -> Session:
-        segment, file, threads = self._segments[index], self._file, self._threads
         try:
-            return open_segment(segment, file, Form.IN_PLACE, threads)
+            return self._open(index, Form.IN_PLACE)
         except InvalidModelError:  # some operators are computed by what optimising makes of them
-            return open_segment(segment, file, Form.OPTIMISED, threads)
+            return self._open(index, Form.OPTIMISED)
+
+    def _open(self, index: int, form: Form) -> Session:
+        segment, file = self._segments[index], self._file
+        return open_segment(segment, file, form, self._threads, self._tuning)
 
 
 def _take_defaults(model: ModelProto, file: ModelFile) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ everything it held.
 
 from typing import NamedTuple, TypeAlias
 
+from brisk.tuning import SessionTuning
 from brisk.wire.inference import (
     Cancel,
     Infer,
@@ -139,6 +140,7 @@ class LoadModel(NamedTuple):
     (see ``brisk.wire.mark``). ``max_batch_size`` 0: the model's first dimension is no batch.
     ``batching``: queued requests may be joined along the batch dimension. ``states``: kept for up
     to ``max_sequences`` sequences, each until it has been idle for ``sequence_idle_ns``.
+    ``tuning``: of ONNX Runtime's sessions of the model.
     """
 
     model: int
@@ -153,6 +155,7 @@ class LoadModel(NamedTuple):
     states: tuple[StateForm, ...] = ()
     max_sequences: int = 0
     sequence_idle_ns: int = 0
+    tuning: SessionTuning = SessionTuning()
 
 
 class ModelLoaded(NamedTuple):

@@ -30,12 +30,16 @@ class BriskSegments(ColdEngine):
     def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path | None:
         if not self.prepares:
             return None
-        from brisk.segments.prepared import prepare
-
         from brisk.errors import BriskError
+        from brisk.segments.preparation import is_prepared, prepare
+        from brisk.segments.prepared import find_prepared
 
         try:
-            return prepare(model, threads, folder)
+            return (
+                find_prepared(model)
+                if is_prepared(model, threads)
+                else prepare(model, threads).path
+            )
         except BriskError as error:
             raise EngineUnavailableError(str(error)) from error
 

@@ -1,0 +1,165 @@
+"""Inputs and outputs of a model in ONNX Runtime's own format (``.ort``), a FlatBuffer.
+
+Read here without any library, since Triton's stub has none: a few fields of ``ort.fbs`` in ONNX
+Runtime's sources are enough. Its graph is optimised already; only ONNX Runtime computes it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from brisk.errors import InvalidModelError
+
+_IDENTIFIER = b"ORTM"
+_TENSOR = 1
+"""Of the union TypeInfoValue."""
+_VALUE, _PARAMETER = 1, 2
+"""Of the enumeration DimensionValueType."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrtTensor:
+    """``element``: its TensorProto type. ``shape``: an integer, a symbol's name, or None for an
+    unknown size; None where the rank is unknown.
+    """
+
+    name: str
+    element: int
+    shape: tuple[int | str | None, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class OrtSignature:
+    """``inputs`` without those that are initialisers, which have their values."""
+
+    inputs: tuple[OrtTensor, ...]
+    outputs: tuple[OrtTensor, ...]
+
+
+def is_ort_format(data: bytes | memoryview) -> bool:
+    """Whether a file that begins with ``data``, at least 8 bytes of it, is in this format."""
+    return bytes(data[4:8]) == _IDENTIFIER
+
+
+def read_ort_signature(data: memoryview) -> OrtSignature:
+    """Raises InvalidModelError saying what is wrong; the caller names the file.
+
+    No reference to ``data`` is kept, also where it raises.
+    """
+    problem = None
+    try:
+        return _signature(data)
+    except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
+        problem = str(error)
+    raise InvalidModelError(f"not a complete model of ONNX Runtime's format: {problem}")
+
+
+def _signature(data: memoryview) -> OrtSignature:
+    session = _Table(data, _u32(data, 0))
+    graph = session.table(1, "a model").table(7, "a graph")
+    values = {each.text(0): each for each in graph.tables(1)}
+    initialised = {each.text(0) for each in graph.tables(0)}
+    names = [name for name in graph.texts(5) if name not in initialised]
+    return OrtSignature(
+        tuple(_tensor(name, values) for name in names),
+        tuple(_tensor(name, values) for name in graph.texts(6)),
+    )
+
+
+def _tensor(name: str, values: dict[str, _Table]) -> OrtTensor:
+    if name not in values:
+        raise ValueError(f"nothing is said of '{name}'")
+    kind = values[name].table(2, f"the type of '{name}'")
+    if kind.number(1, "<B") != _TENSOR:
+        raise ValueError(f"'{name}' is not a tensor; Triton serves tensors only")
+    tensor = kind.table(2, f"the type of '{name}'")
+    shape = tensor.optional_table(1)
+    sizes = None if shape is None else tuple(_size(each) for each in shape.tables(0))
+    return OrtTensor(name, tensor.number(0, "<i"), sizes)
+
+
+def _size(dimension: _Table) -> int | str | None:
+    value = dimension.optional_table(0)
+    if value is None:
+        return None
+    kind = value.number(0, "<b")
+    if kind == _VALUE:
+        return value.number(1, "<q")
+    return value.text(2) or None if kind == _PARAMETER else None
+
+
+class _Table:
+    """A FlatBuffer's table: its fields are found by numbers, absent ones are 0 or nothing."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: memoryview, position: int) -> None:
+        self._data, self._position = data, position
+
+    def number(self, field: int, form: str) -> int:
+        place = self._place(field)
+        return 0 if place is None else int(struct.unpack_from(form, self._data, place)[0])
+
+    def text(self, field: int) -> str:
+        place = self._target(field)
+        return "" if place is None else _text(self._data, place)
+
+    def texts(self, field: int) -> Iterator[str]:
+        for place in self._elements(field):
+            yield _text(self._data, place)
+
+    def table(self, field: int, words: str) -> _Table:
+        found = self.optional_table(field)
+        if found is None:
+            raise ValueError(f"it lacks {words}")
+        return found
+
+    def optional_table(self, field: int) -> _Table | None:
+        place = self._target(field)
+        return None if place is None else _Table(self._data, place)
+
+    def tables(self, field: int) -> Iterator[_Table]:
+        for place in self._elements(field):
+            yield _Table(self._data, place)
+
+    def _place(self, field: int) -> int | None:
+        """Where a field's value lies."""
+        layout = self._position - _at(self._data, self._position, "<i")
+        if 4 + 2 * field >= _at(self._data, layout, "<H"):
+            return None
+        offset = _at(self._data, layout + 4 + 2 * field, "<H")
+        return self._position + offset if offset else None
+
+    def _target(self, field: int) -> int | None:
+        """Where lies what a field refers to."""
+        place = self._place(field)
+        return None if place is None else place + _u32(self._data, place)
+
+    def _elements(self, field: int) -> Iterator[int]:
+        """Where lies what the elements of a vector refer to."""
+        start = self._target(field)
+        if start is not None:
+            count = _u32(self._data, start)
+            if start + 4 + 4 * count > len(self._data):
+                raise ValueError("it ends too early")
+            for place in range(start + 4, start + 4 + 4 * count, 4):
+                yield place + _u32(self._data, place)
+
+
+def _text(data: memoryview, place: int) -> str:
+    length = _u32(data, place)
+    if place + 4 + length > len(data):
+        raise ValueError("it ends too early")
+    return bytes(data[place + 4 : place + 4 + length]).decode()
+
+
+def _u32(data: memoryview, place: int) -> int:
+    return _at(data, place, "<I")
+
+
+def _at(data: memoryview, place: int, form: str) -> int:
+    if place < 0:
+        raise ValueError("it refers to what is before it")
+    return int(struct.unpack_from(form, data, place)[0])

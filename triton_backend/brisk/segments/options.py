@@ -1,0 +1,93 @@
+"""An entry's tuning as ONNX Runtime's options of sessions and runs."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from brisk.errors import InvalidModelError
+from brisk.segments.library import onnxruntime
+from brisk.segments.operator_libraries import loadable_name
+from brisk.tuning import ALL, BASIC, EXTENDED, NONE, SessionTuning
+
+
+def session_options(tuning: SessionTuning, threads: int, *, is_warm: bool) -> Any:
+    """``SessionOptions`` on at most ``threads`` threads that sleep when they have nothing to do.
+
+    ``is_warm`` False: for the session that starts at once, whose graph stays as it is and whose
+    weights are not packed, whatever the entry allows; all else is the same. What the entry says
+    wins over what Brisk prefers. Raises InvalidConfigurationError and InvalidModelError where the
+    tuning cannot be had.
+    """
+    tuning.check()
+    library = onnxruntime()
+    options = library.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = _bounded(tuning.intra_op_threads, threads)
+    options.inter_op_num_threads = 1
+    if tuning.is_parallel:
+        options.execution_mode = library.ExecutionMode.ORT_PARALLEL
+        options.inter_op_num_threads = _bounded(tuning.inter_op_threads, threads)
+    options.enable_cpu_mem_arena = tuning.uses_arena
+    options.enable_mem_pattern = tuning.uses_memory_pattern
+    levels = library.GraphOptimizationLevel
+    options.graph_optimization_level = {
+        ALL: levels.ORT_ENABLE_ALL,
+        EXTENDED: levels.ORT_ENABLE_EXTENDED,
+        BASIC: levels.ORT_ENABLE_BASIC,
+        NONE: levels.ORT_DISABLE_ALL,
+    }[tuning.optimisation if is_warm else NONE]
+    entries = {
+        "session.intra_op.allow_spinning": "0",
+        "session.inter_op.allow_spinning": "0",
+        "session.use_env_allocators": "1" if tuning.uses_arena else "0",
+        **dict(tuning.settings),
+    }
+    if not is_warm:
+        entries["session.disable_prepacking"] = "1"
+    if entries["session.use_env_allocators"] == "1":
+        _share_arena()
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
+    for path in tuning.operator_libraries:
+        _register(options, path)
+    return options
+
+
+def _register(options: Any, path: str) -> None:
+    """Let sessions with these options know the operators of the library at ``path``.
+
+    Raises InvalidModelError naming the library: it cannot be loaded, is no such library, or could
+    have been written by others.
+    """
+    name = loadable_name(path)
+    try:
+        options.register_custom_ops_library(name)
+    except Exception as error:
+        raise InvalidModelError(
+            f"the library of custom operators {path} cannot be loaded: {error}; expected a shared "
+            "library for ONNX Runtime with the function RegisterCustomOps"
+        ) from error
+
+
+def run_options(tuning: SessionTuning) -> Any:
+    """``RunOptions`` of every run; None where nothing is to be said."""
+    if not tuning.shrinks_arena:
+        return None
+    options = onnxruntime().RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    return options
+
+
+def _bounded(asked: int, threads: int) -> int:
+    return min(asked, threads) or threads
+
+
+@functools.cache
+def _share_arena() -> None:
+    """One arena for all sessions of the process: what one lets go of serves the others."""
+    library = onnxruntime()
+    memory = library.OrtMemoryInfo(
+        "Cpu", library.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, library.OrtMemType.DEFAULT
+    )
+    library.create_and_register_allocator(memory, None)

@@ -1,0 +1,142 @@
+"""How an entry wants ONNX Runtime's sessions of its model: said in ``config.pbtxt``, once.
+
+The stub reads it (``frontend.session_tuning``), ``LoadModel`` carries it, ``segments.options``
+applies it. Two entries of one file that differ in it have sessions of their own.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from brisk.errors import InvalidConfigurationError
+
+ALL, EXTENDED, BASIC, NONE = "all", "extended", "basic", "none"
+OPTIMISATIONS = (ALL, EXTENDED, BASIC, NONE)
+"""Sets of graph optimisations, the largest first."""
+
+_FLAG = (re.compile(r"[01]"), "0 or 1")
+_COUNT = (re.compile(r"[0-9]{1,18}"), "a whole number, 0 or more")
+_NUMBER = (re.compile(r"-?[0-9]{1,18}"), "a whole number")
+_NAMES = (re.compile(r"[A-Za-z0-9_.-]+(;[A-Za-z0-9_.-]+)*"), "names with ';' between them")
+_CORES = (
+    re.compile(r"[0-9]+([,-][0-9]+)*(;[0-9]+([,-][0-9]+)*)*"),
+    "processors of each thread but the first, counted from 1, as in '1;2' or '1,2;3-4'",
+)
+
+SESSION_KEYS: Mapping[str, tuple[re.Pattern[str], str]] = {
+    "session.allow_released_opsets_only": _FLAG,
+    "session.disable_aot_function_inlining": _FLAG,
+    "session.disable_cpu_ep_fallback": _FLAG,
+    "session.disable_double_qdq_remover": _FLAG,
+    "session.disable_prepacking": _FLAG,
+    "session.disable_qdq_constant_folding": _FLAG,
+    "session.disable_quant_qdq": _FLAG,
+    "session.dynamic_block_base": _COUNT,
+    "session.enable_dq_matmulnbits_fusion": _FLAG,
+    "session.enable_quant_qdq_cleanup": _FLAG,
+    "session.force_spinning_stop": _FLAG,
+    "session.graph_optimizations_loop_level": _COUNT,
+    "session.inter_op.allow_spinning": _FLAG,
+    "session.inter_op.spin_duration_us": _NUMBER,
+    "session.intra_op.allow_spinning": _FLAG,
+    "session.intra_op.spin_duration_us": _NUMBER,
+    "session.intra_op_thread_affinities": _CORES,
+    "session.prepack.enable_parallel": _FLAG,
+    "session.qdq_matmulnbits_accuracy_level": _NUMBER,
+    "session.qdq_matmulnbits_block_size": _NUMBER,
+    "session.qdqisint8allowed": _FLAG,
+    "session.set_denormal_as_zero": _FLAG,
+    "session.strict_shape_type_inference": _FLAG,
+    "session.use_deterministic_compute": _FLAG,
+    "session.use_device_allocator_for_initializers": _FLAG,
+    "session.use_env_allocators": _FLAG,
+    "session.x64quantprecision": _FLAG,
+    "optimization.constant_folding_max_output_size_in_bytes": _COUNT,
+    "optimization.disable_specified_optimizers": _NAMES,
+    "optimization.enable_cast_chain_elimination": _FLAG,
+    "optimization.enable_gelu_approximation": _FLAG,
+    "mlas.disable_kleidiai": _FLAG,
+    "mlas.qnbit.force_fp32": _FLAG,
+    "mlas.use_lut_gemm": _FLAG,
+}
+"""Keys of ONNX Runtime's session configuration that an entry may set, with form and description of
+their values. Those that name files, or say in which form Brisk hands the model over, are not
+there: what an entry names is opened by ``brisk.paths`` alone.
+"""
+
+MOST_LIBRARIES = 64
+
+
+class Setting(NamedTuple):
+    key: str
+    value: str
+
+
+class SessionTuning(NamedTuple):
+    """``optimisation``: the graph optimisations of the warm session, one of OPTIMISATIONS.
+
+    ``intra_op_threads``, ``inter_op_threads``: as many, but not more than the worker has; 0: all
+    that it has. ``is_parallel``: nodes that do not depend on each other may run side by side.
+    ``uses_arena``: memory is kept between requests; ``shrinks_arena``: and given back after each.
+    ``settings``: of SESSION_KEYS, by key. ``operator_libraries``: absolute paths of libraries of
+    custom operators, in the order of the entry.
+    """
+
+    optimisation: str = ALL
+    intra_op_threads: int = 0
+    inter_op_threads: int = 0
+    is_parallel: bool = False
+    uses_arena: bool = True
+    uses_memory_pattern: bool = True
+    shrinks_arena: bool = False
+    settings: tuple[Setting, ...] = ()
+    operator_libraries: tuple[str, ...] = ()
+
+    @property
+    def is_default(self) -> bool:
+        return self == _DEFAULT
+
+    @property
+    def keeps_answers(self) -> bool:
+        """Whether its warm session computes the same graph, by the same kernels, as the usual one:
+        what was optimised and kept for that may be used for it.
+        """
+        return self.optimisation == ALL and not self.settings and not self.operator_libraries
+
+    def check(self) -> None:
+        """Raises InvalidConfigurationError naming what ONNX Runtime's sessions cannot be told."""
+        if self.optimisation not in OPTIMISATIONS:
+            raise InvalidConfigurationError(
+                f"unknown graph optimisation {self.optimisation!r:.60}; expected one of "
+                f"{', '.join(OPTIMISATIONS)}"
+            )
+        for name, count in (
+            ("intra_op_thread_count", self.intra_op_threads),
+            ("inter_op_thread_count", self.inter_op_threads),
+        ):
+            if count < 0:
+                raise InvalidConfigurationError(f"{name} must be 0 or more, not {count}")
+        for key, value in self.settings:
+            check_setting(key, value)
+        if self.shrinks_arena and not self.uses_arena:
+            raise InvalidConfigurationError(
+                "memory.enable_memory_arena_shrinkage needs the arena that enable_mem_arena takes "
+                "away: every request would fail; expected one of them without the other"
+            )
+        if len(self.operator_libraries) > MOST_LIBRARIES:
+            raise InvalidConfigurationError(
+                f"{len(self.operator_libraries)} libraries of operators; expected at most "
+                f"{MOST_LIBRARIES}"
+            )
+
+
+_DEFAULT = SessionTuning()
+
+
+def check_setting(key: str, value: str) -> None:
+    """Raises InvalidConfigurationError for a key that no entry may set, and for a wrong value."""
+    if key not in SESSION_KEYS:
+        raise InvalidConfigurationError(f"{key!r:.140} is no setting that an entry may make")
+    form, expected = SESSION_KEYS[key]
+    if not form.fullmatch(value):
+        raise InvalidConfigurationError(f"{key} must be {expected}, not {value!r:.60}")
