@@ -34,8 +34,10 @@ class SegmentSession(session.Session):
         keeps_answers: bool,
         taps: tuple[str, ...] = (),
     ) -> None:
-        """``keeps_answers``: whether the model's prepared form can be used for it. ``taps``: values
-        behind which it is cut."""
+        """``keeps_answers``: whether the model's prepared form can be used for it.
+
+        ``taps``: values behind which it is cut.
+        """
         self.taps = taps
         plan = starting.program.plan
         count = len(plan.segments)
