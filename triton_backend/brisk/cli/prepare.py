@@ -75,12 +75,15 @@ def prepare(
 
 
 def _prepare_segments(file: Path, cores: int, disk: float | None) -> None:
+    from brisk.exits.taps import tapped_values
+    from brisk.exits.versions import latest
     from brisk.segments.preparation import DISK_FACTOR
     from brisk.segments.preparation import prepare as prepare_segments
     from brisk.segments.prepared import LEAST_GAIN
 
     try:
-        made = prepare_segments(file, cores, disk_factor=DISK_FACTOR if disk is None else disk)
+        factor = DISK_FACTOR if disk is None else disk
+        made = prepare_segments(file, cores, tapped_values(latest(file)), disk_factor=factor)
     except OSError as error:
         raise InvalidConfigurationError(
             f"the prepared form of {file} cannot be written: {error}"
