@@ -147,11 +147,11 @@ def _serve(path: Path, cut: bool, writing: int) -> None:
 
 def _serve_and_compare(path: Path, cut: bool, say: Callable[..., None]) -> None:
     if cut:
-        cutting.cut_points.__defaults__ = (0,)
+        cutting.LONGEST_SEGMENT_NS = 0
     say("loading")
     model = BareModel(path, 1)
     if _crosses_borders_in_float16(model):  # one session would keep more digits, and larger values
-        cutting.cut_points.__defaults__ = (float("inf"),)
+        cutting.LONGEST_SEGMENT_NS = float("inf")
         model = BareModel(path, 1)
     model.check()
     starting = start_segments(model, 1, Recorder())

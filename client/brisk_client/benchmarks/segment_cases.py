@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 
 from brisk.segments import cutting
-from brisk.segments.cutting import LONGEST_SEGMENT_NS
 from brisk.segments.frame import run_serially
 from brisk.segments.library import onnxruntime
 from brisk.segments.sources import BareModel
@@ -43,12 +42,12 @@ def run_segment_cases(
     cases: Iterable[Any], folder: Path, *, cut_everywhere: bool
 ) -> list[SegmentOutcome]:
     """``folder``: where models are written, since segments are read from files."""
-    before = cutting.cut_points.__defaults__
-    cutting.cut_points.__defaults__ = (0 if cut_everywhere else LONGEST_SEGMENT_NS,)
+    before = cutting.LONGEST_SEGMENT_NS
+    cutting.LONGEST_SEGMENT_NS = 0 if cut_everywhere else before
     try:
         return [_run(case, folder / "model.onnx") for case in cases]
     finally:
-        cutting.cut_points.__defaults__ = before
+        cutting.LONGEST_SEGMENT_NS = before
 
 
 def _run(case: Any, path: Path) -> SegmentOutcome:

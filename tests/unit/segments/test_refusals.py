@@ -234,7 +234,7 @@ def test_nodes_in_another_order_are_one_segment(
     from brisk.segments import cutting
     from unit.segments.segment_models import by_segments, source_of
 
-    monkeypatch.setattr(cutting.cut_points, "__defaults__", (0, ()))
+    monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 0)
     shape = [info("x", "n", 2)], [info("y", "n", 2)]
     path = tmp_path / "model.onnx"
     save(path, [node("Abs", ["a"], ["y"]), node("Neg", ["x"], ["a"])], *shape)

@@ -48,7 +48,7 @@ def test_segments_answer_as_one_session_does(
     path = chain(tmp_path / "model.onnx")
     expected = whole(path, {"x": ROWS})["y"]
     for longest_ns, count in ((1e12, 1), (30_000, 4)):
-        monkeypatch.setattr(cutting.cut_points, "__defaults__", (longest_ns, ()))
+        monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", longest_ns)
         source = source_of(path)
         assert len(source.segments) >= count
         for warm in (False, True):

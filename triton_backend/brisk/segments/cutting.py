@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper
 
-LONGEST_SEGMENT_NS = 10_000_000
+LONGEST_SEGMENT_NS: float = 10_000_000
 """Predicted on one thread: what a more urgent request waits for within a worker."""
 
 MOST_LOSS = 0.02
@@ -79,16 +79,17 @@ class _Boundary:
 def cut_points(
     model: ModelProto,
     size_bytes: int,
-    longest_ns: float = LONGEST_SEGMENT_NS,
+    longest_ns: float | None = None,
     taps: Collection[str] = (),
 ) -> tuple[list[Span], ModelProto]:
     """The spans of the model's nodes, in order; and the model with what is known of its types.
 
-    ``size_bytes``: of the model's file. ``taps``: names of values that are read at a boundary, so
-    one stands behind each, whatever it costs; unknown ones are passed over. One span where there
-    are none and the graph is small, where ``can_be_cut`` forbids more, or where no boundary is
+    ``size_bytes``: of the model's file. ``longest_ns``: None for LONGEST_SEGMENT_NS. ``taps``:
+    names of values that are read at a boundary, so one stands behind each, whatever it costs;
+    unknown ones are passed over. One span where there are none and the graph is small, where ``can_be_cut`` forbids more, or where no boundary is
     cheap enough. A ``longest_ns`` of 0 cuts every model at every boundary, whatever it costs.
     """
+    longest_ns = LONGEST_SEGMENT_NS if longest_ns is None else longest_ns
     nodes = model.graph.node
     whole = [Span(0, len(nodes), 0.0)]
     is_small = size_bytes < SMALL_MODEL_BYTES and len(nodes) <= SMALL_MODEL_NODES
