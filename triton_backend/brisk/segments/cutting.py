@@ -85,10 +85,10 @@ def cut_points(
     """The spans of the model's nodes, in order; and the model with what is known of its types.
 
     ``size_bytes``: of the model's file. ``longest_ns``: None for LONGEST_SEGMENT_NS; 0 cuts at
-    every boundary, whatever it costs. ``taps``: names of values that are read at a boundary, so one
-    stands behind each, whatever it costs; unknown ones are passed over. One span where there are
-    none and the graph is small, where ``can_be_cut`` forbids more, or where no boundary is cheap
-    enough.
+    every boundary, whatever it costs. ``taps``: names of values that are read at a boundary,
+    so one stands behind each, whatever it costs; unknown ones are passed over. One span where
+    there are none and the graph is small, where ``can_be_cut`` forbids more, or where no
+    boundary is cheap enough.
     """
     longest_ns = LONGEST_SEGMENT_NS if longest_ns is None else longest_ns
     nodes = model.graph.node
