@@ -70,8 +70,9 @@ def doubled(shape: Shape = ("batch", 4)) -> onnx.ModelProto:
     )
 
 
-def deep(layers: int = 30, width: int = 512) -> onnx.ModelProto:
-    """A chain of ``layers`` products with Relu between; a request's rows decide how long it runs.
+def deep(layers: int = 30, width: int = 512, rows: int | str = "batch") -> onnx.ModelProto:
+    """A chain of ``layers`` products with Relu between; a request's rows decide how long it runs,
+    and where they are fixed, into how many segments it is cut.
 
     Every product is by the same scaled permutation, so ``y`` equals ``x`` for ``x >= 0``.
     """
@@ -83,7 +84,7 @@ def deep(layers: int = 30, width: int = 512) -> onnx.ModelProto:
         nodes.append(helper.make_node("Relu", [f"m{index}"], [f"r{index}"]))
         value = f"r{index}"
     nodes.append(helper.make_node("Identity", [value], ["y"]))
-    shape = ("batch", width)
+    shape = (rows, width)
     return make_model(
         nodes,
         [("x", TensorProto.FLOAT, shape)],

@@ -55,8 +55,8 @@ def test_a_served_model_gets_its_artefact_and_the_next_load_starts_from_it(
         name: array.tolist() for name, array in before.items()
     }
     log = (tmp_path / "tritonserver-1.log").read_text()
-    assert log.count("runnable from the model") == 1
-    assert log.count("runnable from its artefact") == 1
+    assert log.count("layers from the model, runnable") == 1
+    assert log.count("layers from its artefact, runnable") == 1
 
 
 def test_a_lazy_entry_is_ready_at_once_and_loaded_by_its_first_request(
@@ -72,4 +72,4 @@ def test_a_lazy_entry_is_ready_at_once_and_loaded_by_its_first_request(
     with InferenceClient(server.endpoints.http, Transport.HTTP) as client:
         answers = client.infer("late", {"x": values})
     np.testing.assert_array_equal(answers["y"], values * 2)
-    assert "by ONNX Runtime, runnable after" in log.read_text()
+    assert "1 segment by ONNX Runtime from the model, runnable after" in log.read_text()

@@ -17,7 +17,7 @@ from serve_command import serving
 from brisk.server.options import option
 from waiting import wait_until
 
-EXPLICIT = ("--model-control-mode=explicit",)
+EXPLICIT = ("--model-control-mode=explicit", "--complete-entries")
 
 PYTHON_MODEL = """
 import json, os
@@ -212,16 +212,19 @@ def test_what_is_wrong_with_an_entry_is_said_of_the_users_file(tmp_path: Path) -
         assert f"{repository}/unknown/config.pbtxt" in served.log_text or "3:" in served.log_text
 
 
-def test_a_load_sees_what_was_written_just_before(tmp_path: Path) -> None:
+def test_a_load_sees_what_the_view_shows(tmp_path: Path) -> None:
     """Each change and the load behind it, again and again: no load may find an older entry."""
     repository = tmp_path / "repository"
     write_entry(repository, "model", doubled())
     with serving(tmp_path, [repository], EXPLICIT) as served:
         assert "--disable-auto-complete-config" in served.options
         served.load("model")
+        (view,) = served.views
+        shown = view / "shown" / repository.relative_to("/") / "model" / "config.pbtxt"
         for size in range(5, 25):
             text = f'backend: "brisk" max_batch_size: {size}'
             (repository / "model" / "config.pbtxt").write_text(text)
+            wait_until(lambda text=text: text in shown.read_text(), "it is shown", every_s=0.0001)
             served.load("model")
             assert served.get("models/model/config")["max_batch_size"] == size
             assert served.get("models/model/config")["input"]

@@ -41,6 +41,7 @@ def server(
     two = 'backend: "brisk"\ninstance_group [{ count: 2 kind: KIND_CPU }]' + ANY_CLASS
     write_entry(repository, "doubled", doubled(), two)
     write_entry(repository, "deep", deep(60, 256), 'backend: "brisk" max_batch_size: 2048')
+    write_entry(repository, "long", deep(60, 256, rows=2048), 'backend: "brisk"' + ANY_CLASS)
     variables = {"BRISK_METRICS_INTERVAL_S": "0.2"}
     with running_server(
         installation, repository, backends, folder / "log", environment=variables
@@ -114,7 +115,7 @@ def test_preemptions_and_the_gates_closures_are_counted_by_class(server: TritonS
         with InferenceClient(server.endpoints.grpc, Transport.GRPC) as own:
             while not ended.is_set():
                 x = np.ones((2048, 256), np.float32)
-                own.infer("deep", {"x": x}, parameters={"brisk_class": job_class})
+                own.infer("long", {"x": x}, parameters={"brisk_class": job_class})
 
     def is_told(found: Series) -> bool:
         client.infer("doubled", {"x": ROW}, parameters={"brisk_class": "realtime"})
@@ -136,7 +137,7 @@ def test_preemptions_and_the_gates_closures_are_counted_by_class(server: TritonS
             ended.set()
         for each in asking:
             each.result(timeout=60)
-    normal = {"model": "deep", "class_": "normal"}
+    normal = {"model": "long", "class_": "normal"}
     assert value(found, "brisk_preemptions_total", **normal) == 0
     wait_for(server, lambda found: value(found, "brisk_loaded_models", worker="background") == 1)
 

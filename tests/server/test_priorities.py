@@ -31,10 +31,10 @@ def server(
     config = (
         'backend: "brisk" '
         'parameters { key: "brisk_class" value { string_value: "besteffort" } } '
-        'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 512 ] } ] '
-        'output [ { name: "y" data_type: TYPE_FP32 dims: [ -1, 512 ] } ] '
+        'input [ { name: "x" data_type: TYPE_FP32 dims: [ 8192, 512 ] } ] '
+        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 8192, 512 ] } ] '
     )
-    write_entry(repository, "background", deep(60), config)
+    write_entry(repository, "background", deep(60, rows=ROWS), config)
     write_entry(repository, "urgent", doubled(), 'backend: "brisk"' + ANY_CLASS)
     with running_server(installation, repository, backends, repository / "log") as running:
         yield running

@@ -37,7 +37,7 @@ lets some runs go on beside them."""
 
 def check_points(report: Report, points: int, threads: int) -> None:
     """``points`` interruptions at random moments at the wire, half of each interrupted class."""
-    models = {"urgent": build_densenet(8, (1, 1, 1, 1)), "background": build_bert(96, 16, 48)}
+    models = {"urgent": build_densenet(8, (1, 1, 1, 1)), "background": build_bert(128, 32, 64)}
     variables = {POLICY_VARIABLE: DEFAULT_POLICY, "BRISK_THREADS": str(threads)}
     each = points // len(INTERRUPTED_CLASSES)
     with probed_runtime(models, variables) as probed:

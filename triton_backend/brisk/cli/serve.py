@@ -34,12 +34,15 @@ def serve(
         ),
     ] = True,
     complete_entries: Annotated[
-        bool,
+        bool | None,
         typer.Option(
+            "--complete-entries/--no-complete-entries",
             help="Complete entries in place of Triton, which takes a second for each. The "
-            "repositories stay as they are.",
+            "repositories stay as they are. Default: yes, but for `--model-control-mode explicit`, "
+            "where a load at once behind a change might come before its completion.",
+            show_default=False,
         ),
-    ] = True,
+    ] = None,
 ) -> None:
     """Serve model repositories with Brisk.
 
@@ -80,8 +83,8 @@ def serve(
     else:
         names = names_of_ours(Path(chosen))
     _tidy()
-    if complete_entries:
-        options, added = _completed(options, names)
+    if complete_entries is not False:
+        options, added = _completed(options, names, is_wanted=complete_entries is True)
         environment.update(added)
     command = command_line(installation, with_prefix(options, own_prefix()))
     sys.stdout.flush()
@@ -116,13 +119,13 @@ def _start_runtimes(
 
 
 def _completed(
-    options: Sequence[str], served: Sequence[str]
+    options: Sequence[str], served: Sequence[str], *, is_wanted: bool
 ) -> tuple[Sequence[str], Mapping[str, str]]:
     """The server's options and what its environment needs for them."""
     from brisk.view.plan import NoView, discard_view, keep_view, make_view
 
     try:
-        view = make_view(options, served)
+        view = make_view(options, served, is_wanted=is_wanted)
         if isinstance(view, NoView):
             if view.is_loss:
                 print(f"brisk: Triton completes entries itself: {view.reason}", file=sys.stderr)

@@ -53,14 +53,19 @@ def local_repositories(options: Sequence[str]) -> list[Path] | None:
     return [_absolute(Path(value)) for value in named]
 
 
-def make_view(options: Sequence[str], served: Sequence[str]) -> View | NoView:
-    """Of the repositories in ``options``. ``served``: the backends that are Brisk.
+def make_view(
+    options: Sequence[str], served: Sequence[str], *, is_wanted: bool = True
+) -> View | NoView:
+    """Of the repositories in ``options``. ``served``: the backends that are Brisk. ``is_wanted``:
+    the user asks for it, also in explicit mode, where a load may come before the view's refresh.
 
     Raises OSError where it cannot be made.
     """
     for name, reason in _USERS_CHOICE.items():
         if option(options, name) is not None:
             return NoView(reason, False)
+    if not is_wanted and option(options, "model-control-mode") == "explicit":
+        return NoView("loads in explicit mode see each change at once", False)
     repositories = local_repositories(options)
     if repositories is None:
         return NoView("a repository is not on this machine", True)
