@@ -38,8 +38,8 @@ def serve(
         typer.Option(
             "--complete-entries/--no-complete-entries",
             help="Complete entries in place of Triton, which takes a second for each. The "
-            "repositories stay as they are. Default: yes, but for `--model-control-mode explicit`, "
-            "where a load at once behind a change might come before its completion.",
+            "repositories stay as they are. Default: yes, but not for `--model-control-mode "
+            "explicit`, where a load at once behind a change might come before its completion.",
             show_default=False,
         ),
     ] = None,

@@ -11,6 +11,8 @@ from brisk.exits.taps import tapped_values
 from brisk.exits.versions import latest
 from brisk.runtime import session
 from brisk.runtime.early_exits import SessionCaches
+from brisk.runtime.exchange_attempts import MOST_DEATHS, exchange_attempt
+from brisk.runtime.saying import tell
 from brisk.scheduling.threads import ThreadChoice
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.prepared import PreparedModel, find_prepared
@@ -81,7 +83,15 @@ class SegmentSession(session.Session):
         return True
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
-        return self.starting.load_warm(may_go_on)
+        """As ``Session.load_warm``; a model of whose exchange workers have died stays as it is."""
+        with exchange_attempt(self.path) as may_be_tried:
+            if may_be_tried:
+                return self.starting.load_warm(may_go_on)
+        tell(
+            f"{self.path}: {MOST_DEATHS} workers have died while its sessions were optimised; it "
+            "is served as it started"
+        )
+        return True
 
 
 def load_segment_session(
