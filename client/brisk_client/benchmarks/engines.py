@@ -13,8 +13,8 @@ Infer: TypeAlias = Callable[[Mapping[str, np.ndarray]], "list[Any]"]
 """One inference: inputs by name, outputs in the model's order, all numpy arrays."""
 
 
-def open_brisk(model: Path, threads: int) -> Infer:
-    """Brisk's executor in this process, on the CPU."""
+def open_kernels(model: Path, threads: int) -> Infer:
+    """Brisk's own kernels in this process, on the CPU (BRISK_ENGINE=brisk)."""
     import torch
 
     from brisk.compiled.library import wait_until_settled
@@ -51,7 +51,7 @@ def open_brisk(model: Path, threads: int) -> Infer:
 
 
 def open_segments(model: Path, threads: int) -> Infer:
-    """Segments that ONNX Runtime computes, warm, in this process."""
+    """Segments that ONNX Runtime computes, warm, in this process: what a worker does."""
     from brisk.segments.frame import run_serially
     from brisk.segments.sources import BareModel
     from brisk.segments.starting import start_segments
@@ -118,8 +118,8 @@ def open_torch(model: Path, threads: int) -> Infer:
 
 
 ENGINES: Mapping[str, Callable[[Path, int], Infer]] = {
-    "brisk": open_brisk,
-    "brisk segments": open_segments,
+    "brisk": open_segments,
+    "brisk kernels": open_kernels,
     "onnxruntime": open_onnxruntime,
     "onnxruntime spinning": open_onnxruntime_spinning,
     "openvino": open_openvino,

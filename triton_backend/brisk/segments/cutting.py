@@ -26,6 +26,9 @@ MULTIPLICATIONS_PER_NS = 25.0
 BYTES_PER_NS = 8.0
 """At which memory is read and written anew."""
 
+CROSSING_BYTES_PER_NS = 2.0
+"""At which a live tensor leaves its kernels' own blocked layout, and comes back into it."""
+
 CALL_NS = 30_000
 """Of one more session."""
 
@@ -247,7 +250,7 @@ def _boundaries(graph: GraphProto, types: Mapping[str, TypeProto]) -> Iterator[_
             )
             if are_tensors:
                 moved = sum(_bytes_of(types[name]) for name in live)
-                yield _Boundary(position, CALL_NS + 2 * moved / BYTES_PER_NS)
+                yield _Boundary(position, CALL_NS + 2 * moved / CROSSING_BYTES_PER_NS)
         for name in node.output:
             if name:
                 available.add(name)
