@@ -61,6 +61,10 @@ class Studied:
     base: BaseModel
 
 
+KEPT = "at-values"
+"""Folder of what an interrupted call left: exits stand at values of the model's graph."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Exploration:
     """``cascade`` is None where the model is better served without; ``reason`` says why.
@@ -95,6 +99,8 @@ def explore(
     where the samples do not fit it or are too few.
     """
     progress = progress or Silent()
+    folder = folder / KEPT  # earlier versions left files of the same names, of other positions
+    folder.mkdir(exist_ok=True)
     torch.set_num_threads(settings.threads)
     graph, threads = read_graph(model_file), settings.threads
     scores = find_scores(graph, settings.output)
@@ -247,13 +253,15 @@ def _choose_points(
             f"model '{graph.name}' has no boundary between nodes at which one float32 tensor "
             "with the batch as first dimension is all that is live: no cache fits in"
         )
-    kept = folder / f"points-{settings.points}.json"
+    kept = folder / f"values-{settings.points}.json"
     if kept.exists():
-        positions = set(json.loads(kept.read_text()))
-        return tuple(point for point in points if point.position in positions)
+        values = set(json.loads(kept.read_text()))
+        found = tuple(point for point in points if point.value in values)
+        if len(found) == len(values):
+            return found
     numbers = spread(points, [point.share for point in points], settings.points)
     chosen = tuple(points[number] for number in numbers)
-    kept.write_text(json.dumps([point.position for point in chosen]))
+    kept.write_text(json.dumps([point.value for point in chosen]))
     return chosen
 
 
