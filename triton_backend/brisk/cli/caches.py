@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -139,9 +140,7 @@ def train(
             division = divide(samples, seed, more)
             write_reference(reference, found.cascade.model_digest, samples, division, more)
             console.print(f"written: {reference}", markup=False)
-    for left in folder.iterdir():
-        left.unlink()
-    folder.rmdir()
+    shutil.rmtree(folder)
 
 
 @caches.command()

@@ -2,7 +2,7 @@
 
 A segment is loaded, run and interrupted as a whole. Times are predicted from the multiplications
 of convolutions and products; what a cut costs is a call of ONNX Runtime and moving the live
-tensors once in and out of its kernels' own layout.
+tensors, images once in and out of the kernels' own layout.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ BYTES_PER_NS = 8.0
 """At which memory is read and written anew."""
 
 CROSSING_BYTES_PER_NS = 2.0
-"""At which a live tensor leaves its kernels' own blocked layout, and comes back into it."""
+"""At which a live image of a convolutional model leaves its kernels' own blocked layout, and comes
+back into it. Other tensors stay as they are: what they cost is being read anew.
+"""
+
+IMAGE_RANK = 4
+"""Of tensors that have a blocked layout: batch, channels, height, width."""
 
 CALL_NS = 30_000
 """Of one more session."""
@@ -52,6 +57,8 @@ _FUSED_BEHIND = frozenset(
     }
 )
 """What ONNX Runtime fuses with the node before it: no cut stands between the two."""
+
+_CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "QLinearConv", "FusedConv"})
 
 _NO_TENSORS = frozenset(
     {
@@ -237,6 +244,7 @@ def _boundaries(graph: GraphProto, types: Mapping[str, TypeProto]) -> Iterator[_
     available = {info.name for info in graph.input}
     constant = constants_of(graph)
     producers: dict[str, str] = {}
+    is_convolutional = any(node.op_type in _CONVOLUTIONS for node in graph.node)
     for position, node in enumerate(graph.node):
         if position and node.op_type not in _FUSED_BEHIND:
             live = [
@@ -249,8 +257,8 @@ def _boundaries(graph: GraphProto, types: Mapping[str, TypeProto]) -> Iterator[_
                 for name in live
             )
             if are_tensors:
-                moved = sum(_bytes_of(types[name]) for name in live)
-                yield _Boundary(position, CALL_NS + 2 * moved / CROSSING_BYTES_PER_NS)
+                crossing_ns = sum(_crossing_ns(types[name], is_convolutional) for name in live)
+                yield _Boundary(position, CALL_NS + crossing_ns)
         for name in node.output:
             if name:
                 available.add(name)
@@ -361,6 +369,11 @@ def _bytes_of(kind: TypeProto) -> int:
     return 4 * _count(_sizes(kind))
 
 
+def _crossing_ns(kind: TypeProto, is_convolutional: bool) -> float:
+    is_blocked = is_convolutional and len(_sizes(kind)) == IMAGE_RANK
+    return 2 * _bytes_of(kind) / (CROSSING_BYTES_PER_NS if is_blocked else BYTES_PER_NS)
+
+
 def _predicted_ns(node: NodeProto, types: Mapping[str, TypeProto]) -> float:
     """Of one thread, from the sizes of what the node reads and makes."""
 
@@ -369,7 +382,7 @@ def _predicted_ns(node: NodeProto, types: Mapping[str, TypeProto]) -> float:
 
     made = sum(_count(_sizes(types.get(name))) for name in node.output)
     moved_ns = 4 * made / BYTES_PER_NS
-    if node.op_type in ("Conv", "ConvInteger", "QLinearConv", "FusedConv"):
+    if node.op_type in _CONVOLUTIONS:
         weights = sizes(3 if node.op_type == "QLinearConv" else 1)
         return moved_ns + made * _count(weights[1:]) / MULTIPLICATIONS_PER_NS
     if node.op_type in ("MatMul", "Gemm", "MatMulInteger", "FusedMatMul"):
