@@ -27,7 +27,8 @@ MODEL_OF_CHURNED = "mlp"
 PAUSE_S = 3.0
 """Between two troubles. A request may be running when one worker dies, not when two do."""
 
-DISK_BYTES = 256 * 2**20
+DISK_BYTES = 512 * 2**20
+"""The samples' prepared forms and as much again."""
 _REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 
 
@@ -119,7 +120,9 @@ class Troubles:
         files = [
             path
             for path in self._cache.rglob("*")
-            if path.is_file() and "backends" not in path.parts and path.stat().st_size > 64
+            if path.is_file()
+            and "backends" not in path.parts
+            and 64 < path.stat().st_size < self._free_bytes()
         ]
         if files:
             path = self._random.choice(sorted(files))
@@ -135,8 +138,7 @@ class Troubles:
 
     def _fill(self) -> None:
         """Fill the cache's disk, load a model, make room again."""
-        status = os.statvfs(self._cache)
-        free = status.f_frsize * status.f_bavail
+        free = self._free_bytes()
         if free > DISK_BYTES:
             self.notes[:] = ["the full disk was left out: no file system may be mounted here"]
             return
@@ -149,6 +151,10 @@ class Troubles:
 
     def _free(self) -> None:
         (self._cache / "ballast").unlink(missing_ok=True)
+
+    def _free_bytes(self) -> int:
+        status = os.statvfs(self._cache)
+        return status.f_frsize * status.f_bavail
 
     def _ask_in_every_class(self) -> None:
         for job_class in ("realtime", "normal", "besteffort"):
