@@ -21,10 +21,6 @@ def report_start(session: Session, labels: tuple[str, str]) -> None:
     for kind in EventKind:
         if kind is not EventKind.RUN and (total_ns := timeline.total_ns(kind)):
             count(metrics.START_SECONDS, (*labels, origin, kind.value), total_ns)
-    if session.substitutions is not None:
-        reused, waited = session.substitutions
-        count(metrics.SUBSTITUTIONS, (*labels, "substituted"), reused)
-        count(metrics.SUBSTITUTIONS, (*labels, "waited"), waited)
     made = [
         event
         for event in timeline.events
