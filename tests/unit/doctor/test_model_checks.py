@@ -34,16 +34,16 @@ from brisk.wire.role import Role
 from unit.doctor.deployments import deployment, write_model
 
 
-def test_a_python_without_torch_is_a_problem(tmp_path: Path) -> None:
+def test_a_python_without_onnxruntime_is_a_problem(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(
-        "#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1"
+        "#!/bin/sh\necho \"ModuleNotFoundError: No module named 'onnxruntime'\" >&2; exit 1"
     )
     python.chmod(0o755)
     chosen = deployment(tmp_path, environment={"BRISK_PYTHON": str(python)})
     (found,) = interpreter.look(chosen)
     assert found.verdict is Verdict.PROBLEM
-    assert "No module named 'torch'" in found.found
+    assert "No module named 'onnxruntime'" in found.found
 
 
 def test_models_that_onnx_runtime_does_not_take_are_named(tmp_path: Path) -> None:

@@ -43,5 +43,5 @@ def look(deployment: Deployment) -> Iterator[Finding]:
         Verdict.PROBLEM,
         f"{python}: {problem[0]}",
         "no model can be loaded",
-        "BRISK_PYTHON=<a Python that has onnxruntime, onnx and numpy>, in tritonserver's environment",
+        "BRISK_PYTHON=<a Python that has onnxruntime, onnx and numpy> for tritonserver",
     )
