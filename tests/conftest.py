@@ -18,14 +18,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return TwoStages(config, log)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _compiled_library() -> None:
-    """There before the first test of a process: an artefact is of one compiled library."""
-    from brisk.compiled import library
-
-    library.wait_until_settled()
-
-
 @pytest.fixture(scope="session")
 def adapted(tmp_path_factory: pytest.TempPathFactory) -> Adapted:
     """A digits network with caches. Its files are not to be changed: copy them."""

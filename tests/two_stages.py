@@ -33,7 +33,6 @@ BESIDE_OTHERS = (
 ALONE = (
     "tests/unit/benchmarks/",
     "tests/unit/disb/test_interruptions.py",
-    "tests/unit/native/test_helper_threads.py",
     *(
         f"tests/unit/runtime/test_{name}.py"
         for name in (
@@ -49,7 +48,6 @@ ALONE = (
             "pipelines_with_caches",
             "preemption",
             "serving",
-            "side_by_side",
             "slices",
             "transport",
             "two_workers",

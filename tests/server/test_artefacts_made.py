@@ -18,7 +18,7 @@ from waiting import wait_until
 pytestmark = pytest.mark.server
 
 BUILD_TIMEOUT_S = 120.0
-"""The builder imports torch on whatever processors are idle."""
+"""It is made on whatever processors are idle."""
 
 
 def await_artefact(directory: Path) -> Path:
@@ -26,7 +26,7 @@ def await_artefact(directory: Path) -> Path:
     while time.monotonic() < deadline_s:
         found = list(artefact_directory(directory / "1" / "model.onnx").glob("*.state"))
         if found:
-            return found[0].with_suffix(".artefact")
+            return found[0].with_suffix(".segments")
         time.sleep(0.2)
     raise AssertionError(f"no artefact of {directory.name} after {BUILD_TIMEOUT_S:.0f} s")
 
@@ -38,7 +38,7 @@ def test_a_served_model_gets_its_artefact_and_the_next_load_starts_from_it(
     server = start_server(
         tmp_path / "repository",
         ("--model-control-mode=explicit", "--load-model=doubled"),
-        {"BRISK_ARTEFACTS": "build", "BRISK_ENGINE": "brisk"},
+        {"BRISK_ARTEFACTS": "build"},
     )
     values = np.arange(8, dtype=np.float32).reshape(2, 4)
     with InferenceClient(server.endpoints.http, Transport.HTTP) as client:
@@ -56,8 +56,8 @@ def test_a_served_model_gets_its_artefact_and_the_next_load_starts_from_it(
         name: array.tolist() for name, array in before.items()
     }
     log = (tmp_path / "tritonserver-1.log").read_text()
-    assert log.count("layers from the model, runnable") == 1
-    assert log.count("layers from its artefact, runnable") == 1
+    assert log.count("ONNX Runtime from the model, runnable") == 1
+    assert log.count("ONNX Runtime from its artefact, runnable") == 1
 
 
 def test_a_lazy_entry_is_ready_at_once_and_loaded_by_its_first_request(

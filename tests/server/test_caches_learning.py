@@ -21,7 +21,6 @@ from learning_loop import Loop, wait_until
 from running import running_server, runtime_directory
 from scraping import value, wait_for
 
-from brisk.artefacts.place import cache_directory
 from brisk.exits import versions
 from brisk.exits.adaptation.reference import reference_file
 from brisk.exits.artefact import digest_of, read_cascade, write_cascade
@@ -62,10 +61,7 @@ def loop(
         entry = write_entry(repository, name, adapted.model_file.read_bytes(), CONFIG)
         for made in (caches_file, reference_file):
             shutil.copy(made(adapted.model_file), entry / "1")
-    compiled = cache_directory() / "native"  # else every run compiles the executor
     cache.mkdir()
-    if compiled.is_dir():
-        (cache / "native").symlink_to(compiled.resolve())
     environment = {
         "BRISK_CACHE_DIR": str(cache),
         "BRISK_SAMPLED_SHARE": "0.5",

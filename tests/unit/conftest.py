@@ -7,14 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from instruction_sets import INSTRUCTION_SETS, compiled_library
-
-
-@pytest.fixture(scope="module", params=INSTRUCTION_SETS)
-def instruction_set(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every test of the module computes with the compiled library for each of them."""
-    yield from compiled_library(request.param)
-
 
 @pytest.fixture
 def threads_restored() -> Iterator[None]:

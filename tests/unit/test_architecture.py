@@ -17,7 +17,7 @@ ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 _LINE = re.compile(r"(?P<name>[a-z_]+): imports (?P<allowed>[a-z_, ]+)")
 
 THIN = (
-    *("frontend", "pipelines", "planning", "wire", "compiled", "telemetry", "paths", "errors"),
+    *("frontend", "pipelines", "planning", "wire", "telemetry", "paths", "errors"),
     *("ownership", "tuning", "ort_format"),
 )
 """What runs inside Triton's stub, on whatever Python Triton has."""

@@ -11,17 +11,16 @@ from pathlib import Path
 import pytest
 
 from brisk.artefacts.seal import KEY_BYTES, make_key, read_key
-from brisk.compiled.compiler import CompilerError, add_seal, is_whole
-from brisk.compiled.library import Library
 from brisk.errors import InvalidConfigurationError
-from brisk.execution.preparation import prepare
-from brisk.execution.starting import start_program
 from brisk.forking import build
 from brisk.forking.build import LAUNCHER, place_launcher
+from brisk.forking.compiler import add_seal
 from brisk.forking.start import PRELOAD
 from brisk.ownership import check_directory, make_private, open_own
+from brisk.runtime.session import load_session
+from brisk.segments.preparation import prepare
 from brisk.wire.place import runtime_place
-from unit.execution.starting_models import CPU, small_network
+from unit.segments.segment_models import chain
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 NOBODY = 65534
@@ -101,8 +100,8 @@ def test_the_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
 def test_an_artefact_that_others_could_have_made_is_refused_and_the_model_served(
     what: str, tmp_path: Path
 ) -> None:
-    example = small_network(tmp_path / "entry")
-    artefact = prepare(example.path, CPU, 2, is_measured=False).path
+    model = chain(tmp_path / "model.onnx")
+    artefact = prepare(model, 2).path
     opened = {
         "key": artefact.parent.parent / "key",
         "file": artefact,
@@ -110,21 +109,11 @@ def test_an_artefact_that_others_could_have_made_is_refused_and_the_model_served
     }
     opened[what].chmod(0o777)
     rejected: list[str] = []
-    start = start_program(
-        example.path, CPU, 2, artefact, lambda error: rejected.append(str(error))
-    )
-    assert start.artefact is None
+    session = load_session(model, "cpu", 2, lambda error: rejected.append(str(error)))
+    session.close()
+    assert session.origin == "model"
     assert len(rejected) == 1
     assert f"{opened[what]} has mode 0777" in rejected[0]
-
-
-def test_a_library_that_others_could_have_made_is_not_loaded(own: Path) -> None:
-    add_seal(own)
-    assert is_whole(own)
-    own.chmod(0o666)
-    assert not is_whole(own)
-    with pytest.raises(CompilerError, match="has mode 0666"):
-        Library(own)
 
 
 @pytest.mark.usefixtures("private_cache")

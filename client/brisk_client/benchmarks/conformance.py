@@ -1,4 +1,4 @@
-"""`brisk bench conformance`: how much of ONNX's own node tests Brisk passes, and on what."""
+"""`brisk bench conformance`: ONNX's node tests on the torch engine: how many pass, and on what."""
 
 from __future__ import annotations
 

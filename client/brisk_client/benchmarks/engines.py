@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,43 +10,6 @@ import numpy as np
 
 Infer: TypeAlias = Callable[[Mapping[str, np.ndarray]], "list[Any]"]
 """One inference: inputs by name, outputs in the model's order, all numpy arrays."""
-
-
-def open_kernels(model: Path, threads: int) -> Infer:
-    """Brisk's own kernels in this process, on the CPU (BRISK_ENGINE=brisk)."""
-    import torch
-
-    from brisk.compiled.library import wait_until_settled
-    from brisk.execution.loading import load_program
-    from brisk.execution.serial import run_serially
-    from brisk.graph.reader import read_program
-    from brisk.scheduling.threads import ThreadChoice
-    from brisk.solutions.values import from_numpy, to_numpy
-
-    wait_until_settled()
-    torch.inference_mode().__enter__()  # for the process's life, as in a worker
-    torch.set_num_threads(threads)
-    device = torch.device("cpu")
-    loaded = load_program(read_program(model), device)
-
-    choice = ThreadChoice(threads)
-
-    def infer_alone(inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        values = {name: from_numpy(array, device) for name, array in inputs.items()}
-        return [to_numpy(value) for value in run_serially(loaded, values).values()]
-
-    def infer(inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        started_ns = time.perf_counter_ns()
-        values = {name: from_numpy(array, device) for name, array in inputs.items()}
-        shapes = tuple(array.shape for array in inputs.values())
-        chosen = choice.choose(shapes)  # as a worker does
-        if chosen != torch.get_num_threads():
-            torch.set_num_threads(chosen)
-        outputs = [to_numpy(value) for value in run_serially(loaded, values).values()]
-        choice.learn(shapes, chosen, time.perf_counter_ns() - started_ns)
-        return outputs
-
-    return infer if threads > 1 else infer_alone
 
 
 def open_segments(model: Path, threads: int) -> Infer:
@@ -119,7 +81,6 @@ def open_torch(model: Path, threads: int) -> Infer:
 
 ENGINES: Mapping[str, Callable[[Path, int], Infer]] = {
     "brisk": open_segments,
-    "brisk kernels": open_kernels,
     "onnxruntime": open_onnxruntime,
     "onnxruntime spinning": open_onnxruntime_spinning,
     "openvino": open_openvino,

@@ -1,4 +1,4 @@
-"""The ONNX project's own node test cases, run through Brisk's program, solutions and executor."""
+"""The ONNX project's own node test cases, run through the program and its torch solutions."""
 
 from __future__ import annotations
 

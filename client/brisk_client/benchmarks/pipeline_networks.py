@@ -23,13 +23,11 @@ import torch
 from torch import nn
 
 from brisk.errors import InvalidModelError
-from brisk.execution.loading import load_program
-from brisk.execution.serial import run_serially
 from brisk.exits.artefact import digest_of, write_cascade
+from brisk.exits.base_model import load_base
 from brisk.exits.exploration import ExplorationSettings, explore
 from brisk.exits.samples import Samples
 from brisk.exits.versions import caches_file
-from brisk.graph.reader import read_program
 from brisk_client.benchmarks.exit_data import Case, digits_case
 from brisk_client.benchmarks.pipeline_scenes import (
     DIGITS,
@@ -157,11 +155,12 @@ def _readers(case: Case, folder: Path) -> tuple[dict[str, float], str]:
 
 
 def _share_right(model: Path, samples: Samples) -> float:
-    loaded = load_program(read_program(model), torch.device("cpu"))
+    base = load_base(model)
     (name,) = samples.inputs
-    parts = torch.split(torch.from_numpy(samples.inputs[name]), _BATCH)
-    answers = [run_serially(loaded, {name: part}) for part in parts]
-    found = np.concatenate([np.asarray(next(iter(each.values()))).argmax(1) for each in answers])
+    images = samples.inputs[name]
+    parts = [images[start : start + _BATCH] for start in range(0, len(images), _BATCH)]
+    answers = [next(iter(base.run({name: part}).values())) for part in parts]
+    found = np.concatenate([answer.argmax(1) for answer in answers])
     return float((found == samples.labels).mean())
 
 

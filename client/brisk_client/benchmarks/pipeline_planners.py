@@ -131,7 +131,7 @@ def _settle(path: Path, session: Session) -> None:
     with session.settling():
         session.load_warm(lambda: True)
         if isinstance(session, SegmentSession):
-            program, threads = session.starting.program, session.threads.available
+            program, threads = session.starting.program, session.threads
             session.caches.bring(read_version(path, caches_file(path), program, threads))
 
 

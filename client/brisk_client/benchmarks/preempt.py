@@ -2,9 +2,8 @@
 
 Parts: `workloads` (DISB A to E and REAL through real servers, figure 11), `preemption` (latency
 until a real-time request runs, figures 12 and 15), `layers` (the same for ever longer best-effort
-layers, figure 13), `pairs` (one network against another, figure 16), `loops` (networks of one
-class asked without pause, one run at a time and two side by side), `equality` (answers with and
-without preemption, bit by bit).
+layers, figure 13), `pairs` (one network against another, figure 16), `equality` (answers
+with and without preemption, bit by bit).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rich.console import Console
 from brisk_client.benchmarks.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.peer_backends import PEER_LIBRARY
-from brisk_client.disb import equality, loops, pairs, preemption
+from brisk_client.disb import equality, pairs, preemption
 from brisk_client.disb.baselines import (
     QUICK_SETTINGS,
     TRITON,
@@ -34,7 +33,7 @@ from brisk_client.disb.sides import DEFAULT_POLICY, POLICIES, RT_ONLY
 from brisk_client.disb.workloads import REAL, WORKLOADS, read_real
 from brisk_client.report import Report
 
-PARTS = ("workloads", "preemption", "layers", "pairs", "loops", "equality")
+PARTS = ("workloads", "preemption", "layers", "pairs", "equality")
 
 QUICK_WORKLOADS = ("C",)
 QUICK_SIDES = (RT_ONLY, "shared", DEFAULT_POLICY, TRITON)
@@ -45,9 +44,6 @@ PAIRED = (DEFAULT_POLICY, "shared")
 
 SECONDS, ROUNDS = 60.0, 3
 """Of a run, as REEF's are, and runs of each side."""
-
-LOOP_SECONDS = 10.0
-"""Of a round of the part ``loops``, at most."""
 
 INTERRUPTIONS = 1000
 """Of best-effort work by a real-time request, for each row of figures 12 and 13: a p99 takes so
@@ -184,9 +180,6 @@ def run(choice: Choice) -> Report:
         policies = [name for name in PAIRED if name in plan.sides]
         each_s = 0.5 if choice.quick else 1.0
         pairs.measure_pairs(report, policies, plan.networks, each_s, threads)
-    if "loops" in plan.parts:
-        each_s = min(extent.seconds, LOOP_SECONDS)
-        loops.measure_loops(report, plan.networks, extent.rounds, each_s, threads)
     if "equality" in plan.parts:
         equality.check_points(report, plan.points, threads)
         equality.check_served(report, plan.networks, plan.served_requests, threads)

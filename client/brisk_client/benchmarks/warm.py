@@ -65,7 +65,7 @@ NOTES = (
     "times are of one inference with numpy arrays in and out; spread: interquartile range",
     "ratio to onnxruntime: median over rounds of the medians' quotient, the faster of its two "
     "settings in that round",
-    "brisk: segments that ONNX Runtime computes; brisk kernels: its own (BRISK_ENGINE=brisk)",
+    "brisk: segments that ONNX Runtime computes",
     "torch eager: the same network written in torch, where it is, with weights of its own",
     "max difference: greatest absolute difference of any output from onnxruntime's",
     "reason: why an engine could not be measured",

@@ -21,7 +21,6 @@ INTERRUPTION_S, WAITING_S = 0.035, 0.1
 
 POINT_S = 0.015
 PAIR_S = 2.2
-LOOPS_START_S = 40.0
 
 
 def estimate_s(
@@ -44,7 +43,6 @@ def estimate_s(
     found = {
         "workloads": _workloads_s(workloads, sides, settings, extent),
         "pairs": 2 * (BRISK_START_S + networks**2 * PAIR_S),
-        "loops": LOOPS_START_S + 2 * extent.rounds * min(extent.seconds, 10.0),
         "equality": 2 * BRISK_START_S + points * POINT_S + networks * served_requests * 0.5,
     }
     for part, count in rows.items():

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from brisk.runtime.tracing import BESIDE, FRONTEND, LAYERS
+from brisk.runtime.tracing import FRONTEND, LAYERS
 from brisk.telemetry.spans import Span
 
 REALTIME = "realtime"
@@ -72,7 +72,7 @@ def ways_of(asked: Sequence[Asked], spans: Sequence[Span]) -> list[Way]:
         raise UnclearTraceError(f"{len(asked)} real-time requests, but spans of {len(ours)}")
     begun_ns: dict[str, list[int]] = defaultdict(list)
     for span in spans:
-        if span.lane in (LAYERS, BESIDE):
+        if span.lane == LAYERS:
             begun_ns[span.request].append(span.begin_ns)
     return [
         _way(each, span, begun_ns[span.request]) for each, span in zip(asked, ours, strict=True)

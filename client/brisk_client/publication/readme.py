@@ -50,17 +50,11 @@ README_ROWS = (
         "{first} and {second}, worst {worst}",
         instead="warm-real",
     ),
-    ReadmeRow(
+    _check_row(
         "warm inference of real models that nobody tuned for, over ONNX Runtime's time, one "
-        "thread, geometric mean; Brisk's own kernels (`BRISK_ENGINE=brisk`)",
+        "thread, geometric mean",
         "warm-real",
-        {
-            "segments": CheckFigure(r"geometric mean of \d+ models: brisk / onnxruntime"),
-            "own": RowFigure(
-                {"model": "mean of 15 models", "engine": "brisk kernels"}, "ratio_to_onnxruntime"
-            ),
-        },
-        "{segments}; {own}",
+        r"geometric mean of \d+ models: brisk / onnxruntime",
     ),
     _check_row(
         "**Cold start** in process, prepared: ONNX Runtime's time over ours, mean of the models",

@@ -10,7 +10,6 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,8 +17,8 @@ from brisk.artefacts import container
 from brisk.artefacts.container import Container
 from brisk.artefacts.seal import make_key, seal
 from brisk.errors import ArtefactError
-from brisk.execution import artefact as kept
 from brisk.exits import container as caches
+from brisk.segments.prepared import PreparedModel, fingerprint
 
 pytestmark = pytest.mark.usefixtures("private_cache")
 
@@ -35,14 +34,13 @@ json_values = st.recursive(
         | st.dictionaries(
             st.sampled_from(
                 [
-                    "schema",
                     "fingerprint",
                     "identity",
-                    "program",
-                    "layers",
-                    "lanes",
+                    "segments",
                     "weights",
                     "inputs",
+                    "outputs",
+                    "defaults",
                 ]
             ),
             inner,
@@ -75,7 +73,7 @@ def test_a_manifest_of_any_json_is_no_artefact_or_an_empty_one(
     path = tmp_path / "hostile.artefact"
     path.write_bytes(sealed(json.dumps(manifest).encode()))
     with pytest.raises(ArtefactError):
-        kept.open_artefact(path, path, torch.device("cpu"), 1)
+        PreparedModel(path, path, 1)
 
 
 @SEVERAL
@@ -92,14 +90,13 @@ def test_blobs_lie_within_the_file_or_are_refused(entry: object, tmp_path: Path)
 def test_the_content_of_an_artefact_is_checked_field_by_field(
     content: object, tmp_path: Path
 ) -> None:
-    device = torch.device("cpu")
-    fits = {"schema": kept.SCHEMA, "fingerprint": kept.fingerprint_of(device, 1)}
+    fits = {"fingerprint": fingerprint()}
     if isinstance(content, dict):
         content = {**content, **fits}
     path = tmp_path / "hostile.artefact"
     path.write_bytes(sealed(json.dumps({"blobs": [], "content": content}).encode()))
     with pytest.raises(ArtefactError):
-        kept.open_artefact(path, path, device, 1)
+        PreparedModel(path, path, 1)
 
 
 @SEVERAL

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from brisk.artefacts.container import Container, ContainerWriter
+from brisk.artefacts.container import Container
+from unit.artefacts.containers import write_container
 
 pytestmark = pytest.mark.usefixtures("private_cache")
 
@@ -17,13 +18,14 @@ SCRIPT = """
 import os, subprocess, sys, threading
 import numpy as np
 from pathlib import Path
-from brisk.artefacts.container import Container, ContainerWriter
+from brisk.artefacts.container import Container
+from brisk.artefacts.draft import ContainerDraft
 path = Path(sys.argv[1])
 content = np.random.default_rng(0).integers(0, 255, 20_000_000, np.uint8)
-writer = ContainerWriter()
-writer.add(content)
 with path.open("wb") as file:
-    writer.write(file, None, lambda: None)
+    draft = ContainerDraft(file, lambda: None)
+    draft.add(content)
+    draft.finish(None)
 container = Container(path)
 if not container.is_leased:
     sys.exit(77)
@@ -65,9 +67,7 @@ def test_files_can_be_replaced_and_descriptors_are_given_back(tmp_path: Path) ->
     path = tmp_path / "a.artefact"
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        with (tmp_path / "b").open("wb") as file:
-            ContainerWriter().write(file, None, lambda: None)
-        (tmp_path / "b").rename(path)
+        write_container(tmp_path / "b", None).rename(path)
         Container(path)
     path.write_bytes(b"")  # waits for the last lease
     from brisk.artefacts import lease

@@ -89,24 +89,19 @@ def test_a_cold_start_of_a_given_file_is_measured_with_its_peers(tmp_path: Path)
     assert [check.ok for check in report.checks if check.name.startswith("broken")] == [False]
 
 
-def test_an_unprepared_start_meets_a_cache_directory_without_costs(
+def test_served_starts_meet_a_cache_directory_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import os
 
-    from brisk_client.benchmarks.cold.surroundings import forgetful_cache
+    from brisk_client.benchmarks.cold.surroundings import own_cache
 
-    known = tmp_path / "cache"
-    (known / "native").mkdir(parents=True)
-    (known / "costs-machine.json").write_text("{}")
-    (known / "artefacts").mkdir()
-    monkeypatch.setenv("BRISK_CACHE_DIR", str(known))
-    with forgetful_cache() as folder:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path))
+    with own_cache() as folder:
         assert os.environ["BRISK_CACHE_DIR"] == str(folder)
-        assert [path.name for path in folder.iterdir()] == ["native"]
-    assert os.environ["BRISK_CACHE_DIR"] == str(known)
+        assert list(folder.iterdir()) == []
+    assert os.environ["BRISK_CACHE_DIR"] == str(tmp_path)
     assert not folder.exists()
-    assert (known / "costs-machine.json").exists()
 
 
 def test_a_command_line_of_files_that_are_not_there_is_refused(

@@ -8,13 +8,13 @@ import pytest
 
 from brisk_client.benchmarks.cold.measure import EngineSamples
 from brisk_client.benchmarks.cold.registry import engine_names, engine_of
-from brisk_client.benchmarks.cold.results import reuse_rows, rows, speedup
+from brisk_client.benchmarks.cold.results import rows, speedup
 from brisk_client.benchmarks.cold.zygote import Sample
 
 
 def _samples(engine: str, firsts_s: list[float], warm_s: float = 0.1) -> EngineSamples:
     following = [warm_s * 1.05, warm_s, warm_s]
-    samples = [Sample(first, first, following, [warm_s] * 3, {}) for first in firsts_s]
+    samples = [Sample(first, first, following, [warm_s] * 3) for first in firsts_s]
     return EngineSamples(engine, [Path("model.onnx")], samples, [])
 
 
@@ -61,29 +61,10 @@ def test_inferences_are_compared_with_warm_ones_of_their_own_sample() -> None:
 
 
 def test_without_warm_inferences_only_those_that_were_timed_are_told() -> None:
-    samples = EngineSamples("brisk", [], [Sample(2.0, 2.0, [1.0], [], {})], [])
+    samples = EngineSamples("brisk", [], [Sample(2.0, 2.0, [1.0], [])], [])
     (row,) = rows("process", "m", 64, {"brisk": samples})
     assert row["second_ms"] == pytest.approx(1000.0)
     assert not {"third_ms", "warm_ms", "first_over_warm"} & row.keys()
-
-
-def test_hit_rate_and_look_ups_are_per_query() -> None:
-    told = {
-        "layers": 9,
-        "milestone": 2,
-        "queries": 4,
-        "hits": 3,
-        "lookups": 6,
-        "reused": 3,
-        "loaded": 6,
-        "stolen": 0,
-        "cached_layers": 0,
-    }
-    samples = EngineSamples(
-        "brisk pask", [], [Sample(1.0, 1.0, [1.0] * 3, [1.0], {"statistics": told})], []
-    )
-    (row,) = reuse_rows("m", {"brisk pask": samples, "onnxruntime": _samples("o", [1.0])})
-    assert (row["hit_rate"], row["lookups_per_query"]) == (0.75, 1.5)
 
 
 def test_an_unknown_engine_is_answered_with_those_there_are() -> None:

@@ -18,14 +18,16 @@ def test_a_tiny_model_is_measured_against_onnx_runtime(tmp_path: Path) -> None:
     report = cold.run(
         quick=True,
         models=[SMOKE.name],
-        engines=["brisk serial", "onnxruntime"],
+        engines=["brisk unprepared", "onnxruntime"],
         parts=["process", "disk"],
         threads=1,
         rounds=2,
         folder=tmp_path,
     )
     found = {(row["part"], row["engine"]): row for row in report.rows}
-    assert {"brisk serial", "onnxruntime"} == {name for part, name in found if part == "process"}
+    assert {"brisk unprepared", "onnxruntime"} == {
+        name for part, name in found if part == "process"
+    }
     assert found["disk", "onnxruntime"]["read_ms"] > 0
     assert all(row["first_ms"] > 0 for row in found.values())
     agreement = [check for check in report.checks if "agree" in check.name]
@@ -38,13 +40,13 @@ def test_an_engine_that_fails_has_its_reason_in_its_row(tmp_path: Path) -> None:
     report = cold.run(
         quick=True,
         models=[SMOKE.name],
-        engines=["brisk serial"],
+        engines=["brisk unprepared"],
         parts=["process"],
         threads=1,
         folder=tmp_path,
     )
     (row,) = report.rows
-    assert (row["part"], row["engine"]) == ("unmeasured", "brisk serial")
+    assert (row["part"], row["engine"]) == ("unmeasured", "brisk unprepared")
     assert "not an ONNX model" in row["reason"]
 
 
@@ -77,7 +79,7 @@ def test_files_that_were_dropped_can_be_read_and_timed(tmp_path: Path) -> None:
     ("option", "value", "text"),
     [
         ("--model", "alexnet", "there are: resnet50"),
-        ("--schemes", "tensorrt", "there are: brisk"),
+        ("--engines", "tensorrt", "there are: brisk"),
         ("--parts", "network", "there are: process, disk, load, served"),
     ],
 )

@@ -11,7 +11,6 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from brisk.artefacts.place import cache_directory
 from brisk.cli.application import application
 from brisk.errors import InvalidConfigurationError, InvalidModelError, InvalidRequestError
 from brisk.exits.artefact import digest_of, read_cascade
@@ -72,11 +71,7 @@ def corners(count: int) -> np.ndarray:
 
 
 def own_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for the executor, which each test would compile anew."""
-    compiled = cache_directory() / "native"
     (folder / "cache").mkdir()
-    if compiled.is_dir():
-        (folder / "cache" / "native").symlink_to(compiled.resolve())
     monkeypatch.setenv("BRISK_CACHE_DIR", str(folder / "cache"))
 
 

@@ -102,12 +102,22 @@ def test_a_file_that_is_not_onnx_is_named_in_the_error(tmp_path: Path) -> None:
     assert "Traceback" not in answer.stderr
 
 
-def test_explain_shows_layers_problems_and_solutions(tmp_path: Path) -> None:
+def test_explain_shows_what_a_model_is_served_as(tmp_path: Path) -> None:
     entry = write_model(tmp_path / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
     answer = run("explain", entry, "--all")
     assert answer.returncode == 0, answer.stderr
     assert "input x: float32[batch, 3, height]" in answer.stdout
     assert "output y: float32[batch, 3, height]" in answer.stdout
+    assert "1 segment: it is small" in answer.stdout
+
+
+def test_explain_for_a_gpu_lists_the_layers_of_torch(tmp_path: Path) -> None:
+    entry = write_model(tmp_path / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    answer = run("explain", entry, "--device", "cuda:0", "--all")
+    assert answer.returncode == 0, answer.stderr
+    assert "computed by torch" in answer.stdout
+    assert "on cuda:0, layer by layer" in answer.stdout
+    assert "input x: float32[batch, 3, height]" in answer.stdout
 
 
 def test_explaining_an_absent_version_lists_the_present_ones(tmp_path: Path) -> None:

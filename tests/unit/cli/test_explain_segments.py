@@ -2,19 +2,51 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from brisk.cli.application import application
-from unit.segments.segment_models import info, save
+from brisk.errors import InvalidConfigurationError, InvalidModelError
+from brisk.exits.versions import caches_file
+from brisk.runtime.segment_session import load_segment_session
+from brisk.segments import cutting
+from brisk.segments.prepared import find_prepared
+from unit.runtime.exits_model import make_model
+from unit.segments.segment_models import chain, info, save
 
 
-def explained(path: Path) -> tuple[int, str]:
-    done = CliRunner().invoke(application, ["explain", str(path)])
-    return done.exit_code, done.output
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def _short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 100_000)
+    monkeypatch.setattr(cutting, "MOST_LOSS", 1.0)
+
+
+def explained(*arguments: Path | str) -> list[str]:
+    words = ["explain", *map(str, arguments)]
+    done = CliRunner().invoke(application, words, catch_exceptions=False, standalone_mode=False)
+    return done.output.splitlines()
+
+
+def is_of_segment(line: str) -> bool:
+    return re.match(r" {0,3}\d+  \S", line) is not None
+
+
+def entry(folder: Path, config: str = "") -> Path:
+    """An entry with a model of several segments, where these are short."""
+    (folder / "1").mkdir(parents=True)
+    chain(folder / "1" / "model.onnx")
+    (folder / "config.pbtxt").write_text(config)
+    return folder
 
 
 def test_an_operator_of_onnxruntime_alone_is_told_with_its_segment(tmp_path: Path) -> None:
@@ -24,17 +56,137 @@ def test_an_operator_of_onnxruntime_alone_is_told_with_its_segment(tmp_path: Pat
     shapes = [info("x", 4, 4)], [info("y", 4, 4)]
     domains = {"": 17, "com.microsoft": 1}
     path = save(tmp_path / "model.onnx", [node], *shapes, domains=domains)
-    status, text = explained(path)
-    assert status == 0, text
-    assert "computed by ONNX Runtime" in text
-    assert "TransposeMatMul" in text
-    assert "1 nodes, square to square" in text
+    lines = explained(path, "--all")
+    assert "computed by ONNX Runtime" in lines[0]
+    assert lines[-2].startswith("   0  1 nodes, square to square: ")
+    assert lines[-2].endswith("answers 1 tensor, 64 bytes")
+    assert lines[-1].split() == ["com.microsoft.TransposeMatMul", "square"]
 
 
-def test_what_neither_knows_is_an_error(tmp_path: Path) -> None:
+def test_a_broken_model_gets_the_error_of_its_load(tmp_path: Path) -> None:
     node = helper.make_node("Nonesuch", ["x"], ["y"])
     path = save(tmp_path / "model.onnx", [node], [info("x", 4)], [info("y", 4)])
-    with pytest.raises(Exception, match="Nonesuch"):
-        CliRunner().invoke(
-            application, ["explain", str(path)], catch_exceptions=False, standalone_mode=False
-        )
+    with pytest.raises(InvalidModelError, match="Nonesuch") as told:
+        explained(path)
+    with pytest.raises(InvalidModelError) as loaded:
+        load_segment_session(path, 2, None, None)
+    assert str(told.value) == str(loaded.value)
+
+
+@pytest.mark.usefixtures("_short_segments")
+def test_the_summary_comes_first_and_then_a_line_for_each_segment(tmp_path: Path) -> None:
+    lines = explained(entry(tmp_path / "net"))
+    segments = [line for line in lines if is_of_segment(line)]
+    summary = [line for line in lines if not is_of_segment(line)]
+    assert lines == [*summary, *segments]
+    assert len(summary) < 20
+    assert "37 nodes, 12.6 MB of weights" in lines[1]
+    assert "  input x: float32[n, 512]" in summary
+    assert "  output y: float32[n, 512]" in summary
+    assert "  class: normal" in summary
+    assert f"  {len(segments)} segments: cut where crossing is cheap" in "\n".join(summary)
+    assert "  learned caches: none" in summary
+    assert any(line.startswith("  prepared form: none here") for line in summary)
+    assert len(segments) > 1
+    assert "hands on 1 tensor, 2048 bytes" in segments[0]
+    assert "answers 1 tensor, 2048 bytes" in segments[-1]
+
+
+@pytest.mark.usefixtures("_short_segments")
+def test_a_prepared_form_is_told_with_its_gains_or_why_it_does_not_fit(tmp_path: Path) -> None:
+    folder = entry(tmp_path / "net")
+    file = folder / "1" / "model.onnx"
+    assert CliRunner().invoke(application, ["prepare", str(folder)]).exit_code == 0
+    prepared = find_prepared(file)
+    assert prepared is not None
+    lines = explained(folder)
+    assert any(line.startswith(f"  prepared form: {prepared} (") for line in lines)
+    for line in lines:
+        if is_of_segment(line):
+            assert ("packed when there is time" in line) or ("stays mapped" in line)
+            assert "times as fast" in line
+    prepared.chmod(0o600)
+    prepared.write_bytes(b"damaged")
+    (told,) = (line for line in explained(folder) if line.startswith("  prepared form: "))
+    assert f"not used: {prepared}" in told
+
+
+def test_an_entry_says_its_class_and_how_it_wants_its_sessions(tmp_path: Path) -> None:
+    parameters = (("brisk_class", "besteffort"), ("brisk_max_class", "realtime"))
+    text = "".join(
+        f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n'
+        for key, value in parameters
+    )
+    level = "optimization { graph { level: 2 } }"
+    lines = explained(entry(tmp_path / "net", text + level))
+    assert "  class: besteffort; requests may ask for realtime" in lines
+    assert "  prepared form: not used: the entry wants its sessions otherwise" in lines
+    (tmp_path / "net" / "config.pbtxt").write_text(text.replace("realtime", "urgent"))
+    with pytest.raises(InvalidConfigurationError, match="brisk_max_class"):
+        explained(tmp_path / "net")
+    (tmp_path / "net" / "config.pbtxt").write_text("parameters {")
+    with pytest.raises(InvalidConfigurationError, match=r"config\.pbtxt of"):
+        explained(tmp_path / "net")
+
+
+def whole_text(path: Path) -> str:
+    (line,) = (line for line in explained(path) if line.startswith("  1 segment: "))
+    return line.removeprefix("  1 segment: ")
+
+
+def test_a_model_of_one_segment_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    path = save(tmp_path / "small.onnx", nodes, [info("x", 4)], [info("y", 4)])
+    assert whole_text(path).startswith("it is small")
+    path = chain(tmp_path / "quick.onnx")
+    assert "up to 10 need no cut" in whole_text(path)
+    monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 100_000)
+    monkeypatch.setattr(cutting, "MOST_LOSS", 0.0)
+    assert whole_text(path) == "no boundary is cheap: cuts would cost more than 0% of its time"
+
+
+def test_half_precision_is_the_reason_of_a_model_that_stays_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 1)
+    monkeypatch.setattr(cutting, "SMALL_MODEL_BYTES", 0)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("MatMul", ["a", "w"], ["b"]),
+        helper.make_node("MatMul", ["b", "w"], ["y"]),
+    ]
+    half = TensorProto.FLOAT16
+    shapes = [info("x", 4, 8, kind=half)], [info("y", 4, 8, kind=half)]
+    path = save(tmp_path / "half.onnx", nodes, *shapes, {"w": np.ones((8, 8), np.float16)})
+    assert "half precision" in whole_text(path)
+
+
+def test_many_inputs_are_told_in_part_unless_all_are_asked_for(tmp_path: Path) -> None:
+    names = [f"x{number}" for number in range(9)]
+    inputs = [info(name, 4) for name in names]
+    nodes = [helper.make_node("Sum", names, ["y"])]
+    path = save(tmp_path / "model.onnx", nodes, inputs, [info("y", 4)])
+    lines = explained(path)
+    assert "  and 3 inputs more (--all)" in lines
+    assert "  input x8: float32[4]" not in lines
+    assert "  input x8: float32[4]" in explained(path, "--all")
+
+
+def test_exits_are_told_with_the_segments_behind_which_they_stand(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model.onnx")
+    lines = explained(model.file)
+    (told,) = (line for line in lines if line.startswith("  learned caches: "))
+    assert re.search(rf"1 exit behind segment 0, of {caches_file(model.file)}$", told)
+    assert f"  cut for them behind: {', '.join(model.cascade.taps)}" in lines
+    (first, *others) = (line for line in lines if is_of_segment(line))
+    assert first.endswith(f"; exit at {model.name}")
+    assert others
+    assert not any("exit at" in line for line in others)
+    assert any("cut behind what learned caches read" in line for line in lines)
+
+
+def test_caches_that_do_not_fit_are_told_as_ignored(tmp_path: Path) -> None:
+    path = chain(tmp_path / "model.onnx")
+    caches_file(path).write_bytes(b"no caches")
+    (told,) = (line for line in explained(path) if line.startswith("  learned caches: "))
+    assert f"{caches_file(path)} is ignored: " in told

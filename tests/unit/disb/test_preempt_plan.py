@@ -64,4 +64,7 @@ def test_the_time_told_grows_with_what_is_measured() -> None:
 
     assert minutes(1, 60.0) > 4 * 8, "four workloads, eight sides of a minute each"
     assert minutes(1, 10.0) < minutes(1, 60.0) < minutes(3, 60.0)
-    assert told_minutes({"pairs": 100.0, "loops": 20.0}) == "2 minutes in all (pairs 2, loops 1)"
+    assert (
+        told_minutes({"pairs": 100.0, "equality": 20.0})
+        == "2 minutes in all (pairs 2, equality 1)"
+    )

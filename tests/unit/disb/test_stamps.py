@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brisk.runtime.tracing import BESIDE, FRONTEND, LAYERS
+from brisk.runtime.tracing import FRONTEND, LAYERS
 from brisk.telemetry.spans import Span
 from brisk_client.disb import preemption
 from brisk_client.disb.preemption import excess_row, way_rows
@@ -26,12 +26,6 @@ def test_a_way_begins_at_the_client_and_ends_where_the_first_layer_begins() -> N
     first, second = ways_of([Asked(1000, 1900), Asked(2050, 2900)], spans)
     assert (first.from_client_ns, first.from_execute_ns, first.in_worker_ns) == (130, 30, 10)
     assert second.from_client_ns == 80
-
-
-def test_layers_of_the_companion_count_too() -> None:
-    spans = [span for span in _spans("a", 1100) if span.lane == FRONTEND]
-    spans.append(Span(BESIDE, "0 Conv", 1150, 1160, "a", ""))
-    assert ways_of([Asked(1000, 1900)], spans)[0].from_execute_ns == 50
 
 
 def test_spans_of_other_requests_are_refused_not_guessed_at() -> None:

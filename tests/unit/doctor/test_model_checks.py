@@ -8,14 +8,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from brisk import __version__
-from brisk.artefacts import store
 from brisk.doctor import (
     artefacts,
     checks,
@@ -27,8 +26,7 @@ from brisk.doctor import (
 )
 from brisk.doctor.base import Deployment, Finding, Verdict
 from brisk.doctor.deployment import find_deployment
-from brisk.errors import ArtefactError
-from brisk.execution import artefact as kept
+from brisk.segments.preparation import prepare
 from brisk.wire.channel import Receiver, new_socket, send_record
 from brisk.wire.place import runtime_place
 from brisk.wire.records import PROTOCOL_VERSION, Cancel, Record, Refused, Welcome
@@ -36,67 +34,104 @@ from brisk.wire.role import Role
 from unit.doctor.deployments import deployment, write_model
 
 
-def test_a_python_without_torch_is_a_problem(tmp_path: Path) -> None:
+def test_a_python_without_onnxruntime_is_a_problem(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(
-        "#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1"
+        "#!/bin/sh\necho \"ModuleNotFoundError: No module named 'onnxruntime'\" >&2; exit 1"
     )
     python.chmod(0o755)
     chosen = deployment(tmp_path, environment={"BRISK_PYTHON": str(python)})
     (found,) = interpreter.look(chosen)
     assert found.verdict is Verdict.PROBLEM
-    assert "No module named 'torch'" in found.found
+    assert "No module named 'onnxruntime'" in found.found
 
 
-def test_models_of_reference_operators_and_broken_ones_are_named(tmp_path: Path) -> None:
-    write_model(tmp_path, "Relu")
-    (found,) = operators.look(deployment(tmp_path, repositories=(tmp_path,)))
-    assert (found.verdict, "1 models" in found.found) == (Verdict.GOOD, True)
+def test_models_that_onnx_runtime_does_not_take_are_named(tmp_path: Path) -> None:
     write_model(tmp_path, "Det")
+    (found,) = operators.look(deployment(tmp_path, repositories=(tmp_path,)))
+    assert (found.verdict, "all 1 models" in found.found) == (Verdict.GOOD, True)
+    write_model(tmp_path, "Nonesuch")
     (tmp_path / "broken" / "1").mkdir(parents=True)
     (tmp_path / "broken" / "1" / "model.onnx").write_bytes(b"no model")
-    found = {
-        Path(each.found.partition(":")[0]).parent.parent.name: each.verdict
-        for each in operators.look(deployment(tmp_path, repositories=(tmp_path,)))
-    }
-    assert found == {"broken": Verdict.PROBLEM, "det": Verdict.ADVICE}
+    write_model(tmp_path, "Relu")
+    asked = 'parameters { key: "execution_mode" value: { string_value: "both" } }'
+    (tmp_path / "relu" / "config.pbtxt").write_text(asked)
+    findings = operators.look(deployment(tmp_path, repositories=(tmp_path,)))
+    found = [(each.verdict, each.found) for each in findings]
+    assert [verdict for verdict, _ in found] == [Verdict.PROBLEM] * 3
+    for (_, text), name, reason in zip(
+        found,
+        ("broken", "nonesuch", "relu"),
+        ("not an ONNX model", "operator Nonesuch", "execution_mode"),
+        strict=True,
+    ):
+        assert text.startswith(f"{tmp_path}/{name}/1/model.onnx: ")
+        assert reason in text
 
 
-def test_models_without_an_artefact_or_with_a_damaged_one_are_told(
+def test_a_library_of_custom_operators_belongs_to_its_entry(tmp_path: Path) -> None:
+    write_model(tmp_path, "Relu")
+    named = 'model_operations { op_library_filename: "absent.so" }'
+    (tmp_path / "relu" / "config.pbtxt").write_text(named)
+    looked_at = deployment(tmp_path, repositories=(tmp_path,))
+    (found,) = operators.look(looked_at)
+    assert found.verdict is Verdict.PROBLEM
+    assert "absent.so" in found.found
+    assert list(artefacts.look(looked_at)) == []
+
+
+def test_layers_of_reference_operators_are_named_on_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_model(tmp_path, "Relu")
-    looked_at = deployment(tmp_path, repositories=(tmp_path,))
+    looked_at = deployment(tmp_path, repositories=(tmp_path,), device="cuda:0")
+    monkeypatch.setattr(operators, "_reference_operators", lambda *arguments: Counter())
+    (found,) = operators.look(looked_at)
+    assert found.verdict is Verdict.GOOD
+    monkeypatch.setattr(operators, "_reference_operators", lambda *arguments: Counter(Det=2))
+    (found,) = operators.look(looked_at)
+    assert (found.verdict, "Det ×2" in found.found) == (Verdict.ADVICE, True)
     (found,) = artefacts.look(looked_at)
-    assert (found.verdict, "(relu)" in found.found) == (Verdict.ADVICE, True)
-
-    def refuse(*arguments: object) -> None:
-        raise ArtefactError("its digest is wrong")
-
-    monkeypatch.setattr(kept, "find_artefact", lambda *arguments: tmp_path)
-    monkeypatch.setattr(kept, "open_artefact", refuse)
-    (found,) = artefacts.look(deployment(tmp_path, repositories=(tmp_path,)))
-    assert (found.verdict, "digest is wrong" in found.found) == (Verdict.ADVICE, True)
-    monkeypatch.setattr(kept, "open_artefact", lambda *arguments: None)
-    (found,) = artefacts.look(deployment(tmp_path, repositories=(tmp_path,)))
     assert found.verdict is Verdict.GOOD
 
 
-def test_artefacts_are_looked_for_in_the_servers_cache_not_in_this_shells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "shell"))
-    write_model(tmp_path / "models", "Relu")
-    (file,) = (tmp_path / "models").rglob("model.onnx")
-    server = {"BRISK_CACHE_DIR": str(tmp_path / "server"), "BRISK_THREADS": "2"}
-    fingerprint = kept.fingerprint_of(torch.device("cpu"), 2)
-    place = store.artefact_directory(file, server)
-    place.mkdir(parents=True)
-    (place / store.artefact_name(file, fingerprint)).write_bytes(b"damaged")
-    chosen = deployment(tmp_path, repositories=(tmp_path / "models",), environment=server)
-    (found,) = artefacts.look(chosen)
+def test_models_without_a_prepared_form_or_with_a_damaged_one_are_told(tmp_path: Path) -> None:
+    """Looked for in the server's cache, not in this shell's."""
+    repository, cache = tmp_path / "models", tmp_path / "server"
+    write_model(repository, "Relu")
+    write_model(repository, "Tanh")
+    server = {"BRISK_CACHE_DIR": str(cache), "BRISK_THREADS": "2"}
+    looked_at = deployment(tmp_path, repositories=(repository,), environment=server)
+    (found,) = artefacts.look(looked_at)
+    assert found.verdict is Verdict.ADVICE
+    assert "2 of 2 models have none here (relu, tanh)" in found.found
+    done = [_prepared(repository / name, cache) for name in ("relu", "tanh")]
+    (found,) = artefacts.look(looked_at)
+    assert (found.verdict, "all 2 models" in found.found) == (Verdict.GOOD, True)
+    done[0].chmod(0o600)
+    done[0].write_bytes(b"damaged")
+    (found,) = artefacts.look(looked_at)
     assert (found.verdict, "stale or damaged" in found.found) == (Verdict.ADVICE, True)
-    assert str(place) in found.found
+    assert str(done[0]) in found.found
+    done[0].unlink()
+    model = repository / "tanh" / "1" / "model.onnx"
+    model.write_bytes(model.read_bytes() + b"\x08\x08")
+    missing, changed = sorted(artefacts.look(looked_at), key=lambda each: each.found)
+    assert "1 of 2 models have none here (relu)" in missing.found
+    assert "the model has changed" in changed.found
+
+
+def test_an_entry_whose_sessions_are_tuned_needs_no_prepared_form(tmp_path: Path) -> None:
+    write_model(tmp_path, "Relu")
+    config = "optimization { graph { level: -1 } }"
+    (tmp_path / "relu" / "config.pbtxt").write_text(config)
+    assert list(artefacts.look(deployment(tmp_path, repositories=(tmp_path,)))) == []
+
+
+def _prepared(entry: Path, cache: Path) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BRISK_CACHE_DIR", str(cache))
+        return prepare(entry / "1" / "model.onnx", 1).path
 
 
 def test_no_runtime_is_no_fault(tmp_path: Path) -> None:

@@ -10,10 +10,8 @@ import onnx
 import torch
 
 from brisk.execution.loading import load_program
-from brisk.execution.machine_costs import MachineCosts, Totals, write_costs
 from brisk.execution.serial import run_serially
 from brisk.graph.reader import read_program
-from brisk.solutions.catalogue import default_catalogue
 from unit.graph.graph_models import model, random
 
 CPU = torch.device("cpu")
@@ -43,15 +41,6 @@ def save(made: onnx.ModelProto, directory: Path, **shapes: tuple[int, ...]) -> E
     inputs = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
     expected = run_serially(load_program(read_program(path), CPU), inputs)
     return Example(path, inputs, expected)  # type: ignore[arg-type]  # tensors all
-
-
-def damage(artefact: Path, whole: bytes, offset: int) -> None:
-    """Put a file in the artefact's place that differs from ``whole`` by a bit at ``offset``."""
-    damaged = bytearray(whole)
-    damaged[offset] ^= 1
-    replacement = artefact.with_name("replacement")
-    replacement.write_bytes(damaged)
-    replacement.rename(artefact)
 
 
 def small_network(directory: Path) -> Example:
@@ -92,12 +81,3 @@ def chain(directory: Path, count: int) -> Example:
     text = f"g (float[N,16] t0) => (float[N,16] t{count}) {{\n" + "\n".join(lines) + "}"
     weights = {f"w{index}": random(16, 16, seed=index) for index in range(count)}
     return save(model(text, **weights), directory, t0=(2, 16))
-
-
-def stage_costs(*, load_ns_per_byte: float, substitute_ns: float) -> None:
-    """Costs in ``$BRISK_CACHE_DIR`` as if all had been measured: every solution runs a
-    multiplication in 1 ns, those in every process in ``substitute_ns`` with nothing to load."""
-    own, spare = Totals(1, 1, load_ns_per_byte, 1, 1), Totals(1, 1, 0, 1, substitute_ns)
-    solutions = default_catalogue().solutions
-    costs = {each.name: spare if each.resident else own for each in solutions}
-    write_costs(MachineCosts(costs), CPU)

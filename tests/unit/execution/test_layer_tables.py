@@ -22,10 +22,8 @@ from unit.execution.starting_models import CPU, Example, chain
 WAIT_S = 30.0
 
 
-def table(
-    count: int, load: Callable[[int, str, bool], Any], lanes: int = 1, *, steals: bool = True
-) -> LayerTable:
-    return LayerTable(count, load, dealt(count, lanes), steals=steals)
+def table(count: int, load: Callable[[int, str, bool], Any], lanes: int = 1) -> LayerTable:
+    return LayerTable(count, load, dealt(count, lanes))
 
 
 def in_thread(work: Callable[[], object]) -> threading.Thread:
@@ -89,21 +87,6 @@ def test_the_end_of_loading_is_told_before_anybody_has_the_last_layer() -> None:
     assert told == [1, 1]
 
 
-def test_an_executor_that_may_not_steal_waits_for_its_lane() -> None:
-    begun, may_go = threading.Event(), threading.Event()
-
-    def load(index: int, lane: str, stolen: bool) -> Any:
-        begun.set()
-        assert may_go.wait(WAIT_S)
-        return lane
-
-    made = table(2, load, steals=False)
-    in_thread(lambda: made.work(0, "load-0"))
-    assert begun.wait(WAIT_S)
-    threading.Timer(0.05, may_go.set).start()
-    assert [made[1], made[0]] == ["load-0", "load-0"]
-
-
 def test_a_failed_layer_raises_for_everybody_who_needs_it_and_spares_the_others() -> None:
     def load(index: int, lane: str, stolen: bool) -> Any:
         if index == 1:
@@ -149,11 +132,8 @@ def test_frames_take_a_switch_whole_or_not_at_all() -> None:
     count=st.integers(1, 12),
     lanes=st.integers(1, 4),
     seed=st.integers(0, 1000),
-    steals=st.booleans(),
 )
-def test_every_interleaving_loads_each_layer_once(
-    count: int, lanes: int, seed: int, steals: bool
-) -> None:
+def test_every_interleaving_loads_each_layer_once(count: int, lanes: int, seed: int) -> None:
     chance = random.Random(seed)
     pauses = [chance.choice((0.0, 0.0, 0.0005, 0.002)) for _ in range(count)]
     loads: list[int] = []
@@ -164,7 +144,7 @@ def test_every_interleaving_loads_each_layer_once(
         pause.wait(pauses[index])
         return index
 
-    made = table(count, load, lanes, steals=steals)
+    made = table(count, load, lanes)
     threads = [
         in_thread(lambda lane=lane: made.work(lane, f"load-{lane}")) for lane in range(lanes)
     ]
@@ -176,7 +156,7 @@ def test_every_interleaving_loads_each_layer_once(
 
 
 def run_twice_beside_lanes(example: Example) -> list[dict[str, Any]]:
-    starting = start_program(example.path, CPU, 3, None, lambda error: None)
+    starting = start_program(example.path, CPU, 3)
     lanes = starting.start_lanes(3)
     answers: list[dict[str, Any]] = []
 

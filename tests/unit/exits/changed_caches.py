@@ -18,7 +18,7 @@ import numpy as np
 from brisk.exits.artefact import read_cascade
 from brisk.exits.container import _PREFIX, ALIGNMENT, DamagedFileError
 from brisk.runtime.served_caches import ServedCaches
-from unit.execution.changed_artefacts import leaves, others_of, put
+from unit.changes import leaves, others_of, put
 from unit.exits.cascades import served
 
 MEMORY_BYTES = 8 << 30

@@ -84,7 +84,7 @@ def separable(rows: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_a_last_layer_learns_its_classes_and_less_of_an_opinion_of_outliers(
     halved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_layer, "has_bfloat16", lambda: halved)
+    monkeypatch.setattr(last_layer, "_has_bfloat16", lambda: halved)
     features, teacher = separable(600, 0)
     outliers = torch.randn(100, 12) - 4
     layers = [nn.Linear(12, 4) for _ in range(3)]

@@ -71,7 +71,7 @@ def run_of(one: RequestJob, profile: RunProfile | None = None, started_ns: int =
         is_disturbed=False,
         has_early_answers=False,
         started_ns=started_ns,
-        session=SimpleNamespace(threads=SimpleNamespace(available=2), is_loading=False),
+        session=SimpleNamespace(threads=2, is_loading=False),
     )
     return cast(Run, fake)
 
@@ -132,25 +132,6 @@ def test_the_background_learns_what_the_foreground_expects() -> None:
     assert realtime.slowdown == pytest.approx(1.02)
     pair.foreground.ended(one)
     assert pair.gate.realtime().end_ns is None
-
-
-@pytest.mark.parametrize(("known", "slowdown"), [(2, 1.05), (1, None)])
-def test_runs_side_by_side_leave_no_processor_and_are_no_trial(
-    known: int, slowdown: float | None
-) -> None:
-    pair, profiles = Pair("padded"), [RunProfile(), RunProfile()]
-    for number, profile in enumerate(profiles[:known], start=1):
-        for _ in range(FIRST_PAIRS):
-            profile.learn_run(1_000 * number, beside=False)
-            profile.learn_run((1_000 + 25 * number) * number, beside=True)
-    runs = [run_of(job(number), profile) for number, profile in enumerate(profiles)]
-    for run in runs:
-        pair.foreground.admitted(run.jobs[0])
-    pair.foreground.begin_beside(runs, 500)
-    realtime = pair.gate.realtime()
-    assert (realtime.count, realtime.threads, realtime.trial) == (2, 2, Trial.NONE)
-    assert (realtime.end_ns is None) is (known < 2)
-    assert realtime.slowdown == pytest.approx(slowdown, abs=0.03)
 
 
 def test_the_background_learns_for_how_much_of_the_time_there_is_real_time_work() -> None:
@@ -239,24 +220,6 @@ def test_only_layers_with_the_processors_to_themselves_tell_what_they_take() -> 
     pair.background.layer_done(run, 9_000)
     pair.background.finished(run, 9_000)
     assert profile.layer_ns(0) == 100
-
-
-def test_the_time_that_a_run_was_held_says_nothing_about_its_threads() -> None:
-    pair, learnt = Pair("preemptive"), []
-    run = run_of(job(99, JobClass.BESTEFFORT))
-    run.session = cast(
-        Any, SimpleNamespace(threads=SimpleNamespace(learn=lambda *told: learnt.append(told)))
-    )
-    run.shapes, run.chosen_threads = ((1, 4),), 2
-    pair.background.holds(run, 0)
-    pair.background.layer_done(run, 100)
-    pair.foreground.admitted(job(1))
-    assert pair.background.holds(run, 100)
-    pair.foreground.ended(job(1))
-    pair.background.holds(run, 9_000)
-    pair.background.layer_done(run, 50)
-    Run.learn(run, 9_050)
-    assert learnt == [(((1, 4),), 2, 150)]
 
 
 def test_a_real_time_request_that_must_be_late_is_refused_with_a_hint() -> None:

@@ -39,13 +39,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @contextlib.contextmanager
 def connected(
-    models: tuple[Path, Path], share: str | None, concurrent_runs: str = "2"
+    models: tuple[Path, Path], share: str | None
 ) -> Iterator[tuple[Connection, Connection]]:
     """To both, in a runtime of their own."""
     parent = Path(tempfile.mkdtemp(prefix="brisk-"))
     place = RuntimePlace(parent / "runtime", "cpu")
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("BRISK_CONCURRENT_RUNS", concurrent_runs)
         if share is not None:
             environment.setenv("BRISK_NORMAL_SHARE", share)
         with (
@@ -102,15 +101,14 @@ def answers_beside_a_flood(
     return flood.answers, answers
 
 
-@pytest.mark.parametrize("concurrent_runs", ["1", "2"])
 def test_a_flood_of_real_time_requests_leaves_the_normal_ones_of_another_model_their_share(
-    models: tuple[Path, Path], concurrent_runs: str
+    models: tuple[Path, Path],
 ) -> None:
     """A run of the flood computes four times as much as a normal one. Of the time after the
     patience, a share of 0.05 is a normal answer for five of the flood; half of these must come: a
     request that comes when none waited gets its turn only after the next run.
     """
-    with connected(models, None, concurrent_runs) as (urgent, normal):
+    with connected(models, None) as (urgent, normal):
         seconds = PATIENCE_NS / 1e9 + 6.0
         flooding, answers = answers_beside_a_flood(urgent, normal, seconds)
     assert flooding > 10

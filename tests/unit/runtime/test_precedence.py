@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk.runtime.precedence import ComputingThread, Precedence
+from brisk.runtime.precedence import Precedence
 from brisk.wire.precedence import realtime_niceness, renice
 
 
@@ -20,9 +20,8 @@ def test_threads_of_the_interpreter_are_spared_and_a_change_is_made_once() -> No
         return True
 
     ended = threading.Event()
-    other, computing = threading.Thread(target=ended.wait), ComputingThread(target=ended.wait)
+    other = threading.Thread(target=ended.wait)
     other.start()
-    computing.start()
     try:
         precedence = Precedence(-7, change)
         for serves in (False, True, True, False, False):
@@ -30,11 +29,9 @@ def test_threads_of_the_interpreter_are_spared_and_a_change_is_made_once() -> No
     finally:
         ended.set()
         other.join()
-        computing.join()
     assert [niceness for niceness, _ in made] == [-7, os.getpriority(os.PRIO_PROCESS, 0)]
     assert other.native_id in made[0][1]
     assert threading.main_thread().native_id not in made[0][1]
-    assert computing.native_id not in made[0][1]
 
 
 def test_where_it_is_refused_it_is_told_once_and_not_tried_again(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from brisk.errors import InvalidModelError, UnsupportedOperatorError
+from brisk.errors import InvalidModelError
 from brisk.wire.place import RuntimePlace
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
@@ -35,7 +35,6 @@ def onnxruntime_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runt
     place = RuntimePlace(parent / "runtime", "cpu")
     model = quick_model(tmp_path_factory.mktemp("shared") / "shared.onnx")
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("BRISK_ENGINE", "onnxruntime")
         environment.setenv("BRISK_THREADS", "1")
         environment.setenv("BRISK_ARTEFACTS", "off")
         with opened(place, describe(model)):
@@ -58,18 +57,6 @@ def test_an_operator_that_only_onnxruntime_has_is_served(
     value = np.arange(16, dtype=np.float32).reshape(4, 4)
     with opened(place, describe(contributed(tmp_path / "model.onnx"))) as connection:
         np.testing.assert_allclose(infer(connection, value), value @ value.T)
-
-
-def test_it_is_refused_where_the_deployment_wants_brisk_s_own_kernels(
-    place: RuntimePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BRISK_ENGINE", "brisk")
-    model = contributed(tmp_path / "model.onnx")
-    with (
-        pytest.raises(UnsupportedOperatorError, match=r"TransposeMatMul"),
-        opened(place, describe(model)),
-    ):
-        pass
 
 
 def test_what_it_does_not_know_is_refused_with_its_reason(

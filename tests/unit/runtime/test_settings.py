@@ -11,7 +11,6 @@ from brisk.errors import InvalidConfigurationError
 from brisk.runtime.artefact_use import ArtefactUse
 from brisk.runtime.settings import MIB, Settings, read_settings
 from brisk.scheduling.policies import POLICIES, Limits
-from brisk.segments.engine import Engine
 
 
 def test_nothing_said_means_all_usable_cores_and_ten_seconds(
@@ -20,7 +19,6 @@ def test_nothing_said_means_all_usable_cores_and_ten_seconds(
     monkeypatch.delenv("BRISK_THREADS", raising=False)
     monkeypatch.setenv("BRISK_IDLE_EXIT_S", "")
     monkeypatch.delenv("BRISK_ARTEFACTS")
-    monkeypatch.delenv("BRISK_ENGINE", raising=False)
     monkeypatch.delenv("BRISK_SAMPLED_SHARE")
     settings = read_settings()
     assert (settings.threads, settings.idle_exit_s) == (len(os.sched_getaffinity(0)), 10.0)
@@ -31,8 +29,6 @@ def test_nothing_said_means_all_usable_cores_and_ten_seconds(
     assert settings.artefacts is ArtefactUse.BUILD
     assert (settings.sampled_share, settings.sample_bytes) == (0.2, 64 * MIB)
     assert settings.adaptation_s == 60
-    assert settings.concurrent_runs == 2
-    assert settings.engine is Engine.AUTO
 
 
 def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,8 +46,6 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_SAMPLES_MIB", "3")
     monkeypatch.setenv("BRISK_ADAPTATION_S", "0")
     monkeypatch.setenv("BRISK_REALTIME_NICENESS", "-3")
-    monkeypatch.setenv("BRISK_CONCURRENT_RUNS", "1")
-    monkeypatch.setenv("BRISK_ENGINE", "onnxruntime")
     limits = Limits(slowdown=1.5, share=0.1, normal_share=0.02)
     assert read_settings() == Settings(
         3,
@@ -66,8 +60,6 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         3 * MIB,
         0.0,
         -3,
-        concurrent_runs=1,
-        engine=Engine.ONNX_RUNTIME,
     )
 
 
@@ -81,7 +73,6 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         ("BRISK_NORMAL_SHARE", "0.6", "must be a number from 0 to 0.5, not '0.6'"),
         ("BRISK_BESTEFFORT_SHARE", "a tenth", "must be a number from 0 to 0.5"),
         ("BRISK_SAMPLED_SHARE", "1.5", "must be a number from 0 to 1, not '1.5'"),
-        ("BRISK_CONCURRENT_RUNS", "3", "must be 1 or 2, not '3'"),
         ("BRISK_MAX_WAITING", "2.5", "must be a whole number, not '2.5'"),
         ("BRISK_BACKGROUND_MIB", "-1", "must be a positive number"),
     ],

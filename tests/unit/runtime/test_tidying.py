@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 
 import pytest
 
+from brisk.frontend.allocator import allocator_settings
 from brisk.runtime import tidying
 from brisk.runtime.tidying import tidy_up
 
@@ -45,3 +49,34 @@ def test_requests_without_an_end_do_not_keep_it_for_ever(
     monkeypatch.setattr(tidying, "LONGEST_WAIT_S", 0.01)
     assert tidy_up(lambda timeout_s: False)
     assert knot() is None
+
+
+GIVING_BACK = """
+import sys
+from brisk.runtime.tidying import give_back
+
+def resident_mib():
+    return int(open("/proc/self/statm").read().split()[1]) // 256
+
+def freed(mib):
+    blocks = [bytearray(1 << 20) for _ in range(mib)]
+    for block in blocks:
+        block[::4096] = bytes(len(block[::4096]))
+
+freed(int(sys.argv[1]))
+before = resident_mib()
+print(int(give_back()), before - resident_mib())
+"""
+
+
+@pytest.mark.parametrize(("freed_mib", "goes_back"), [(300, True), (20, False)])
+def test_much_freed_memory_goes_back_and_little_is_kept(freed_mib: int, goes_back: bool) -> None:
+    environment = {
+        **os.environ,
+        **allocator_settings({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}),
+    }
+    command = [sys.executable, "-c", GIVING_BACK, str(freed_mib)]
+    ended = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60)
+    given, returned_mib = map(int, ended.stdout.split())
+    assert given == goes_back
+    assert returned_mib > 200 if goes_back else abs(returned_mib) < 5

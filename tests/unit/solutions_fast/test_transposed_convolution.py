@@ -8,7 +8,6 @@ from solution_oracle import assert_agrees, layer_problem, run_solution
 
 from brisk.graph.program import Epilogue, Node
 from brisk.solutions.convolution_transpose import TorchTransposedConvolution
-from brisk.solutions.convolution_transpose_blocked import BlockedTransposedConvolution
 
 GENERATOR = np.random.default_rng(7)
 
@@ -56,7 +55,7 @@ def test_a_transposed_convolution_equals_its_definition(source, weight, attribut
     ("source", "kernel"),
     [((2, 257, 5, 6), (2, 2)), ((1, 256, 3, 1), (3, 2)), ((3, 300, 2, 7), (1, 1))],
 )
-def test_a_transposed_convolution_side_by_side_is_one_product(source, kernel, epilogue, bias):
+def test_a_transposed_convolution_without_overlap(source, kernel, epilogue, bias):
     outputs, (down, across) = 5, kernel
     values = {
         "x": normal(*source),
@@ -70,31 +69,10 @@ def test_a_transposed_convolution_side_by_side_is_one_product(source, kernel, ep
     )  # fmt: skip
     steps = [Epilogue(name, operand="z" if name == "Add" else None) for name in epilogue]
     problem = layer_problem(node, values, constants=("w", *bias), epilogue=steps)
-    assert_agrees(BlockedTransposedConvolution(), problem, values)
+    assert_agrees(TorchTransposedConvolution(), problem, values)
     nothing = values | {"x": normal(0, *source[1:]), "z": values["z"][:0]}
-    (found,) = run_solution(BlockedTransposedConvolution(), problem, nothing)
+    (found,) = run_solution(TorchTransposedConvolution(), problem, nothing)
     assert found.shape == nothing["z"].shape
-
-
-@pytest.mark.parametrize(
-    ("weight", "attributes", "reason"),
-    [
-        ((256, 5, 3, 3), {"strides": (2, 2)}, "do not lie side by side"),
-        ((256, 5, 2, 2), {"strides": (2, 2), "dilations": (2, 2)}, "do not lie side by side"),
-        ((256, 5, 2, 2), {"strides": (2, 2), "pads": (0, 1, 0, 0)}, "padded"),
-        ((256, 5, 2, 2), {"strides": (2, 2), "output_padding": (1, 0)}, "padded"),
-        ((256, 5, 2, 2), {"strides": (2, 2), "output_shape": (9, 10)}, "a size that is asked for"),
-        ((255, 5, 2, 2), {"strides": (2, 2)}, "255 channels, at least 256"),
-    ],
-)
-def test_other_transposed_convolutions_are_left_to_torch(weight, attributes, reason):
-    values = {"x": normal(1, weight[0], 4, 5), "w": normal(*weight)}
-    node = Node("ConvTranspose", ("x", "w"), ("y",), attributes, version=22)
-    problem = layer_problem(node, values, constants=("w",))
-    verdict = BlockedTransposedConvolution().check(problem)
-    assert not verdict.ok
-    assert reason in verdict.reason
-    assert TorchTransposedConvolution().check(problem).ok
 
 
 def test_an_output_shape_larger_than_the_product_is_filled_at_the_end():

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
-from brisk.artefacts.container import Container, ContainerWriter
+from brisk.artefacts.container import Container
 from brisk.artefacts.draft import ContainerDraft
 from brisk.errors import ArtefactError
 from brisk.graph.deferral import settled
@@ -32,10 +32,10 @@ def array_bytes(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(settled(array)).reshape(-1).view(np.uint8)
 
 
-def write_array(array: np.ndarray, writer: ContainerWriter | ContainerDraft) -> ArrayRecord:
+def write_array(array: np.ndarray, draft: ContainerDraft) -> ArrayRecord:
     if array.dtype.kind in "OUS":
         return ["string", list(array.shape), [str(item) for item in array.reshape(-1)]]
-    return [array.dtype.name, list(array.shape), writer.add(array_bytes(array))]
+    return [array.dtype.name, list(array.shape), draft.add(array_bytes(array))]
 
 
 def read_array(record: Sequence[Any], container: Container) -> np.ndarray:
@@ -58,37 +58,6 @@ def read_array(record: Sequence[Any], container: Container) -> np.ndarray:
     if memory.size != count * dtype.itemsize:
         raise ArtefactError(f"an array of {name} {shape} in {memory.size} bytes")
     return memory.view(dtype).reshape(shape)
-
-
-class KeptArrays(Mapping[str, np.ndarray]):
-    """Arrays by name, each read when it is asked for: a start needs few of them.
-
-    Raises ArtefactError then where a record is none. Thread-safe.
-    """
-
-    def __init__(self, records: Mapping[str, ArrayRecord], container: Container) -> None:
-        self._records, self._container = records, container
-        self._read: dict[str, np.ndarray] = {}
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        found = self._read.get(name)
-        if found is None:
-            record = self._records[name]
-            try:
-                found = self._read[name] = read_array(record, self._container)
-            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-                path = self._container.path
-                raise ArtefactError(f"{path}: no array '{name:.80}': {error!r}") from error
-        return found
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._records
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._records)
-
-    def __len__(self) -> int:
-        return len(self._records)
 
 
 @functools.lru_cache(1024)

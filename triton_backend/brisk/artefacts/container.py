@@ -24,15 +24,15 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from brisk.artefacts import lease
 from brisk.artefacts.checksum import PAGE_BYTES, checksum
-from brisk.artefacts.seal import SEAL_BYTES, make_key, read_key, seal
+from brisk.artefacts.seal import SEAL_BYTES, read_key, seal
 from brisk.errors import ArtefactError
 from brisk.ownership import open_own
 
@@ -188,54 +188,6 @@ def _digest(content: bytes | np.ndarray) -> str:
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
 
 
-class ContainerWriter:
-    """Collects blobs in the order of their use, then writes them all."""
-
-    def __init__(self) -> None:
-        self._blobs: list[np.ndarray] = []
-        self._indexed: set[int] = set()
-
-    @property
-    def size(self) -> int:
-        """Bytes of the blobs so far."""
-        return sum(blob.size for blob in self._blobs)
-
-    def add(self, content: np.ndarray, *, is_indexed: bool = False) -> int:
-        """The number of a new blob: contiguous bytes, not to be changed until they are written.
-
-        ``is_indexed``: more than numbers to compute with, to be read by ``Container.copied``.
-        """
-        self._blobs.append(content)
-        if is_indexed:
-            self._indexed.add(len(self._blobs) - 1)
-        return len(self._blobs) - 1
-
-    def write(self, file: BinaryIO, content: Any, breathe: Callable[[], None]) -> None:
-        """Write the whole artefact, sealed with this process's key, which is made if need be.
-
-        ``breathe`` is called between blobs. Raises OSError.
-        """
-        key, checksums = make_key(), []
-        for number, blob in enumerate(self._blobs):
-            checksums.append(sum_of(np.ascontiguousarray(blob), number in self._indexed))
-            breathe()
-        length = 0
-        while True:  # the offsets are part of the text whose length they depend on
-            offsets = _offsets(HEADER_BYTES + length, [blob.size for blob in self._blobs])
-            sizes = [blob.size for blob in self._blobs]
-            text = manifest_text(zip(offsets, sizes, checksums, strict=True), content)
-            if len(text) <= length:
-                break
-            length = len(text)
-        text = text.ljust(length)
-        end = offsets[-1] + sizes[-1] if offsets else HEADER_BYTES + length
-        file.write(header(text, IN_FRONT, end, key) + text)
-        for offset, blob in zip(offsets, self._blobs, strict=True):
-            file.write(bytes(offset - file.tell()))
-            file.write(np.ascontiguousarray(blob).data)
-            breathe()
-
-
 def header(manifest: bytes, place: int, file_bytes: int, key: bytes) -> bytes:
     """Of a file of ``file_bytes``, sealed."""
     digest = hashlib.blake2b(manifest, digest_size=32).digest()
@@ -256,12 +208,3 @@ def aligned(offset: int, size: int) -> int:
 def manifest_text(blobs: Any, content: Any) -> bytes:
     manifest = {"blobs": [list(blob) for blob in blobs], "content": content}
     return json.dumps(manifest, separators=(",", ":")).encode()
-
-
-def _offsets(start: int, sizes: Sequence[int]) -> list[int]:
-    offsets = []
-    for size in sizes:
-        start = aligned(start, size)
-        offsets.append(start)
-        start += size
-    return offsets

@@ -51,7 +51,7 @@ def pipeline_text(path: Path) -> Iterator[str]:
         for variant in sorted(node.variants, key=lambda variant: variant.accuracy):
             size = _size(programs[variant.path])
             yield f"  {variant.name}: accuracy {variant.accuracy:g}, {size}: {variant.path}"
-    yield "brisk explain FILE.onnx shows how the layers of a network are computed"
+    yield "brisk explain FILE.onnx shows the segments of a network"
 
 
 def _programs(description: PipelineDescription) -> dict[Path, Program]:

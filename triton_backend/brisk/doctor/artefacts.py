@@ -1,25 +1,23 @@
-"""Artefacts: what a start needs, kept from an earlier one of the same model and machine."""
+"""Prepared forms: what a start needs, kept from an earlier one of the same model and machine."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from brisk.doctor.base import Deployment, Finding, Verdict
-from brisk.errors import ArtefactError
+from brisk.doctor.entries import entry_tuning, model_files
+from brisk.errors import ArtefactError, BriskError
 
 NAME = "artefacts"
 
 
 def look(deployment: Deployment) -> Iterator[Finding]:
-    """Artefacts are looked for where the server would look, as seen from here."""
-    files = [
-        file
-        for repository in deployment.repositories
-        for file in sorted(repository.glob("*/*/model.onnx"))
-        if file.parent.name.isdigit()
-    ]
+    """Looked for where the server would look, as seen from here."""
+    if deployment.device != "cpu":
+        yield Finding(NAME, Verdict.GOOD, "models on a GPU have none")
+        return
+    files = [file for file in model_files(deployment) if _uses_one(file)]
     missing, stale = [], []
     for file in files:
         try:
@@ -41,24 +39,31 @@ def look(deployment: Deployment) -> Iterator[Finding]:
             NAME,
             Verdict.ADVICE,
             f"{len(missing)} of {len(files)} models have none here ({names})",
-            "their next start reads and transforms all weights (docs/cold-start.md has figures)",
+            "their next start reads and cuts the model's file, and what runs fast is optimised "
+            "anew after it (docs/cold-start.md has figures)",
             "`brisk prepare MODEL_DIR`, or nothing: the runtime writes them after a start",
         )
     elif files and not stale:
         yield Finding(NAME, Verdict.GOOD, f"all {len(files)} models have one that fits")
 
 
+def _uses_one(file: Path) -> bool:
+    """Whether a prepared form can serve the entry; one that cannot be read is another check's."""
+    try:
+        return entry_tuning(file).keeps_answers
+    except BriskError:
+        return False
+
+
 def _is_there(deployment: Deployment, file: Path) -> bool:
     """Raises ArtefactError where there is one that cannot be used."""
-    import torch
+    from brisk.exits.taps import tapped_values
+    from brisk.exits.versions import latest
+    from brisk.segments.prepared import PreparedModel, find_prepared
 
-    from brisk.execution.artefact import find_artefact, open_artefact
-
-    text = deployment.environment.get("BRISK_THREADS", "")
-    threads = int(text) if text.isdecimal() else len(os.sched_getaffinity(deployment.server or 0))
-    device = torch.device(deployment.device)
-    found = find_artefact(file, device, threads, deployment.environment)
+    taps = tapped_values(latest(file, deployment.environment))
+    found = find_prepared(file, taps, deployment.environment)
     if found is None:
         return False
-    open_artefact(found, file, device, threads, deployment.environment)
+    PreparedModel(found, file, 1, taps, environment=deployment.environment).check()
     return True

@@ -24,8 +24,6 @@ CHECKS = (
     "auto_complete",
     "forked_stubs",
     "operators",
-    "arithmetic",
-    "compiled_kernels",
 )
 
 

@@ -1,4 +1,4 @@
-"""The runtime's Python: it needs torch, onnx and numpy; Triton's own needs numpy 1 only."""
+"""The runtime's Python: it needs onnxruntime, onnx and numpy; Triton's own needs numpy 1 only."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from brisk.doctor.base import Deployment, Finding, Verdict
 NAME = "runtime's Python"
 TIMEOUT_S = 120.0
 _PROGRAM = (
-    "import torch, onnx, numpy; "
-    "print(f'torch {torch.__version__}, onnx {onnx.__version__}, numpy {numpy.__version__}')"
+    "import onnxruntime, onnx, numpy; print(f'onnxruntime {onnxruntime.__version__}, "
+    "onnx {onnx.__version__}, numpy {numpy.__version__}')"
 )
 
 
 def look(deployment: Deployment) -> Iterator[Finding]:
     python = deployment.environment.get("BRISK_PYTHON") or sys.executable
-    environment = {**deployment.environment, "OMP_NUM_THREADS": "1"}
+    environment = {
+        **deployment.environment,
+        "OMP_NUM_THREADS": "1",
+        "ORT_DISABLE_TELEMETRY": "1",
+    }
     try:
         done = subprocess.run(
             [python, "-c", _PROGRAM],
@@ -39,5 +43,5 @@ def look(deployment: Deployment) -> Iterator[Finding]:
         Verdict.PROBLEM,
         f"{python}: {problem[0]}",
         "no model can be loaded",
-        "BRISK_PYTHON=<a Python that has torch, onnx and numpy>, in tritonserver's environment",
+        "BRISK_PYTHON=<a Python that has onnxruntime, onnx and numpy> for tritonserver",
     )

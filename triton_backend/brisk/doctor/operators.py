@@ -1,4 +1,8 @@
-"""Entries whose layers no fast solution computes: they run by the reference operators of onnx."""
+"""Entries that what computes them does not take, or computes slowly.
+
+On a CPU that is ONNX Runtime, which alone can tell. On a GPU it is torch, which leaves operators
+without a form of its own to the reference operators of onnx.
+"""
 
 from __future__ import annotations
 
@@ -7,43 +11,56 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.doctor.entries import entry_tuning, model_files
 from brisk.errors import BriskError
 
 NAME = "operators"
 
 
 def look(deployment: Deployment) -> Iterator[Finding]:
-    files = [
-        file
-        for repository in deployment.repositories
-        for file in sorted(repository.glob("*/*/model.onnx"))
-        if file.parent.name.isdigit()
-    ]
+    files = model_files(deployment)
     if not files:
         yield Finding(NAME, Verdict.UNKNOWN, "no model repository was given or found")
-    slow = 0
+        return
+    on_cpu = deployment.device == "cpu"
+    told = 0
     for file in files:
+        counts: Counter[str] = Counter()
         try:
-            counts = _reference_operators(file, deployment.device)
+            if on_cpu:
+                _check_taken(file)
+            else:
+                counts = _reference_operators(file, deployment.device)
         except BriskError as error:
-            slow += 1
+            told += 1
             yield Finding(
                 NAME, Verdict.PROBLEM, f"{file}: {error}", "it is not served", "fix the model"
             )
-            continue
         if counts:
-            slow += 1
-            names = ", ".join(f"{operator} ×{count}" for operator, count in counts.most_common(5))
-            yield Finding(
-                NAME,
-                Verdict.ADVICE,
-                f"{file}: by reference operators: {names}",
-                "these are written for clarity, in numpy: some are hundreds of times slower",
-                f"`brisk explain {file.parent.parent} --all` says why; export the model with "
-                "other operators where that is possible",
-            )
-    if files and not slow:
-        yield Finding(NAME, Verdict.GOOD, f"all layers of {len(files)} models have fast solutions")
+            told += 1
+            yield _slow(file, counts, deployment.device)
+    if not told:
+        how = "ONNX Runtime takes all {} models" if on_cpu else "torch computes all {} models"
+        yield Finding(NAME, Verdict.GOOD, how.format(len(files)))
+
+
+def _check_taken(file: Path) -> None:
+    """Make every session of the model. Raises BriskError where that fails, as a load would."""
+    from brisk.segments.sources import BareModel
+
+    BareModel(file, 1, tuning=entry_tuning(file)).check()
+
+
+def _slow(file: Path, counts: Counter[str], device: str) -> Finding:
+    names = ", ".join(f"{operator} ×{count}" for operator, count in counts.most_common(5))
+    return Finding(
+        NAME,
+        Verdict.ADVICE,
+        f"{file}: by reference operators: {names}",
+        "these are written for clarity, in numpy: some are hundreds of times slower",
+        f"`brisk explain {file.parent.parent} --device {device} --all` says why; export the model "
+        "with other operators where that is possible",
+    )
 
 
 def _reference_operators(file: Path, device: str) -> Counter[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -23,7 +22,7 @@ class Frame:
     for what only the values show, from ``step``. A frame whose step has raised is finished.
     """
 
-    __slots__ = ("_done", "_joined", "_layers", "_loaded", "_position", "_requested", "_values")
+    __slots__ = ("_layers", "_loaded", "_position", "_requested", "_values")
 
     def __init__(
         self,
@@ -35,29 +34,14 @@ class Frame:
         self._requested = loaded.check_requested(requested)
         self._values = loaded.bind_inputs(inputs)
         self._loaded = loaded
-        self._done: Sequence[int] | None = None
-        table = loaded.layers
-        if isinstance(table, LayerTable):
-            layers, joined = table.current(), table.joined
-        else:
-            layers, joined = table, loaded.joined
-        self._layers = layers
+        layers = loaded.layers
+        self._layers = layers.current() if isinstance(layers, LayerTable) else layers
         self._position = 0
-        self._joined = joined
-        if joined is not None:
-            first = self._values[loaded.inputs[0].index]
-            if isinstance(first, torch.Tensor) and first.dim() > 0:
-                self._join(len(first))
 
     @property
     def position(self) -> int:
-        """Steps done so far; a run of joined layers is one."""
+        """Layers done so far."""
         return self._position
-
-    @property
-    def layers_done(self) -> int:
-        """Layers of the program done so far, joined ones counted one by one."""
-        return self._position if self._done is None else self._done[self._position]
 
     @property
     def upcoming(self) -> str:
@@ -92,33 +76,6 @@ class Frame:
             values[slot] = None
         self._position = position = position + 1
         return position == len(layers)
-
-    def value_at(self, slot: int) -> Value:
-        """What ``slot`` of the program holds at this boundary; not to be changed."""
-        return self._values[slot]
-
-    def keep_rows(self, slots: Sequence[int], rows: torch.Tensor) -> None:
-        """Go on with some rows of a batch: of the tensors in ``slots``, all that are live.
-
-        ``rows``: int64, on the program's device. The memory format stays.
-        """
-        for slot in slots:
-            value = self._values[slot]
-            if not isinstance(value, torch.Tensor):
-                raise InternalError(f"slot {slot} holds no rows at layer {self.layers_done}")
-            self._values[slot] = value[rows]
-        if self._done is None:
-            self._join(len(rows))
-
-    def _join(self, rows: int) -> None:
-        """Go on with joined layers, where there are some for so many rows that begin here."""
-        joined = None if self._joined is None else self._joined.fitting(rows)
-        if joined is None:
-            return
-        place = bisect_left(joined.done, self._position)
-        if place < len(joined.layers) and joined.done[place] == self._position:
-            self._layers, self._done = joined.layers, joined.done
-            self._position = place
 
     def results(self) -> dict[str, Value]:
         """The requested outputs by name. Precondition: the job is finished."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-import torch
+from dataclasses import dataclass
 
 from brisk.graph.program import Layer
 from brisk.solutions.base import Kernel, Solution
@@ -21,5 +18,3 @@ class LoadedLayer:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     dead: tuple[int, ...]
-    weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """What ``solution.transform`` returned, of solutions whose kernels runs take over."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,13 +11,11 @@ import torch
 
 from brisk.errors import BriskError, InternalError, InvalidRequestError
 from brisk.execution.inputs import InputSlot, move
-from brisk.execution.joining import JoinedLayers, join_small_layers
 from brisk.execution.loaded_layer import LoadedLayer
 from brisk.execution.plan import NO_CONSTANTS, LayerPlan, constants_of, make_plan
 from brisk.graph.program import Program
 from brisk.solutions.base import BodyRunner, Kernel, LoadContext, Value
 from brisk.solutions.catalogue import Catalogue, default_catalogue
-from brisk.solutions.convolution_blocked import BlockedConvolution
 from brisk.solutions.problem import dynamic_operands
 from brisk.solutions.values import from_numpy
 
@@ -37,8 +35,6 @@ class LoadedProgram:
     inputs: tuple[InputSlot, ...]
     outputs: Mapping[str, int]
     initial: tuple[Value, ...]
-    joined: JoinedLayers | None = None
-    """``layers`` with runs of small ones joined, for small batches; None: there are none."""
 
     def bind_inputs(self, inputs: Mapping[str, Value]) -> list[Value]:
         """The slots of a new frame. Raises InvalidRequestError where an input does not fit."""
@@ -78,20 +74,17 @@ def load_program(
     device: torch.device,
     catalogue: Catalogue | None = None,
     outer_constants: Mapping[str, np.ndarray] = NO_CONSTANTS,
-    cuts: Collection[int] = (),
 ) -> LoadedProgram:
     """Load every layer, one after the other.
 
     Raises UnsupportedOperatorError where a layer has no solution, InternalError where one fails
-    to load. ``outer_constants``: for a body, what it captures that never changes. ``cuts``:
-    boundaries, as numbers of layers done, at which frames have to stop.
+    to load. ``outer_constants``: for a body, what it captures that never changes.
     """
     catalogue = catalogue or default_catalogue()
     plan = make_plan(program, device, catalogue, outer_constants)
     frame = FramePlan.of(program, outer_constants)
     layers = tuple(load_layer(planned, frame, catalogue) for planned in plan.layers)
-    joined = join_small_layers(program, plan.layers, layers, frame.slots, cuts)
-    return dataclasses.replace(frame.assemble(device, layers), joined=joined)
+    return frame.assemble(device, layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +140,13 @@ def load_layer(
     planned: LayerPlan,
     frame: FramePlan,
     catalogue: Catalogue,
-    weights: Mapping[str, torch.Tensor] | None = None,
 ) -> LoadedLayer:
-    """Load one layer. ``weights``: what its solution's ``transform`` returned earlier, if known.
-
-    Raises InternalError where the solution fails to load.
-    """
+    """Load one layer. Raises InternalError where its solution fails to load."""
     problem, solution = planned.problem, planned.solution
     layer, slots = problem.layer, frame.slots
     context = _load_context(problem.device, catalogue)
     try:
-        if weights is None:
-            weights = solution.transform(problem)
-        kernel = solution.load(problem, weights, context)
+        kernel = solution.load(problem, solution.transform(problem), context)
     except BriskError:
         raise
     except Exception as error:
@@ -178,7 +165,6 @@ def load_layer(
         reads=tuple(slots[operand.name] for operand in dynamic_operands(problem)),
         writes=tuple(slots[name] for name in layer.outputs),
         dead=tuple(slots[name] for name in frame.program.last_use[layer.index] if name in slots),
-        weights=weights if isinstance(solution, BlockedConvolution) else {},
     )
 
 

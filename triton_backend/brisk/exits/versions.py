@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from brisk.artefacts.place import cache_directory
@@ -35,19 +36,19 @@ def caches_file(model_file: Path) -> Path:
     return model_file.with_suffix(CACHES_SUFFIX)
 
 
-def private_folder(model_file: Path) -> Path:
+def private_folder(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
     """Of what is learned from a model's traffic; it may not be there."""
     place = hashlib.blake2b(os.fsencode(os.path.realpath(model_file)), digest_size=8).hexdigest()
-    return cache_directory() / "caches" / place
+    return cache_directory(environment) / "caches" / place
 
 
 def samples_folder(model_file: Path) -> Path:
     return private_folder(model_file) / "samples"
 
 
-def adapted_file(model_file: Path) -> Path:
+def adapted_file(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
     """The last version that has proved itself on live traffic; it may not be there."""
-    return private_folder(model_file) / "adapted.caches"
+    return private_folder(model_file, environment) / "adapted.caches"
 
 
 def candidate_file(model_file: Path) -> Path:
@@ -84,9 +85,9 @@ def make_private_folder(model_file: Path) -> Path:
     return folder
 
 
-def latest(model_file: Path) -> Path:
+def latest(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
     """What is to be served: the adapted version, where it descends from what is trained now."""
-    trained, adapted = caches_file(model_file), adapted_file(model_file)
+    trained, adapted = caches_file(model_file), adapted_file(model_file, environment)
     return adapted if adapted.exists() and _is_newer(adapted, trained) else trained
 
 

@@ -14,14 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from brisk.compiled.compiler import (
-    CompilerError,
-    add_seal,
-    cache_directory,
-    find_compiler,
-    has_seal,
-    is_whole,
-)
+from brisk.artefacts.place import cache_directory
+from brisk.forking.compiler import CompilerError, add_seal, find_compiler, has_seal, is_whole
 from brisk.forking.start import PRELOAD
 from brisk.ownership import make_private, open_own
 from brisk.wire.stub_process import STUB

@@ -177,7 +177,7 @@ def _check(preload: Path) -> None:
     The folder is not looked at: Triton has just started the launcher that lies beside the file.
     Raises OSError.
     """
-    from brisk.compiled.compiler import is_sealed  # one stub of many needs it
+    from brisk.forking.compiler import is_sealed  # one stub of many needs it
 
     if not is_sealed(preload, is_anywhere=True):
         raise PermissionError(f"'{preload}' is not as it was compiled; `brisk install` renews it")

@@ -45,7 +45,7 @@ def main() -> int:
             listeners = {role: listen(place, role) for role in Role}
             _prepare_environment(settings)
             _allow_descriptors()
-            import_everything(device, settings.engine)
+            import_everything(device)
             Supervisor(_slots(listeners, device, settings)).run()
         finally:
             place.remove(lock)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
 from typing import ClassVar
 
 from brisk import telemetry
-from brisk.errors import InternalError
 from brisk.runtime.batch import RequestJob, Run
 from brisk.runtime.gate import Gate
 from brisk.runtime.pacing import Pacing
@@ -57,9 +55,6 @@ class Background(Pacing):
 
     def begins(self, run: Run, now_ns: int) -> None:
         return None
-
-    def begin_beside(self, runs: Sequence[Run], now_ns: int) -> None:
-        raise InternalError("a background worker computes one run at a time")
 
     def owes_normal(self, now_ns: int) -> bool:
         return False

@@ -84,7 +84,6 @@ class Run:
     started_ns: int
     session: Session | PipelineSession
     shapes: Shapes
-    chosen_threads: int
     profile: RunProfile
     is_disturbed: bool
     """Parked, or begun while the session was loading: its time says nothing about threads."""
@@ -95,8 +94,8 @@ class Run:
 
     @property
     def threads(self) -> int:
-        """How many compute the next layers."""
-        return self.session.threads_for(self.chosen_threads)
+        """How many compute it."""
+        return self.session.threads
 
     @property
     def job_class(self) -> JobClass:
@@ -125,12 +124,6 @@ class Run:
         labels = (model.name, str(model.version), job.job_class.value)
         telemetry.count(metrics.PREEMPTIONS, labels)
         telemetry.observe_ns(metrics.PREEMPTION_SECONDS, labels, self.started_ns - job.arrival_ns)
-
-    def learn(self, finished_ns: int) -> None:
-        """It is finished: what it took says how many threads it should have."""
-        if not self.is_disturbed and not self.has_early_answers:
-            duration_ns = sum(self.layers_ns) or finished_ns - self.started_ns
-            self.session.threads.learn(self.shapes, self.chosen_threads, duration_ns)
 
     @property
     def has_early_answers(self) -> bool:
@@ -250,7 +243,6 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
         started_ns,
         session,
         shapes,
-        session.threads.choose(shapes),
         _profile(session, profiles, profile_key(first, shapes)),
         is_disturbed=session.is_loading,
         early=early,

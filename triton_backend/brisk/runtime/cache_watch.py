@@ -138,7 +138,7 @@ class CacheWatch:
 def _read(session: SegmentSession, path: Path, last: ServedCaches | None) -> ServedCaches | None:
     from brisk.runtime.served_caches import read_version
 
-    program, threads = session.starting.program, session.threads.available
+    program, threads = session.starting.program, session.threads
     return read_version(session.path, path, program, threads, last)
 
 

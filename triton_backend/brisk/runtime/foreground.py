@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar
 
 from brisk import telemetry
@@ -13,7 +13,7 @@ from brisk.runtime.gate import Gate
 from brisk.runtime.pacing import Pacing
 from brisk.scheduling.admission import predict, refuse_if_late
 from brisk.scheduling.job import JobClass, JobState
-from brisk.scheduling.policies import Limits, Policy, Snapshot, Trial, run_slowdown
+from brisk.scheduling.policies import Limits, Policy, Snapshot, run_slowdown
 from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.share import MinimumShare, ShareMeter
@@ -136,38 +136,19 @@ class Foreground(Pacing):
         self._run_end_ns = end_ns
         self._gate.describe_run(end_ns, run.threads, run.profile.slowdown, trial, load)
         self._layers_beside = self._gate.layers_beside
-        self._freeze_or_thaw([run], now_ns)
+        self._freeze_or_thaw(run, now_ns)
 
-    def begin_beside(self, runs: Sequence[Run], now_ns: int) -> None:
-        """Together they leave no processor free, and none of them is a trial."""
-        self._computes = runs[0].job_class
-        self._measure(now_ns)
-        if runs[0].job_class is not JobClass.REALTIME:
-            return
-        expected_ns = [run.profile.run_ns for run in runs]
-        slowdowns = [run.profile.slowdown for run in runs]
-        known_ns = [each for each in expected_ns if each is not None]
-        known = [each for each in slowdowns if each is not None]
-        end_ns = int(now_ns + max(known_ns)) if len(known_ns) == len(runs) else None
-        slowdown = max(known) if len(known) == len(runs) else None
-        threads = runs[0].session.threads.available
-        self._run_end_ns = end_ns
-        self._gate.describe_run(
-            end_ns, threads, slowdown, Trial.NONE, self._presence.share(now_ns)
-        )
-        self._freeze_or_thaw(runs, now_ns)
+    def _freeze_or_thaw(self, run: Run, now_ns: int) -> None:
+        """A layer under way goes on beside ``run`` where the policy would let it begin.
 
-    def _freeze_or_thaw(self, runs: Sequence[Run], now_ns: int) -> None:
-        """A layer under way goes on beside ``runs`` where the policy would let it begin.
-
-        And beside runs that may wait for what the other worker holds: those of a model whose
-        layers are still being loaded.
+        And beside one that may wait for what the other worker holds: of a model whose layers are
+        still being loaded.
         """
         if not self._gate.layer_runs:
             return
         frozen_ns = self._freezer.frozen_ns
         if (
-            any(run.session.is_loading for run in runs)
+            run.session.is_loading
             or (frozen_ns is not None and now_ns - frozen_ns > LONGEST_FROZEN_NS)
             or self._admits_layers(now_ns)
         ):

@@ -24,12 +24,8 @@ from brisk.runtime.standing_back import standing_back
 from brisk.runtime.tidying import tidy_up
 from brisk.runtime.tracing import LOADS
 from brisk.runtime.upkeep import Upkeep
-from brisk.segments.engine import Engine
 from brisk.telemetry.spans import SPANS
 from brisk.wire.records import LoadModel
-
-IDLE_S = 0.2
-"""After which a worker that nobody has asked for a model yet practises loading one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +67,8 @@ class Loader:
         wake: Callable[[], None],
         artefacts: ArtefactUse,
         caches: CacheWatch,
-        engine: Engine = Engine.AUTO,
     ) -> None:
-        self._engine = engine
         self._device = device
-        self._practises = device == "cpu" and engine is Engine.BRISK
         self._threads = threads
         self._wake = wake
         self._artefacts = artefacts
@@ -131,22 +124,12 @@ class Loader:
         return self._outcomes.popleft() if self._outcomes else None
 
     def _run(self) -> None:
-        if self._practises and not self._tasks.await_task(IDLE_S):
-            self._practise()
         while True:
             task = self._tasks.get()
             if task is not None:
                 self._load(task)
             elif not tidy_up(self._is_free):
                 self.give_memory_back()
-
-    def _practise(self) -> None:
-        from brisk.execution.practice import practise
-
-        try:
-            standing_back(functools.partial(practise, self._threads))
-        except Exception as error:  # noqa: BLE001  # loads need this thread
-            say(f"the first load will be slower than others: {type(error).__name__}: {error}")
 
     def _is_free(self, timeout_s: float) -> bool | None:
         """Whether no request runs; None where a load is asked for, within the time-out."""
@@ -185,7 +168,6 @@ class Loader:
                 self._threads,
                 wanted,
                 self._courtesy.give_way,
-                self._engine,
                 task.asker.tuning,
             )
         except BriskError as error:

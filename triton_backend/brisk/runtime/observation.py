@@ -42,9 +42,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Observation:
-    """Answers AskStatistics and AskStatus. ``runs`` and ``beside``, those that the companion
-    computes, are the worker's own lists, only read here.
-    """
+    """Answers AskStatistics and AskStatus. ``runs``: the worker's own list, only read here."""
 
     def __init__(
         self,
@@ -55,7 +53,6 @@ class Observation:
         sessions: SessionTable,
         requests: RequestTable,
         runs: Sequence[Run],
-        beside: Sequence[Run],
     ) -> None:
         self._role = role
         self._device = device
@@ -64,7 +61,6 @@ class Observation:
         self._sessions = sessions
         self._requests = requests
         self._runs = runs
-        self._beside = beside
         self._started_ns = time.monotonic_ns()
         self._readers: dict[int, Peer] = {}  # by the process number of their server
 
@@ -116,7 +112,7 @@ class Observation:
             models=tuple(islice(self._models(), MODELS_PER_RECORD)),
             runs=tuple(
                 _run(run, now_ns, is_parked=place < len(self._runs) - 1)
-                for place, run in enumerate((*self._runs, *self._beside))
+                for place, run in enumerate(self._runs)
             ),
             incidents=tuple(Incident(now_ns - at_ns, what) for at_ns, what in incidents),
         )

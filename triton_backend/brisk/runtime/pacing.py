@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar
 
 from brisk.runtime.batch import RequestJob, Run
@@ -38,10 +38,6 @@ class Pacing(ABC):
     @abstractmethod
     def begins(self, run: Run, now_ns: int) -> None:
         """A run is about to begin, or goes on after it was parked."""
-
-    @abstractmethod
-    def begin_beside(self, runs: Sequence[Run], now_ns: int) -> None:
-        """Several runs compute from now on, each on a part of the processors; as ``begins``."""
 
     @abstractmethod
     def owes_normal(self, now_ns: int) -> bool:

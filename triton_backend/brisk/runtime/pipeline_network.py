@@ -97,7 +97,6 @@ class NetworkRun:
         self._signature = signature
         self._clock_ns = clock_ns
         self._shapes = shapes_of(inputs)
-        self._threads = network.session.threads.choose(self._shapes)
         self.spent_ns = 0
         try:
             self._frame = network.session.start(inputs, outputs, agreement)
@@ -133,7 +132,6 @@ class NetworkRun:
 
         A run that a learned cache has shortened says nothing of a whole one.
         """
-        torch_process.compute_with(self._threads)
         begun_ns = self._clock_ns()
         try:
             is_over = self._frame.step()
@@ -145,7 +143,6 @@ class NetworkRun:
         if is_over and not self.has_early_answers:
             signature = self._signature
             self._network.profile.learn(signature.shapes, signature.size, self.spent_ns)
-            self._network.session.threads.learn(self._shapes, self._threads, self.spent_ns)
         return is_over
 
 

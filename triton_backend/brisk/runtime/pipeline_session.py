@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from brisk import telemetry
@@ -27,7 +27,6 @@ from brisk.planning import (
 from brisk.runtime.pipeline_frame import PipelineFrame
 from brisk.runtime.pipeline_network import Network, NodeNetworks, Signature
 from brisk.runtime.session import Session
-from brisk.scheduling.threads import ThreadChoice
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
 
@@ -45,8 +44,8 @@ class PipelineSession:
     load_ns: int
     labels: tuple[str, str]
     clock_ns: Callable[[], int] = time.monotonic_ns
-    threads: ThreadChoice = field(default_factory=lambda: ThreadChoice(1))
-    """Says nothing: the threads of each node are its own network's choice."""
+    threads: int = 1
+    """Of its networks' sessions."""
 
     @property
     def is_loading(self) -> bool:
@@ -62,10 +61,6 @@ class PipelineSession:
             for network in (*node.variants.values(), node.early)
             if network is not None
         )
-
-    def threads_for(self, chosen: int) -> int:
-        """The frame chooses for each node by itself."""
-        return chosen
 
     def close(self) -> None:
         """Its networks are freed by whoever counts their users."""

@@ -11,15 +11,10 @@ from brisk.runtime.saying import say
 from brisk.wire.precedence import VARIABLE, renice
 
 
-class ComputingThread(threading.Thread):
-    """A thread that computes requests: its niceness is the main thread's."""
-
-
 class Precedence:
     """Used by the worker's main thread.
 
-    Python's other threads, which load, look after sessions or wait, keep their niceness, but for
-    those that compute.
+    Python's other threads, which load, look after sessions or wait, keep their niceness.
     """
 
     def __init__(
@@ -40,9 +35,7 @@ class Precedence:
         spared = frozenset(
             thread.native_id
             for thread in others
-            if thread is not threading.main_thread()
-            and not isinstance(thread, ComputingThread)
-            and thread.native_id is not None
+            if thread is not threading.main_thread() and thread.native_id is not None
         )
         if not self._change(self._niceness if serves_realtime else self._usual, spared):
             say(

@@ -66,7 +66,6 @@ class RunEnds:
                 self._requests.succeed(job, asked, run.started_ns, finished_ns, answerers)
                 if state is not None and job.payload.sequence is not None:
                     job.payload.sequence.state = state
-        run.learn(finished_ns)
         self._audits.note(run.cached, kept)
 
     def fail(self, jobs: list[RequestJob], error: Exception) -> None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from brisk.runtime.batch import Run
-from brisk.runtime.beside import Beside
 from brisk.runtime.pacing import Pacing
-from brisk.scheduling.policy import more_urgent
 
 
 class RunStack:
@@ -19,10 +17,9 @@ class RunStack:
     ``runs`` is not to be changed from outside.
     """
 
-    def __init__(self, pacing: Pacing, beside: Beside, clock_ns: Callable[[], int]) -> None:
+    def __init__(self, pacing: Pacing, clock_ns: Callable[[], int]) -> None:
         self.runs: list[Run] = []
         self._pacing = pacing
-        self._beside = beside
         self._clock_ns = clock_ns
 
     @property
@@ -36,7 +33,7 @@ class RunStack:
             self.runs[-1].park()
             run.count_preemption()
         self.runs.append(run)
-        self._tell_begun(run)
+        self._pacing.begins(run, self._clock_ns())
 
     def end(self) -> None:
         """The top one is over: go on with the one before it."""
@@ -44,29 +41,4 @@ class RunStack:
         self._pacing.pauses()
         if self.runs:
             self.runs[-1].resume()
-            self._tell_begun(self.runs[-1])
-
-    def take_back(self, run: Run) -> None:
-        """Go on with what the companion has left, unless something as urgent computes."""
-        top = self.top
-        if top is not None and not more_urgent(run.jobs[0], top.jobs[0]):
-            run.park()
-            self.runs.insert(-1, run)
-            return
-        if top is not None:
-            top.park()
-        self.runs.append(run)
-        self._tell_begun(run)
-
-    def begin_beside(self, run: Run) -> None:
-        """Let the companion compute ``run`` beside the top one."""
-        self._beside.begin(run, self.runs[-1])
-        self._pacing.begin_beside([self.runs[-1], run], self._clock_ns())
-
-    def _tell_begun(self, run: Run) -> None:
-        """``run`` computes now, perhaps beside the companion's."""
-        if self._beside.runs:
-            run.is_disturbed = True
-            self._pacing.begin_beside([run, *self._beside.runs], self._clock_ns())
-        else:
-            self._pacing.begins(run, self._clock_ns())
+            self._pacing.begins(self.runs[-1], self._clock_ns())

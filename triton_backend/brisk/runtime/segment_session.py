@@ -13,7 +13,6 @@ from brisk.runtime import session
 from brisk.runtime.early_exits import SessionCaches
 from brisk.runtime.exchange_attempts import MOST_DEATHS, exchange_attempt
 from brisk.runtime.saying import tell
-from brisk.scheduling.threads import ThreadChoice
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.prepared import PreparedModel, find_prepared
 from brisk.segments.sessions import Session
@@ -46,7 +45,7 @@ class SegmentSession(session.Session):
         self.table = starting.table
         self.recorder = starting.recorder
         self.inputs, self.outputs = plan.inputs, plan.outputs
-        self.threads = ThreadChoice(threads, is_fixed=True)
+        self.threads = threads
         self.caches = SessionCaches()
         self.load_ns = 0
         self.taps = taps
@@ -74,10 +73,6 @@ class SegmentSession(session.Session):
     ) -> session.Frame:
         early = self.caches.start(inputs, requested, agreement)
         return early or SegmentFrame(self.starting.program, inputs, requested)
-
-    def threads_for(self, chosen: int) -> int:
-        """A session of ONNX Runtime has its threads from its making."""
-        return chosen
 
     def starts_with_substitutes(self) -> bool:
         return True

@@ -12,8 +12,6 @@ from typing import Any, Protocol
 from brisk.errors import ArtefactError, BriskError, InvalidModelError
 from brisk.graph.program import Container, Variable
 from brisk.runtime.early_exits import SessionCaches
-from brisk.scheduling.threads import ThreadChoice
-from brisk.segments.engine import Engine
 from brisk.segments.table import GiveWay, LayerTable
 from brisk.segments.timeline import Recorder
 from brisk.segments.values import Value
@@ -40,14 +38,14 @@ class Session(ABC):
     """``load_ns``: what it took until it could run; ``summary``: one line for the log.
 
     Its parts are loaded by lanes from then on, or by the first request where it is faster.
-    ``threads`` is the worker's main thread's alone. ``table``: its parts. ``inputs`` and
-    ``outputs``: what it takes and gives.
+    ``threads``: how many compute a run. ``table``: its parts. ``inputs`` and ``outputs``: what it
+    takes and gives.
     """
 
     path: Path
     load_ns: int
     summary: str
-    threads: ThreadChoice
+    threads: int
     caches: SessionCaches
     table: LayerTable[Any]
     recorder: Recorder
@@ -77,11 +75,6 @@ class Session(ABC):
     def wants_artefact(self) -> bool:
         """Whether there was none that could be used, to the end, and one could be made."""
 
-    @property
-    def substitutions(self) -> tuple[int, int] | None:
-        """Parts that another's solution has computed, and that waited; None: there is no reuse."""
-        return None
-
     @abstractmethod
     def start(
         self,
@@ -96,20 +89,12 @@ class Session(ABC):
         """
 
     @abstractmethod
-    def threads_for(self, chosen: int) -> int:
-        """``chosen`` threads, or as many as the loading lanes leave."""
-
-    @abstractmethod
     def starts_with_substitutes(self) -> bool:
         """Whether warm solutions are still to take over (PASK VI, NNV12 3.5)."""
 
     @abstractmethod
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
         """Let warm solutions take over; whether they have. ``may_go_on``: asked before each."""
-
-    def join(self, cuts: Sequence[int]) -> bool:
-        """Let what is small be computed as one, stopping at ``cuts``; False: parts are missing."""
-        return self.table.is_whole
 
     @contextlib.contextmanager
     def settling(self) -> Any:
@@ -130,23 +115,22 @@ def load_session(
     threads: int,
     reject: Callable[[ArtefactError], None] | None,
     give_way: GiveWay | None = None,
-    engine: Engine = Engine.AUTO,
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
 ) -> Session:
     """Make the model at ``path`` runnable, and let lanes load its parts.
 
     ``threads``: how many there are to run it. ``reject`` is told why an artefact cannot be used,
     maybe later and in another thread; None: artefacts are not looked for. Lanes call ``give_way``
-    before each part. ``engine``: what computes it; a GPU needs torch's.
-    ``tuning``: of ONNX Runtime's sessions, which alone know libraries of custom operators.
+    before each part. ``tuning``: of ONNX Runtime's sessions, which alone know libraries of custom
+    operators.
     Raises InvalidModelError and its kin where the model cannot be served.
     """
     started_ns = time.monotonic_ns()
     session: Session
-    if device != "cpu" or engine is Engine.BRISK:
+    if device != "cpu":
         from brisk.runtime.torch_session import load_torch_session
 
-        session = load_torch_session(path, device, threads, reject, give_way)
+        session = load_torch_session(path, device, threads, give_way)
     else:
         from brisk.runtime.segment_session import load_segment_session
 

@@ -15,7 +15,6 @@ from brisk.errors import InvalidConfigurationError
 from brisk.runtime.artefact_use import ArtefactUse
 from brisk.scheduling.policies import DEFAULT_POLICY, Limits, Policy, find_policy
 from brisk.scheduling.queue import DEFAULT_BOUND
-from brisk.segments.engine import Engine
 from brisk.wire.precedence import realtime_niceness
 
 MIB = 1024 * 1024
@@ -29,8 +28,6 @@ ADAPTATION_S = 60.0
 NORMAL_SHARE = 0.05
 """Of the foreground worker's time while real-time work fills it: then that takes 1.05 times as
 long, which is what BRISK_MAX_SLOWDOWN allows best-effort work to cost it."""
-
-MOST_CONCURRENT_RUNS = 2
 
 LARGEST = 1e6
 """Of any number here: an idle time of 11 days, which the system can still wait for at once."""
@@ -46,8 +43,7 @@ class Settings:
     ``artefacts``: whether they are used, and made. ``sampled_share``: of the runs of models with
     learned caches, which are kept, ``sample_bytes`` of each model at most; ``adaptation_s``
     between two times that caches learn of them, 0: never. ``realtime_niceness``: of computing
-    threads while a real-time model is served, 0: as it is. ``concurrent_runs``: of different
-    models, that a worker computes side by side, 1 or 2. ``engine``: what computes models on a CPU.
+    threads while a real-time model is served, 0: as it is.
     """
 
     threads: int
@@ -62,17 +58,14 @@ class Settings:
     sample_bytes: int = SAMPLES_MIB * MIB
     adaptation_s: float = ADAPTATION_S
     realtime_niceness: int = 0
-    concurrent_runs: int = MOST_CONCURRENT_RUNS
-    engine: Engine = Engine.AUTO
 
 
 def read_settings() -> Settings:
     """From ``$BRISK_THREADS``, ``$BRISK_IDLE_EXIT_S``, ``$BRISK_POLICY``, ``$BRISK_MAX_SLOWDOWN``,
     ``$BRISK_BESTEFFORT_SHARE``, ``$BRISK_NORMAL_SHARE``, ``$BRISK_OUTSTANDING_LAYERS``,
     ``$BRISK_MAX_WAITING``, ``$BRISK_BACKGROUND_MIB``, ``$BRISK_ARTEFACTS``,
-    ``$BRISK_SAMPLED_SHARE``, ``$BRISK_SAMPLES_MIB``, ``$BRISK_ADAPTATION_S``,
-    ``$BRISK_REALTIME_NICENESS``, ``$BRISK_CONCURRENT_RUNS`` and ``$BRISK_ENGINE``, explained in
-    docs/configuration.md.
+    ``$BRISK_SAMPLED_SHARE``, ``$BRISK_SAMPLES_MIB``, ``$BRISK_ADAPTATION_S`` and
+    ``$BRISK_REALTIME_NICENESS``, explained in docs/configuration.md.
 
     Raises InvalidConfigurationError naming the variable that is wrong.
     """
@@ -93,8 +86,6 @@ def read_settings() -> Settings:
         sample_bytes=int(_positive("BRISK_SAMPLES_MIB", SAMPLES_MIB) * MIB),
         adaptation_s=_between("BRISK_ADAPTATION_S", ADAPTATION_S, 0.0, LARGEST),
         realtime_niceness=realtime_niceness(),
-        concurrent_runs=_concurrent_runs(),
-        engine=_one_of("BRISK_ENGINE", Engine, Engine.AUTO),
     )
 
 
@@ -124,15 +115,6 @@ def _whole(name: str, default: int) -> int:
     if not value.is_integer():
         raise InvalidConfigurationError(f"{name} must be a whole number, not '{value}'")
     return int(value)
-
-
-def _concurrent_runs() -> int:
-    value = _whole("BRISK_CONCURRENT_RUNS", MOST_CONCURRENT_RUNS)
-    if value > MOST_CONCURRENT_RUNS:
-        raise InvalidConfigurationError(
-            f"BRISK_CONCURRENT_RUNS must be 1 or {MOST_CONCURRENT_RUNS}, not '{value}'"
-        )
-    return value
 
 
 _Choice = TypeVar("_Choice", bound=Enum)

@@ -11,25 +11,14 @@ from brisk.telemetry.spans import SPANS
 
 
 def report_start(session: Session, labels: tuple[str, str]) -> None:
-    """Once for each session, under the model and version of ``labels``.
-
-    ``EventKind.RUN`` is left out: that time is the requests'.
-    """
+    """Once for each session, under the model and version of ``labels``."""
     origin = session.origin
     count(metrics.STARTS, (*labels, origin))
     timeline = session.recorder.timeline(time.perf_counter_ns())
     for kind in EventKind:
-        if kind is not EventKind.RUN and (total_ns := timeline.total_ns(kind)):
+        if total_ns := timeline.total_ns(kind):
             count(metrics.START_SECONDS, (*labels, origin, kind.value), total_ns)
-    if session.substitutions is not None:
-        reused, waited = session.substitutions
-        count(metrics.SUBSTITUTIONS, (*labels, "substituted"), reused)
-        count(metrics.SUBSTITUTIONS, (*labels, "waited"), waited)
-    made = [
-        event
-        for event in timeline.events
-        if event.kind in (EventKind.CREATE, EventKind.SUBSTITUTE)
-    ]
+    made = [event for event in timeline.events if event.kind is EventKind.CREATE]
     for where, stolen in (("lane", False), ("stolen", True)):
         number = sum(event.stolen is stolen for event in made)
         count(metrics.LOADED_LAYERS, (*labels, origin, where), number)

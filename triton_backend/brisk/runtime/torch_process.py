@@ -1,4 +1,4 @@
-"""What the worker does for torch once a model has come that torch computes; nothing before."""
+"""What the worker does for torch where that computes; nothing where it was never imported."""
 
 from __future__ import annotations
 
@@ -19,16 +19,6 @@ def import_torch(threads: int) -> None:
     torch.backends.cudnn.allow_tf32 = False  # answers agree with the CPU's, in full float32
     torch.backends.cuda.matmul.allow_tf32 = False
     _torch = torch
-
-
-def is_there() -> bool:
-    return _torch is not None
-
-
-def compute_with(threads: int) -> None:
-    """Give torch's next operations so many threads."""
-    if _torch is not None and _torch.get_num_threads() != threads:
-        _torch.set_num_threads(threads)
 
 
 def inference() -> contextlib.AbstractContextManager[object]:

@@ -1,4 +1,4 @@
-"""A session that torch computes, layer by layer: on a GPU, and where a deployment wants it.
+"""A session that torch computes, layer by layer: on a GPU.
 
 The only module of the runtime that imports torch's engine, when the first such model comes.
 """
@@ -11,16 +11,11 @@ from pathlib import Path
 
 import torch
 
-from brisk.errors import ArtefactError
-from brisk.execution.artefact import find_artefact
 from brisk.execution.frame import Frame
-from brisk.execution.reuse import ReusingSource
 from brisk.execution.starting import StartingProgram, start_program
-from brisk.execution.warming import is_settled, join_runs, load_skipped
 from brisk.runtime.early_exits import SessionCaches
 from brisk.runtime.session import Session
 from brisk.runtime.torch_process import import_torch
-from brisk.scheduling.threads import ThreadChoice
 from brisk.segments.table import GiveWay
 from brisk.segments.values import Value
 from brisk.solutions.values import from_numpy, to_numpy
@@ -38,39 +33,24 @@ class ArrayFrame(Frame):
 
 
 class TorchSession(Session):
+    origin = "model"
+    wants_artefact = False
+
     def __init__(
         self, path: Path, starting: StartingProgram, threads: int, give_way: GiveWay | None
     ) -> None:
         program = starting.loaded.program
         self.path = path
-        self.starting = starting
         self.loaded = starting.loaded
         self.table = starting.table
         self.recorder = starting.recorder
         self.inputs, self.outputs = program.inputs, program.outputs
-        self.threads = ThreadChoice(threads)
+        self.threads = threads
         self.caches = SessionCaches()
         self.load_ns = 0
         self.summary = _summary(starting)
         self._scalars = {each.name for each in self.inputs if each.type.rank == 0}
         self._lanes = starting.start_lanes(threads, give_way)
-
-    @property
-    def is_settled(self) -> bool:
-        return is_settled(self.starting)
-
-    @property
-    def origin(self) -> str:
-        return "model" if self.starting.wants_artefact else "artefact"
-
-    @property
-    def wants_artefact(self) -> bool:
-        return self.starting.wants_artefact
-
-    @property
-    def substitutions(self) -> tuple[int, int] | None:
-        source = self.starting.source
-        return (source.reused, source.waited) if isinstance(source, ReusingSource) else None
 
     def start(
         self,
@@ -81,19 +61,11 @@ class TorchSession(Session):
         values = {name: from_numpy(self._shaped(name, inputs[name]), _CPU) for name in inputs}
         return ArrayFrame(self.loaded, values, requested)
 
-    def threads_for(self, chosen: int) -> int:
-        return min(chosen, self.starting.threads_now(self.threads.available))
-
     def starts_with_substitutes(self) -> bool:
-        return self.starting.source.has_skipped()
+        return False
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
-        with torch.inference_mode():
-            return load_skipped(self.starting, may_go_on)
-
-    def join(self, cuts: Sequence[int]) -> bool:
-        with torch.inference_mode():
-            return join_runs(self.starting, cuts)
+        return self.table.is_whole
 
     def _shaped(self, name: str, value: Value) -> Value:
         """Triton has no tensors of rank 0: a scalar input comes as ``[1]``."""
@@ -102,33 +74,20 @@ class TorchSession(Session):
 
 
 def load_torch_session(
-    path: Path,
-    device: str,
-    threads: int,
-    reject: Callable[[ArtefactError], None] | None,
-    give_way: GiveWay | None,
+    path: Path, device: str, threads: int, give_way: GiveWay | None
 ) -> TorchSession:
     """As ``load_session``."""
     import_torch(threads)
-    place = torch.device(device)
-    artefact = None if reject is None else find_artefact(path, place, threads)
-    starting = start_program(path, place, threads, artefact, reject or _ignore)
+    starting = start_program(path, torch.device(device), threads)
     return TorchSession(path, starting, threads, give_way)
 
 
-def _ignore(error: ArtefactError) -> None:
-    return None
-
-
 def _summary(starting: StartingProgram) -> str:
-    program = starting.loaded.program
-    kind = "the model" if starting.artefact is None else "its artefact"
-    text = f"{len(program.layers)} layers from {kind}"
-    names = starting.source.solution_names()
+    text = f"{len(starting.plan.layers)} layers from the model"
     slow = Counter(
-        layer.main.operator
-        for layer, name in zip(program.layers, names, strict=True)
-        if name == "reference"
+        planned.problem.operator
+        for planned in starting.plan.layers
+        if planned.solution.name == "reference"
     )
     if slow:
         counts = ", ".join(f"{operator} ×{count}" for operator, count in slow.most_common(5))

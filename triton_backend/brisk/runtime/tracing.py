@@ -6,7 +6,6 @@ A run that begins while spans are recorded has its frame wrapped; all others pay
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -26,8 +25,6 @@ FRONTEND = "frontend"
 
 QUEUE = "queue"
 LAYERS = "layers"
-BESIDE = "layers beside"
-"""Of the run that another thread computes beside the main one's."""
 REQUESTS = "requests"
 LOADS = "load lane"
 
@@ -57,10 +54,9 @@ class TracedFrame:
 
     def step(self) -> bool:
         name = self._frame.upcoming
-        lane = LAYERS if threading.current_thread() is threading.main_thread() else BESIDE
         begin_ns = time.monotonic_ns()
         is_finished = self._frame.step()
-        SPANS.add(lane, name, begin_ns, time.monotonic_ns(), self._request, self._details)
+        SPANS.add(LAYERS, name, begin_ns, time.monotonic_ns(), self._request, self._details)
         return is_finished
 
 

@@ -17,7 +17,6 @@ from typing import Any
 from brisk.errors import BriskError
 from brisk.graph.mapping import make_private
 from brisk.runtime.artefact_use import ArtefactUse
-from brisk.runtime.artefacts import ArtefactBuilder
 from brisk.runtime.cache_watch import CacheWatch
 from brisk.runtime.quiet import Quiet
 from brisk.runtime.saying import say
@@ -57,10 +56,8 @@ class Upkeep:
     ) -> None:
         self._quiet = quiet
         self._caches = caches
-        self._builder: ArtefactBuilder | None = None
         self._preparer: SegmentPreparer | None = None
         if artefacts is ArtefactUse.BUILD and device == "cpu":
-            self._builder = ArtefactBuilder(device, threads)
             self._preparer = SegmentPreparer(threads)
         self._tasks: queue.SimpleQueue[_Care] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="brisk-upkeep", daemon=True).start()
@@ -99,19 +96,16 @@ class Upkeep:
             self._quiet.await_calm(care.until_s)  # a start is for its first requests
             report_start(session, care.labels)
             caches = self._caches.open(session) if is_warm else None
-            self._quiet.await_calm(care.until_s)  # before Python code of some 50 ms
-            if not table.is_closed:
-                _succeeds(session, lambda: session.join(()))
         if caches is not None and not table.is_closed:
             self._caches.serve(session, caches)
         if self._tasks.empty():  # nothing waits for it
             make_private(self._pause)
-        if not session.wants_artefact:
-            return
-        if isinstance(session, SegmentSession) and self._preparer is not None:
+        if (
+            self._preparer is not None
+            and isinstance(session, SegmentSession)
+            and session.wants_artefact
+        ):
             self._preparer.build_later(session.path, session.taps)
-        elif self._builder is not None:
-            self._builder.build_later(session.path)
 
     def _pause(self) -> None:
         """For a gap between requests, unless another session waits to be looked after."""

@@ -10,14 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from brisk.runtime import torch_process
 from brisk.runtime.adaptation import Adaptation
 from brisk.runtime.auditor import Auditor
 from brisk.runtime.audits import Audits
 from brisk.runtime.batch import Run, begin_run
-from brisk.runtime.beside import Beside
 from brisk.runtime.cache_watch import CacheWatch
-from brisk.runtime.companion import Companion
 from brisk.runtime.device import Device, StreamPriority
 from brisk.runtime.gate import RECHECK_S
 from brisk.runtime.host_queue import HostQueue
@@ -80,7 +77,6 @@ class Worker:
             transport.wake,
             settings.artefacts,
             caches,
-            settings.engine,
         )
         self._trials = Trials(self._loader.tell, clock_ns)
         self._pacing = pacing
@@ -96,17 +92,7 @@ class Worker:
         )
         self._is_held = False
         """The run on top waits for the gate."""
-        self._beside = Beside(
-            Companion(max(1, settings.threads // 2), transport.wake),
-            settings.threads,
-            profiles,
-            clock_ns,
-            is_wanted=role is Role.FOREGROUND
-            and settings.concurrent_runs > 1
-            and pacing.policy.separates
-            and not device.is_asynchronous,
-        )
-        self._stack = RunStack(pacing, self._beside, clock_ns)
+        self._stack = RunStack(pacing, clock_ns)
         goes_first = role is Role.FOREGROUND and pacing.policy.stands_back
         precedence = Precedence(settings.realtime_niceness if goes_first else 0)
         sessions = self._sessions = SessionTable(self._loader, self._trials, precedence)
@@ -118,7 +104,6 @@ class Worker:
             sessions,
             self._requests,
             self._stack.runs,
-            self._beside.runs,
         )
         self._reception = Reception(transport, sessions, self._requests, observation)
         self._orphans = Orphans(transport)
@@ -145,41 +130,20 @@ class Worker:
             self._reception.settle(outcome)
         self._try_pipelines()
         self._requests.expire()
-        self._look_beside()
         self._take_turn()
         self._attend()
         top = self._stack.top
         if top is not None and self._advance(top):
             self._stack.end()
-            if self._stack.top is None:
-                self._look_beside()
         self._attend()
         self._look_around()
 
     def _attend(self) -> None:
-        self._loader.attend(self._stack.runs or self._beside.runs)
-
-    def _look_beside(self) -> None:
-        """Answer what the companion has computed; go on with what it has been told to leave."""
-        for run in self._beside.runs:
-            self._ends.fail_late(run, self._clock_ns())
-        stopped = self._beside.look(self._stack.top, self._turns.following(self._next_class()))
-        if stopped is None:
-            return
-        run, error = stopped.run, stopped.error
-        if stopped.is_finished:
-            try:
-                self._ends.answer(run)
-            except Exception as raised:  # noqa: BLE001  # the worker must outlive any request
-                error = raised
-        elif error is None and run.is_wanted:
-            self._stack.take_back(run)
-        if error is not None:
-            self._ends.fail(run.jobs, error)
+        self._loader.attend(self._stack.runs)
 
     def _try_pipelines(self) -> None:
         """A quantum of a loading pipeline's trial, unless a real-time job is there."""
-        if not self._trials.is_busy or self._beside.runs:
+        if not self._trials.is_busy:
             return
         present = [run.jobs[0] for run in self._stack.runs[-1:]]
         if (following := self._turns.following()) is not None:
@@ -195,7 +159,7 @@ class Worker:
         if self._stack.runs or self._trials.is_busy:
             return 0.0
         if len(self._turns):
-            return RECHECK_S if self._beside.runs else 0.0
+            return 0.0
         if self._reception.arriving:
             return self._reception.arriving.patience_s
         if self._transport.peer_count:
@@ -203,21 +167,17 @@ class Worker:
         return self._idle_exit_ns / 1e9
 
     def _take_turn(self) -> None:
-        """Begin the next job if nothing runs, if the policy says so, or beside what runs."""
+        """Begin the next job if nothing runs, or if the policy says so."""
         only, top = self._next_class(), self._stack.top
         following = self._turns.following(only)
         if following is None:
             return
-        begin: Callable[[Run], None] | None = None
         owed = self._pacing.owes_normal(self._clock_ns())
-        if top is None or self._pacing.policy.takes_place(
+        takes_place = top is None or self._pacing.policy.takes_place(
             following, top.jobs[0], normal_is_owed=owed
-        ):
-            begin = self._stack.begin if self._beside.admits(following) else None
-        elif not self._trials.is_busy and self._beside.takes(following, self._stack.runs):
-            begin = self._stack.begin_beside
-        if begin is not None and (run := self._begin_next(only)) is not None:
-            begin(run)
+        )
+        if takes_place and (run := self._begin_next(only)) is not None:
+            self._stack.begin(run)
 
     def _next_class(self) -> JobClass | None:
         """Whose turn is next; None: that of the job that goes first."""
@@ -242,7 +202,6 @@ class Worker:
         self._ends.fail_late(run, now_ns)
         if not run.is_wanted:
             return True
-        torch_process.compute_with(self._beside.threads(run))
         queue = self._queues[run.job_class]
         try:
             with queue.issuing():
@@ -262,8 +221,7 @@ class Worker:
         True after the last one.
         """
         frame, pacing = run.frame, self._pacing
-        looked_for = JobClass.NORMAL if self._beside.runs else run.job_class
-        until_ns = now_ns + pacing.quanta_ns[looked_for]
+        until_ns = now_ns + pacing.quanta_ns[run.job_class]
         while now_ns < until_ns and queue.has_room():
             if pacing.holds(run, now_ns):
                 self._is_held = True

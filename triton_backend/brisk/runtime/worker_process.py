@@ -6,7 +6,6 @@ import gc
 import os
 import socket
 import sys
-import threading
 import time
 from collections.abc import Sequence
 
@@ -24,7 +23,6 @@ from brisk.runtime.transport import Arrival, Transport
 from brisk.runtime.worker import Worker
 from brisk.scheduling.policy import most_urgent_first
 from brisk.scheduling.profile import ProfileTable
-from brisk.segments.engine import Engine
 from brisk.wire.records import Refused
 from brisk.wire.role import Role
 
@@ -40,7 +38,7 @@ def run_worker(
     Where the device is not there, every connection is told so instead.
     """
     gc.freeze()  # what came with the fork lives as long as the worker: no collection visits it
-    if device != "cpu" or settings.engine is Engine.BRISK:
+    if device != "cpu":
         torch_process.import_torch(settings.threads)
     if role is Role.BACKGROUND:
         be_first_to_end()
@@ -50,8 +48,6 @@ def run_worker(
     else:
         shorten_slices()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        if settings.engine is Engine.BRISK:
-            _take_ahead(settings.threads)
     transport = Transport(listeners)
     try:
         opened = open_device(device)
@@ -67,20 +63,9 @@ def run_worker(
     else:
         pacing = Foreground(gate, policy, limits, most_urgent_first, profiles, processors)
     worker = Worker(transport, opened, most_urgent_first, pacing, profiles, settings, role=role)
-    while not worker.is_idle and not torch_process.is_there():
-        worker.step()
     with torch_process.inference():
         while not worker.is_idle:
             worker.step()
-
-
-def _take_ahead(threads: int) -> None:
-    from brisk.execution.ahead import take_ahead
-    from brisk.execution.heap import reserve
-
-    threading.Thread(
-        target=take_ahead, args=(threads, reserve()), name="brisk-ahead", daemon=True
-    ).start()
 
 
 def _refuse_all(transport: Transport, error: BriskError, idle_exit_s: float) -> None:

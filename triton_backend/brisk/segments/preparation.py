@@ -20,7 +20,7 @@ from brisk.artefacts import store
 from brisk.artefacts.arrays import write_array
 from brisk.artefacts.draft import ContainerDraft
 from brisk.artefacts.identity import identify, stamps
-from brisk.artefacts.programs import write_variable
+from brisk.artefacts.variables import write_variable
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.graph.tensors import external_range
 from brisk.segments.plan import SegmentPlan

@@ -22,7 +22,7 @@ from brisk.artefacts.arrays import read_array
 from brisk.artefacts.container import Container
 from brisk.artefacts.fingerprint import fingerprint_key, processor
 from brisk.artefacts.identity import ModelIdentity
-from brisk.artefacts.programs import read_variable
+from brisk.artefacts.variables import read_variable
 from brisk.errors import ArtefactError
 from brisk.graph.value_types import dtype_of_element
 from brisk.segments.library import onnxruntime
@@ -82,9 +82,11 @@ def prepared_name(model: Path, taps: Collection[str] = ()) -> str:
     return f"{stem}-{fingerprint_key(fingerprint(taps))}.segments"
 
 
-def find_prepared(model: Path, taps: Collection[str] = ()) -> Path | None:
+def find_prepared(
+    model: Path, taps: Collection[str] = (), environment: Mapping[str, str] = os.environ
+) -> Path | None:
     """The file that may be the model's prepared form on this machine; None where there is none."""
-    found = store.artefact_directory(model) / prepared_name(model, taps)
+    found = store.artefact_directory(model, environment) / prepared_name(model, taps)
     return found if found.is_file() else None
 
 
@@ -100,14 +102,15 @@ class PreparedModel(Source):
         threads: int,
         taps: Collection[str] = (),
         tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+        environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """Reads the manifest; no weight is touched.
+        """Reads the manifest; no weight is touched. ``environment``: of whoever made the file.
 
         Raises ArtefactError where the file cannot be used: damaged, of another model, of other
         cuts, of another version of ONNX Runtime or processor.
         """
         try:
-            self._container = Container(path)
+            self._container = Container(path, environment)
         except OSError as error:
             raise ArtefactError(f"{path}: cannot be opened: {error}") from error
         self.path = path

@@ -48,14 +48,10 @@ class LayerTable(Sequence[Part]):
         load: LoadPart[Part],
         queues: Sequence[Sequence[int]],
         recorder: Recorder | None = None,
-        *,
-        steals: bool = True,
     ) -> None:
         """``queues``: the layers of each lane in order, none twice; what is in no queue is the
-        executor's, or of whoever has nothing else to do. ``steals`` False: lanes keep to their
-        queues; the executor only waits, and takes what no lane will.
+        executor's, or of whoever has nothing else to do.
         """
-        self._steals = steals
         self._load = load
         self._recorder = recorder
         self._layers: list[Part | None] = [None] * count
@@ -67,15 +63,9 @@ class LayerTable(Sequence[Part]):
         self._complete: tuple[Part, ...] | None = () if count == 0 else None
         self._closed = False
         self._told: list[Callable[[], None]] = []
-        self.joined: Any = None
-        """What new frames of small batches run instead, once it is made; None: none is."""
         self.is_warmed_up = False
         """Whether layers will be switched no more; set by whoever switches them."""
         self._workers = 0
-        self.caught_up: int | None = None
-        """The first layer but the very first that the executor came to before it was loaded."""
-        self.is_awaited = False
-        """Whether the executor waits for a layer now, or loads it itself."""
         self.stolen = 0
         """Layers loaded by another than the lane they were meant for."""
 
@@ -121,7 +111,7 @@ class LayerTable(Sequence[Part]):
     def is_closed(self) -> bool:
         return self._closed
 
-    def switch(self, layers: Mapping[int, Part], joined: Any = None) -> None:
+    def switch(self, layers: Mapping[int, Part]) -> None:
         """Give frames that start from now on these layers; those that run keep theirs.
 
         Precondition: the table is whole.
@@ -131,7 +121,6 @@ class LayerTable(Sequence[Part]):
                 raise InternalError("layers are switched before they are loaded")
             present = enumerate(self._complete)
             self._complete = tuple(layers.get(index, layer) for index, layer in present)
-            self.joined = joined
 
     def work(self, lane: int, name: str, give_way: GiveWay | None = None) -> None:
         """Load layers in the calling thread until none is left to claim.
@@ -177,14 +166,14 @@ class LayerTable(Sequence[Part]):
             if self._closed:
                 return None
             own = self._queues[lane]
-            others = sorted(self._queues, key=len, reverse=True) if self._steals else ()
+            others = sorted(self._queues, key=len, reverse=True)
             for queue in (own, *others):
                 while queue:
                     index = queue.popleft()
                     if not self._claimed[index]:
                         self._claimed[index] = 1
                         return index, queue is not own
-            index = self._claimed.find(0) if self._steals else -1
+            index = self._claimed.find(0)
             if index >= 0:
                 self._claimed[index] = 1
                 return index, True
@@ -192,19 +181,15 @@ class LayerTable(Sequence[Part]):
 
     def _claim_this(self, index: int) -> bool:
         with self._changed:
-            if self._claimed[index] or not (self._steals or self._is_mine(index)):
+            if self._claimed[index]:
                 return False
             self._claimed[index] = 1
             return True
 
-    def _is_mine(self, index: int) -> bool:
-        """Whether no lane will load the layer. The lock is held."""
-        return self._workers == 0 or not any(index in queue for queue in self._queues)
-
     def _claim_any(self) -> int | None:
         """The first layer that nobody has begun."""
         with self._changed:
-            index = self._claimed.find(0) if self._steals else -1
+            index = self._claimed.find(0)
             if index < 0:
                 return None
             self._claimed[index] = 1
@@ -237,13 +222,7 @@ class LayerTable(Sequence[Part]):
             self._changed.notify_all()
 
     def _obtain(self, index: int) -> Part:
-        if self.caught_up is None and index:
-            self.caught_up = index
-        self.is_awaited = True
-        try:
-            return self._await(index)
-        finally:
-            self.is_awaited = False
+        return self._await(index)
 
     def _await(self, index: int) -> Part:
         give_up_ns = clock_ns() + int(RESCUE_S * 1e9)

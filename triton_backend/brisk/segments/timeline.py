@@ -11,17 +11,10 @@ clock_ns = time.perf_counter_ns
 
 
 class EventKind(str, Enum):
-    """The stages of a layer: NNV12's read and transformation, PASK's look-up and issue.
-
-    ``SUBSTITUTE``: making the kernel of a solution that stands in for the layer's own."""
+    """The stages of a start; ``WAIT``: of whoever runs a part that is not there yet."""
 
     PARSE = "parse"
-    READ = "read"
-    TRANSFORM = "transform"
     CREATE = "create"
-    LOOKUP = "lookup"
-    SUBSTITUTE = "substitute"
-    RUN = "run"
     WAIT = "wait"
 
 
@@ -52,11 +45,6 @@ class Timeline:
             for event in self.events
             if event.kind is kind and event.start_ns < self.answered_ns
         )
-
-    @property
-    def utilisation(self) -> float:
-        """Share of the time until the first answer in which layers ran (PASK V-B)."""
-        return self.total_ns(EventKind.RUN) / max(self.answered_ns - self.started_ns, 1)
 
     def to_chrome(self) -> dict[str, Any]:
         """The trace format of Chrome and Perfetto; times in microseconds from the start."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional
 
-from brisk.solutions.base import Kernel, Pattern, Problem, Solution
+from brisk.solutions.base import Kernel, Problem, Solution
 from brisk.solutions.rules import FLOATS, NUMBERS, Rule, RuleFamily, attribute, bind, rank, takes
 
 
@@ -133,7 +133,6 @@ _RULES: dict[str, Rule] = {
 
 class Activation(RuleFamily):
     name = "activation"
-    pattern = Pattern.POINTWISE
     rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
         **{("", name): rule for name, rule in _RULES.items()},
         ("brisk", "Silu"): _rule(_with(functional.silu)),

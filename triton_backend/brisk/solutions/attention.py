@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from brisk.solutions.base import Kernel, LoadContext, Pattern, Problem, Solution, Verdict, refused
+from brisk.solutions.base import Kernel, LoadContext, Problem, Solution, Verdict, refused
 from brisk.solutions.binding import bound_kernel, constant_operands
 from brisk.solutions.epilogue import check_epilogue, number
 from brisk.solutions.rules import FLOATS
@@ -36,8 +36,6 @@ class FusedAttention(Solution):
     """Scores are never written to memory whole."""
 
     name = "fused_attention"
-    pattern = Pattern.ATTENTION
-    resident = True
 
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset({("brisk", "Attention")})

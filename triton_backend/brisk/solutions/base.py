@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -27,24 +26,6 @@ Kernel: TypeAlias = Callable[..., Sequence[Value]]
 Dynamic operands are ``layer.operands`` without ``""`` and without constants. A kernel never
 changes its operands. Its outputs may alias operands or constants only as views.
 """
-
-
-class Pattern(str, Enum):
-    """Kinds of solutions that can stand in for one another (PASK III-B: the cache's key)."""
-
-    DIRECT = "direct"
-    WINOGRAD = "winograd"
-    GEMM = "gemm"
-    POINTWISE = "pointwise"
-    ATTENTION = "attention"
-    NORMALISATION = "normalisation"
-    POOLING = "pooling"
-    REDUCTION = "reduction"
-    MOVEMENT = "movement"
-    RECURRENT = "recurrent"
-    CONTROL = "control"
-    QUANTISED = "quantised"
-    REFERENCE = "reference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +112,10 @@ class Solution(ABC):
     """One way to solve problems of some operators. Stateless; shared by all models.
 
     ``check`` must be exact: a problem it accepts is computed right for every value that fits
-    the static types. What ``transform`` returns can be kept on disk and given to ``load`` on a
-    later start, so it holds only tensors.
+    the static types.
     """
 
     name: ClassVar[str]
-    pattern: ClassVar[Pattern]
-    compiles: ClassVar[bool] = False
-    """Whether ``load`` compiles code for milliseconds: a cold start passes it over."""
-    transforms_long: ClassVar[bool] = False
-    """Whether ``transform`` takes as long as many runs: starts without artefact pass it over."""
-    resident: ClassVar[bool] = False
-    """Whether its code is in the process anyway, and it takes weights as the model has them."""
 
     @abstractmethod
     def operators(self) -> frozenset[tuple[str, str]]:
@@ -156,23 +129,8 @@ class Solution(ABC):
         """Post-transform weights on the problem's device, by a name of the solution's own."""
         return {}
 
-    def transformed_operands(self, problem: Problem) -> frozenset[int]:
-        """Constant main operands whose elements ``load`` never reads, given the weights.
-
-        An artefact with the transformed weights leaves these constants out. Empty where the
-        transformed weights cannot be kept on disk, or it would gain nothing.
-        """
-        return frozenset()
-
-    def specialisation(self, problem: Problem) -> Hashable:
-        """What a loaded instance is bound to (PASK II-B): problems of equal ones share its code.
-
-        A general solution, whose code fits all that ``check`` accepts, returns ``()``.
-        """
-        return ()
-
     @abstractmethod
     def load(
         self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
     ) -> Kernel:
-        """Make the kernel. ``weights`` is what ``transform`` returned, now or earlier."""
+        """Make the kernel. ``weights`` is what ``transform`` returned."""

@@ -10,32 +10,18 @@ from brisk.errors import UnsupportedOperatorError
 from brisk.solutions.base import Problem, Solution, Verdict
 
 FAMILIES: tuple[str, ...] = (
-    "convolution_depthwise",
-    "convolution_graph",
-    "convolution_small",
-    "convolution_blocked",
-    "convolution_pointwise",
     "convolution",
-    "convolution_torch",
-    "convolution_general",
-    "convolution_transpose_blocked",
     "convolution_transpose",
-    "gemm_blocked",
     "gemm",
-    "gemm_torch",
-    "self_attention_blocked",
     "self_attention",
-    "attention_blocked",
     "attention",
     "quantised",
     "quantised_scaling",
     "quantised_convolution",
     "recurrent",
-    "normalisation_rows",
     "normalisation",
     "activation",
     "elementwise",
-    "pooling_graph",
     "pooling",
     "movement",
     "reduction",
@@ -61,20 +47,11 @@ class Catalogue:
             )
             for pair in operators
         }
-        self._by_name = {solution.name: solution for solution in solutions}
         self._general = tuple(solution for solution in solutions if not solution.operators())
 
     def candidates(self, problem: Problem) -> tuple[Solution, ...]:
         """The solutions that know the problem's operator, best first."""
         return self._by_operator.get((problem.domain, problem.operator), self._general)
-
-    def named(self, name: str) -> Solution | None:
-        """The solution of that name; None where there is none."""
-        return self._by_name.get(name)
-
-    def residents(self) -> tuple[Solution, ...]:
-        """Those that are loaded in every process from the start."""
-        return tuple(solution for solution in self.solutions if solution.resident)
 
     def consider(self, problem: Problem) -> Iterator[tuple[Solution, Verdict]]:
         """Candidates with their verdicts, best first; lazy, so a caller may stop at the first."""

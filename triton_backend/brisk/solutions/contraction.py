@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from brisk.solutions.base import Kernel, Pattern, Problem, Solution
+from brisk.solutions.base import Kernel, Problem, Solution
 from brisk.solutions.rules import FLOATS, Rule, RuleFamily, attribute, bind, takes
 
 
@@ -18,7 +18,6 @@ def _load_einsum(problem: Problem) -> Kernel:
 
 class Contraction(RuleFamily):
     name = "contraction"
-    pattern = Pattern.GEMM
     rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
         ("", "Einsum"): Rule(_load_einsum, takes(FLOATS), since=12),
     }

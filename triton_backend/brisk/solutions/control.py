@@ -15,7 +15,6 @@ from brisk.solutions.base import (
     BodyRunner,
     Kernel,
     LoadContext,
-    Pattern,
     Problem,
     Solution,
     Value,
@@ -33,7 +32,6 @@ class Control(Solution):
     """Runs bodies in the calling thread, to their end, within the one layer."""
 
     name = "control"
-    pattern = Pattern.CONTROL
 
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset(("", name) for name in _LOADERS)

@@ -122,3 +122,9 @@ def read_geometry(problem: Problem) -> Geometry | str:
 def weight_position(problem: Problem) -> int:
     """Which operand holds the kernel weights."""
     return 3 if problem.operator == "QLinearConv" else 1
+
+
+def pad_amounts(begin: tuple[int, ...], end: tuple[int, ...]) -> list[int]:
+    """Zeros before and after each dimension as ``torch.constant_pad_nd`` wants them."""
+    pairs = reversed(list(zip(begin, end, strict=True)))
+    return [amount for pair in pairs for amount in pair]

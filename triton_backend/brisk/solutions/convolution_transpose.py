@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from brisk.solutions.base import Kernel, LoadContext, Pattern, Problem, Solution, Verdict, refused
+from brisk.solutions.base import Kernel, LoadContext, Problem, Solution, Verdict, refused
 from brisk.solutions.binding import bound_kernel
+from brisk.solutions.convolution import bound_operands, check_operands, constant_weights
 from brisk.solutions.convolution_geometry import Geometry, integers, read_geometry
-from brisk.solutions.convolution_torch import bound_operands, check_operands, constant_weights
 
 _CALLS: Mapping[int, Callable[..., torch.Tensor]] = {
     1: torch.conv_transpose1d,
@@ -22,7 +22,6 @@ class TorchTransposedConvolution(Solution):
     """ConvTranspose; asymmetric paddings are cut off afterwards."""
 
     name = "torch_transposed_convolution"
-    pattern = Pattern.DIRECT
 
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset({("", "ConvTranspose")})

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional
 
-from brisk.solutions.base import Kernel, Pattern, Problem, Solution
+from brisk.solutions.base import Kernel, Problem, Solution
 from brisk.solutions.rules import FLOATS, Rule, RuleFamily, attribute, bind, rank, single, takes
 
 
@@ -90,7 +90,6 @@ def _check_grid_sample(problem: Problem) -> str | None:
 
 class Detection(RuleFamily):
     name = "detection"
-    pattern = Pattern.MOVEMENT
     rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
         ("", "NonMaxSuppression"): Rule(
             _load_suppression, takes({"float32"}, {"float32"}, {"int64"}, FLOATS), since=10

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from brisk.solutions.base import Kernel, Pattern, Problem, Solution, Value
+from brisk.solutions.base import Kernel, Problem, Solution, Value
 from brisk.solutions.casting import CASTING
 from brisk.solutions.rules import (
     BOOLEAN,
@@ -237,7 +237,6 @@ _RULES: dict[str, Rule] = {
 
 class Elementwise(RuleFamily):
     name = "elementwise"
-    pattern = Pattern.POINTWISE
     rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
         ("", name): rule for name, rule in {**_RULES, **CASTING}.items()
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from brisk.solutions.base import Pattern, Solution
+from brisk.solutions.base import Solution
 from brisk.solutions.generating import GENERATING
 from brisk.solutions.indexing import INDEXING
 from brisk.solutions.joining import JOINING
@@ -18,7 +18,6 @@ from brisk.solutions.sequences import SEQUENCES
 
 class Movement(RuleFamily):
     name = "movement"
-    pattern = Pattern.MOVEMENT
     rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
         ("", name): rule
         for rules in (RESHAPING, INDEXING, SCATTERING, JOINING, GENERATING, RESIZING, SEQUENCES)

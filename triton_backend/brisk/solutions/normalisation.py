@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional
 
-from brisk.solutions.base import Kernel, Pattern, Problem, Solution
+from brisk.solutions.base import Kernel, Problem, Solution
 from brisk.solutions.rules import FLOATS, Check, Rule, RuleFamily, attribute, bind, both, rank
 
 _COMPUTED = ("float32", "float64")
@@ -135,7 +135,6 @@ class Normalisation(RuleFamily):
     """One torch call for each operator."""
 
     name = "torch_normalisation"
-    pattern = Pattern.NORMALISATION
     rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
         ("", "BatchNormalization"): _rule(_batch, _rank_at_least(2), _infer_only, since=9),
         ("", "LayerNormalization"): _rule(

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional
 
-from brisk.solutions.base import Kernel, Pattern, Problem, Solution, Value
+from brisk.solutions.base import Kernel, Problem, Solution, Value
 from brisk.solutions.pooling_window import read_window
 from brisk.solutions.rules import (
     FLOATS,
@@ -173,7 +173,6 @@ _RULES: dict[str, Rule] = {
 
 class Pooling(RuleFamily):
     name = "pooling"
-    pattern = Pattern.POOLING
     rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
         ("", name): rule for name, rule in _RULES.items()
     }

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from brisk.solutions.base import Kernel, Pattern, Problem, Solution
+from brisk.solutions.base import Kernel, Problem, Solution
 from brisk.solutions.epilogue import constant_tensor
 from brisk.solutions.quantised_product import BYTES, ByteMatrix, saturate
 from brisk.solutions.rules import Rule, RuleFamily, is_dynamic, rank
@@ -164,7 +164,6 @@ class QuantisedProduct(RuleFamily):
     """Products of bytes, accumulated exactly."""
 
     name = "quantised_product"
-    pattern = Pattern.QUANTISED
     rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
         ("", "MatMulInteger"): Rule(_load_integer, _check_integer),
         ("", "QLinearMatMul"): Rule(_load_requantised, _check_requantised),

@@ -17,15 +17,18 @@ from brisk.solutions.base import (
     APPLIES,
     Kernel,
     LoadContext,
-    Pattern,
     Problem,
     Solution,
     Verdict,
     refused,
 )
-from brisk.solutions.convolution_geometry import Geometry, read_geometry, weight_position
+from brisk.solutions.convolution_geometry import (
+    Geometry,
+    pad_amounts,
+    read_geometry,
+    weight_position,
+)
 from brisk.solutions.epilogue import constant_tensor
-from brisk.solutions.onednn_call import pad_amounts
 from brisk.solutions.quantised_product import BYTES, saturate
 
 _CALLS: Mapping[int, Callable[..., torch.Tensor]] = {
@@ -43,7 +46,6 @@ class QuantisedConvolution(Solution):
     """Constant weights, scales and zero points."""
 
     name = "quantised_convolution"
-    pattern = Pattern.QUANTISED
 
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset({("", "QLinearConv"), ("", "ConvInteger")})

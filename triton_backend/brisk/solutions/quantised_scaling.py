@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from brisk.solutions.base import Kernel, Pattern, Problem, Solution
+from brisk.solutions.base import Kernel, Problem, Solution
 from brisk.solutions.quantised_product import BYTES, saturate
 from brisk.solutions.rules import Rule, RuleFamily, attribute, bind, rank
 from brisk.solutions.values import TORCH_DTYPES
@@ -92,7 +92,6 @@ class QuantisedScaling(RuleFamily):
     """To bytes, rounding half to even and saturating, and back."""
 
     name = "quantised_scaling"
-    pattern = Pattern.QUANTISED
     rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
         ("", "QuantizeLinear"): Rule(_load_quantise, _check_quantise, since=10),
         ("", "DequantizeLinear"): Rule(_load_dequantise, _check_dequantise, since=10),

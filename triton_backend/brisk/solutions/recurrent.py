@@ -17,7 +17,6 @@ from brisk.solutions.base import (
     APPLIES,
     Kernel,
     LoadContext,
-    Pattern,
     Problem,
     Solution,
     Verdict,
@@ -52,7 +51,6 @@ class Recurrent(Solution):
     """One layer, in any direction, all sequences of full length."""
 
     name = "torch_recurrent"
-    pattern = Pattern.RECURRENT
 
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset(("", operator) for operator in _CELLS)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from brisk.solutions.base import Kernel, Pattern, Problem, Solution, Value
+from brisk.solutions.base import Kernel, Problem, Solution, Value
 from brisk.solutions.rules import (
     BOOLEAN,
     FLOATS,
@@ -206,7 +206,6 @@ _RULES: dict[str, Rule] = {
 
 class Reduction(RuleFamily):
     name = "reduction"
-    pattern = Pattern.REDUCTION
     rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
         ("", name): rule for name, rule in _RULES.items()
     }

@@ -19,7 +19,6 @@ from brisk.solutions.base import (
     APPLIES,
     Kernel,
     LoadContext,
-    Pattern,
     Problem,
     Solution,
     Value,
@@ -35,7 +34,6 @@ class Reference(Solution):
     """Runs ``layer.nodes`` one after the other."""
 
     name = "reference"
-    pattern = Pattern.REFERENCE
 
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset()

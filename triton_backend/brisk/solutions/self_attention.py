@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from brisk.solutions.base import Kernel, LoadContext, Pattern, Problem, Solution, Verdict, refused
+from brisk.solutions.base import Kernel, LoadContext, Problem, Solution, Verdict, refused
 from brisk.solutions.binding import bound_kernel, constant_operands
 from brisk.solutions.epilogue import check_epilogue, constant_tensor, number
 from brisk.solutions.rules import FLOATS, attribute
@@ -31,7 +31,6 @@ class SelfAttention(Solution):
     """By torch's product and its fused attention."""
 
     name = "self_attention"
-    pattern = Pattern.ATTENTION
 
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset({("brisk", "SelfAttention")})
@@ -72,9 +71,6 @@ class SelfAttention(Solution):
             assert matrix is not None
             rows.append(matrix.new_zeros(matrix.shape[1]) if bias is None else bias)
         return {"matrix": torch.cat(matrices, dim=1), "bias": torch.cat(rows)}  # type: ignore[arg-type]
-
-    def transformed_operands(self, problem: Problem) -> frozenset[int]:
-        return frozenset(WEIGHTS)
 
     def load(
         self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext

@@ -108,13 +108,6 @@ LOADED_LAYERS = Metric(
     "they belong to or stolen from it by another",
     ("model", "version", "origin", "by"),
 )
-SUBSTITUTIONS = Metric(
-    "brisk_substitutions_total",
-    Kind.COUNTER,
-    "Layers that a cold start waited for while a loaded solution could stand in: run on it "
-    "('substituted'), or not, because by the machine's costs that takes longer ('waited')",
-    ("model", "version", "outcome"),
-)
 CACHED_ROWS = Metric(
     "brisk_cached_rows_total",
     Kind.COUNTER,
@@ -224,7 +217,6 @@ METRICS: dict[str, Metric] = {
         STARTS,
         START_SECONDS,
         LOADED_LAYERS,
-        SUBSTITUTIONS,
         CACHED_ROWS,
         EARLY_ANSWERS,
         AUDITED_ANSWERS,

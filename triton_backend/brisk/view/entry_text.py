@@ -40,7 +40,7 @@ def entry_text(directory: Path, served: Sequence[str]) -> EntryText:
     only where the directory goes while it is read.
     """
     try:
-        config = _read(directory / CONFIG_FILE)
+        config = read_config(directory / CONFIG_FILE)
     except OSError:  # no file that may be read: Triton says so
         return EntryText(None, None)
     try:
@@ -72,8 +72,11 @@ def is_empty(directory: Path) -> bool:
     )
 
 
-def _read(file: Path) -> str | None:
-    """None where there is none. Raises OSError where it cannot be read as a file."""
+def read_config(file: Path) -> str | None:
+    """The text of a configuration; None where there is none.
+
+    Raises OSError where it cannot be read as a file.
+    """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -258,7 +261,7 @@ def entries_of(repository: Path, served: Sequence[str]) -> Iterator[Message]:
     names of their files and their configurations is read."""
     for directory in _listed(repository):
         try:
-            message = parse(_read(directory / CONFIG_FILE) or "").message
+            message = parse(read_config(directory / CONFIG_FILE) or "").message
         except (OSError, UnreadableTextError):
             continue
         versions = _versions(directory)

@@ -1,7 +1,7 @@
 """`brisk bench cold`: from "load this model" to its first answer.
 
 In process: each engine in a fresh process whose libraries are imported and which has computed
-nothing but an unrelated small model, engines in turns; the schemes of PASK and NNV12 among them.
+nothing but an unrelated small model, engines in turns.
 Then the same with the page cache dropped, beside another load on the machine, and through a real
 Triton.
 """
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
         report = run(
             chosen.quick,
             models,
-            _listed(chosen.schemes),
+            _listed(chosen.engines),
             _listed(chosen.parts),
             chosen.threads,
             chosen.batch or (1,),
@@ -109,7 +109,7 @@ def _check_names(chosen: argparse.Namespace) -> None:
         for name in chosen.model:
             if not is_file(name):
                 model_of(name)
-        for name in _listed(chosen.schemes):
+        for name in _listed(chosen.engines):
             engine_of(name)
     except LookupError as error:
         raise UnknownNameError(error.args[0]) from error
@@ -122,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     from brisk_client.benchmarks.cold.models import model_names
     from brisk_client.benchmarks.cold.registry import engine_names
 
-    parser = benchmark_parser("cold", __doc__, "fewer samples, and no papers' schemes")
+    parser = benchmark_parser("cold", __doc__, "fewer samples and engines")
     parser.add_argument(
         "--model",
         action="append",
@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     add_models_option(parser)
     add_input_option(parser)
     parser.add_argument(
-        "--schemes", default="", metavar="A,B", help=f"engines: {', '.join(engine_names())}"
+        "--engines", default="", metavar="A,B", help=f"{', '.join(engine_names())}"
     )
     parser.add_argument(
         "--parts", default=",".join(PARTS), metavar="A,B", help=f"of {', '.join(PARTS)}"

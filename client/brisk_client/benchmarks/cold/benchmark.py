@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -13,7 +12,6 @@ from pathlib import Path
 from brisk_client.benchmarks.cold import results
 from brisk_client.benchmarks.cold.answers import OTHER_WEIGHTS, agreements
 from brisk_client.benchmarks.cold.batches import batch_rows
-from brisk_client.benchmarks.cold.breakdown import to_chrome
 from brisk_client.benchmarks.cold.burden import Burden, Load
 from brisk_client.benchmarks.cold.expectations import NO_ENGINE, UNMEASURED, all_checks
 from brisk_client.benchmarks.cold.figures import draw_all
@@ -62,16 +60,13 @@ NOTES = (
     "given, an unrelated small model started and run by the engine's measured means, the files "
     "read into the page cache (or dropped, part disk); 'onnxruntime as it comes' goes without "
     "the allocator settings and the memory; AOTInductor's unrelated model is torch's, eager",
-    "engines that keep nothing between starts, 'brisk unprepared' among them, get an empty cache "
-    "directory for each start: they know no costs of any model, the compiled library aside",
     "onnxruntime prepared: the model optimised and saved with external weights by ONNX Runtime, "
     "loaded with optimisation off, with and without packing weights anew",
     "speed-up: ONNX Runtime's first answer at its defaults over this one's, median over rounds; "
     "over bare peer, over prepared peer: the same with the sooner of ONNX Runtime's starts from "
     "the file (default, optimisation off) and the sooner of its prepared ones",
-    "utilisation: share of the first answer's time in which a layer ran",
-    "batches: speed-ups over 'brisk baseline', geometric means over the models that were measured "
-    "at that size; 'warm' is Brisk's second answer",
+    "batches: speed-ups over onnxruntime, geometric means over the models that were measured at "
+    "that size; 'warm' is Brisk's second answer",
     "served: each server loads a model once per engine, so that none has computed it before; "
     "Brisk's runtime runs, and a Python-backend model imports its engine with its load, since "
     "each has a process of its own",
@@ -199,10 +194,6 @@ class _Bench:
             if engine in agree:
                 row["agrees"] = agree[engine]
         self._report.rows += rows
-        if files.batch == 1:
-            self._report.rows += results.breakdown_rows(files.name, measured)
-            self._report.rows += results.reuse_rows(files.name, measured)
-            _write_trace(self._choice.plots, files.name, measured)
 
     def _from_disk(self, files: ModelFiles) -> None:
         prepared = self._prepared(files, self._named or FROM_DISK)
@@ -246,17 +237,3 @@ class _Bench:
         if batch > 1:
             return Effort(rounds, 0.0, following=1)
         return Effort(rounds, 0.15 if self._choice.quick else 0.4)
-
-
-def _write_trace(plots: Path | None, model: str, measured: results.Measured) -> None:
-    """Timelines of the typical starts, for chrome://tracing and Perfetto."""
-    if plots is None:
-        return
-    plots.mkdir(parents=True, exist_ok=True)
-    for engine, samples in measured.items():
-        details = results.typical(samples)
-        if details.get("timeline"):
-            title = f"{model}, {engine}"
-            trace = to_chrome(details["timeline"], details["started_ns"], title)
-            file = plots / f"cold-trace-{model}-{engine.replace(' ', '-')}.json"
-            file.write_text(json.dumps(trace))

@@ -13,16 +13,6 @@ Values = Mapping[str, Mapping[str, float]]
 NAMES = {
     "brisk": "Brisk, prepared",
     "brisk unprepared": "Brisk, unprepared",
-    "brisk baseline": "Baseline",
-    "brisk nnv12_k": "NNV12's K",
-    "brisk nnv12_kc": "NNV12's K+C",
-    "brisk nnv12_fixed": "NNV12 without stealing",
-    "brisk nnv12": "NNV12",
-    "brisk pask_i": "PaSK-I",
-    "brisk pask_r": "PaSK-R",
-    "brisk pask": "PaSK",
-    "brisk ideal": "Ideal (warm)",
-    "brisk serial": "Brisk, serial",
     "onnxruntime": "ONNX Runtime",
     "onnxruntime as it comes": "ONNX Runtime, as it comes",
     "onnxruntime unoptimised": "ONNX Runtime, unoptimised",
@@ -42,13 +32,12 @@ _MOST_LABELLED = 80
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """``is_stacked``: series on top of each other. ``line``: a height to compare with."""
+    """``line``: a height to compare with."""
 
     name: str
     title: str
     unit: str
     values: Values
-    is_stacked: bool = False
     line: float | None = None
 
 
@@ -57,33 +46,29 @@ def draw(figure: Figure, folder: Path) -> Path:
     pyplot = _pyplot()
     values = figure.values
     groups = list(dict.fromkeys(group for series in values.values() for group in series))
-    width = 0.8 if figure.is_stacked else 0.8 / len(values)
-    bars = len(groups) * (1 if figure.is_stacked else len(values))
+    width = 0.8 / len(values)
+    bars = len(groups) * len(values)
     inches = 3.2 + max(2.5, 0.26 * bars, 1.0 * len(groups))
     canvas, axes = pyplot.subplots(figsize=(inches, 4.2), layout="constrained")
-    base = [0.0] * len(groups)
     for index, (name, series) in enumerate(values.items()):
         heights = [series.get(group, 0.0) for group in groups]
-        shift = 0.0 if figure.is_stacked else (index - (len(values) - 1) / 2) * width
+        shift = (index - (len(values) - 1) / 2) * width
         places = [place + shift for place in range(len(groups))]
         drawn = axes.bar(
             places,
             heights,
             width,
-            bottom=base if figure.is_stacked else None,
             label=NAMES.get(name, name),
             color=_colour(pyplot, name, index),
         )
-        if figure.is_stacked:
-            base = [lower + height for lower, height in zip(base, heights, strict=True)]
-        elif bars <= _MOST_LABELLED:
+        if bars <= _MOST_LABELLED:
             texts = [_text(height) if group in series else "" for group, height in
                      zip(groups, heights, strict=True)]  # fmt: skip
             axes.bar_label(drawn, texts, fontsize=6.5, rotation=90, padding=2)
     if figure.line is not None:
         axes.axhline(figure.line, color="black", linewidth=0.8, linestyle="--")
     axes.set_xticks(range(len(groups)), groups, fontsize=8)
-    axes.margins(y=0.0 if figure.is_stacked else 0.15)
+    axes.margins(y=0.15)
     axes.set_ylabel(figure.unit)
     axes.set_title(figure.title, fontsize=10)
     canvas.legend(loc="outside right upper", fontsize=8)

@@ -30,24 +30,6 @@ PEER = 1.0
 
 SPEEDUP_MODEL, PREPARE_S = "resnet50", 10.0
 
-PAPERS = {"brisk nnv12": 3.04, "brisk pask": 5.62}
-"""Speed-ups over Baseline in PASK's Fig. 6, geometric means over its models."""
-
-STEPS = (
-    ("brisk nnv12_k", "brisk baseline", "kernel selection (K)"),
-    ("brisk nnv12_kc", "brisk nnv12_k", "kept weights (K+C over K)"),
-    ("brisk nnv12", "brisk nnv12_kc", "pipeline (K+C+P over K+C)"),
-    ("brisk pask_i", "brisk baseline", "interleaving (PaSK-I)"),
-    ("brisk pask_r", "brisk baseline", "reuse alone (PaSK-R)"),
-    ("brisk pask", "brisk pask_i", "reuse over interleaving alone (PaSK over PaSK-I)"),
-    ("brisk pask", "brisk pask_r", "categories over searching all (PaSK over PaSK-R)"),
-    ("brisk", "brisk pask", "Brisk over PaSK"),
-)
-"""What each part of the papers' designs adds: a scheme, the one without it, its name."""
-
-WARM_ENGINE = "brisk serial"
-"""The simple path, whose warm inference nothing of the cold start's machinery may slow down."""
-
 SERVED = {"torch": 8.0, "onnxruntime": 3.0}
 """A Python-backend model's time through Triton over Brisk's, at least."""
 
@@ -61,8 +43,6 @@ def all_checks(rows: Rows) -> list[Check]:
         *_speedups(hot),
         *_peers(hot),
         *_unmeasured(rows),
-        *_contributions(hot),
-        *_warm_unchanged(hot),
         *_preparation(hot),
         *_disk(rows),
         *_load(rows),
@@ -76,16 +56,6 @@ def at_most(name: str, found: float, limit: float) -> Check:
 
 def at_least(name: str, found: float, limit: float) -> Check:
     return Check(name, round(found, 3), f">= {limit}", found >= limit)
-
-
-def ratios(hot: Rows, engine: str, base: str, key: str = "first_ms") -> dict[str, float]:
-    """By model: ``base``'s time over ``engine``'s, where both were measured."""
-    ours, theirs = _by_model(hot, engine), _by_model(hot, base)
-    return {
-        model: theirs[model][key] / row[key]
-        for model, row in ours.items()
-        if model in theirs and row.get(key) and theirs[model].get(key)
-    }
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -135,11 +105,6 @@ def _speedups(hot: Rows) -> list[Check]:
         if len(found) > 1:
             text = f"{len(found)} models: {engine}, geometric mean of speed-ups over {BASE}"
             checks.append(at_least(text, geometric_mean(found.values()), limit))
-    for engine, paper in PAPERS.items():
-        over = ratios(hot, engine, "brisk baseline")
-        if len(over) > 1:
-            text = f"{len(over)} models: {engine} over brisk baseline (PASK, Fig. 6)"
-            checks.append(at_least(text, geometric_mean(over.values()), paper))
     return checks
 
 
@@ -161,24 +126,6 @@ def _unmeasured(rows: Rows) -> list[Check]:
         Check(f"{row['model']}: {row['engine']} answers", row["reason"], "an answer", False)
         for row in rows
         if row["part"] == UNMEASURED and row["engine"] in (PREPARED, UNPREPARED, NO_ENGINE)
-    ]
-
-
-def _contributions(hot: Rows) -> list[Check]:
-    checks = []
-    for engine, without, name in STEPS:
-        gains = ratios(hot, engine, without)
-        if gains:
-            mean = geometric_mean(gains.values())
-            checks.append(at_least(f"{len(gains)} models: {name} is a gain", mean, 1.0))
-    return checks
-
-
-def _warm_unchanged(hot: Rows) -> list[Check]:
-    found = ratios(hot, WARM_ENGINE, PREPARED, "warm_ms")
-    return [
-        at_most(f"{model}: warm inference over {WARM_ENGINE}'s", ratio, WARMTH["third"])
-        for model, ratio in found.items()
     ]
 
 

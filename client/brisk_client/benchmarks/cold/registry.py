@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from brisk_client.benchmarks.cold.engines.aotinductor import AotInductor
 from brisk_client.benchmarks.cold.engines.base import ColdEngine
-from brisk_client.benchmarks.cold.engines.brisk import BriskScheme, BriskSerial
 from brisk_client.benchmarks.cold.engines.onnxruntime import (
     OnnxRuntime,
     OnnxRuntimeAsItComes,
@@ -19,8 +18,6 @@ from brisk_client.benchmarks.cold.engines.torch_eager import TorchEager
 BASE = "onnxruntime"
 """What every engine's cold start is compared with."""
 
-FIXED = "brisk nnv12_fixed"
-
 PREPARED, UNPREPARED = "brisk", "brisk unprepared"
 """Brisk with all it has: from an artefact, and straight from the ONNX file."""
 
@@ -33,16 +30,6 @@ BARE_PEERS = (BASE, "onnxruntime unoptimised")
 _ENGINES: tuple[ColdEngine, ...] = (
     BriskSegments(PREPARED, has_artefact=True),
     BriskSegments(UNPREPARED, has_artefact=False),
-    BriskScheme("baseline", has_artefact=False),
-    BriskScheme("nnv12_k", has_artefact=False),
-    BriskScheme("nnv12_kc", has_artefact=True),
-    BriskScheme("nnv12_fixed", has_artefact=True),
-    BriskScheme("nnv12", has_artefact=True),
-    BriskScheme("pask_i", has_artefact=False),
-    BriskScheme("pask_r", has_artefact=False),
-    BriskScheme("pask", has_artefact=False),
-    BriskScheme("ideal", has_artefact=False),
-    BriskSerial(),
     OnnxRuntime(),
     OnnxRuntimeAsItComes(),
     OnnxRuntimeUnoptimised(),
@@ -68,21 +55,19 @@ def engine_of(name: str) -> ColdEngine:
     raise LookupError(f"there is no engine '{name}'; there are: {', '.join(engine_names())}")
 
 
-BESIDE_LOAD = (PREPARED, FIXED, UNPREPARED, "brisk baseline", BASE)
-"""NNV12's Fig. 11: with work stealing and without, and those that have no plan."""
+BESIDE_LOAD = (PREPARED, UNPREPARED, BASE)
+"""Those of NNV12's Fig. 11."""
 
 FROM_DISK = (PREPARED, UNPREPARED, BASE, *PREPARED_PEERS, "openvino cached")
 """Those whose time from the disk is compared with reading the same bytes."""
 
-LARGER_BATCHES = (PREPARED, UNPREPARED, "brisk baseline", "brisk nnv12", "brisk pask", BASE)
-"""Those of PASK's table II, and what they are compared with."""
-
+LARGER_BATCHES = (PREPARED, UNPREPARED, BASE)
+"""Those of larger batches, and what they are compared with."""
 
 QUICK = (PREPARED, UNPREPARED, *BARE_PEERS, *PREPARED_PEERS, "openvino cached", TorchEager.name)
 """Those of a quick run: Brisk as its runtime starts models, and what it is compared with."""
 
 
 def default_engines(quick: bool) -> list[str]:
-    """Those of a plain run: QUICK, or all without the one that only stands beside others under
-    load."""
-    return list(QUICK) if quick else [name for name in engine_names() if name != FIXED]
+    """Those of a plain run: QUICK, or all."""
+    return list(QUICK) if quick else engine_names()

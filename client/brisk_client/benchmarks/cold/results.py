@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brisk_client.benchmarks.cold.breakdown import shares, utilisation
 from brisk_client.benchmarks.cold.measure import EngineSamples
 from brisk_client.benchmarks.cold.registry import BARE_PEERS, BASE, PREPARED_PEERS
 from brisk_client.benchmarks.sampling import median_ratio, summarise
@@ -42,12 +41,6 @@ def soonest(measured: Measured, engines: Sequence[str]) -> str | None:
     )
 
 
-def typical(samples: EngineSamples) -> Mapping[str, Any]:
-    """Details of the sample whose first answer is the (lower) median."""
-    ordered = sorted(samples.samples, key=lambda sample: sample.first_s)
-    return ordered[(len(ordered) - 1) // 2].details
-
-
 def rows(part: str, model: str, batch: int, measured: Measured) -> list[dict[str, Any]]:
     """One row an engine, times in ms."""
     return [_row(part, model, batch, measured, name) for name in measured]
@@ -75,10 +68,6 @@ def _row(part: str, model: str, batch: int, measured: Measured, name: str) -> di
     if samples.disk_s:
         row["read_ms"] = statistics.median(samples.disk_s) * 1e3
         row["first_over_read"] = round(first.median / statistics.median(samples.disk_s), 2)
-    details = typical(samples)
-    if "timeline" in details:
-        span = (details["timeline"], details["started_ns"], details["answered_ns"])
-        row["utilisation"] = round(utilisation(*span), 3)
     return row
 
 
@@ -101,43 +90,4 @@ def _following(samples: EngineSamples) -> dict[str, Any]:
             for sample in samples.samples
         ]
         found[f"{name}_over_warm"] = round(statistics.median(over), 3)
-    return found
-
-
-def breakdown_rows(model: str, measured: Measured) -> list[dict[str, Any]]:
-    """Shares of the first answer's time by phase, of the engines that keep a timeline."""
-    found = []
-    for name, samples in measured.items():
-        details = typical(samples)
-        if details.get("timeline"):
-            span = (details["timeline"], details["started_ns"], details["answered_ns"])
-            parts = {phase: round(share, 3) for phase, share in shares(*span).items()}
-            found.append({"part": "breakdown", "model": model, "engine": name, **parts})
-    return found
-
-
-def reuse_rows(model: str, measured: Measured) -> list[dict[str, Any]]:
-    """Hit rate and look-ups a query (PASK, Fig. 9) of the schemes that asked the cache."""
-    found = []
-    for name, samples in measured.items():
-        told = typical(samples).get("statistics")
-        if told is None:
-            continue
-        queries = told["queries"]
-        found.append(
-            {
-                "part": "reuse",
-                "model": model,
-                "engine": name,
-                "layers": told["layers"],
-                "milestone": told["milestone"],
-                "queries": queries,
-                "hit_rate": round(told["hits"] / queries, 3) if queries else None,
-                "lookups_per_query": round(told["lookups"] / queries, 2) if queries else None,
-                "reused": told["reused"],
-                "loaded": told["loaded"],
-                "stolen": told["stolen"],
-                "cached_layers": told["cached_layers"],
-            }
-        )
     return found

@@ -3,7 +3,7 @@
 Servers have an entry of Brisk with an artefact, one without, and models of the plain Python
 backend that use ONNX Runtime (as it is, and prepared) and torch (weights mapped from a file). Each
 server loads a model once per engine and Brisk only one of its two entries, so that no process has
-computed the model before; its cache directory holds no costs. Brisk's runtime runs already, and
+computed the model before. Brisk's runtime runs already, and
 stubs are forked, as in a server with any other Brisk model in it; a Python-backend model imports
 its engine with every load, since each has a process of its own.
 """
@@ -23,7 +23,7 @@ from tritonclient.grpc import InferenceServerClient
 
 from brisk_client.benchmarks.cold.models import SMOKE, ModelFiles, build
 from brisk_client.benchmarks.cold.served_entries import BRISK, UNPREPARED, write_cold_entries
-from brisk_client.benchmarks.cold.surroundings import forgetful_cache
+from brisk_client.benchmarks.cold.surroundings import own_cache
 from brisk_client.benchmarks.onnxruntime_prepared import VARIABLES
 from brisk_client.benchmarks.sampling import median_ratio, summarise
 from brisk_client.benchmarks.served_entries import write_brisk_entry
@@ -44,7 +44,7 @@ def measure_served(
     report: Report, files: ModelFiles, threads: int, rounds: int, kept: Path
 ) -> None:
     """Add a row for each engine. ``kept``: the folder of built models."""
-    with tempfile.TemporaryDirectory(prefix="brisk-cold-served-") as folder:
+    with tempfile.TemporaryDirectory(prefix="brisk-cold-served-") as folder, own_cache():
         repository = Path(folder)
         entries = write_cold_entries(repository, files, threads)
         write_brisk_entry(repository, build(SMOKE, 1, kept).model, _RESIDENT)
@@ -85,12 +85,7 @@ def _load_each(
     options = ["--disable-auto-complete-config", "--model-control-mode=explicit"]
     options.append(f"--load-model={_RESIDENT}")
     found = {}
-    with (
-        forgetful_cache() as cache,
-        benchmark_server(
-            repository, {**variables, "BRISK_CACHE_DIR": str(cache)}, options
-        ) as server,
-    ):
+    with benchmark_server(repository, variables, options) as server:
         time.sleep(_SETTLING_S)
         control = InferenceServerClient(server.grpc)
         with InferenceClient(server.grpc, Transport.GRPC) as client:

@@ -40,12 +40,10 @@ class TritonPythonModel:
 def write_cold_entries(repository: Path, files: ModelFiles, threads: int) -> dict[str, str]:
     """Entry names by engine. Brisk's have files of their own: a shared one is a shared session.
 
-    torch is left out where the model has no torch form. Raises NotPreparedError where ONNX
-    Runtime cannot save the model.
+    What Brisk prepares lies in the cache directory. torch is left out where the model has no
+    torch form. Raises NotPreparedError where ONNX Runtime cannot save the model.
     """
-    import torch
-
-    from brisk.execution.preparation import prepare
+    from brisk.segments.preparation import prepare
     from brisk_client.benchmarks.eager import NETWORKS, saved_weights
 
     entries = {}
@@ -54,7 +52,7 @@ def write_cold_entries(repository: Path, files: ModelFiles, threads: int) -> dic
         write_brisk_entry(repository, files.model, name)
         model = repository / name / "1" / "model.onnx"
         if engine == BRISK:
-            prepare(model, torch.device("cpu"), threads)
+            prepare(model, threads)
         entries[engine] = name
     write_python_entry(
         repository, files.model, "onnxruntime", ONNXRUNTIME_MODEL, {"threads": threads}

@@ -5,20 +5,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from brisk.artefacts.place import cache_directory
 from brisk.frontend.allocator import allocator_settings
 from brisk_client.benchmarks.onnxruntime_prepared import VARIABLES
 
 MEMORY_BYTES = 60 << 20
-"""Of the heap, given by the kernel ahead: as much as a worker of Brisk's takes at its start."""
-
-OF_THE_MACHINE = ("native",)
-"""What of Brisk's cache directory is about the machine and no model: its compiled library."""
+"""Of the heap, given by the kernel ahead."""
 
 _PAGE_BYTES = 4096
 _POPULATE_WRITE = 23
@@ -53,22 +48,18 @@ def give_memory() -> None:
 
 
 @contextlib.contextmanager
-def forgetful_cache() -> Iterator[Path]:
-    """A cache directory for Brisk that holds nothing measured of any model, only OF_THE_MACHINE.
+def own_cache() -> Iterator[Path]:
+    """A cache directory for Brisk that holds nothing of earlier runs.
 
     ``$BRISK_CACHE_DIR`` names it within; it goes afterwards.
     """
-    before, known = os.environ.get("BRISK_CACHE_DIR"), cache_directory()
-    folder = Path(tempfile.mkdtemp(prefix="brisk-forgetful-"))
-    try:
-        for name in OF_THE_MACHINE:
-            if (known / name).is_dir():
-                (folder / name).symlink_to((known / name).resolve())
-        os.environ["BRISK_CACHE_DIR"] = str(folder)
-        yield folder
-    finally:
-        if before is None:
-            os.environ.pop("BRISK_CACHE_DIR", None)
-        else:
-            os.environ["BRISK_CACHE_DIR"] = before
-        shutil.rmtree(folder, ignore_errors=True)
+    before = os.environ.get("BRISK_CACHE_DIR")
+    with tempfile.TemporaryDirectory(prefix="brisk-cold-cache-") as folder:
+        os.environ["BRISK_CACHE_DIR"] = folder
+        try:
+            yield Path(folder)
+        finally:
+            if before is None:
+                os.environ.pop("BRISK_CACHE_DIR", None)
+            else:
+                os.environ["BRISK_CACHE_DIR"] = before

@@ -8,7 +8,6 @@ run as a program; its standard output carries one JSON line for each task.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import os
@@ -18,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +24,9 @@ from typing import Any
 import numpy as np
 
 from brisk_client.benchmarks.agreement import storable
-from brisk_client.benchmarks.cold.engines.base import ColdEngine, EngineUnavailableError, Start
+from brisk_client.benchmarks.cold.engines.base import EngineUnavailableError, Start
 from brisk_client.benchmarks.cold.models import ModelFiles
 from brisk_client.benchmarks.cold.surroundings import (
-    forgetful_cache,
     give_memory,
     process_environment,
 )
@@ -62,14 +59,13 @@ class Task:
 class Sample:
     """Seconds: from the load call to the first answer; the inferences after it; warm ones.
 
-    ``processor_s``: user and system time of the first answer. ``details``: the engine's own.
+    ``processor_s``: user and system time of the first answer.
     """
 
     first_s: float
     processor_s: float
     following_s: list[float]
     warm_s: list[float]
-    details: Mapping[str, Any]
 
 
 class Zygote:
@@ -165,19 +161,10 @@ def prepare_apart(engine: str, files: ModelFiles, threads: int) -> tuple[str, fl
 
 
 def take_sample(task: Task) -> Sample:
-    """The sample itself, in this process, which should be a fresh one.
-
-    An engine that keeps nothing between starts meets a cache directory that holds nothing
-    measured of any model.
-    """
+    """The sample itself, in this process, which should be a fresh one."""
     from brisk_client.benchmarks.cold.registry import engine_of
 
     engine = engine_of(task.engine)
-    with contextlib.nullcontext() if engine.prepares else forgetful_cache():
-        return _take(engine, task)
-
-
-def _take(engine: ColdEngine, task: Task) -> Sample:
     with np.load(task.inputs) as arrays:
         inputs = {name: arrays[name] for name in arrays.files}
     prepared = Path(task.prepared) if task.prepared else None
@@ -188,14 +175,12 @@ def _take(engine: ColdEngine, task: Task) -> Sample:
     start = engine.start(Path(task.model), prepared, inputs, task.threads)
     first_s = time.perf_counter() - before_s
     used_s = _processor_s() - used_s
-    if start.first_s is not None:
-        first_s = start.first_s
     following_s = [_time(start.infer) for _ in range(task.following)]
     warm_s = _warm_inferences(start, task.warm_s) if task.warm_s else []
     if task.outputs:
         named = {f"{index:04}": value for index, value in enumerate(storable(start.outputs))}
         np.savez(task.outputs, **named)
-    return Sample(first_s, used_s, following_s, warm_s, start.details())
+    return Sample(first_s, used_s, following_s, warm_s)
 
 
 def _warm_inferences(start: Start, duration_s: float) -> list[float]:

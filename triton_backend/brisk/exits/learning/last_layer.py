@@ -6,14 +6,15 @@ and copies of rows took most of the time.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from brisk.compiled.compiler import has_bfloat16
 from brisk.exits.learning.optimizing import OneCycle
 from brisk.exits.learning.predictor import EXPOSED_SHARE, softened
 from brisk.exits.learning.settings import PredictorSettings
@@ -96,7 +97,7 @@ def fit_last_layer(
     the layer's own orientation took twice as long, and rows of float32 take twice as long as
     those of bfloat16, where the processor multiplies them. Weights and sums are float32.
     """
-    form = torch.bfloat16 if has_bfloat16() else torch.float32
+    form = torch.bfloat16 if _has_bfloat16() else torch.float32
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(features), generator=generator)
     count = max(1, len(features) // settings.batch_rows)
@@ -128,3 +129,12 @@ def _shares(
     if rows:
         order = order.repeat(-(-count * each // rows))[: count * each]
     return order.tensor_split(count)
+
+
+@functools.cache
+def _has_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16 itself (AVX-512, AMX or Arm's instructions)."""
+    try:
+        return "bf16" in Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    except OSError:
+        return False

@@ -26,16 +26,12 @@ class Start:
     """A model just started: its first answer is there.
 
     ``infer`` runs the next inference on the same inputs. ``settle`` returns when the engine has
-    finished whatever it does in the background. ``details`` is what only this engine can tell:
-    plain values, asked for behind all that is measured. ``first_s``: what the first answer took,
-    where the engine's own clock starts later than the caller's.
+    finished whatever it does in the background.
     """
 
     outputs: list[np.ndarray]
     infer: Callable[[], Any]
     settle: Callable[[], None] = lambda: None
-    details: Callable[[], Mapping[str, Any]] = dict
-    first_s: float | None = None
 
 
 class ColdEngine(ABC):

@@ -23,9 +23,8 @@ class BriskSegments(ColdEngine):
 
     def import_libraries(self) -> None:
         from brisk.runtime.ready import import_everything
-        from brisk.segments.engine import Engine
 
-        import_everything("cpu", Engine.AUTO)
+        import_everything("cpu")
 
     def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path | None:
         if not self.prepares:
