@@ -230,11 +230,6 @@ def test_a_load_sees_what_the_view_shows(tmp_path: Path) -> None:
             assert served.get("models/model/config")["input"]
 
 
-def _is_complete(config: Path) -> bool:
-    """A load that comes before finds what was written so far, and is refused."""
-    return config.exists() and "max_batch_size" in config.read_text()
-
-
 def test_an_entry_that_comes_later_is_complete_when_it_is_loaded(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     repository.mkdir()
@@ -243,8 +238,7 @@ def test_an_entry_that_comes_later_is_complete_when_it_is_loaded(tmp_path: Path)
         shown = view / "shown" / repository.relative_to("/")
         for number in range(10):
             write_entry(repository, f"new{number}", doubled())
-            config = shown / f"new{number}" / "config.pbtxt"
-            wait_until(lambda config=config: _is_complete(config), "it is complete")
+            wait_until((shown / f"new{number}").exists, "it is shown", every_s=0.0001)
             served.load(f"new{number}")
             assert served.get(f"models/new{number}/config")["max_batch_size"] == 4
         assert served.ask("new3") == [2.0] * 8

@@ -64,12 +64,12 @@ def entry_text(directory: Path, served: Sequence[str]) -> EntryText:
     return EntryText(newest, None)
 
 
-def is_empty(directory: Path) -> bool:
-    """Whether nothing tells yet what the entry is: somebody may just be writing it."""
-    names = {path.name for path in _listed(directory)}
-    return CONFIG_FILE not in names and not any(
-        _listed(directory / str(version)) for version in _versions(directory)
-    )
+def is_unwritten(directory: Path) -> bool:
+    """Whether no configuration tells yet what the entry is: somebody may just be writing it."""
+    try:
+        return not (directory / CONFIG_FILE).lstat().st_size
+    except FileNotFoundError:
+        return True
 
 
 def read_config(file: Path) -> str | None:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from brisk.view.entry_text import EntryText, entry_text, is_empty
+from brisk.view.entry_text import EntryText, entry_text, is_unwritten
 from brisk.view.inode_lease import LeasedFile
 from brisk.wire.entry_files import CONFIG_FILE, PIPELINE_FILE
 
@@ -37,6 +37,9 @@ _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 
 Stamp = tuple[object, ...]
+
+_EXPECTED = EntryText("", None)
+"""Of an entry that is just being written: who reads its configuration waits for the next look."""
 
 
 class Mirror:
@@ -135,11 +138,15 @@ class Mirror:
         if not user.is_dir():
             return EntryText(None, None)
         try:
-            if self.expects_entries and is_empty(user):
-                return EntryText("", None)
+            if self.expects_entries and self._is_new(user) and is_unwritten(user):
+                return _EXPECTED
             return entry_text(user, self._served)
         except OSError:  # it goes while it is read; the next look will tell
             return EntryText(None, None)
+
+    def _is_new(self, user: Path) -> bool:
+        """Whether nobody has been shown what the entry is."""
+        return not os.path.lexists(self.place_of(user)) or self._texts.get(user) == _EXPECTED
 
     def _show(self, user: Path, place: Path, text: str) -> None:
         self._write(user, text)
