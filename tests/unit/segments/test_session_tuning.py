@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -14,7 +15,7 @@ from onnx import TensorProto, helper
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.runtime.model_state import identity_of
 from brisk.segments.library import onnxruntime
-from brisk.segments.options import session_options
+from brisk.segments.options import SPIN_US, session_options
 from brisk.segments.sources import BareModel
 from brisk.tuning import (
     ALL,
@@ -97,6 +98,28 @@ def test_a_session_has_what_the_entry_says(model: Path) -> None:
     assert options.graph_optimization_level == library.GraphOptimizationLevel.ORT_ENABLE_BASIC
     assert options.get_session_config_entry("session.dynamic_block_base") == "4"
     assert options.get_session_config_entry("session.use_env_allocators") == "0"
+
+
+def test_threads_wait_for_the_next_operator_without_sleeping_but_not_for_long() -> None:
+    spins, duration = "session.intra_op.allow_spinning", "session.intra_op.spin_duration_us"
+
+    def said(*settings: Setting) -> dict[str, str]:
+        options = session_options(SessionTuning(settings=settings), 2, is_warm=True)
+        found = {}
+        for key in (spins, duration):
+            with contextlib.suppress(RuntimeError):  # it was not said
+                found[key] = options.get_session_config_entry(key)
+        return found
+
+    assert said() == {duration: str(SPIN_US)}
+    for key, value in ((spins, "0"), (spins, "1"), (duration, "7")):
+        assert said(Setting(key, value)) == {key: value}, "the entry's own word is all that counts"
+
+
+def test_a_release_that_would_spin_without_bound_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime(), "__version__", "1.20.1")
+    options = session_options(SessionTuning(), 2, is_warm=True)
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
 
 def test_threads_are_those_of_the_entry_up_to_the_worker_s() -> None:
