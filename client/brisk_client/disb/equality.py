@@ -30,9 +30,9 @@ INTERRUPTED_CLASSES = ("besteffort", "normal")
 LATEST_MOMENT = 0.75
 """Of the time of a run alone: a request takes a while from its sending to the worker."""
 
-MOST_ATTEMPTS = 4
-"""Times the interruptions wanted: some requests come when the run has just ended, and the policy
-lets some runs go on beside them."""
+MOST_ATTEMPTS = 10
+"""Times the interruptions wanted: some requests come when the run has just ended, the policy lets
+some runs go on beside them, and on a busy machine both are frequent."""
 
 
 def check_points(report: Report, points: int, threads: int) -> None:
