@@ -83,7 +83,7 @@ SMALLER_BLOCKS = (1, 1, 1, 1)
 DIGITS_OF_NETWORK, DIGITS_OF_CACHES = 750, 700
 """Of 1,797. Those of the network fit predictors, too: as many as the others, so more prove."""
 
-EVALUATED, STREAMED, POOL = 1000, 8000, 10_000
+EVALUATED, STREAMED, POOL = 1100, 8000, 10_000
 """Images of Fashion-MNIST that nothing else uses."""
 
 
@@ -133,7 +133,7 @@ def fashion_case(folder: Path, quick: bool) -> Case | None:
     network, caches, evaluation, streamed, pool = unlike(
         [
             train.take(slice(0, FITTED)),
-            test.take(slice(EVALUATED, 6000 if quick else None)),
+            test.take(slice(EVALUATED, EVALUATED + 5000 if quick else None)),
             test.take(slice(0, EVALUATED)),
             train.take(slice(FITTED, behind)),
             train.take(slice(behind, behind + POOL)),
