@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from brisk.frontend.backend import ModelInstance, auto_complete
+from brisk.stub.backend import ModelInstance, auto_complete
 
 
 class TritonPythonModel:
-    """One model instance; its life is ``brisk.frontend.backend``'s matter."""
+    """One model instance; its life is ``brisk.stub.backend``'s matter."""
 
     @staticmethod
     def auto_complete_config(auto_complete_model_config: Any) -> Any:

@@ -3,7 +3,7 @@
 Triton's stub imports the module before it asks for the model, and the module imports numpy: longer
 than all else in the start of a stub. Here Triton's own file is run when something in it is first
 asked for. The stub adds its classes (``Tensor``, ``Logger`` ...) by itself, and they are all that
-Brisk uses, so numpy is imported while the model is loading (``brisk.frontend.backend``). A stub
+Brisk uses, so numpy is imported while the model is loading (``brisk.stub.backend``). A stub
 that asks for more than the two functions below before that has what it always had.
 """
 

@@ -16,7 +16,7 @@ from brisk_client.benchmarks.conformance import (
     passing_exclusions,
     summarise,
 )
-from brisk_client.benchmarks.onnx_cases import Outcome, compare, run_case
+from brisk_client.benchmarks.conformance.onnx_cases import Outcome, compare, run_case
 
 CPU = torch.device("cpu")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk.server.options import Endpoints, endpoints, with_free_ports
+from brisk.triton.options import Endpoints, endpoints, with_free_ports
 from brisk_client.demo import query_samples
 from brisk_client.samples.expectations import EXPECTED
 from docker.container_engines import Container, ContainerError, Engine, find_engine

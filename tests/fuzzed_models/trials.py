@@ -22,11 +22,11 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from brisk.errors import BriskError
-from brisk.graph.value_types import element_of_dtype
-from brisk.segments import cutting
+from brisk.graph.files.value_types import element_of_dtype
 from brisk.segments.frame import run_serially
-from brisk.segments.library import onnxruntime
-from brisk.segments.sources import BareModel
+from brisk.segments.model import cutting
+from brisk.segments.model.sources import BareModel
+from brisk.segments.onnxruntime.library import onnxruntime
 from brisk.segments.starting import start_segments
 from brisk.segments.timeline import Recorder
 

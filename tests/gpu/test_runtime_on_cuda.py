@@ -16,11 +16,11 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import BriskError
-from brisk.frontend.connection import Connection
-from brisk.frontend.model_load import ModelDescription
-from brisk.frontend.pending import OutputReader, Reply
-from brisk.wire.place import runtime_place
-from brisk.wire.records import Result, TensorForm
+from brisk.protocol.host.runtime_paths import runtime_place
+from brisk.protocol.records import Result, TensorForm
+from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.model_load import ModelDescription
+from brisk.stub.runtime_client.pending import OutputReader, Reply
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from entries import deep_answer
 
-from brisk.server.launch import TritonServer
+from brisk.triton.launch import TritonServer
 from brisk_client.inference import InferenceClient, Transport
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from running import SAMPLES, StartServer, running_server
 
-from brisk.server.backend_directory import assemble
-from brisk.server.launch import TritonServer
-from brisk.server.locate import ServerInstallation, locate_server
+from brisk.triton.backend_directory import assemble
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation, locate_server
 from brisk_client.samples.expectations import is_current
 
 

@@ -15,10 +15,10 @@ from tritonclient import grpc
 
 import waiting
 from brisk.observer import Observer
-from brisk.server.launch import TritonServer
-from brisk.wire.place import RuntimePlace
-from brisk.wire.records import ModelStatus
-from brisk.wire.role import Role
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import ModelStatus
+from brisk.protocol.role import Role
+from brisk.triton.launch import TritonServer
 from unit.exits.adapted import Adapted
 
 PATIENCE_S = 240.0

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from brisk.server.launch import TritonServer
-from brisk.server.locate import ServerInstallation
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
 from runtime_processes import processes_started_in
 
 SAMPLES = Path(__file__).resolve().parents[2] / "model_repository"

@@ -7,7 +7,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 
-from brisk.server.launch import TritonServer
+from brisk.triton.launch import TritonServer
 
 PATIENCE_S = 30.0
 PUBLICATION_S = 0.5

@@ -13,7 +13,7 @@ from entries import make_model
 from onnx import TensorProto, helper
 from tritonclient import grpc, http, utils
 
-from brisk.server.launch import TritonServer
+from brisk.triton.launch import TritonServer
 from brisk_client.inference import Transport
 
 CorrelationId = int | str

@@ -16,7 +16,7 @@ from typing import Any
 
 from running import private_runtime
 
-from brisk.server.options import option, with_free_ports
+from brisk.triton.options import option, with_free_ports
 
 READY_TIMEOUT_S = 60.0
 

@@ -21,15 +21,15 @@ from learning_loop import Loop, wait_until
 from running import running_server, runtime_directory
 from scraping import value, wait_for
 
-from brisk.exits import versions
 from brisk.exits.adaptation.reference import reference_file
-from brisk.exits.artefact import digest_of, read_cascade, write_cascade
-from brisk.exits.building import network_of
 from brisk.exits.cascade import Cascade
+from brisk.exits.files import versions
+from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
+from brisk.exits.files.versions import caches_file
+from brisk.exits.heads.building import network_of
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.learning.last_layer import last_layer
-from brisk.exits.versions import caches_file
-from brisk.server.locate import ServerInstallation
+from brisk.triton.locate import ServerInstallation
 from runtime_processes import processes_started_in
 from unit.exits.adapted import Adapted
 

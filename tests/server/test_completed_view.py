@@ -14,7 +14,7 @@ from entries import doubled, identity, make_model, write_entry
 from onnx import TensorProto, helper
 from serve_command import serving
 
-from brisk.server.options import option
+from brisk.triton.options import option
 from waiting import wait_until
 
 EXPLICIT = ("--model-control-mode=explicit", "--complete-entries")

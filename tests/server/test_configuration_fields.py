@@ -19,8 +19,8 @@ from scraping import value, wait_for
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
-from brisk.server.launch import TritonServer
-from brisk.server.locate import ServerInstallation
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from waiting import wait_until
 

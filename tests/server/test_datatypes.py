@@ -12,8 +12,8 @@ from entries import identity, make_model, write_entry
 from onnx import TensorProto, helper
 from running import running_server
 
-from brisk.server.launch import TritonServer
-from brisk.server.locate import ServerInstallation
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 
 pytestmark = pytest.mark.server

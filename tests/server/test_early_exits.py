@@ -17,13 +17,13 @@ from scraping import Series, value, wait_for
 from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
-from brisk.exits.artefact import digest_of, write_cascade
-from brisk.exits.building import empty_look_up
 from brisk.exits.cascade import Cascade
+from brisk.exits.files.artefact import digest_of, write_cascade
+from brisk.exits.files.versions import caches_file
+from brisk.exits.heads.building import empty_look_up
 from brisk.exits.learning.exporting import export_look_up
-from brisk.exits.versions import caches_file
-from brisk.server.launch import TritonServer
-from brisk.server.locate import ServerInstallation
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
 from unit.exits.cascades import CLASSES, SIDE, hidden_at, images, network, served
 from unit.runtime.exits_model import Model, make_model
 from waiting import wait_until

@@ -15,8 +15,8 @@ from clients import Load, clients_at_work
 from entries import deep, doubled, write_entry
 from running import private_runtime, running_server, runtime_directory
 
-from brisk.server.launch import TritonServer
-from brisk.server.locate import ServerInstallation
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from runtime_processes import processes_started_in
 from waiting import wait_until

@@ -15,10 +15,10 @@ from running import StartServer, private_runtime, runtime_directory
 from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
-from brisk.forking.build import LAUNCHER
-from brisk.server.launch import TritonServer
-from brisk.server.locate import ServerInstallation
-from brisk.wire.orphan import parent_of
+from brisk.fork_server.build import LAUNCHER
+from brisk.protocol.host.parent_watch import parent_of
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from runtime_processes import processes_started_in
 from waiting import wait_until

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from running import StartServer, private_runtime
 
-from brisk.server.backend_directory import assemble
-from brisk.server.launch import ServerFailedError, TritonServer, server_environment
-from brisk.server.locate import ServerInstallation, locate_server
+from brisk.triton.backend_directory import assemble
+from brisk.triton.launch import ServerFailedError, TritonServer, server_environment
+from brisk.triton.locate import ServerInstallation, locate_server
 
 pytestmark = pytest.mark.server
 
@@ -158,8 +158,8 @@ def test_a_server_ends_when_the_process_that_started_it_is_killed(
     repository = make_repository(tmp_path / "repository")
     program = (
         "import pathlib, sys, time\n"
-        "from brisk.server.launch import TritonServer\n"
-        "from brisk.server.locate import locate_server\n"
+        "from brisk.triton.launch import TritonServer\n"
+        "from brisk.triton.locate import locate_server\n"
         "paths = [pathlib.Path(path) for path in sys.argv[1:]]\n"
         "with TritonServer(locate_server(), paths[0], paths[1], log=paths[2]) as server:\n"
         "    print(server.pid, flush=True)\n"

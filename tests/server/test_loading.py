@@ -17,8 +17,8 @@ from running import running_server, runtime_directory
 from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
-from brisk.server.launch import TritonServer
-from brisk.server.locate import ServerInstallation
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from runtime_processes import processes_started_in
 from waiting import wait_until

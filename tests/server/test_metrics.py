@@ -19,10 +19,10 @@ from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
 from brisk.observer import Observer
-from brisk.server.launch import TritonServer
-from brisk.server.locate import ServerInstallation
-from brisk.wire.place import RuntimePlace
-from brisk.wire.role import Role
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.role import Role
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 
 pytestmark = pytest.mark.server

@@ -17,8 +17,8 @@ from running import running_server
 from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
-from brisk.server.launch import TritonServer
-from brisk.server.locate import ServerInstallation
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from custom_operators import compile_library, scaled
 from waiting import wait_until

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.server.locate import ServerInstallation
-from brisk_client.benchmarks.served_server import benchmark_server
-from brisk_client.disb.besteffort_loop import asked_without_pause
-from brisk_client.disb.networks import build_bert, build_densenet
-from brisk_client.disb.repositories import save_models, write_brisk
-from brisk_client.disb.urgent_client import TRACED_AT_ONCE, UrgentClient
+from brisk.triton.locate import ServerInstallation
+from brisk_client.benchmarks.harness.served_server import benchmark_server
+from brisk_client.disb.clients.besteffort_loop import asked_without_pause
+from brisk_client.disb.clients.urgent_client import TRACED_AT_ONCE, UrgentClient
+from brisk_client.disb.setup.networks import build_bert, build_densenet
+from brisk_client.disb.setup.repositories import save_models, write_brisk
 from brisk_client.inference import InferenceClient, Transport
 
 pytestmark = pytest.mark.server

@@ -11,7 +11,7 @@ from clients import clients_at_work
 from entries import deep, write_entry
 from running import StartServer, runtime_directory
 
-from brisk.server.launch import TritonServer
+from brisk.triton.launch import TritonServer
 from runtime_processes import processes_started_in
 
 pytestmark = pytest.mark.server

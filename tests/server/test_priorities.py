@@ -13,8 +13,8 @@ from entries import ANY_CLASS, deep, deep_answer, doubled, write_entry
 from running import running_server
 from tritonclient.utils import InferenceServerException
 
-from brisk.server.launch import TritonServer
-from brisk.server.locate import ServerInstallation
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 
 pytestmark = pytest.mark.server

@@ -16,8 +16,8 @@ from running import running_server
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
-from brisk.server.launch import TritonServer
-from brisk.server.locate import ServerInstallation
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 
 pytestmark = pytest.mark.server

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from running import SAMPLES, StartServer, private_runtime
 
-from brisk.server.launch import TritonServer
+from brisk.triton.launch import TritonServer
 from brisk_client.demo import query_samples
 from brisk_client.inference import InferenceClient, Transport
 from brisk_client.samples.expectations import read_expectations

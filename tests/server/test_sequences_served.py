@@ -30,8 +30,8 @@ from sequence_clients import (
 from test_faults import runtime_processes
 from tritonclient.utils import InferenceServerException
 
-from brisk.server.launch import TritonServer
-from brisk.server.locate import ServerInstallation
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import Transport
 from waiting import wait_until
 

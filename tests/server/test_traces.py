@@ -16,10 +16,10 @@ from running import running_server, runtime_directory
 from tritonclient import http
 
 from brisk.observer import Observer
-from brisk.server.launch import TritonServer
-from brisk.server.locate import ServerInstallation
-from brisk.wire.place import RuntimePlace
-from brisk.wire.role import Role
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.role import Role
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
 
 pytestmark = pytest.mark.server
 

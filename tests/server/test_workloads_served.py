@@ -17,10 +17,12 @@ from entries import ANY_CLASS, deep, doubled, write_entry
 from running import running_server
 from tritonclient import grpc
 
-from brisk.server.launch import TritonServer
-from brisk.server.locate import ServerInstallation
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
 from brisk_client.urgency import infer
-from brisk_client.workload.description import (
+from brisk_client.workload.results.rows import OK, read_rows
+from brisk_client.workload.sending.runner import run_workload
+from brisk_client.workload.spec.description import (
     Continuous,
     Dependent,
     Periodic,
@@ -28,9 +30,7 @@ from brisk_client.workload.description import (
     Trace,
     Workload,
 )
-from brisk_client.workload.errors import WorkloadFailedError
-from brisk_client.workload.rows import OK, read_rows
-from brisk_client.workload.runner import run_workload
+from brisk_client.workload.spec.errors import WorkloadFailedError
 
 pytestmark = pytest.mark.server
 

@@ -17,7 +17,7 @@ ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 _LINE = re.compile(r"(?P<name>[a-z_]+): imports (?P<allowed>[a-z_, ]+)")
 
 THIN = (
-    *("frontend", "pipelines", "planning", "wire", "telemetry", "paths", "errors"),
+    *("stub", "pipelines", "planning", "protocol", "telemetry", "paths", "errors"),
     *("ownership", "tuning", "ort_format"),
 )
 """What runs inside Triton's stub, on whatever Python Triton has."""
@@ -99,7 +99,7 @@ def test_a_line_lists_only_what_its_package_imports(layer: str) -> None:
 @pytest.mark.parametrize("layer", THIN)
 def test_what_runs_in_the_stub_needs_the_standard_library_and_numpy_alone(layer: str) -> None:
     allowed = {*sys.stdlib_module_names, "brisk", "numpy"}
-    if layer == "frontend":
+    if layer == "stub":
         allowed.add("triton_python_backend_utils")
     wrong = [
         f"{file.relative_to(ROOT)}:{line} imports {module}"
@@ -114,12 +114,12 @@ def test_what_runs_in_the_stub_needs_the_standard_library_and_numpy_alone(layer:
     ("layer", "foreign"),
     [
         ("graph", "torch"),
-        ("server", "torch"),
+        ("triton", "torch"),
         ("scheduling", "torch"),
         ("scheduling", "numpy"),
         ("planning", "torch"),
         ("planning", "numpy"),
-        ("wire", "triton_python_backend_utils"),
+        ("protocol", "triton_python_backend_utils"),
     ],
 )
 def test_a_package_does_without(layer: str, foreign: str) -> None:

@@ -12,14 +12,14 @@ import pytest
 
 from brisk.artefacts.seal import KEY_BYTES, make_key, read_key
 from brisk.errors import InvalidConfigurationError
-from brisk.forking import build
-from brisk.forking.build import LAUNCHER, place_launcher
-from brisk.forking.compiler import add_seal
-from brisk.forking.start import PRELOAD
+from brisk.fork_server import build
+from brisk.fork_server.build import LAUNCHER, place_launcher
+from brisk.fork_server.compiler import add_seal
+from brisk.fork_server.start import PRELOAD
 from brisk.ownership import check_directory, make_private, open_own
-from brisk.runtime.session import load_session
-from brisk.segments.preparation import prepare
-from brisk.wire.place import runtime_place
+from brisk.protocol.host.runtime_paths import runtime_place
+from brisk.runtime.models.session import load_session
+from brisk.segments.prepared.preparation import prepare
 from unit.segments.segment_models import chain
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

@@ -13,14 +13,14 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.artefacts.identity import identify, model_files, stamps
-from brisk.cli.model_entry import version_files
+from brisk.cli.entries.model import version_files
 from brisk.errors import InvalidModelError
-from brisk.exits.container import DamagedFileError, read_container
-from brisk.frontend.entry import find_model
-from brisk.frontend.onnx_signature import read_signature
+from brisk.exits.files.container import DamagedFileError, read_container
 from brisk.graph.reader import read_program
 from brisk.paths import find_inside, open_file, open_inside, version_folder
 from brisk.pipelines import read_pipeline
+from brisk.stub.config.entry import find_model
+from brisk.stub.config.onnx_signature import read_signature
 
 SECRET = b"of another tenant"
 

@@ -9,11 +9,10 @@ from types import TracebackType
 
 from brisk import __version__
 from brisk.errors import ProtocolError, UnavailableError, named_error
-from brisk.telemetry.spans import Span
-from brisk.wire.channel import Receiver, check_peer, send_record
-from brisk.wire.orphan import parent_of
-from brisk.wire.place import RuntimePlace
-from brisk.wire.records import (
+from brisk.protocol.channel import Receiver, check_peer, send_record
+from brisk.protocol.host.parent_watch import parent_of
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import (
     PROTOCOL_VERSION,
     AskStatistics,
     AskStatus,
@@ -28,7 +27,8 @@ from brisk.wire.records import (
     TraceTold,
     Welcome,
 )
-from brisk.wire.role import Role
+from brisk.protocol.role import Role
+from brisk.telemetry.spans import Span
 
 TIMEOUT_S = 10.0
 """A worker answers between two layers; a best-effort one gets only what processors have left."""

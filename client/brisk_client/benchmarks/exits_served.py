@@ -21,22 +21,22 @@ import numpy as np
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.exits.adaptation.reference import read_reference, reference_file
-from brisk.exits.artefact import digest_of, read_cascade, write_cascade
 from brisk.exits.cascade import Cascade
-from brisk.exits.container import DamagedFileError
+from brisk.exits.data.reading import read_samples
+from brisk.exits.data.samples import Samples
 from brisk.exits.exploration import ExplorationSettings, explore
+from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
+from brisk.exits.files.container import DamagedFileError
+from brisk.exits.files.versions import caches_file
 from brisk.exits.model_graph import read_graph
-from brisk.exits.reading import read_samples
-from brisk.exits.samples import Samples
 from brisk.exits.sources import Sources
-from brisk.exits.versions import caches_file
 from brisk.observer import Observer
-from brisk.wire.place import RuntimePlace
-from brisk.wire.role import Role
-from brisk_client.benchmarks.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.exit_data import digits_case
-from brisk_client.benchmarks.machine import describe_machine, installed_versions
-from brisk_client.benchmarks.served_server import benchmark_server
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.role import Role
+from brisk_client.benchmarks.exits.data import digits_case
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.harness.served_server import benchmark_server
 from brisk_client.inference import InferenceClient, Parameters, Transport
 from brisk_client.report import Check, Report, check_tail_ratio, plot_bars
 from brisk_client.tails import tail_or_shortage

@@ -19,15 +19,15 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from brisk.frontend.connection import Connection
-from brisk.frontend.model_load import ModelDescription
-from brisk.frontend.promptness import EYES_OPEN_NS
-from brisk.wire.place import RuntimePlace
-from brisk.wire.records import TensorForm
-from brisk_client.benchmarks.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.machine import describe_machine, installed_versions
-from brisk_client.benchmarks.surroundings import environment, wait_until_gone
-from brisk_client.benchmarks.timed_reply import TimedReply
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import TensorForm
+from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.model_load import ModelDescription
+from brisk.stub.runtime_client.sync_wait import EYES_OPEN_NS
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.harness.surroundings import environment, wait_until_gone
+from brisk_client.benchmarks.harness.timed_reply import TimedReply
 from brisk_client.report import Check, Report, plot_bars
 from brisk_client.tails import quantile, tail_or_shortage
 

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from brisk.frontend.accounting import RequestAccount
+from brisk.stub.metrics.accounting import RequestAccount
 from brisk.telemetry import Statistics
 from brisk.telemetry.exposition import DEFAULT_INTERVAL_S
-from brisk_client.benchmarks.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
 from brisk_client.benchmarks.pressure import REPOSITORY
-from brisk_client.benchmarks.served_server import BenchmarkServer, benchmark_server
 from brisk_client.inference import InferenceClient, Transport
 from brisk_client.report import Check, Report, plot_bars
 

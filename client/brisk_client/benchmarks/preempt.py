@@ -15,22 +15,22 @@ from pathlib import Path
 
 from rich.console import Console
 
-from brisk_client.benchmarks.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.machine import describe_machine, installed_versions
-from brisk_client.benchmarks.peer_backends import PEER_LIBRARY
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.harness.peer_backends import PEER_LIBRARY
 from brisk_client.disb import equality, pairs, preemption
-from brisk_client.disb.baselines import (
+from brisk_client.disb.comparison import Extent, compare
+from brisk_client.disb.duration import estimate_s, told_minutes
+from brisk_client.disb.figures import plot_figures
+from brisk_client.disb.setup.baselines import (
     QUICK_SETTINGS,
     TRITON,
     TritonSetting,
     choose_settings,
 )
-from brisk_client.disb.comparison import Extent, compare
-from brisk_client.disb.duration import estimate_s, told_minutes
-from brisk_client.disb.figures import plot_figures
-from brisk_client.disb.networks import NETWORKS
-from brisk_client.disb.sides import DEFAULT_POLICY, POLICIES, RT_ONLY
-from brisk_client.disb.workloads import REAL, WORKLOADS, read_real
+from brisk_client.disb.setup.networks import NETWORKS
+from brisk_client.disb.setup.sides import DEFAULT_POLICY, POLICIES, RT_ONLY
+from brisk_client.disb.setup.workloads import REAL, WORKLOADS, read_real
 from brisk_client.report import Report
 
 PARTS = ("workloads", "preemption", "layers", "pairs", "equality")

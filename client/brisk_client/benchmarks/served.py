@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from brisk_client.benchmarks.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.machine import describe_machine, installed_versions
-from brisk_client.benchmarks.model_inputs import make_inputs
-from brisk_client.benchmarks.sampling import median_ratio, summarise
-from brisk_client.benchmarks.served_entries import ServedEntry, write_entries
-from brisk_client.benchmarks.served_server import BenchmarkServer, benchmark_server
+from brisk_client.benchmarks.engines.model_inputs import make_inputs
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.harness.sampling import median_ratio, summarise
+from brisk_client.benchmarks.harness.served_entries import ServedEntry, write_entries
+from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
 from brisk_client.inference import InferenceClient, Transport
 from brisk_client.report import Check, Report, plot_bars
 

@@ -17,23 +17,15 @@ from typing import Any
 import numpy as np
 
 from brisk_client.benchmarks import served
-from brisk_client.benchmarks.agreement import agree, difference
-from brisk_client.benchmarks.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.engine_process import (
-    Burst,
-    EngineProcess,
-    EngineUnavailableError,
-)
-from brisk_client.benchmarks.engines import ENGINES
-from brisk_client.benchmarks.machine import describe_machine, installed_versions
-from brisk_client.benchmarks.model_files import (
+from brisk_client.benchmarks.engines.agreement import agree, difference
+from brisk_client.benchmarks.engines.model_files import (
     NoModelsError,
     add_models_option,
     check_files,
     labelled,
     models_in,
 )
-from brisk_client.benchmarks.model_inputs import (
+from brisk_client.benchmarks.engines.model_inputs import (
     HINT,
     NOTHING_GIVEN,
     GivenInputs,
@@ -43,7 +35,15 @@ from brisk_client.benchmarks.model_inputs import (
     read_given,
     were_given,
 )
-from brisk_client.benchmarks.sampling import median_ratio, summarise
+from brisk_client.benchmarks.engines.process import (
+    Burst,
+    EngineProcess,
+    EngineUnavailableError,
+)
+from brisk_client.benchmarks.engines.registry import ENGINES
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.harness.sampling import median_ratio, summarise
 from brisk_client.report import Check, Report, plot_bars
 
 SAMPLES = Path(__file__).resolve().parents[3] / "model_repository"

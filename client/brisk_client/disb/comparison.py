@@ -12,14 +12,7 @@ from typing import Any
 import grpc
 from rich.console import Console
 
-from brisk_client.disb.baselines import (
-    TRITON,
-    TritonSetting,
-    best_baseline,
-    best_screened,
-)
-from brisk_client.disb.networks import NETWORKS
-from brisk_client.disb.repositories import SUFFIXES, entry_name
+from brisk_client.disb.clients.settling import wait_until_settled
 from brisk_client.disb.sampling import (
     REALTIME,
     Sample,
@@ -29,17 +22,24 @@ from brisk_client.disb.sampling import (
     summarise_screening,
     summarise_side,
 )
-from brisk_client.disb.settling import wait_until_settled
-from brisk_client.disb.sides import (
+from brisk_client.disb.setup.baselines import (
+    TRITON,
+    TritonSetting,
+    best_baseline,
+    best_screened,
+)
+from brisk_client.disb.setup.networks import NETWORKS
+from brisk_client.disb.setup.repositories import SUFFIXES, entry_name
+from brisk_client.disb.setup.sides import (
     DEFAULT_POLICY,
     RT_ONLY,
     Side,
     running_sides,
 )
-from brisk_client.disb.workloads import fit, realtime_only
+from brisk_client.disb.setup.workloads import fit, realtime_only
 from brisk_client.report import Check, Report
-from brisk_client.workload.description import Continuous, Task, Workload
-from brisk_client.workload.requests import SERVICE, UNLIMITED, make_request, model_metadata
+from brisk_client.workload.sending.requests import SERVICE, UNLIMITED, make_request, model_metadata
+from brisk_client.workload.spec.description import Continuous, Task, Workload
 
 WARM_UPS = 12
 """Before the first run of a side: a worker tries thread counts in its first eight runs."""

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from brisk_client.benchmarks.served_server import BenchmarkServer, benchmark_server
+from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
+from brisk_client.disb.clients.probe import ProbedModel, finish, probed_runtime
+from brisk_client.disb.clients.settling import wait_until_settled
 from brisk_client.disb.interruptions import Interruptions, check_interruptions
-from brisk_client.disb.networks import NETWORKS, build_bert, build_densenet
-from brisk_client.disb.probe import ProbedModel, finish, probed_runtime
-from brisk_client.disb.repositories import SUFFIXES, entry_name, write_brisk, write_models
-from brisk_client.disb.settling import wait_until_settled
-from brisk_client.disb.sides import DEFAULT_POLICY, POLICY_VARIABLE
+from brisk_client.disb.setup.networks import NETWORKS, build_bert, build_densenet
+from brisk_client.disb.setup.repositories import SUFFIXES, entry_name, write_brisk, write_models
+from brisk_client.disb.setup.sides import DEFAULT_POLICY, POLICY_VARIABLE
 from brisk_client.inference import InferenceClient, Transport
 from brisk_client.report import Check, Report
 

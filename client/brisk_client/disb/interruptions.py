@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from brisk.observer import Observer
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import SampleRecord
+from brisk.protocol.role import Role
 from brisk.telemetry import metrics
-from brisk.wire.place import RuntimePlace
-from brisk.wire.records import SampleRecord
-from brisk.wire.role import Role
 from brisk_client.report import Check
 
 COUNTED = (metrics.PREEMPTIONS.name, metrics.FREEZES.name, metrics.HELD_SECONDS.name)

@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from brisk_client.disb.networks import NETWORKS
-from brisk_client.disb.probe import ProbedModel, Timed, probed_runtime
-from brisk_client.disb.sides import POLICY_VARIABLE
+from brisk_client.disb.clients.probe import ProbedModel, Timed, probed_runtime
+from brisk_client.disb.setup.networks import NETWORKS
+from brisk_client.disb.setup.sides import POLICY_VARIABLE
 from brisk_client.report import Report
 
 SETTLING_RUNS = 10

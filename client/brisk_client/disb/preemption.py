@@ -12,22 +12,22 @@ from typing import Any
 
 import onnx
 
-from brisk_client.benchmarks.served_server import BenchmarkServer, benchmark_server
-from brisk_client.disb.baselines import TritonSetting
-from brisk_client.disb.besteffort_loop import asked_without_pause
-from brisk_client.disb.chains import PROBE_WIDTH, build_chain, chain_of
-from brisk_client.disb.networks import NETWORKS
-from brisk_client.disb.probe import ProbedModel, Timed, preempt_at_random, probed_runtime
-from brisk_client.disb.repositories import entry_name, save_models, write_brisk, write_triton
-from brisk_client.disb.settling import wait_until_settled
-from brisk_client.disb.sides import (
+from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
+from brisk_client.disb.clients.besteffort_loop import asked_without_pause
+from brisk_client.disb.clients.probe import ProbedModel, Timed, preempt_at_random, probed_runtime
+from brisk_client.disb.clients.settling import wait_until_settled
+from brisk_client.disb.clients.stamps import Asked, Way
+from brisk_client.disb.clients.urgent_client import UrgentClient
+from brisk_client.disb.setup.baselines import TritonSetting
+from brisk_client.disb.setup.chains import PROBE_WIDTH, build_chain, chain_of
+from brisk_client.disb.setup.networks import NETWORKS
+from brisk_client.disb.setup.repositories import entry_name, save_models, write_brisk, write_triton
+from brisk_client.disb.setup.sides import (
     DEFAULT_POLICY,
     POLICY_VARIABLE,
     WITHOUT_BUILDERS,
     triton_server,
 )
-from brisk_client.disb.stamps import Asked, Way
-from brisk_client.disb.urgent_client import UrgentClient
 from brisk_client.report import Check, Report
 from brisk_client.tails import quantile, tail_or_shortage
 

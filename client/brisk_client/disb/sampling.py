@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from brisk_client.disb.machine_time import MachineTime, between, read_ticks
-from brisk_client.disb.sides import RT_ONLY, Side
+from brisk_client.disb.setup.sides import RT_ONLY, Side
 from brisk_client.tails import quantile, shortage, tail_or_shortage, tail_ratio
-from brisk_client.workload.description import Workload
-from brisk_client.workload.histogram import Histogram
-from brisk_client.workload.rows import OK, read_rows
-from brisk_client.workload.runner import run_workload
+from brisk_client.workload.results.histogram import Histogram
+from brisk_client.workload.results.rows import OK, read_rows
+from brisk_client.workload.sending.runner import run_workload
+from brisk_client.workload.spec.description import Workload
 
 REALTIME = "realtime"
 

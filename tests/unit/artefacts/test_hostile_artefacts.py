@@ -17,8 +17,8 @@ from brisk.artefacts import container
 from brisk.artefacts.container import Container
 from brisk.artefacts.seal import make_key, seal
 from brisk.errors import ArtefactError
-from brisk.exits import container as caches
-from brisk.segments.prepared import PreparedModel, fingerprint
+from brisk.exits.files import container as caches
+from brisk.segments.prepared.form import PreparedModel, fingerprint
 
 pytestmark = pytest.mark.usefixtures("private_cache")
 

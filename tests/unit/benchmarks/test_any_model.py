@@ -10,11 +10,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk_client.benchmarks import cold, warm
-from brisk_client.benchmarks.agreement import agree, difference, storable
 from brisk_client.benchmarks.cold.models import SMOKE
 from brisk_client.benchmarks.cold.registry import PREPARED_PEERS
-from brisk_client.benchmarks.engine_process import describe_end, one_line
-from brisk_client.benchmarks.model_files import NoModelsError, labelled, models_in
+from brisk_client.benchmarks.engines.agreement import agree, difference, storable
+from brisk_client.benchmarks.engines.model_files import NoModelsError, labelled, models_in
+from brisk_client.benchmarks.engines.process import describe_end, one_line
 from brisk_client.benchmarks.real_models import with_random_weights
 
 
@@ -94,7 +94,7 @@ def test_served_starts_meet_a_cache_directory_of_their_own(
 ) -> None:
     import os
 
-    from brisk_client.benchmarks.cold.surroundings import own_cache
+    from brisk_client.benchmarks.cold.machine.surroundings import own_cache
 
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path))
     with own_cache() as folder:

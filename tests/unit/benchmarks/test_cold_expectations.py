@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from brisk_client.benchmarks.cold.batches import batch_rows
-from brisk_client.benchmarks.cold.expectations import all_checks
-from brisk_client.benchmarks.cold.ledger import Ledger, UnusableReportError
+from brisk_client.benchmarks.cold.report.batches import batch_rows
+from brisk_client.benchmarks.cold.report.expectations import all_checks
+from brisk_client.benchmarks.cold.report.ledger import Ledger, UnusableReportError
 from brisk_client.report import Report, write_json
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from brisk_client.benchmarks.cold import figures
-from brisk_client.benchmarks.cold.drawing import Figure
+from brisk_client.benchmarks.cold.report import figures
+from brisk_client.benchmarks.cold.report.drawing import Figure
 from brisk_client.report import Report
 
 FIRST_MS = {"brisk": 10.0, "brisk unprepared": 20.0, "onnxruntime": 80.0}

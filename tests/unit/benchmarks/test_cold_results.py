@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from brisk_client.benchmarks.cold.machine.zygote import Sample
 from brisk_client.benchmarks.cold.measure import EngineSamples
 from brisk_client.benchmarks.cold.registry import engine_names, engine_of
-from brisk_client.benchmarks.cold.results import rows, speedup
-from brisk_client.benchmarks.cold.zygote import Sample
+from brisk_client.benchmarks.cold.report.results import rows, speedup
 
 
 def _samples(engine: str, firsts_s: list[float], warm_s: float = 0.1) -> EngineSamples:

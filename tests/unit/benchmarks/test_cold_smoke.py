@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from brisk_client.benchmarks import cold
-from brisk_client.benchmarks.cold import page_cache
+from brisk_client.benchmarks.cold.machine import page_cache
 from brisk_client.benchmarks.cold.models import SMOKE, build, model_of
 
 

@@ -12,14 +12,15 @@ import pytest
 from brisk.errors import InvalidModelError
 from brisk.exits.adaptation.adapter import Adapter, Outcome
 from brisk.exits.adaptation.settings import AdaptationSettings
-from brisk.exits.samples import Samples, divide
+from brisk.exits.data.samples import Samples, divide
 from brisk.exits.sources import Sources
 from brisk.runtime.settings import ADAPTATION_S
-from brisk_client.benchmarks import exit_data, exit_streams
-from brisk_client.benchmarks.exit_case import ALPHAS, measure_streams
-from brisk_client.benchmarks.exit_data import caches_folder, digits_case, fashion_case, unlike
-from brisk_client.benchmarks.exit_runs import Bench
-from brisk_client.benchmarks.exit_streams import divided, zipf_intervals
+from brisk_client.benchmarks.exits import data as exit_data
+from brisk_client.benchmarks.exits import streams as exit_streams
+from brisk_client.benchmarks.exits.case import ALPHAS, measure_streams
+from brisk_client.benchmarks.exits.data import caches_folder, digits_case, fashion_case, unlike
+from brisk_client.benchmarks.exits.runs import Bench
+from brisk_client.benchmarks.exits.streams import divided, zipf_intervals
 from brisk_client.benchmarks.exits_served import unlearned
 from brisk_client.report import Report
 from brisk_client.samples.digits import digits_split

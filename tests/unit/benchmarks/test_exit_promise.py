@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brisk.exits.calibration import Looked, count_cascade, in_order
 from brisk.exits.cascade import Level
 from brisk.exits.composition import Candidate, CompositionProblem, Outcomes
 from brisk.exits.exploration import ExplorationSettings
-from brisk.exits.exploration.choosing import Chosen
-from brisk.exits.exploration.composing import LaneCost, Tried
-from brisk.exits.exploration.profile import BaseProfile
+from brisk.exits.exploration.measuring.profile import BaseProfile
+from brisk.exits.exploration.problem import LaneCost, Tried
+from brisk.exits.exploration.selection import Chosen
 from brisk.exits.exploration.settings import LookUps
-from brisk_client.benchmarks import exit_promise
-from brisk_client.benchmarks.exit_compositions import (
+from brisk.exits.guarantee.calibration import Looked, count_cascade, in_order
+from brisk_client.benchmarks.exits import promise as exit_promise
+from brisk_client.benchmarks.exits.compositions import (
     ALL,
     FIGURE_24,
     FIGURE_25,
@@ -26,7 +26,7 @@ from brisk_client.benchmarks.exit_compositions import (
     figure_checks,
     variant_sets,
 )
-from brisk_client.benchmarks.exit_promise import Tally, exact_interval, split_often
+from brisk_client.benchmarks.exits.promise import Tally, exact_interval, split_often
 
 POOL, TUNE, CALIBRATE = 6000, 600, 800
 

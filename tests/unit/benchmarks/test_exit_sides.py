@@ -9,11 +9,12 @@ import numpy as np
 import onnx
 import pytest
 
-from brisk.exits.samples import Samples
-from brisk_client.benchmarks import exit_tails, exit_video
-from brisk_client.benchmarks.exit_runs import BARE, Bench, Version
-from brisk_client.benchmarks.exit_tails import TailCase, tail_rows
-from brisk_client.benchmarks.exit_video import READINGS, squares_of, video_intervals
+from brisk.exits.data.samples import Samples
+from brisk_client.benchmarks.exits import tails as exit_tails
+from brisk_client.benchmarks.exits import video as exit_video
+from brisk_client.benchmarks.exits.runs import BARE, Bench, Version
+from brisk_client.benchmarks.exits.tails import TailCase, tail_rows
+from brisk_client.benchmarks.exits.video import READINGS, squares_of, video_intervals
 from unit.exits.cascades import Served, images, network, served
 
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from brisk_client.benchmarks.model_inputs import (
+from brisk_client.benchmarks.engines.model_inputs import (
     InvalidInputError,
     make_inputs,
     read_given,

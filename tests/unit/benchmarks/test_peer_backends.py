@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk_client.benchmarks.peer_backends import (
+from brisk_client.benchmarks.harness.peer_backends import (
     UnusableBackendsError,
     onnxruntime_backend,
     peer_backends,

@@ -11,11 +11,12 @@ import torch
 from onnx.reference import ReferenceEvaluator
 from torch import nn
 
-from brisk.exits.samples import Samples
-from brisk_client.benchmarks import pipeline, pipeline_planners
-from brisk_client.benchmarks import pipeline_networks as networks
-from brisk_client.benchmarks.pipeline_planners import PLANNERS, load_bench
-from brisk_client.benchmarks.pipeline_scenes import (
+from brisk.exits.data.samples import Samples
+from brisk_client.benchmarks import pipeline
+from brisk_client.benchmarks.pipeline import networks
+from brisk_client.benchmarks.pipeline import planners as pipeline_planners
+from brisk_client.benchmarks.pipeline.planners import PLANNERS, load_bench
+from brisk_client.benchmarks.pipeline.scenes import (
     DIGITS,
     SHAPES,
     Part,

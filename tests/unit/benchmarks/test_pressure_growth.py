@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from brisk_client.benchmarks.pressure_sampling import MemorySample, growth, since
+from brisk_client.benchmarks.pressure.sampling import MemorySample, growth, since
 
 
 def samples(count: int, held_at: Callable[[int], int]) -> list[MemorySample]:

@@ -7,8 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from brisk_client.benchmarks.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.provenance import checkout, command_line
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.provenance import checkout, command_line
 from brisk_client.report import Check, Report
 
 

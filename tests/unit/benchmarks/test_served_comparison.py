@@ -6,8 +6,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from brisk_client.benchmarks.harness.served_entries import write_entries
 from brisk_client.benchmarks.served import ServedBurst, ratio
-from brisk_client.benchmarks.served_entries import write_entries
 
 
 def bursts(*medians_s: float) -> list[ServedBurst]:

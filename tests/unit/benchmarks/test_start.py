@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from brisk.server.locate import locate_server
+from brisk.triton.locate import locate_server
 from brisk_client.benchmarks import start
-from brisk_client.benchmarks.model_inputs import NOTHING_GIVEN
+from brisk_client.benchmarks.engines.model_inputs import NOTHING_GIVEN
 from brisk_client.benchmarks.start.case import Case, UnusableModelError, case_of
 from brisk_client.benchmarks.start.entries import Configuration
 from brisk_client.benchmarks.start.expectations import all_checks

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from brisk.cli.application import application
 from brisk.errors import InvalidConfigurationError, InvalidModelError, InvalidRequestError
-from brisk.exits.artefact import digest_of, read_cascade
 from brisk.exits.exploration import workers
 from brisk.exits.exploration.trial import Trial, run_trial
-from brisk.exits.versions import caches_file
+from brisk.exits.files.artefact import digest_of, read_cascade
+from brisk.exits.files.versions import caches_file
 from brisk_client.samples.writer import GraphWriter
 
 SIDE, CLASSES, CHANNELS = 24, 4, 32

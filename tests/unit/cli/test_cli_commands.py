@@ -8,7 +8,7 @@ import pytest
 from identity_models import FLOAT_BATCH, write_model
 
 import brisk
-from brisk.server.locate import LIBRARY
+from brisk.triton.locate import LIBRARY
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

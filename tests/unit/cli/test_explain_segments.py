@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from brisk.cli.application import application
 from brisk.errors import InvalidConfigurationError, InvalidModelError
-from brisk.exits.versions import caches_file
-from brisk.runtime.segment_session import load_segment_session
-from brisk.segments import cutting
-from brisk.segments.prepared import find_prepared
+from brisk.exits.files.versions import caches_file
+from brisk.runtime.models.kinds.segment_session import load_segment_session
+from brisk.segments.model import cutting
+from brisk.segments.prepared.form import find_prepared
 from unit.runtime.exits_model import make_model
 from unit.segments.segment_models import chain, info, save
 

@@ -6,7 +6,7 @@ import pytest
 from identity_models import FLOAT_BATCH, Shape, write_model
 from onnx import TensorProto
 
-from brisk.cli.model_entry import configuration_text, version_files
+from brisk.cli.entries.model import configuration_text, version_files
 from brisk.errors import InvalidModelError
 
 

@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from brisk.cli.application import application
-from brisk.cli.model_entry import configuration_text
-from brisk.cli.pipeline_entry import pipeline_text
+from brisk.cli.entries.model import configuration_text
+from brisk.cli.entries.pipeline import pipeline_text
 from brisk.errors import InvalidModelError
 from unit.pipelines.pipeline_entries import describe_fork, write
 

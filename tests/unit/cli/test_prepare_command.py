@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from brisk.artefacts.store import artefact_directory
 from brisk.cli.application import application
 from brisk.errors import InvalidModelError
-from brisk.segments.preparation import is_prepared
+from brisk.segments.prepared.preparation import is_prepared
 from unit.segments.segment_models import chain
 
 
@@ -42,7 +42,7 @@ def test_a_form_larger_than_allowed_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("brisk.segments.preparation._SPARE_BYTES", 0)
+    monkeypatch.setattr("brisk.segments.prepared.preparation._SPARE_BYTES", 0)
     model = chain(tmp_path / "model.onnx", layers=1)
     answer = CliRunner().invoke(application, ["prepare", str(model), "--disk", "0"])
     assert isinstance(answer.exception, InvalidModelError)

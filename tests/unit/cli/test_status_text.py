@@ -8,8 +8,8 @@ import re
 import pytest
 from rich.console import Console
 
-from brisk.cli.status_text import Snapshot, render
-from brisk.wire.records import Incident, ModelStatus, RunStatus, SampleRecord, Status
+from brisk.cli.status.text import Snapshot, render
+from brisk.protocol.records import Incident, ModelStatus, RunStatus, SampleRecord, Status
 
 
 def model(

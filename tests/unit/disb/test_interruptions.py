@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brisk.wire.records import SampleRecord
+from brisk.protocol.records import SampleRecord
 from brisk_client.disb import equality
 from brisk_client.disb.equality import Outcome, add_outcome
 from brisk_client.disb.interruptions import check_interruptions, counted

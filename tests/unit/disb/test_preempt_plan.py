@@ -8,10 +8,10 @@ import pytest
 
 from brisk.errors import InvalidConfigurationError
 from brisk_client.benchmarks.preempt import Choice, main, plan_of
-from brisk_client.disb.baselines import SETTINGS
 from brisk_client.disb.comparison import Extent
 from brisk_client.disb.duration import estimate_s, told_minutes
-from brisk_client.disb.sides import RT_ONLY
+from brisk_client.disb.setup.baselines import SETTINGS
+from brisk_client.disb.setup.sides import RT_ONLY
 
 
 def test_a_full_run_measures_as_long_as_the_paper_and_enough_for_its_tails() -> None:

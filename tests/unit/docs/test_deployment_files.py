@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from brisk.wire.place import MAX_SOCKET_PATH_BYTES
-from brisk.wire.role import Role
+from brisk.protocol.host.runtime_paths import MAX_SOCKET_PATH_BYTES
+from brisk.protocol.role import Role
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCKER = ROOT / "docker"

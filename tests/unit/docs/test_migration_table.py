@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tritonclient.grpc import model_config_pb2
 
-from brisk.frontend.field_support import DELAY, IGNORED, NOTICED_ON_GPU, REFUSED
-from brisk.frontend.session_tuning import TAKEN
+from brisk.stub.config.field_support import DELAY, IGNORED, NOTICED_ON_GPU, REFUSED
+from brisk.stub.config.session_tuning import TAKEN
 from brisk.tuning import SESSION_KEYS
 
 ROOT = Path(__file__).resolve().parents[3]

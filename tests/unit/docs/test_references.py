@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from brisk.frontend import parameters
+from brisk.stub.config import parameters
 from brisk.telemetry import METRICS, Metric
 from brisk.telemetry.exposition import published_names
 

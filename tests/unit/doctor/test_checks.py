@@ -7,18 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from brisk.doctor import (
-    auto_complete,
-    cache,
-    forked_stubs,
-    scheduling,
-    scheduling_groups,
-    shared_memory,
-    spinning,
-    threads,
-)
 from brisk.doctor.base import Finding, Verdict
-from brisk.forking.build import LAUNCHER
+from brisk.doctor.installation import auto_complete, cache, forked_stubs
+from brisk.doctor.machine import scheduling, scheduling_groups, shared_memory, spinning, threads
+from brisk.fork_server.build import LAUNCHER
 from unit.doctor.deployments import deployment
 
 CORES = len(os.sched_getaffinity(0))

@@ -15,22 +15,16 @@ from typing import Any
 import pytest
 
 from brisk import __version__
-from brisk.doctor import (
-    artefacts,
-    checks,
-    descriptors,
-    interpreter,
-    operators,
-    protocol,
-    spinning,
-)
+from brisk.doctor import checks
 from brisk.doctor.base import Deployment, Finding, Verdict
 from brisk.doctor.deployment import find_deployment
-from brisk.segments.preparation import prepare
-from brisk.wire.channel import Receiver, new_socket, send_record
-from brisk.wire.place import runtime_place
-from brisk.wire.records import PROTOCOL_VERSION, Cancel, Record, Refused, Welcome
-from brisk.wire.role import Role
+from brisk.doctor.installation import artefacts, interpreter, operators, protocol
+from brisk.doctor.machine import descriptors, spinning
+from brisk.protocol.channel import Receiver, new_socket, send_record
+from brisk.protocol.host.runtime_paths import runtime_place
+from brisk.protocol.records import PROTOCOL_VERSION, Cancel, Record, Refused, Welcome
+from brisk.protocol.role import Role
+from brisk.segments.prepared.preparation import prepare
 from unit.doctor.deployments import deployment, write_model
 
 

@@ -15,8 +15,8 @@ from brisk.execution.frame import Frame
 from brisk.execution.loading import LoadedProgram, load_program
 from brisk.execution.serial import run_serially
 from brisk.graph.reader import build_program
-from brisk.runtime.device import Event, Stream
-from brisk.runtime.host_queue import HostQueue
+from brisk.runtime.worker.device import Event, Stream
+from brisk.runtime.worker.host_queue import HostQueue
 from brisk.solutions.base import Value
 
 POINTS = 10_000

@@ -9,20 +9,20 @@ import numpy as np
 import onnx
 
 from brisk.exits.adaptation.reference import Reference, write_reference
-from brisk.exits.artefact import digest_of, write_cascade
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
-from brisk.exits.building import empty_look_up, load_weights
-from brisk.exits.calibration import CascadeCount, Promise, calibrate, in_order
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
-from brisk.exits.collecting import collect
-from brisk.exits.container import read_container
+from brisk.exits.data.collecting import collect
+from brisk.exits.data.outliers import make_outliers
+from brisk.exits.data.samples import Samples, divide
 from brisk.exits.exploration.trial import Trial, evaluate, run_trial, tensor_of
+from brisk.exits.files.artefact import digest_of, write_cascade
+from brisk.exits.files.container import read_container
+from brisk.exits.guarantee.calibration import CascadeCount, Promise, calibrate, in_order
+from brisk.exits.heads.building import empty_look_up, load_weights
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
 from brisk.exits.model_graph import read_graph
-from brisk.exits.outliers import make_outliers
 from brisk.exits.points import exit_points
-from brisk.exits.samples import Samples, divide
 from brisk.exits.scores import find_scores
 from brisk_client.samples.digits import DigitsRecipe, digits_split, train_digits
 

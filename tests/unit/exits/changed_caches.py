@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from brisk.exits.artefact import read_cascade
-from brisk.exits.container import _PREFIX, ALIGNMENT, DamagedFileError
-from brisk.runtime.served_caches import ServedCaches
+from brisk.exits.files.artefact import read_cascade
+from brisk.exits.files.container import _PREFIX, ALIGNMENT, DamagedFileError
+from brisk.runtime.early_exit.served_caches import ServedCaches
 from unit.changes import leaves, others_of, put
 from unit.exits.cascades import served
 

@@ -11,14 +11,14 @@ import torch
 
 from brisk.exits.adaptation import adapter as adapter_module
 from brisk.exits.adaptation.adapter import Adapter, Outcome
-from brisk.exits.adaptation.looking import look_at
-from brisk.exits.adaptation.material import Material, gather
+from brisk.exits.adaptation.features import Material, gather
 from brisk.exits.adaptation.reference import read_reference, reference_file
+from brisk.exits.adaptation.replay_buffer import SampleWindow, Use, recent_choice
+from brisk.exits.adaptation.seen_rows import look_at
 from brisk.exits.adaptation.settings import AdaptationSettings
-from brisk.exits.adaptation.window import SampleWindow, Use, recent_choice
-from brisk.exits.building import network_of
-from brisk.exits.calibration import count_cascade
-from brisk.exits.container import DamagedFileError
+from brisk.exits.files.container import DamagedFileError
+from brisk.exits.guarantee.calibration import count_cascade
+from brisk.exits.heads.building import network_of
 from brisk.exits.learning.settings import PredictorSettings
 from unit.exits.adapted import Adapted
 

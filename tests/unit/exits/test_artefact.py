@@ -11,10 +11,10 @@ import onnx
 import pytest
 import torch
 
-from brisk.exits.artefact import digest_of, read_cascade, write_cascade
-from brisk.exits.building import empty_look_up
 from brisk.exits.cascade import Cascade
-from brisk.exits.container import DamagedFileError, read_container, write_container
+from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
+from brisk.exits.files.container import DamagedFileError, read_container, write_container
+from brisk.exits.heads.building import empty_look_up
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.taps import tapped_values
 from unit.exits.cascades import network, served

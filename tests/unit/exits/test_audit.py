@@ -7,7 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from brisk.exits.audit import EXTRA_MISTAKES, LIMIT, STATED_AUDITS, CascadeAudit, ExitAudit
+from brisk.exits.guarantee.audit import (
+    EXTRA_MISTAKES,
+    LIMIT,
+    STATED_AUDITS,
+    CascadeAudit,
+    ExitAudit,
+)
 
 
 def audits_until_off(agreement: float, promise: float, seed: int, most: int) -> int | None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from brisk.exits.bounds import fewest_to_prove, lower_bound, upper_bound
-from brisk.exits.calibration import (
+from brisk.exits.guarantee.bounds import fewest_to_prove, lower_bound, upper_bound
+from brisk.exits.guarantee.calibration import (
     CascadeCount,
     ExitCount,
     Promise,

@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from brisk.exits.adaptation.calibrating import (
+from brisk.exits.adaptation.calibration import (
     SEQUENCES,
     answering_more_and_more,
     calibrate_cautiously,
     most_promising,
 )
-from brisk.exits.calibration import CascadeCount, Promise, Scored, count_cascade
+from brisk.exits.guarantee.calibration import CascadeCount, Promise, Scored, count_cascade
 
 PROMISE = Promise(0.97, 0.95)
 

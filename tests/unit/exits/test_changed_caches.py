@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from brisk.exits.artefact import write_cascade
+from brisk.exits.files.artefact import write_cascade
 from unit.exits.test_artefact import cascade
 
 TESTS = Path(__file__).resolve().parents[2]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from brisk.exits.exploration import profile
-from brisk.exits.exploration.profile import Between, look_up_seconds, profile_base
-from brisk.exits.lookup_model import LookedUp
+from brisk.exits.exploration.measuring import profile
+from brisk.exits.exploration.measuring.profile import Between, look_up_seconds, profile_base
+from brisk.exits.heads.lookup_model import LookedUp
 from unit.exits.cascades import served
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from brisk.exits.gate import EXACT_FEATURES, RANK, DistanceGate
+from brisk.exits.heads.distance_gate import EXACT_FEATURES, RANK, DistanceGate
 
 FEATURES = EXACT_FEATURES + 88
 

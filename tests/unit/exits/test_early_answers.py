@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from brisk.exits.lookup_model import LookedUp
+from brisk.exits.heads.lookup_model import LookedUp
 from brisk.exits.scores import ScoreForm, as_form
 from brisk.exits.serving.lane import LookUpLane, Outcome, Ticket, look_up
 from brisk.exits.serving.places import find_places

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from brisk.exits.gate import DistanceGate
+from brisk.exits.heads.distance_gate import DistanceGate
+from brisk.exits.heads.lookup import LookUp, Selector
 from brisk.exits.learning import last_layer
 from brisk.exits.learning.last_layer import Wanted, fit_last_layer
 from brisk.exits.learning.optimizing import START, OneCycle
@@ -14,7 +15,6 @@ from brisk.exits.learning.predictor import distillation_loss, exposure_loss
 from brisk.exits.learning.selection import NO_CLASS, OUTLIERS_WEIGHT, fit_selection
 from brisk.exits.learning.selector import _gradients, asymmetric_loss, train_selector
 from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
-from brisk.exits.lookup import LookUp, Selector
 
 
 def test_the_last_layer_s_gradient_is_that_of_its_losses() -> None:

@@ -9,9 +9,13 @@ import pytest
 import torch
 
 from brisk.exits.base_model import BaseModel, load_graph, run_base, taps_of
-from brisk.exits.bounds import upper_bound
-from brisk.exits.building import empty_look_up, load_weights
-from brisk.exits.calibration import (
+from brisk.exits.data.collecting import bind_rows, collect
+from brisk.exits.data.outliers import MAKERS, ROWS_OF_A_KIND, make_outliers
+from brisk.exits.data.samples import Samples, divide
+from brisk.exits.exploration.trial import Trial, evaluate, run_trial, tensor_of
+from brisk.exits.files.container import read_container
+from brisk.exits.guarantee.bounds import upper_bound
+from brisk.exits.guarantee.calibration import (
     CascadeCount,
     Promise,
     Scored,
@@ -20,16 +24,12 @@ from brisk.exits.calibration import (
     in_order,
     threshold_for,
 )
-from brisk.exits.collecting import bind_rows, collect
-from brisk.exits.container import read_container
-from brisk.exits.exploration.trial import Trial, evaluate, run_trial, tensor_of
+from brisk.exits.heads.building import empty_look_up, load_weights
+from brisk.exits.heads.lookup import LookUp
 from brisk.exits.learning.predictor import distillation_loss
 from brisk.exits.learning.selector import asymmetric_loss
 from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
-from brisk.exits.lookup import LookUp
-from brisk.exits.outliers import MAKERS, ROWS_OF_A_KIND, make_outliers
 from brisk.exits.points import ExitPoint, exit_points
-from brisk.exits.samples import Samples, divide
 from brisk.exits.scores import Scores, find_scores
 from brisk.exits.variants import CATALOGUE, variant
 from brisk_client.samples.digits import DigitsRecipe, digits_split, train_digits

@@ -13,14 +13,14 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from brisk.exits.building import empty_look_up, network_of, weights_of
 from brisk.exits.cascade import Exit
-from brisk.exits.container import DamagedFileError
-from brisk.exits.gate import summary
+from brisk.exits.files.container import DamagedFileError
+from brisk.exits.heads.building import empty_look_up, network_of, weights_of
+from brisk.exits.heads.distance_gate import summary
+from brisk.exits.heads.lookup import LookUp, SoftmaxLookUp
+from brisk.exits.heads.lookup_model import OPSET, LookUpModel
 from brisk.exits.learning import exporting
 from brisk.exits.learning.exporting import export_look_up
-from brisk.exits.lookup import LookUp, SoftmaxLookUp
-from brisk.exits.lookup_model import OPSET, LookUpModel
 from brisk.exits.points import ExitPoint
 from brisk.exits.variants import CATALOGUE, variant
 from unit.runtime.exits_model import make_model
@@ -153,8 +153,8 @@ SERVING = """
 import sys
 from pathlib import Path
 import numpy as np
-from brisk.runtime.cache_watch import CacheWatch
-from brisk.runtime.segment_session import load_segment_session
+from brisk.runtime.early_exit.cache_watch import CacheWatch
+from brisk.runtime.models.kinds.segment_session import load_segment_session
 session = load_segment_session(Path(sys.argv[1]), 1, None, None)
 while session.is_loading:
     session.table.wait(1)

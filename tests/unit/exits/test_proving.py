@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from brisk.exits.proving import FEWEST_AUDITED, FEWEST_ROWS, PATIENT_ROWS, Trial, Verdict
+from brisk.exits.guarantee.version_trial import (
+    FEWEST_AUDITED,
+    FEWEST_ROWS,
+    PATIENT_ROWS,
+    Trial,
+    Verdict,
+)
 
 
 def trial(present: float, candidate: float, rows: int, seed: int = 0) -> Trial:

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from brisk.errors import InvalidRequestError
+from brisk.exits.data.reading import ImageForm, read_samples
 from brisk.exits.model_graph import ModelGraph
-from brisk.exits.reading import ImageForm, read_samples
 from unit.exits.cascades import SIDE, graph_of, network
 
 

@@ -7,14 +7,14 @@ import math
 
 import numpy as np
 
-from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Level
 from brisk.exits.composition import Candidate, CompositionProblem, Outcomes
-from brisk.exits.exploration.choosing import (
+from brisk.exits.exploration.selection import (
     MOST_IN_RESERVE,
     in_reserve,
     with_reserve,
 )
+from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
 from unit.exits.cascades import served
 
 INPUTS = 10

@@ -9,10 +9,10 @@ import pytest
 
 from brisk.errors import InvalidRequestError
 from brisk.exits.adaptation.adapter import Adapter
+from brisk.exits.adaptation.replay_buffer import SampleWindow, Use
 from brisk.exits.adaptation.settings import AdaptationSettings
-from brisk.exits.adaptation.window import SampleWindow, Use
-from brisk.exits.outliers import KEPT, LEARNED, make_outliers
-from brisk.exits.samples import Samples, divide
+from brisk.exits.data.outliers import KEPT, LEARNED, make_outliers
+from brisk.exits.data.samples import Samples, divide
 from brisk.exits.sources import Sources, marks
 from brisk_client.samples.digits import digits_split
 from unit.exits.adapted import Adapted

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk.exits.versions import (
+from brisk.exits.files.versions import (
     adapted_file,
     caches_file,
     candidate_file,

@@ -7,20 +7,20 @@ import itertools
 
 import numpy as np
 
-from brisk.exits.calibration import Looked
 from brisk.exits.composition import Candidate, CompositionProblem, Outcomes
-from brisk.exits.exploration.assembling import noticed_at
-from brisk.exits.exploration.choosing import choose, winner
-from brisk.exits.exploration.composing import Tried
-from brisk.exits.exploration.finalists import (
+from brisk.exits.exploration.assembly import noticed_at
+from brisk.exits.exploration.measuring.race import Verification
+from brisk.exits.exploration.problem import Tried
+from brisk.exits.exploration.selection import choose, winner
+from brisk.exits.exploration.settings import ExplorationSettings
+from brisk.exits.exploration.shortlist import (
     MOST_FINALISTS,
     Composer,
     Finalist,
     apart,
     finalists,
 )
-from brisk.exits.exploration.race import Verification
-from brisk.exits.exploration.settings import ExplorationSettings
+from brisk.exits.guarantee.calibration import Looked
 from brisk.exits.points import ExitPoint
 
 SETTINGS = ExplorationSettings(accuracy=0.97, confidence=0.95)

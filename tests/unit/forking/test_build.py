@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from brisk.forking import build
-from brisk.forking.build import LAUNCHER, place_launcher
-from brisk.forking.start import PRELOAD
+from brisk.fork_server import build
+from brisk.fork_server.build import LAUNCHER, place_launcher
+from brisk.fork_server.start import PRELOAD
 
 
 def test_without_a_compiler_stubs_start_as_triton_starts_them(

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import brisk
-from brisk.forking.build import LAUNCHER, place_launcher
-from brisk.forking.start import SOCKET_VARIABLE
-from brisk.wire.orphan import birth_of
+from brisk.fork_server.build import LAUNCHER, place_launcher
+from brisk.fork_server.start import SOCKET_VARIABLE
+from brisk.protocol.host.parent_watch import birth_of
 from waiting import wait_until
 
 PACKAGE = Path(brisk.__file__).parent.parent
@@ -27,7 +27,7 @@ exit 5
 
 FORK_SERVER = """
 import os, sys, time
-from brisk.forking.server import ForkServer, listen
+from brisk.fork_server.server import ForkServer, listen
 
 listener = listen(sys.argv[1])
 server = ForkServer(listener, int(sys.argv[2]))

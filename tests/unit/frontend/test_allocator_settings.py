@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from brisk.frontend.allocator import TUNABLES, VARIABLE, allocator_settings
+from brisk.stub.runtime_client.allocator import TUNABLES, VARIABLE, allocator_settings
 
 
 def test_what_the_user_has_set_stays() -> None:

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from brisk.frontend.line import QUIET_NS, DirectLine
-from brisk.wire.arena import Arena
-from brisk.wire.channel import Receiver
-from brisk.wire.records import Announce, Record, Release
+from brisk.protocol.channel import Receiver
+from brisk.protocol.records import Announce, Record, Release
+from brisk.protocol.shared_memory.arena import Arena
+from brisk.stub.runtime_client.sender import QUIET_NS, DirectLine
 
 
 def received(connection: socket.socket) -> list[Record]:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from brisk.errors import ProtocolError
-from brisk.frontend.reader import Reader
-from brisk.wire.channel import send_bytes, send_record
-from brisk.wire.records import Cancel, Record
+from brisk.protocol.channel import send_bytes, send_record
+from brisk.protocol.records import Cancel, Record
+from brisk.stub.runtime_client.reader import Reader
 
 LONG_NS = 20_000_000_000
 SHORT_NS = 1_000_000

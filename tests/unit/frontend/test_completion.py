@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk.frontend.completion import DEFAULT_MAX_BATCH_SIZE, complete
-from brisk.frontend.onnx_signature import ModelSignature, TensorSignature
-from brisk.wire.datatypes import DATATYPES
+from brisk.protocol.datatypes import DATATYPES
+from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE, complete
+from brisk.stub.config.onnx_signature import ModelSignature, TensorSignature
 
 Shape = tuple[int, ...] | None
 

@@ -10,8 +10,8 @@ import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
 from brisk.errors import InternalError
-from brisk.frontend import dlpack
-from brisk.frontend.dlpack import bits_of, capsule_of
+from brisk.stub import dlpack
+from brisk.stub.dlpack import bits_of, capsule_of
 
 SHAPES = [(), (1,), (7,), (2, 3), (2, 0, 3), (0,), (2, 1, 3, 4)]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
-from brisk.frontend.entry import find_model, read_entry
+from brisk.stub.config.entry import find_model, read_entry
 
 
 def make_file(path: Path) -> Path:

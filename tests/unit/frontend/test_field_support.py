@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk.frontend.field_support import IGNORED, REFUSED, check_fields, is_first_instance
+from brisk.stub.config.field_support import IGNORED, REFUSED, check_fields, is_first_instance
 
 PLAIN: dict[str, Any] = {
     "max_batch_size": 8,

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brisk.errors import InvalidRequestError
-from brisk.frontend.parameters import (
+from brisk.protocol.codec import decode_record, encode_record
+from brisk.protocol.records import Infer, InferForm, Region
+from brisk.stub.config.parameters import (
     JOB_CLASSES,
     LONGEST_TIMEOUT_US,
     MILLION,
@@ -16,8 +18,6 @@ from brisk.frontend.parameters import (
     request_class,
     request_deadline_ns,
 )
-from brisk.wire.codec import decode_record, encode_record
-from brisk.wire.records import Infer, InferForm, Region
 
 LONGEST_MESSAGE = 250
 UINT64 = 2**64 - 1

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from brisk.errors import InternalError, InvalidModelError
-from brisk.frontend.model_load import MAX_LOAD_STRIKES, ModelDescription, ModelLoad
-from brisk.wire import mark
-from brisk.wire.arena import Arena
-from brisk.wire.records import ModelLoaded
+from brisk.protocol.records import ModelLoaded
+from brisk.protocol.shared_memory import request_flags
+from brisk.protocol.shared_memory.arena import Arena
+from brisk.stub.runtime_client.model_load import MAX_LOAD_STRIKES, ModelDescription, ModelLoad
 
 MODEL = ModelDescription("resnet", 3, "/m.onnx", 0, False, 8, "normal")
 
@@ -28,7 +28,7 @@ def load(arena: Arena) -> ModelLoad:
 
 
 def begin_in_worker(load: ModelLoad, arena: Arena) -> None:
-    mark.begin(arena.memory(load.begin().mark))
+    request_flags.begin(arena.memory(load.begin().mark))
 
 
 def test_a_load_that_ends_every_worker_is_given_up_by_name(load: ModelLoad, arena: Arena) -> None:
@@ -60,7 +60,7 @@ def test_a_loaded_model_is_not_blamed_and_starts_afresh(load: ModelLoad, arena: 
         assert load.strike() is None
         record = load.begin()
         load.settle(ModelLoaded(0, 7))
-        mark.reset(arena.memory(record.mark))  # as the worker does after the last layer
+        request_flags.reset(arena.memory(record.mark))  # as the worker does after the last layer
         assert load.strike() is None
     assert load.wait() == 7
 

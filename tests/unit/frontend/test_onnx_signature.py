@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import InvalidModelError
-from brisk.frontend.onnx_signature import ModelSignature, TensorSignature, read_signature
-from brisk.wire.datatypes import BY_ELEMENT_NAME
+from brisk.protocol.datatypes import BY_ELEMENT_NAME
+from brisk.stub.config.onnx_signature import ModelSignature, TensorSignature, read_signature
 
 NAMES = {
     **{

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brisk.errors import InvalidConfigurationError, InvalidRequestError
-from brisk.frontend.parameters import (
+from brisk.stub.config.parameters import (
     DEFAULT_MAX_QUEUE_SIZE,
     JOB_CLASSES,
     ONNXRUNTIME_PARAMETERS,

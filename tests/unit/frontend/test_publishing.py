@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from brisk.protocol.records import SampleRecord, StatisticsTold
 from brisk.telemetry import Statistics, metrics
-from brisk.wire.records import SampleRecord, StatisticsTold
 from waiting import PATIENCE_S, wait_until
 
 LABELS = ("net", "1", "normal")
@@ -69,15 +69,15 @@ class Endpoint:
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     made = Endpoint()
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", made.module())
-    for name in ("brisk.frontend.series", "brisk.frontend.publisher"):
+    for name in ("brisk.stub.metrics.series", "brisk.stub.metrics.publisher"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     yield made
-    for name in ("brisk.frontend.series", "brisk.frontend.publisher"):
+    for name in ("brisk.stub.metrics.series", "brisk.stub.metrics.publisher"):
         sys.modules.pop(name, None)
 
 
 def publisher(statistics: Statistics) -> Any:
-    module = importlib.import_module("brisk.frontend.publisher")
+    module = importlib.import_module("brisk.stub.metrics.publisher")
     return module.Publisher(statistics, lambda level, text: None, 0.01)
 
 
@@ -123,7 +123,7 @@ def test_a_stub_ends_while_its_worker_does_not_read(
     statistics = Statistics()
     statistics.count(metrics.REQUESTS, LABELS)
     published = publisher(statistics)
-    monkeypatch.setattr(sys.modules["brisk.frontend.publisher"], "CLOSE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(sys.modules["brisk.stub.metrics.publisher"], "CLOSE_TIMEOUT_S", 0.05)
     asked, reads = threading.Event(), threading.Event()
     first = threading.Event()
 

@@ -13,12 +13,12 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import BriskError, InvalidConfigurationError, InvalidRequestError
-from brisk.frontend.completion import complete
-from brisk.frontend.entry import read_entry
-from brisk.frontend.onnx_signature import read_signature
-from brisk.frontend.sequences import SequenceSettings, read_sequences
-from brisk.frontend.steps import Steps
-from brisk.wire.records import SequenceStep, StateForm
+from brisk.protocol.records import SequenceStep, StateForm
+from brisk.stub.config.completion import complete
+from brisk.stub.config.entry import read_entry
+from brisk.stub.config.onnx_signature import read_signature
+from brisk.stub.config.sequences import SequenceSettings, read_sequences
+from brisk.stub.sequence_steps import Steps
 
 STATE = {"input_name": "s", "output_name": "t", "data_type": "TYPE_FP32", "dims": ["-1", "2"]}
 CONTROLS = [

@@ -19,8 +19,8 @@ NOT_WANTED = (
     "shutil",
     "subprocess",
     "brisk.pipelines",
-    "brisk.frontend.onnx_signature",
-    "brisk.frontend.spawning",
+    "brisk.stub.config.onnx_signature",
+    "brisk.stub.runtime_client.spawning",
 )
 """Each takes 1 to 60 ms, and a usual load has no use for it, or has while it waits."""
 
@@ -39,14 +39,14 @@ sys.modules["triton_python_backend_utils"] = types.SimpleNamespace(
     Logger=Logger, TRITONSERVER_RESPONSE_COMPLETE_FINAL=1
 )
 before = set(sys.modules)
-import brisk.frontend.backend
+import brisk.stub.backend
 print(*sorted(set(sys.modules) - before))
 
 def refuse(*_):
     raise AssertionError("a module's file was asked for")
 
 inspect.getabsfile = refuse
-brisk.frontend.backend.log("info", "ready")
+brisk.stub.backend.log("info", "ready")
 """
 
 
@@ -60,6 +60,6 @@ def test_a_stub_imports_little_and_its_first_line_of_log_is_cheap() -> None:
     )
     assert ended.returncode == 0, ended.stderr
     imported, said = ended.stdout.splitlines()
-    assert "brisk.frontend.connection" in imported.split()
+    assert "brisk.stub.runtime_client.client" in imported.split()
     assert not set(imported.split()) & set(NOT_WANTED)
-    assert said.split() == ["ready", str(PACKAGE / "brisk" / "frontend" / "log.py")]
+    assert said.split() == ["ready", str(PACKAGE / "brisk" / "stub" / "log.py")]

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
+from brisk.graph.files.proto import operator_sets, to_node_proto
 from brisk.graph.lifetimes import check_integrity
 from brisk.graph.program import Epilogue, Layer, Node, Program
-from brisk.graph.proto import operator_sets, to_node_proto
 from brisk.graph.reader import build_program
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from brisk.errors import InvalidModelError
-from brisk.frontend.pipeline_signature import model_signature
 from brisk.pipelines import Source, read_pipeline
+from brisk.stub.config.pipeline_signature import model_signature
 from unit.pipelines.pipeline_entries import confident, describe_fork, network, scaler, write
 
 

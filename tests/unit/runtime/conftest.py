@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk.wire.place import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePlace
 from unit.runtime.runtime_process import (
     describe,
     end_processes,

@@ -10,19 +10,19 @@ import numpy as np
 import onnx
 import torch
 
-from brisk.exits.artefact import digest_of, write_cascade
 from brisk.exits.base_model import load_graph
-from brisk.exits.building import empty_look_up
-from brisk.exits.calibration import CascadeCount, ExitCount
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
+from brisk.exits.files.artefact import digest_of, write_cascade
+from brisk.exits.files.versions import caches_file
+from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
+from brisk.exits.heads.building import empty_look_up
+from brisk.exits.heads.lookup import LookUp
 from brisk.exits.learning.exporting import export_look_up
-from brisk.exits.lookup import LookUp
 from brisk.exits.model_graph import read_graph
 from brisk.exits.points import exit_points
 from brisk.exits.scores import find_scores
-from brisk.exits.versions import caches_file
-from brisk.frontend.connection import Connection
-from brisk.wire.records import TensorForm
+from brisk.protocol.records import TensorForm
+from brisk.stub.runtime_client.client import Connection
 from unit.exits.cascades import CLASSES, SIDE, hidden_at, images, network
 from unit.runtime.runtime_process import Answer
 

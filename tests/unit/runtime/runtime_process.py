@@ -16,12 +16,12 @@ import onnx
 from onnx import TensorProto, helper
 
 from brisk.errors import BriskError
-from brisk.frontend.connection import Connection
-from brisk.frontend.model_load import ModelDescription
-from brisk.frontend.pending import OutputReader, Reply
-from brisk.wire.channel import send_record
-from brisk.wire.place import RuntimePlace
-from brisk.wire.records import AttachSlab, Result, TensorForm
+from brisk.protocol.channel import send_record
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import AttachSlab, Result, TensorForm
+from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.model_load import ModelDescription
+from brisk.stub.runtime_client.pending import OutputReader, Reply
 from runtime_processes import processes_started_in
 from waiting import PATIENCE_S, wait_until
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brisk.runtime.anticipation import ANNOUNCED_NS, SPIN_NS, Anticipation
+from brisk.runtime.requests.busy_poll import ANNOUNCED_NS, SPIN_NS, Anticipation
 
 LOOK_NS = 1_000
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from brisk.exits.cascade import Cascade
-from brisk.exits.proving import FEWEST_AUDITED, FEWEST_ROWS
+from brisk.exits.guarantee.version_trial import FEWEST_AUDITED, FEWEST_ROWS
 from brisk.exits.serving.frame import Answer
-from brisk.runtime import auditor as auditor_module
-from brisk.runtime.auditor import Auditor, Question
-from brisk.runtime.early_exits import Change, SessionCaches
-from brisk.runtime.served_caches import REVIEWED_ROWS, ServedCaches
+from brisk.runtime.early_exit import auditor as auditor_module
+from brisk.runtime.early_exit.auditor import Auditor, Question
+from brisk.runtime.early_exit.early_exits import Change, SessionCaches
+from brisk.runtime.early_exit.served_caches import REVIEWED_ROWS, ServedCaches
 from unit.exits.cascades import served, start
 from unit.runtime.exits_model import Model, make_model
 

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import InternalError, InvalidRequestError, UnavailableError
-from brisk.runtime.memory import shortage
-from brisk.wire.place import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.runtime.preemption.memory_limit import shortage
 from unit.runtime.runtime_process import (
     background_worker_of,
     describe,

@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 
 from brisk.artefacts.place import cache_directory
-from brisk.exits.artefact import write_cascade
 from brisk.exits.cascade import Cascade
-from brisk.exits.versions import (
+from brisk.exits.files.artefact import write_cascade
+from brisk.exits.files.versions import (
     adapted_file,
     caches_file,
     candidate_file,
     make_private_folder,
     samples_folder,
 )
-from brisk.frontend.connection import Connection
 from brisk.observer import Observer
-from brisk.wire.place import RuntimePlace
-from brisk.wire.role import Role
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.role import Role
+from brisk.stub.runtime_client.client import Connection
 from unit.runtime.exits_model import Model, ask, make_model, taken
 from unit.runtime.runtime_process import describe, end_processes, opened, quick_model
 from waiting import wait_until

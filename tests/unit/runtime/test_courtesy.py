@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from brisk.runtime.courtesy import LONGEST_S, Courtesy
-from brisk.runtime.segment_session import SegmentSession
+from brisk.runtime.models.kinds.segment_session import SegmentSession
+from brisk.runtime.preemption.yield_to_realtime import LONGEST_S, Courtesy
 from brisk.scheduling.job import JobClass
 from brisk.segments.starting import Lanes
 from brisk.segments.table import LayerTable

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.frontend.connection import Connection
-from brisk.wire.place import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.stub.runtime_client.client import Connection
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,

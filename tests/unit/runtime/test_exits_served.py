@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.cli import caches
-from brisk.exits.artefact import write_cascade
-from brisk.exits.versions import caches_file
-from brisk.frontend.connection import Connection
+from brisk.cli.caches import command as caches
+from brisk.exits.files.artefact import write_cascade
+from brisk.exits.files.versions import caches_file
 from brisk.observer import Observer
-from brisk.runtime.served_caches import REVIEWED_ROWS
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.inference import SequenceStep
+from brisk.protocol.records import StateForm
+from brisk.protocol.role import Role
+from brisk.runtime.early_exit.served_caches import REVIEWED_ROWS
+from brisk.stub.runtime_client.client import Connection
 from brisk.telemetry.metrics import SWITCHED_OFF_EXITS
-from brisk.wire.inference import SequenceStep
-from brisk.wire.place import RuntimePlace
-from brisk.wire.records import StateForm
-from brisk.wire.role import Role
 from unit.runtime.exits_model import MILLION, Model, ask, make_model, taken
 from unit.runtime.runtime_process import (
     SLOW_INPUT,

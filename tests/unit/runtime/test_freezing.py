@@ -13,10 +13,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from brisk.frontend.connection import Connection
-from brisk.runtime.freezing import Freezer, release
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.runtime.preemption.suspend import Freezer, release
 from brisk.scheduling.policies import Trial
-from brisk.wire.place import RuntimePlace
+from brisk.stub.runtime_client.client import Connection
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from brisk import __version__
-from brisk.wire.channel import Receiver, send_record
-from brisk.wire.codec import encode_record
-from brisk.wire.place import RuntimePlace
-from brisk.wire.records import (
+from brisk.protocol.channel import Receiver, send_record
+from brisk.protocol.codec import encode_record
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import (
     PROTOCOL_VERSION,
     AskStatistics,
     AskStatus,

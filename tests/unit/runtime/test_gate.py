@@ -9,15 +9,15 @@ from typing import Any, cast
 import pytest
 
 from brisk.errors import UnavailableError
-from brisk.runtime.background import Background
-from brisk.runtime.batch import RequestJob, Run
-from brisk.runtime.foreground import Foreground
-from brisk.runtime.gate import Gate
+from brisk.protocol.records import InferForm
+from brisk.runtime.preemption.best_effort import Background
+from brisk.runtime.preemption.gate import Gate
+from brisk.runtime.preemption.realtime import Foreground
+from brisk.runtime.worker.batch import RequestJob, Run
 from brisk.scheduling.job import Job, JobClass, JobState
 from brisk.scheduling.policies import POLICIES, Limits, Trial
 from brisk.scheduling.policy import most_urgent_first
 from brisk.scheduling.profile import FIRST_PAIRS, ProfileTable, RunProfile
-from brisk.wire.records import InferForm
 
 LIMITS = Limits(slowdown=1.05, share=0.0)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from brisk.runtime.background import niceness_for, stand_back
-from brisk.runtime.gate import Gate
+from brisk.runtime.preemption.best_effort import niceness_for, stand_back
+from brisk.runtime.preemption.gate import Gate
 from brisk.scheduling.policies import Limits
 
 

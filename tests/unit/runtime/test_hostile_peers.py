@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 
 from brisk import __version__
-from brisk.frontend.connection import Connection
-from brisk.wire.channel import Receiver, send_record
-from brisk.wire.codec import MAX_RECORD_BYTES, encode_record
-from brisk.wire.place import RuntimePlace
-from brisk.wire.records import (
+from brisk.protocol.channel import Receiver, send_record
+from brisk.protocol.codec import MAX_RECORD_BYTES, encode_record
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import (
     PROTOCOL_VERSION,
     AttachSlab,
     Cancel,
@@ -39,6 +38,7 @@ from brisk.wire.records import (
     TensorForm,
     Welcome,
 )
+from brisk.stub.runtime_client.client import Connection
 from unit.runtime.runtime_process import (
     attach,
     describe,

@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from brisk.frontend.connection import Connection
-from brisk.wire.place import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.stub.runtime_client.client import Connection
 from unit.runtime.runtime_process import describe, opened, submit
 
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)

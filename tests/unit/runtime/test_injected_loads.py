@@ -18,8 +18,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import BriskError
-from brisk.frontend.connection import Connection
-from brisk.wire.place import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.stub.runtime_client.client import Connection
 from unit.runtime.runtime_process import (
     describe,
     end_processes,
@@ -54,7 +54,7 @@ def strike(index, lane):
 
 class Finder:
     def find_spec(self, name, path, target=None):
-        if name != "brisk.runtime.segment_session":
+        if name != "brisk.runtime.models.kinds.segment_session":
             return None
         sys.meta_path.remove(self)
         from brisk.segments import starting

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from brisk.errors import CancelledError
-from brisk.frontend import connection as connecting
-from brisk.frontend.connection import Connection
-from brisk.runtime.arriving import AWAKE_NS, Arriving
-from brisk.runtime.transport import Peer
-from brisk.wire import mark
-from brisk.wire.place import RuntimePlace
-from brisk.wire.records import Infer, InferForm, Region, TensorForm
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import Infer, InferForm, Region, TensorForm
+from brisk.protocol.shared_memory import request_flags
+from brisk.runtime.requests.connections import Peer
+from brisk.runtime.requests.pending_inputs import AWAKE_NS, Arriving
+from brisk.stub.runtime_client import client as connecting
+from brisk.stub.runtime_client.client import Connection
 from unit.runtime.runtime_process import (
     Answer,
     describe,
@@ -185,27 +185,29 @@ def test_inputs_follow_where_it_pays(
 
 
 def request(number: int) -> Infer:
-    return Infer(number, InferForm(0, (), (), "normal"), (), Region(0, 0, mark.MARK_BYTES))
+    return Infer(
+        number, InferForm(0, (), (), "normal"), (), Region(0, 0, request_flags.MARK_BYTES)
+    )
 
 
 def test_the_worker_sleeps_a_little_where_inputs_do_not_come() -> None:
     clock = iter(range(0, 100 * AWAKE_NS, AWAKE_NS // 3)).__next__
-    arriving, memory = Arriving(clock), memoryview(bytearray(mark.MARK_BYTES))
+    arriving, memory = Arriving(clock), memoryview(bytearray(request_flags.MARK_BYTES))
     peer = object.__new__(Peer)
-    mark.let_inputs_follow(memory, True)
+    request_flags.let_inputs_follow(memory, True)
     arriving.add(peer, request(1), memory)
     assert arriving.patience_s == 0.0
     arriving.wait()
     assert arriving.patience_s > 0.0
     assert arriving.take() == []
-    mark.inputs_are_there(memory)
+    request_flags.inputs_are_there(memory)
     assert arriving.take() == [(peer, request(1))]
     assert not arriving
 
 
 def test_requests_are_withdrawn_and_forgotten_one_by_one() -> None:
-    arriving, memory = Arriving(), memoryview(bytearray(mark.MARK_BYTES))
-    mark.let_inputs_follow(memory, True)
+    arriving, memory = Arriving(), memoryview(bytearray(request_flags.MARK_BYTES))
+    request_flags.let_inputs_follow(memory, True)
     one, other = object.__new__(Peer), object.__new__(Peer)
     for number in (1, 2):
         arriving.add(one, request(number), memory)
@@ -213,5 +215,5 @@ def test_requests_are_withdrawn_and_forgotten_one_by_one() -> None:
     assert arriving.withdraw(one, 1)
     assert not arriving.withdraw(one, 1)
     arriving.forget(other)
-    mark.inputs_are_there(memory)
+    request_flags.inputs_are_there(memory)
     assert arriving.take() == [(one, request(2))]

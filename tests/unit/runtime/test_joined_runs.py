@@ -10,8 +10,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from brisk.errors import InvalidRequestError
-from brisk.frontend.connection import Connection
-from brisk.wire.place import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.stub.runtime_client.client import Connection
 from unit.runtime.runtime_process import SLOW_INPUT, Answer, describe, submit
 
 

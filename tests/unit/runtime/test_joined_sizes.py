@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from brisk.runtime.batch import Request, profile_key
-from brisk.runtime.turns import Turns
+from brisk.protocol.records import Infer, InferForm, Region, TensorForm
+from brisk.runtime.worker.batch import Request, profile_key
+from brisk.runtime.worker.batcher import Turns
 from brisk.scheduling.job import Job, JobClass
 from brisk.scheduling.policy import most_urgent_first
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue
-from brisk.wire.records import Infer, InferForm, Region, TensorForm
 
 
 def turns_with(

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from brisk.exits.adaptation.reference import reference_file
-from brisk.exits.artefact import digest_of, read_cascade
-from brisk.exits.versions import caches_file, candidate_file
-from brisk.runtime.adaptation import Adaptation
-from brisk.runtime.adaptation_process import open_learner
-from brisk.runtime.sampling import write_samples
+from brisk.exits.files.artefact import digest_of, read_cascade
+from brisk.exits.files.versions import caches_file, candidate_file
+from brisk.runtime.early_exit.adaptation import Adaptation
+from brisk.runtime.early_exit.adaptation_process import open_learner
+from brisk.runtime.early_exit.sampling import write_samples
 from unit.exits.adapted import Adapted
 
 PATIENCE_S = 240

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from brisk.runtime.load_queue import LoadQueue
+from brisk.runtime.models.load_queue import LoadQueue
 
 
 def drained(queue: LoadQueue[str], count: int) -> list[str]:

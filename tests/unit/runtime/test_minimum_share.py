@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.runtime.background import niceness_for
-from brisk.wire.place import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.runtime.preemption.best_effort import niceness_for
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,

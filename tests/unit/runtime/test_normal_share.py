@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.frontend.connection import Connection
+from brisk.protocol.host.runtime_paths import RuntimePlace
 from brisk.scheduling.share import PATIENCE_NS
-from brisk.wire.place import RuntimePlace
+from brisk.stub.runtime_client.client import Connection
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,

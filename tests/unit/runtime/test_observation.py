@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.cli.status import look
-from brisk.cli.status_text import render
+from brisk.cli.status.command import look
+from brisk.cli.status.text import render
 from brisk.errors import UnavailableError
 from brisk.observer import Observer, observe_all
-from brisk.wire.place import RuntimePlace
-from brisk.wire.records import AskStatistics, ForgetStatistics, SampleRecord, StatisticsTold
-from brisk.wire.role import Role
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import AskStatistics, ForgetStatistics, SampleRecord, StatisticsTold
+from brisk.protocol.role import Role
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     describe,

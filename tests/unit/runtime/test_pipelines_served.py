@@ -19,14 +19,14 @@ from brisk.errors import (
     InvalidRequestError,
     UnavailableError,
 )
-from brisk.frontend.connection import Connection
 from brisk.observer import Observer
+from brisk.protocol.channel import Receiver, send_record
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import PROTOCOL_VERSION, Hello, LoadModel, Region
+from brisk.protocol.role import Role
+from brisk.protocol.shared_memory.request_flags import MARK_BYTES
+from brisk.stub.runtime_client.client import Connection
 from brisk.telemetry.metrics import PIPELINE_NODES, PIPELINE_OBJECTIVES
-from brisk.wire.channel import Receiver, send_record
-from brisk.wire.mark import MARK_BYTES
-from brisk.wire.place import RuntimePlace
-from brisk.wire.records import PROTOCOL_VERSION, Hello, LoadModel, Region
-from brisk.wire.role import Role
 from unit.pipelines.pipeline_entries import (
     confident,
     describe_fork,

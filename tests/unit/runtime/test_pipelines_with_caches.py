@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.frontend.connection import Connection
 from brisk.observer import Observer
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.role import Role
+from brisk.stub.runtime_client.client import Connection
 from brisk.telemetry.metrics import AUDITED_ANSWERS, EARLY_ANSWERS, PIPELINE_NODES, Metric
-from brisk.wire.place import RuntimePlace
-from brisk.wire.role import Role
 from unit.pipelines.pipeline_entries import confident, scaler, slow_variant, write
 from unit.runtime.exits_model import MILLION, Model, ask, make_model
 from unit.runtime.runtime_process import describe, infer, opened

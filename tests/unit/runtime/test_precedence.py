@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk.runtime.precedence import Precedence
-from brisk.wire.precedence import realtime_niceness, renice
+from brisk.protocol.host.realtime_niceness import realtime_niceness, renice
+from brisk.runtime.preemption.thread_niceness import Precedence
 
 
 def test_threads_of_the_interpreter_are_spared_and_a_change_is_made_once() -> None:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from brisk.errors import UnavailableError
-from brisk.frontend.connection import Connection
-from brisk.wire import mark
-from brisk.wire.place import RuntimePlace
-from brisk.wire.records import TensorForm
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import TensorForm
+from brisk.protocol.shared_memory import request_flags
+from brisk.stub.runtime_client.client import Connection
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -151,7 +151,7 @@ def submit_and_see_begin(connection: Connection, job_class: str = "normal") -> t
     connection.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
     answer = Answer()
     number = connection.submit(staged, ["y"], job_class, None, answer)
-    wait_until(lambda: mark.has_begun(connection.memory(staged.mark)), "its beginning")
+    wait_until(lambda: request_flags.has_begun(connection.memory(staged.mark)), "its beginning")
     return answer, number
 
 

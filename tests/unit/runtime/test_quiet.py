@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from brisk.runtime.quiet import CALM_S, LONGEST_WAIT_S, Quiet
+from brisk.runtime.worker.idle import CALM_S, LONGEST_WAIT_S, Quiet
 
 
 class Day:

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from brisk.errors import InternalError, InvalidModelError, InvalidRequestError, UnavailableError
-from brisk.frontend.connection import Connection
-from brisk.frontend.line import DirectLine
-from brisk.wire import mark
-from brisk.wire.place import RuntimePlace
-from brisk.wire.records import TensorForm
-from brisk.wire.role import Role
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import TensorForm
+from brisk.protocol.role import Role
+from brisk.protocol.shared_memory import request_flags
+from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.sender import DirectLine
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -112,7 +112,7 @@ def test_a_request_that_ran_in_two_dying_workers_is_refused_by_name_and_others_g
         answer = Answer()
         suspect.submit(staged, ["y"], "normal", None, answer)
         for _ in range(2):
-            wait_until(lambda: mark.has_begun(begun), "the run")
+            wait_until(lambda: request_flags.has_begun(begun), "the run")
             logged.clear()
             kill(worker_of(shared_place))
             # Both connections are replayed, and marks reset, before they say so.

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from brisk.exits.versions import samples_folder
-from brisk.runtime.sampling import Sampler, write_samples
+from brisk.exits.files.versions import samples_folder
+from brisk.runtime.early_exit.sampling import Sampler, write_samples
 from waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("private_cache")

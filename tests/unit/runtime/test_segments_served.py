@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 from brisk.errors import InvalidModelError
-from brisk.wire.place import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePlace
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     describe,

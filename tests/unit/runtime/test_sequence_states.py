@@ -14,12 +14,12 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import CancelledError, InvalidModelError, InvalidRequestError, UnavailableError
-from brisk.frontend.connection import Connection
-from brisk.frontend.model_load import ModelDescription
-from brisk.runtime.sequences import IDLE_MARGIN_NS, Sequences
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import LoadModel, Region, SequenceStep, StateForm, TensorForm
+from brisk.runtime.requests.sequences import IDLE_MARGIN_NS, Sequences
 from brisk.scheduling.job import Job, JobClass
-from brisk.wire.place import RuntimePlace
-from brisk.wire.records import LoadModel, Region, SequenceStep, StateForm, TensorForm
+from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.model_load import ModelDescription
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,

@@ -16,9 +16,9 @@ from brisk.errors import (
     ProtocolError,
     UnavailableError,
 )
-from brisk.frontend.connection import Connection
-from brisk.wire.place import RuntimePlace
-from brisk.wire.records import TensorForm
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import TensorForm
+from brisk.stub.runtime_client.client import Connection
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,

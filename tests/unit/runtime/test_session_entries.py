@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from brisk.runtime.session_entry import SessionEntry
-from brisk.wire import mark
+from brisk.protocol.shared_memory import request_flags
+from brisk.runtime.models.session_entry import SessionEntry
 
 
 def a_mark() -> memoryview:
-    return memoryview(bytearray(mark.MARK_BYTES))
+    return memoryview(bytearray(request_flags.MARK_BYTES))
 
 
 def test_who_asks_before_a_load_or_during_it_sees_it_begin_and_end() -> None:
     entry = SessionEntry("net")
     early, late = a_mark(), a_mark()
     entry.ask(early)
-    assert not mark.has_begun(early)
+    assert not request_flags.has_begun(early)
     entry.begin()
     entry.ask(late)
-    assert mark.has_begun(early)
-    assert mark.has_begun(late)
+    assert request_flags.has_begun(early)
+    assert request_flags.has_begun(late)
     entry.end()
-    assert not mark.has_begun(early)
-    assert not mark.has_begun(late)
+    assert not request_flags.has_begun(early)
+    assert not request_flags.has_begun(late)
 
 
 def test_who_asks_behind_a_load_is_told_of_none() -> None:
@@ -30,7 +30,7 @@ def test_who_asks_behind_a_load_is_told_of_none() -> None:
     entry.end()
     behind = a_mark()
     entry.ask(behind)
-    assert not mark.has_begun(behind)
+    assert not request_flags.has_begun(behind)
 
 
 class EndsMeanwhile(list[memoryview]):
@@ -51,4 +51,4 @@ def test_a_load_that_ends_while_it_is_asked_for_blames_nobody() -> None:
     entry.marks = EndsMeanwhile(entry)
     meanwhile = a_mark()
     entry.ask(meanwhile)
-    assert not mark.has_begun(meanwhile)
+    assert not request_flags.has_begun(meanwhile)

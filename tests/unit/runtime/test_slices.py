@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.runtime.slices import SLICE_NS, shorten_slices
-from brisk.wire.place import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.runtime.preemption.slices import SLICE_NS, shorten_slices
 from unit.runtime.runtime_process import (
     background_worker_of,
     describe,

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from brisk.runtime.loader import LoadOutcome
-from brisk.runtime.sessions import SessionTable
-from brisk.runtime.standing_back import NICENESS, standing_back
-from brisk.wire.mark import MARK_BYTES
-from brisk.wire.records import LoadModel, Region
+from brisk.protocol.records import LoadModel, Region
+from brisk.protocol.shared_memory.request_flags import MARK_BYTES
+from brisk.runtime.models.loader import LoadOutcome
+from brisk.runtime.models.table import SessionTable
+from brisk.runtime.preemption.lower_priority import NICENESS, standing_back
 
 
 def niceness() -> int:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from brisk.protocol.role import Role
 from brisk.runtime.supervisor import Supervisor
 from brisk.runtime.worker_slot import WORKER_ENDED_IDLE, WorkerSlot
-from brisk.wire.role import Role
 
 
 @pytest.mark.parametrize("has_descriptors", [True, False])

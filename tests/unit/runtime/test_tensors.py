@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from brisk.errors import InternalError, InvalidRequestError, ProtocolError
-from brisk.runtime.tensors import MAX_VIEWS, InputViews, write_tensors
-from brisk.wire.arena import Arena, ArenaView
-from brisk.wire.records import Infer, InferForm, Region, TensorForm
+from brisk.protocol.records import Infer, InferForm, Region, TensorForm
+from brisk.protocol.shared_memory.arena import Arena, ArenaView
+from brisk.runtime.requests.tensors import MAX_VIEWS, InputViews, write_tensors
 
 FORM = InferForm(0, (TensorForm("x", "FP32", (2, 3)),), ("y",), "normal")
 

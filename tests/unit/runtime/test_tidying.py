@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from brisk.frontend.allocator import allocator_settings
-from brisk.runtime import tidying
-from brisk.runtime.tidying import tidy_up
+from brisk.runtime.models import reclaim as tidying
+from brisk.runtime.models.reclaim import tidy_up
+from brisk.stub.runtime_client.allocator import allocator_settings
 
 
 class Knot:
@@ -53,7 +53,7 @@ def test_requests_without_an_end_do_not_keep_it_for_ever(
 
 GIVING_BACK = """
 import sys
-from brisk.runtime.tidying import give_back
+from brisk.runtime.models.reclaim import give_back
 
 def resident_mib():
     return int(open("/proc/self/statm").read().split()[1]) // 256

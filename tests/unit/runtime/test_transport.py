@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from brisk.runtime import transport as module
-from brisk.runtime.transport import Arrival, Departure, Peer, Transport
-from brisk.wire.channel import Receiver, new_socket, send_record
-from brisk.wire.records import AttachSlab, Cancel, Log, Record
+from brisk.protocol.channel import Receiver, new_socket, send_record
+from brisk.protocol.records import AttachSlab, Cancel, Log, Record
+from brisk.runtime.requests import connections as module
+from brisk.runtime.requests.connections import Arrival, Departure, Peer, Transport
 from open_files import nothing_left_open
 
 LARGE = Log("info", "x" * 150_000)

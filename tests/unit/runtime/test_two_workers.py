@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.frontend.connection import Connection
-from brisk.wire import mark
-from brisk.wire.place import RuntimePlace
-from brisk.wire.records import TensorForm
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import TensorForm
+from brisk.protocol.shared_memory import request_flags
+from brisk.stub.runtime_client.client import Connection
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -100,7 +100,9 @@ def test_a_background_worker_killed_while_it_runs_costs_nobody_an_answer(
         lazy.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
         long = Answer()
         lazy.submit(staged, ["y"], "besteffort", None, long)
-        wait_until(lambda: mark.has_begun(lazy.memory(staged.mark)), "the request to begin")
+        wait_until(
+            lambda: request_flags.has_begun(lazy.memory(staged.mark)), "the request to begin"
+        )
         foreground, before = foreground_worker_of(shared_place), background(shared_place)
         os.kill(before, signal.SIGSTOP)  # so that it answers none of these
         held = [submit(connection, ROWS + n, "besteffort")[1] for n in range(8)]

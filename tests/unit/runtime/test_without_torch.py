@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from brisk.errors import BriskError
-from brisk.wire.place import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePlace
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     describe,

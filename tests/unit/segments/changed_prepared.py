@@ -18,9 +18,9 @@ import numpy as np
 from brisk.artefacts.container import AT_THE_END, HEADER_BYTES, Container, header
 from brisk.artefacts.seal import make_key
 from brisk.errors import BriskError
-from brisk.segments import cutting
 from brisk.segments.frame import run_serially
-from brisk.segments.prepared import PreparedModel
+from brisk.segments.model import cutting
+from brisk.segments.prepared.form import PreparedModel
 from brisk.segments.starting import start_segments
 from brisk.segments.timeline import Recorder
 from unit.changes import leaves, others_of, put

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from brisk.segments import cutting
-from brisk.segments.preparation import prepare
+from brisk.segments.model import cutting
+from brisk.segments.prepared.preparation import prepare
 from unit.segments.segment_models import chain
 
 TESTS = Path(__file__).resolve().parents[2]

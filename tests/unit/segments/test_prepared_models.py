@@ -18,13 +18,15 @@ from onnx import TensorProto, helper, numpy_helper
 from brisk.artefacts import store
 from brisk.artefacts.container import HEADER_BYTES, Container
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
-from brisk.segments import cutting, prepared, saving
-from brisk.segments.library import onnxruntime
-from brisk.segments.preparation import is_prepared, prepare
-from brisk.segments.prepared import PreparedModel, find_prepared
-from brisk.segments.saving import save_optimised
-from brisk.segments.sessions import Session
-from brisk.segments.sources import BareModel, Source
+from brisk.segments.model import cutting
+from brisk.segments.model.sources import BareModel, Source
+from brisk.segments.onnxruntime.library import onnxruntime
+from brisk.segments.onnxruntime.sessions import Session
+from brisk.segments.prepared import form as prepared
+from brisk.segments.prepared import saving
+from brisk.segments.prepared.form import PreparedModel, find_prepared
+from brisk.segments.prepared.preparation import is_prepared, prepare
+from brisk.segments.prepared.saving import save_optimised
 from unit.segments.segment_models import chain, info, save, whole
 
 pytestmark = pytest.mark.usefixtures("private_cache")
@@ -150,8 +152,9 @@ def test_a_start_reads_neither_the_model_nor_torch(model: Path) -> None:
     made = prepare(model, THREADS)
     script = (
         "import sys, time\nfrom pathlib import Path\n"
-        "import onnx.shape_inference as inference, brisk.segments.model_file as files\n"
-        "from brisk.segments import sources\nfrom brisk.segments.prepared import PreparedModel\n"
+        "import onnx.shape_inference as inference, brisk.segments.model.model_file as files\n"
+        "from brisk.segments.model import sources\n"
+        "from brisk.segments.prepared.form import PreparedModel\n"
         "inference.infer_shapes = files.read_model_file = sources.read_model_file = None\n"
         "source = PreparedModel(Path(sys.argv[1]), Path(sys.argv[2]), 1)\n"
         "[source.open(index) for index in range(len(source.plan.segments))]\n"
@@ -465,14 +468,14 @@ def test_what_answers_otherwise_than_before_it_was_saved_is_not_published(
 def test_a_form_larger_than_allowed_is_refused(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("brisk.segments.preparation._SPARE_BYTES", 0)
+    monkeypatch.setattr("brisk.segments.prepared.preparation._SPARE_BYTES", 0)
     with pytest.raises(InvalidModelError, match="takes more than"):
         prepare(model, THREADS, disk_factor=0.5)
 
 
 def test_the_builder_process_prepares_without_torch_and_steps_aside(model: Path) -> None:
     script = (
-        "import os, sys\nfrom brisk.runtime import segment_preparation as builder\n"
+        "import os, sys\nfrom brisk.runtime.models.kinds import background_prepare as builder\n"
         "sys.argv[1:] = builder.command(*eval(sys.argv[1]))[3:]\n"
         "status = builder.main()\n"
         "assert 'torch' not in sys.modules\n"
@@ -489,7 +492,7 @@ def test_the_builder_process_prepares_without_torch_and_steps_aside(model: Path)
 
 
 def test_the_builder_process_says_why_a_model_has_no_prepared_form(tmp_path: Path) -> None:
-    from brisk.runtime.segment_preparation import REFUSED, command
+    from brisk.runtime.models.kinds.background_prepare import REFUSED, command
 
     path = tmp_path / "model.onnx"
     path.write_bytes(b"no model")

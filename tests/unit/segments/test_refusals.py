@@ -10,7 +10,7 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from brisk.errors import InvalidModelError
-from brisk.segments.sources import BareModel
+from brisk.segments.model.sources import BareModel
 from unit.segments.segment_models import info, save
 
 node = helper.make_node
@@ -231,7 +231,7 @@ def test_nodes_in_another_order_are_one_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ONNX Runtime sorts them; names given twice are refused although each segment has one."""
-    from brisk.segments import cutting
+    from brisk.segments.model import cutting
     from unit.segments.segment_models import by_segments, source_of
 
     monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 0)

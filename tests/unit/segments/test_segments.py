@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import InvalidModelError
-from brisk.segments import cutting
-from brisk.segments.cutting import Span, cut_points
-from brisk.segments.extraction import extract, normalise
-from brisk.segments.model_file import read_model_file
+from brisk.segments.model import cutting
+from brisk.segments.model.cutting import Span, cut_points
+from brisk.segments.model.extraction import extract, normalise
+from brisk.segments.model.model_file import read_model_file
 from unit.segments.segment_models import by_segments, chain, info, save, source_of, whole
 
 ROWS = np.random.default_rng(3).standard_normal((5, 512)).astype(np.float32)

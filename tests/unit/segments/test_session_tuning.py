@@ -13,10 +13,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
-from brisk.runtime.model_state import identity_of
-from brisk.segments.library import onnxruntime
-from brisk.segments.options import SPIN_US, session_options
-from brisk.segments.sources import BareModel
+from brisk.runtime.models.identity import identity_of
+from brisk.segments.model.sources import BareModel
+from brisk.segments.onnxruntime.library import onnxruntime
+from brisk.segments.onnxruntime.options import SPIN_US, session_options
 from brisk.tuning import (
     ALL,
     BASIC,

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk.forking.build import LAUNCHER, place_launcher
-from brisk.forking.start import PRELOAD
-from brisk.server.backend_directory import (
+from brisk.fork_server.build import LAUNCHER, place_launcher
+from brisk.fork_server.start import PRELOAD
+from brisk.triton.backend_directory import (
     STUB_FILES,
     assemble,
     backend_source,
     default_directory,
     install,
 )
-from brisk.server.locate import LIBRARY, ServerInstallation, locate_server
+from brisk.triton.locate import LIBRARY, ServerInstallation, locate_server
 
 
 @pytest.fixture

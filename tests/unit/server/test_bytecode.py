@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from brisk.server.backend_directory import install
-from brisk.server.bytecode import compile_files
-from brisk.server.locate import LIBRARY
+from brisk.triton.backend_directory import install
+from brisk.triton.bytecode import compile_files
+from brisk.triton.locate import LIBRARY
 
 
 def _compiled(file: Path) -> Path:

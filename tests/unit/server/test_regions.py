@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from brisk.doctor import left_regions
 from brisk.doctor.base import Verdict
-from brisk.server.regions import left, own_prefix, remove_left, with_prefix
+from brisk.doctor.installation import left_regions
+from brisk.triton.regions import left, own_prefix, remove_left, with_prefix
 from unit.doctor.deployments import deployment
 
 SIZE = 2**20
-PREFIX = "from brisk.server.regions import own_prefix; print(own_prefix(), flush=True)"
+PREFIX = "from brisk.triton.regions import own_prefix; print(own_prefix(), flush=True)"
 
 
 def prefix_of_an_ended_process() -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from brisk.server.launch import MALLOC_ARENAS, server_environment
-from brisk.server.locate import ServerInstallation
+from brisk.triton.launch import MALLOC_ARENAS, server_environment
+from brisk.triton.locate import ServerInstallation
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk.server.locate import LIBRARY, STUB, UTILS, locate_server
+from brisk.triton.locate import LIBRARY, STUB, UTILS, locate_server
 
 
 def make_system_server(prefix: Path) -> Path:

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from brisk.server.options import (
+from brisk.triton.options import (
     Endpoints,
     endpoints,
     on_loopback,

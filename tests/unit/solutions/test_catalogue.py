@@ -10,7 +10,7 @@ from brisk.errors import UnsupportedOperatorError
 from brisk.graph.program import Layer, Node, Program, ValueType, Variable
 from brisk.solutions.base import Problem
 from brisk.solutions.catalogue import Catalogue, default_catalogue
-from brisk.solutions.elementwise import Elementwise
+from brisk.solutions.numbers.elementwise import Elementwise
 from brisk.solutions.problem import dynamic_operands, make_problem
 from brisk.solutions.reference import Reference
 

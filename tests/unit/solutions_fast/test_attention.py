@@ -7,7 +7,7 @@ import pytest
 from solution_oracle import assert_agrees, layer_problem
 
 from brisk.graph.program import Node
-from brisk.solutions.attention import FusedAttention
+from brisk.solutions.products.attention import FusedAttention
 
 GENERATOR = np.random.default_rng(5)
 

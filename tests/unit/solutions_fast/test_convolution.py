@@ -7,7 +7,7 @@ import pytest
 from solution_oracle import assert_agrees, layer_problem
 
 from brisk.graph.program import Epilogue, Node
-from brisk.solutions.convolution import TorchConvolution
+from brisk.solutions.images.convolution import TorchConvolution
 
 GENERATOR = np.random.default_rng(7)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from solution_oracle import assert_agrees, layer_problem
 
 from brisk.graph.program import Epilogue, Node
-from brisk.solutions.gemm import TorchProduct
+from brisk.solutions.products.gemm import TorchProduct
 
 GENERATOR = np.random.default_rng(11)
 

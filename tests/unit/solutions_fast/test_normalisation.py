@@ -7,7 +7,7 @@ import pytest
 from solution_oracle import assert_agrees, layer_problem
 
 from brisk.graph.program import Node
-from brisk.solutions.normalisation import Normalisation
+from brisk.solutions.numbers.normalisation import Normalisation
 
 GENERATOR = np.random.default_rng(3)
 

@@ -7,9 +7,9 @@ import pytest
 from solution_oracle import assert_agrees, layer_problem
 
 from brisk.graph.program import Node
-from brisk.solutions.quantised import QuantisedProduct
-from brisk.solutions.quantised_convolution import QuantisedConvolution
-from brisk.solutions.quantised_scaling import QuantisedScaling
+from brisk.solutions.products.quantised import QuantisedProduct
+from brisk.solutions.products.quantised_convolution import QuantisedConvolution
+from brisk.solutions.products.quantised_scaling import QuantisedScaling
 
 GENERATOR = np.random.default_rng(17)
 LIMITS = {"int8": (-128, 128), "uint8": (0, 256)}

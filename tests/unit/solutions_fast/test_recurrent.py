@@ -9,7 +9,7 @@ import pytest
 from solution_oracle import assert_agrees, layer_problem, run_solution
 
 from brisk.graph.program import Node
-from brisk.solutions.recurrent import Recurrent
+from brisk.solutions.products.recurrent import Recurrent
 
 GENERATOR = np.random.default_rng(23)
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

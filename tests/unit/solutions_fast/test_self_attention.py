@@ -8,7 +8,7 @@ from solution_oracle import assert_agrees, layer_problem
 
 from brisk.graph.program import Node
 from brisk.solutions.base import Problem
-from brisk.solutions.self_attention import SelfAttention
+from brisk.solutions.products.self_attention import SelfAttention
 
 GENERATOR = np.random.default_rng(8)
 

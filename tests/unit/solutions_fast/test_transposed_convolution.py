@@ -7,7 +7,7 @@ import pytest
 from solution_oracle import assert_agrees, layer_problem, run_solution
 
 from brisk.graph.program import Epilogue, Node
-from brisk.solutions.convolution_transpose import TorchTransposedConvolution
+from brisk.solutions.images.convolution_transpose import TorchTransposedConvolution
 
 GENERATOR = np.random.default_rng(7)
 

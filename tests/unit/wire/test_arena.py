@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from brisk.errors import ProtocolError, UnavailableError
-from brisk.wire.arena import ALIGNMENT, MAX_SLAB_BYTES, Arena, ArenaView, SlabChange
-from brisk.wire.records import Region
-from brisk.wire.slab import MOST_IN_TURNS, PLACES
+from brisk.protocol.records import Region
+from brisk.protocol.shared_memory.arena import (
+    ALIGNMENT,
+    MAX_SLAB_BYTES,
+    Arena,
+    ArenaView,
+    SlabChange,
+)
+from brisk.protocol.shared_memory.slab import MOST_IN_TURNS, PLACES
 from open_files import nothing_left_open
 
 SLAB_BYTES = 64 * 1024

@@ -9,8 +9,8 @@ import os
 import pytest
 
 from brisk.errors import ProtocolError
-from brisk.wire.arena import MAX_SLAB_BYTES, ArenaView
-from brisk.wire.records import Region
+from brisk.protocol.records import Region
+from brisk.protocol.shared_memory.arena import MAX_SLAB_BYTES, ArenaView
 from open_files import nothing_left_open
 
 

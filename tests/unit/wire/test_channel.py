@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from brisk.errors import ProtocolError
-from brisk.wire.arena import Arena
-from brisk.wire.channel import (
+from brisk.protocol.channel import (
     Receiver,
     check_peer,
     send_bytes,
@@ -19,8 +18,9 @@ from brisk.wire.channel import (
     send_record,
     slab_records,
 )
-from brisk.wire.codec import MAX_RECORD_BYTES, encode_record
-from brisk.wire.records import AttachSlab, Cancel, DetachSlab, Log
+from brisk.protocol.codec import MAX_RECORD_BYTES, encode_record
+from brisk.protocol.records import AttachSlab, Cancel, DetachSlab, Log
+from brisk.protocol.shared_memory.arena import Arena
 from open_files import nothing_left_open
 
 

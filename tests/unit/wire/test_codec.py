@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brisk.errors import ProtocolError
-from brisk.wire import compact
-from brisk.wire.codec import MAX_RECORD_BYTES, decode_record, encode_record
-from brisk.wire.coders import MAX_INTEGER
-from brisk.wire.records import (
+from brisk.protocol import compact
+from brisk.protocol.codec import MAX_RECORD_BYTES, decode_record, encode_record
+from brisk.protocol.coders import MAX_INTEGER
+from brisk.protocol.records import (
     RECORD_TYPES,
     AttachSlab,
     Cancel,

@@ -14,8 +14,13 @@ from pathlib import Path
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk.wire.place import MAX_SOCKET_PATH_BYTES, RuntimePlace, base_directory, runtime_place
-from brisk.wire.role import Role
+from brisk.protocol.host.runtime_paths import (
+    MAX_SOCKET_PATH_BYTES,
+    RuntimePlace,
+    base_directory,
+    runtime_place,
+)
+from brisk.protocol.role import Role
 from open_files import nothing_left_open
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brisk.errors import InvalidRequestError
-from brisk.wire.strings import deserialise, serialise
+from brisk.protocol.strings import deserialise, serialise
 
 
 @given(st.lists(st.binary(max_size=40), max_size=10))

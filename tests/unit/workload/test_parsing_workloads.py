@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from brisk_client.workload.description import (
+from brisk_client.workload.spec.description import (
     Continuous,
     Dependent,
     Periodic,
@@ -17,8 +17,8 @@ from brisk_client.workload.description import (
     Trace,
     Workload,
 )
-from brisk_client.workload.parsing import parse_workload, read_workload
-from brisk_client.workload.writing import to_document
+from brisk_client.workload.spec.parsing import parse_workload, read_workload
+from brisk_client.workload.spec.writing import to_document
 
 DISB = Path(__file__).resolve().parents[4] / "shared" / "disb"
 

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from brisk_client.workload.coordination import coordinate, needs_coordination
-from brisk_client.workload.description import (
+from brisk_client.workload.results.histogram import Histogram
+from brisk_client.workload.results.outcome import GeneratorCost, RunOutcome, TaskOutcome
+from brisk_client.workload.results.rows import Row, RowWriter, read_rows
+from brisk_client.workload.results.summary import summarise_run
+from brisk_client.workload.sending.coordination import coordinate, needs_coordination
+from brisk_client.workload.sending.groups import groups
+from brisk_client.workload.sending.requests import input_shape
+from brisk_client.workload.spec.description import (
     Continuous,
     Dependent,
     Periodic,
     Task,
     Workload,
 )
-from brisk_client.workload.groups import groups
-from brisk_client.workload.histogram import Histogram
-from brisk_client.workload.outcome import GeneratorCost, RunOutcome, TaskOutcome
-from brisk_client.workload.requests import input_shape
-from brisk_client.workload.rows import Row, RowWriter, read_rows
-from brisk_client.workload.summary import summarise_run
 
 
 def test_a_histogram_agrees_with_the_sorted_times() -> None:

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 from virtual_loop import run_virtually
 
-from brisk_client.workload.description import (
+from brisk_client.workload.results.rows import OK, Row
+from brisk_client.workload.sending.task_client import Ask, TaskClient
+from brisk_client.workload.spec.description import (
     Continuous,
     Dependent,
     Load,
@@ -18,8 +20,6 @@ from brisk_client.workload.description import (
     Trace,
     Workload,
 )
-from brisk_client.workload.rows import OK, Row
-from brisk_client.workload.task_client import Ask, TaskClient
 
 
 def _server(durations_s: Sequence[float], status: str = OK) -> Ask:

@@ -7,20 +7,11 @@ from typing import Annotated
 import typer
 
 import brisk
-from brisk.cli import (
-    bench,
-    caches,
-    config,
-    demo,
-    doctor,
-    explain,
-    install,
-    prepare,
-    serve,
-    status,
-    trace,
-    workload,
-)
+from brisk.cli import bench, config, demo, doctor, install, prepare, serve, workload
+from brisk.cli.caches import command as caches
+from brisk.cli.explain import command as explain
+from brisk.cli.status import command as status
+from brisk.cli.trace import command as trace
 
 application = typer.Typer(
     name="brisk",

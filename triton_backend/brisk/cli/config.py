@@ -41,7 +41,7 @@ def config(
         raise InvalidConfigurationError(
             f"'{target}' exists; --force overwrites it, --stdout prints instead"
         )
-    from brisk.cli.model_entry import configuration_text
+    from brisk.cli.entries.model import configuration_text
 
     text = configuration_text(model_directory, max_batch_size)
     if stdout:

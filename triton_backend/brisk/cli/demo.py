@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from brisk.server.launch import TritonServer
+    from brisk.triton.launch import TritonServer
 
 
 def demo(
@@ -41,10 +41,10 @@ def demo(
     """
     from rich.console import Console
 
-    from brisk.server.backend_directory import assemble
-    from brisk.server.launch import TritonServer
-    from brisk.server.locate import locate_server
-    from brisk.server.options import with_free_ports
+    from brisk.triton.backend_directory import assemble
+    from brisk.triton.launch import TritonServer
+    from brisk.triton.locate import locate_server
+    from brisk.triton.options import with_free_ports
 
     for signal_number in (signal.SIGINT, signal.SIGTERM):  # a shell may have SIGINT ignored
         signal.signal(signal_number, _as_interrupt)
@@ -89,7 +89,7 @@ def _query(console: Console, server: TritonServer, repository: Path) -> bool:
 
 def _stay(console: Console, server: TritonServer) -> None:
     """Show where the server is until it ends or Ctrl-C comes."""
-    from brisk.server.launch import ServerFailedError
+    from brisk.triton.launch import ServerFailedError
 
     console.print(f"HTTP     http://{server.endpoints.http}/v2")
     console.print(f"gRPC     {server.endpoints.grpc}")

@@ -36,7 +36,7 @@ def install(
     ] = False,
 ) -> None:
     """Link or copy Brisk into a Triton backend directory."""
-    from brisk.server import backend_directory as backends
+    from brisk.triton import backend_directory as backends
 
     target = backends.install(backend_directory, name=name, copy=copy, force=force)
     print(f"installed as {target}")

@@ -38,7 +38,7 @@ def prepare(
     A start of the model then maps what is kept instead of reading ONNX. The runtime prepares
     models by itself, in the background; this is for images and for the first start of all.
     """
-    from brisk.cli.model_entry import version_files
+    from brisk.cli.entries.model import version_files
 
     files = list(version_files(model).values()) if model.is_dir() else [model.resolve()]
     cores = threads or len(os.sched_getaffinity(0))
@@ -47,10 +47,10 @@ def prepare(
 
 
 def _prepare(file: Path, cores: int, disk: float | None) -> None:
+    from brisk.exits.files.versions import latest
     from brisk.exits.taps import tapped_values
-    from brisk.exits.versions import latest
-    from brisk.segments.preparation import DISK_FACTOR, prepare
-    from brisk.segments.prepared import LEAST_GAIN
+    from brisk.segments.prepared.form import LEAST_GAIN
+    from brisk.segments.prepared.preparation import DISK_FACTOR, prepare
 
     try:
         factor = DISK_FACTOR if disk is None else disk

@@ -57,11 +57,11 @@ def serve(
     needs more than Brisk's own completion, Triton reads a view of the repositories in which all
     are complete and runs with `--disable-auto-complete-config`.
     """
-    from brisk.server.backend_directory import assemble, default_directory, names_of_ours
-    from brisk.server.launch import command_line, server_environment
-    from brisk.server.locate import locate_server
-    from brisk.server.options import option
-    from brisk.server.regions import own_prefix, with_prefix
+    from brisk.triton.backend_directory import assemble, default_directory, names_of_ours
+    from brisk.triton.launch import command_line, server_environment
+    from brisk.triton.locate import locate_server
+    from brisk.triton.options import option
+    from brisk.triton.regions import own_prefix, with_prefix
 
     options: Sequence[str] = [
         *context.args,
@@ -106,8 +106,8 @@ def _start_runtimes(
     devices = expected_devices(local_repositories(options) or (), served)
 
     def start() -> None:
-        from brisk.frontend.starting import start_if_absent
-        from brisk.wire.place import runtime_place
+        from brisk.protocol.host.runtime_paths import runtime_place
+        from brisk.stub.runtime_client.runtime_start import start_if_absent
 
         os.environ.clear()
         os.environ.update(environment)
@@ -143,7 +143,7 @@ def _completed(
 
 def _tidy() -> None:
     """Nothing that goes wrong here keeps a server from starting."""
-    from brisk.server.regions import remove_left
+    from brisk.triton.regions import remove_left
 
     try:
         removed = remove_left()

@@ -10,7 +10,7 @@ import typer
 from brisk.errors import InvalidConfigurationError, UnavailableError
 
 if TYPE_CHECKING:
-    from brisk_client.workload.description import Workload
+    from brisk_client.workload.spec.description import Workload
 
 
 def workload(
@@ -47,11 +47,11 @@ def workload(
     from rich.console import Console
 
     from brisk_client.report import show, write_json
-    from brisk_client.workload.errors import WorkloadFailedError
-    from brisk_client.workload.plots import plot_run
-    from brisk_client.workload.progress import Progress
-    from brisk_client.workload.runner import run_workload
-    from brisk_client.workload.summary import summarise_run
+    from brisk_client.workload.results.plots import plot_run
+    from brisk_client.workload.results.progress import Progress
+    from brisk_client.workload.results.summary import summarise_run
+    from brisk_client.workload.sending.runner import run_workload
+    from brisk_client.workload.spec.errors import WorkloadFailedError
 
     wanted = _read(file, seconds, model or [])
     try:
@@ -71,7 +71,7 @@ def workload(
 def _read(file: Path, seconds: float | None, models: list[str]) -> Workload:
     from dataclasses import replace
 
-    from brisk_client.workload.parsing import read_workload
+    from brisk_client.workload.spec.parsing import read_workload
 
     try:
         found = read_workload(file)

@@ -9,21 +9,21 @@ from typing import cast
 from brisk.doctor.base import Check, Deployment, Finding, Verdict
 
 CHECKS = (
-    "interpreter",
-    "protocol",
-    "threads",
-    "spinning",
-    "scheduling",
-    "freezing",
-    "scheduling_groups",
-    "shared_memory",
-    "left_regions",
-    "descriptors",
-    "cache",
-    "artefacts",
-    "auto_complete",
-    "forked_stubs",
-    "operators",
+    "installation.interpreter",
+    "installation.protocol",
+    "machine.threads",
+    "machine.spinning",
+    "machine.scheduling",
+    "machine.suspension",
+    "machine.scheduling_groups",
+    "machine.shared_memory",
+    "installation.left_regions",
+    "machine.descriptors",
+    "installation.cache",
+    "installation.artefacts",
+    "installation.auto_complete",
+    "installation.forked_stubs",
+    "installation.operators",
 )
 
 

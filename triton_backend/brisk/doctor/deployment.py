@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from brisk.doctor.base import Deployment
-from brisk.server.options import option
-from brisk.wire.repository_view import users_path
+from brisk.protocol.host.repository_view import users_path
+from brisk.triton.options import option
 
 
 def find_deployment(repositories: Sequence[Path], device: str) -> Deployment:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from brisk.exits.calibration import CascadeCount
-from brisk.exits.lookup_model import LookUpModel, ReadyLookUp, Shape
+from brisk.exits.guarantee.calibration import CascadeCount
+from brisk.exits.heads.lookup_model import LookUpModel, ReadyLookUp, Shape
 from brisk.exits.points import ExitPoint
 from brisk.exits.scores import Scores
 

@@ -10,11 +10,11 @@ import onnx
 from onnx import GraphProto, ModelProto
 
 from brisk.errors import InvalidModelError
+from brisk.graph.files.value_types import from_type_proto
 from brisk.graph.program import Container, Dimension, ValueType, Variable
-from brisk.graph.value_types import from_type_proto
-from brisk.segments.cutting import constants_of, types_of
-from brisk.segments.extraction import normalise
-from brisk.segments.model_file import ModelFile, read_model_file
+from brisk.segments.model.cutting import constants_of, types_of
+from brisk.segments.model.extraction import normalise
+from brisk.segments.model.model_file import ModelFile, read_model_file
 
 _BATCH = "brisk_batch"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from brisk.exits.model_graph import ModelGraph
-from brisk.segments.cutting import (
+from brisk.segments.model.cutting import (
     can_be_cut,
     is_fused_with_next,
     predicted_times_ns,

@@ -11,9 +11,9 @@ from onnx import GraphProto, ModelProto
 
 from brisk.errors import InternalError, InvalidModelError
 from brisk.exits.model_graph import ModelGraph
-from brisk.segments.cutting import constants_of, reads_of
-from brisk.segments.extraction import Segment
-from brisk.segments.sessions import Form, Session, open_segment
+from brisk.segments.model.cutting import constants_of, reads_of
+from brisk.segments.model.extraction import Segment
+from brisk.segments.onnxruntime.sessions import Form, Session, open_segment
 
 
 class ScoreForm(str, Enum):

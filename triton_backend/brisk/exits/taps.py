@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from brisk.exits.container import DamagedFileError, read_container
+from brisk.exits.files.container import DamagedFileError, read_container
 
 
 def tapped_values(caches: Path) -> tuple[str, ...]:

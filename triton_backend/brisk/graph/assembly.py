@@ -12,15 +12,15 @@ from onnx import AttributeProto, GraphProto, NodeProto
 from brisk.errors import InvalidModelError
 from brisk.graph.canonical import canonicalise
 from brisk.graph.draft import Draft, layer_of, rename_reads
-from brisk.graph.inference import is_complete, refine_types, types_of
+from brisk.graph.files.shape_inference import is_complete, refine_types, types_of
+from brisk.graph.files.sources import Extraction
+from brisk.graph.files.tensors import densify, read_tensor
+from brisk.graph.files.value_types import complete, from_type_proto, type_of_array
 from brisk.graph.lifetimes import last_use_table
 from brisk.graph.operators import domain_of
 from brisk.graph.ordering import in_order
 from brisk.graph.passes import optimise
 from brisk.graph.program import UNKNOWN_TYPE, Attribute, Node, Program, ValueType, Variable
-from brisk.graph.sources import Extraction
-from brisk.graph.tensors import densify, read_tensor
-from brisk.graph.value_types import complete, from_type_proto, type_of_array
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from brisk.graph.files.value_types import type_of_array
 from brisk.graph.operators import newest_version
 from brisk.graph.program import (
     UNKNOWN_TYPE,
@@ -18,7 +19,6 @@ from brisk.graph.program import (
     ValueType,
     Variable,
 )
-from brisk.graph.value_types import type_of_array
 
 
 def captures_of(node: Node) -> tuple[str, ...]:

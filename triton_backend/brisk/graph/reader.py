@@ -9,12 +9,12 @@ from onnx import ModelProto, inliner
 
 from brisk.errors import BriskError, InvalidModelError
 from brisk.graph.assembly import Assembler
-from brisk.graph.inference import infer
-from brisk.graph.mapping import map_file
+from brisk.graph.files.mapping import map_file
+from brisk.graph.files.shape_inference import infer
+from brisk.graph.files.sources import Extraction
+from brisk.graph.files.wire_format import MalformedMessage, detach_large_tensors
 from brisk.graph.operators import domain_of
 from brisk.graph.program import Program
-from brisk.graph.sources import Extraction
-from brisk.graph.wire_format import MalformedMessage, detach_large_tensors
 
 DETACHED_BYTES = 4096
 """Initialisers from this size on bypass protobuf."""
@@ -23,8 +23,8 @@ DETACHED_BYTES = 4096
 def read_program(path: Path) -> Program:
     """The optimised program of the ONNX file at ``path``.
 
-    Weights are views of the mapped file: see ``brisk.graph.mapping``. Raises InvalidModelError (or
-    its subclass UnsupportedOperatorError) naming the file and what is wrong with it.
+    Weights are views of the mapped file: see ``brisk.graph.files.mapping``. Raises InvalidModelError
+    (or its subclass UnsupportedOperatorError) naming the file and what is wrong with it.
     """
     try:
         data = map_file(path)

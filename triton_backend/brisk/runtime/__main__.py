@@ -12,15 +12,15 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from brisk.errors import BriskError
-from brisk.runtime.freezing import release
-from brisk.runtime.gate import Gate
+from brisk.protocol.host.runtime_paths import runtime_place
+from brisk.protocol.role import Role
+from brisk.runtime.log import say
+from brisk.runtime.preemption.gate import Gate
+from brisk.runtime.preemption.suspend import release
 from brisk.runtime.ready import import_everything
-from brisk.runtime.saying import say
 from brisk.runtime.settings import Settings, read_settings
 from brisk.runtime.supervisor import Supervisor, listen
 from brisk.runtime.worker_slot import WORKER_ENDED_IDLE, WorkerSlot
-from brisk.wire.place import runtime_place
-from brisk.wire.role import Role
 
 
 def main() -> int:
@@ -106,7 +106,7 @@ def _slot(
     listeners: Sequence[socket.socket], role: Role, gate: Gate, device: str, settings: Settings
 ) -> WorkerSlot:
     def work(inherited: Sequence[socket.socket]) -> int:
-        from brisk.runtime.worker_process import run_worker
+        from brisk.runtime.worker_main import run_worker
 
         run_worker(inherited, role, gate, device, settings)
         return WORKER_ENDED_IDLE

@@ -8,13 +8,13 @@ def import_everything(device: str) -> None:
 
     For the process that workers are forked from. torch comes only where it computes: on a GPU.
     """
-    import brisk.runtime.worker_process
+    import brisk.runtime.worker_main
 
     if device != "cpu":
         _import_torch()
         return
-    import brisk.runtime.segment_session  # noqa: F401
-    from brisk.segments.library import onnxruntime
+    import brisk.runtime.models.kinds.segment_session  # noqa: F401
+    from brisk.segments.onnxruntime.library import onnxruntime
 
     onnxruntime()
 
@@ -26,7 +26,7 @@ def _import_torch() -> None:
     from onnx import GraphProto, NodeProto
     from onnx.reference import ReferenceEvaluator
 
-    import brisk.runtime.torch_session  # noqa: F401
+    import brisk.runtime.models.kinds.torch_session  # noqa: F401
     from brisk.solutions.catalogue import default_catalogue
 
     default_catalogue()

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from brisk.errors import InvalidConfigurationError
-from brisk.runtime.artefact_use import ArtefactUse
+from brisk.protocol.host.realtime_niceness import realtime_niceness
+from brisk.runtime.models.artefact_use import ArtefactUse
 from brisk.scheduling.policies import DEFAULT_POLICY, Limits, Policy, find_policy
 from brisk.scheduling.queue import DEFAULT_BOUND
-from brisk.wire.precedence import realtime_niceness
 
 MIB = 1024 * 1024
 CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")

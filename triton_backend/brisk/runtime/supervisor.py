@@ -16,10 +16,10 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 
+from brisk.protocol.channel import new_socket
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.role import Role
 from brisk.runtime.worker_slot import WorkerSlot
-from brisk.wire.channel import new_socket
-from brisk.wire.place import RuntimePlace
-from brisk.wire.role import Role
 
 LISTEN_BACKLOG = 1024
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

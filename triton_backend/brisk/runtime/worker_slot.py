@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from brisk import telemetry
-from brisk.runtime.saying import say
+from brisk.protocol.role import Role
+from brisk.runtime.log import say
 from brisk.telemetry import metrics
-from brisk.wire.role import Role
 
 WORKER_ENDED_IDLE = 0
 """Exit status of a worker that nobody needed any more."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from brisk.errors import InvalidRequestError
+from brisk.graph.files.value_types import name_of_dtype
 from brisk.graph.program import ValueType, Variable
-from brisk.graph.value_types import name_of_dtype
 from brisk.segments.values import Value
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brisk.errors import BriskError
-from brisk.frontend.completion import Completion, complete
-from brisk.frontend.entry import find_model
-from brisk.frontend.pipeline_signature import model_signature
+from brisk.protocol.host.entry_files import CONFIG_FILE, MODEL_FILE
+from brisk.protocol.host.repository_view import REFUSED
+from brisk.stub.config.completion import Completion, complete
+from brisk.stub.config.entry import find_model
+from brisk.stub.config.pipeline_signature import model_signature
 from brisk.view.text_format import Message, Parsed, UnreadableTextError, parse, quoted
-from brisk.wire.entry_files import CONFIG_FILE, MODEL_FILE
-from brisk.wire.repository_view import REFUSED
 
 LONGEST_CONFIG_BYTES = 16 << 20
 

@@ -22,9 +22,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from brisk.protocol.host.entry_files import CONFIG_FILE, PIPELINE_FILE
 from brisk.view.entry_text import EntryText, entry_text, is_unwritten
 from brisk.view.inode_lease import LeasedFile
-from brisk.wire.entry_files import CONFIG_FILE, PIPELINE_FILE
 
 USER_CONFIG = ".config.pbtxt.as-written"
 """In an entry whose configuration is leased: a link to the user's, whose time Triton sees."""

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from brisk.server.options import option, options_named, without_options
+from brisk.protocol.host.repository_view import VIEW_VARIABLE
+from brisk.protocol.host.runtime_paths import base_directory
+from brisk.triton.options import option, options_named, without_options
 from brisk.view.keeper import ViewRoot, keep, make_root, start_apart
 from brisk.view.mirror import Mirror
-from brisk.wire.place import base_directory
-from brisk.wire.repository_view import VIEW_VARIABLE
 
 REPOSITORY_OPTIONS = ("model-repository", "model-store")
 OFF = "disable-auto-complete-config"

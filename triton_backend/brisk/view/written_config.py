@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from brisk.errors import InvalidConfigurationError
+from brisk.protocol.host.entry_files import CONFIG_FILE
 from brisk.view.entry_text import last, read_config
 from brisk.view.text_format import Message, UnreadableTextError, parse
-from brisk.wire.entry_files import CONFIG_FILE
 
 
 def written_config(directory: Path) -> dict[str, Any]:

@@ -12,20 +12,20 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from brisk_client.benchmarks.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.model_files import (
+from brisk_client.benchmarks.engines.model_files import (
     NoModelsError,
     add_models_option,
     check_files,
     models_in,
 )
-from brisk_client.benchmarks.model_inputs import (
+from brisk_client.benchmarks.engines.model_inputs import (
     NOTHING_GIVEN,
     GivenInputs,
     InvalidInputError,
     add_input_option,
     read_given,
 )
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
 from brisk_client.report import Report
 
 PARTS = ("process", "disk", "load", "served")
@@ -62,8 +62,8 @@ def run(
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
-    from brisk_client.benchmarks.cold.ledger import UnusableReportError
-    from brisk_client.benchmarks.cold.showing import show_parts
+    from brisk_client.benchmarks.cold.report.ledger import UnusableReportError
+    from brisk_client.benchmarks.cold.report.showing import show_parts
 
     parser = _parser()
     chosen = parser.parse_args(arguments)

@@ -9,13 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from brisk_client.benchmarks.cold import results
-from brisk_client.benchmarks.cold.answers import OTHER_WEIGHTS, agreements
-from brisk_client.benchmarks.cold.batches import batch_rows
-from brisk_client.benchmarks.cold.burden import Burden, Load
-from brisk_client.benchmarks.cold.expectations import NO_ENGINE, UNMEASURED, all_checks
-from brisk_client.benchmarks.cold.figures import draw_all
-from brisk_client.benchmarks.cold.ledger import Ledger
+from brisk_client.benchmarks.cold.machine.burden import Burden, Load
 from brisk_client.benchmarks.cold.measure import Effort, Failed, Prepared, measure, prepare_all
 from brisk_client.benchmarks.cold.models import (
     MODELS,
@@ -32,16 +26,22 @@ from brisk_client.benchmarks.cold.registry import (
     default_engines,
     engine_of,
 )
+from brisk_client.benchmarks.cold.report import results
+from brisk_client.benchmarks.cold.report.answers import OTHER_WEIGHTS, agreements
+from brisk_client.benchmarks.cold.report.batches import batch_rows
+from brisk_client.benchmarks.cold.report.expectations import NO_ENGINE, UNMEASURED, all_checks
+from brisk_client.benchmarks.cold.report.figures import draw_all
+from brisk_client.benchmarks.cold.report.ledger import Ledger
 from brisk_client.benchmarks.cold.served import measure_served
-from brisk_client.benchmarks.machine import describe_machine, installed_versions
-from brisk_client.benchmarks.model_files import labelled
-from brisk_client.benchmarks.model_inputs import (
+from brisk_client.benchmarks.engines.model_files import labelled
+from brisk_client.benchmarks.engines.model_inputs import (
     HINT,
     NOTHING_GIVEN,
     GivenInputs,
     InvalidInputError,
     were_given,
 )
+from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
 from brisk_client.report import Report
 
 QUICK_MODELS = ("resnet50", "encoder")

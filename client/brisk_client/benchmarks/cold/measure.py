@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from brisk_client.benchmarks.cold import page_cache
 from brisk_client.benchmarks.cold.engines.base import EngineUnavailableError
+from brisk_client.benchmarks.cold.machine import page_cache
+from brisk_client.benchmarks.cold.machine.zygote import Sample, Task, Zygote, prepare_apart
 from brisk_client.benchmarks.cold.models import ModelFiles
 from brisk_client.benchmarks.cold.registry import engine_of
-from brisk_client.benchmarks.cold.zygote import Sample, Task, Zygote, prepare_apart
 
 Failed: TypeAlias = Callable[[str, str], None]
 """Takes an engine's name and why it cannot be measured."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from brisk_client.benchmarks.model_inputs import GivenInputs, make_inputs
+from brisk_client.benchmarks.engines.model_inputs import GivenInputs, make_inputs
 
 TOKENS = 128
 

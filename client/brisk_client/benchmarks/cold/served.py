@@ -21,13 +21,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from tritonclient.grpc import InferenceServerClient
 
+from brisk_client.benchmarks.cold.machine.surroundings import own_cache
 from brisk_client.benchmarks.cold.models import SMOKE, ModelFiles, build
 from brisk_client.benchmarks.cold.served_entries import BRISK, UNPREPARED, write_cold_entries
-from brisk_client.benchmarks.cold.surroundings import own_cache
-from brisk_client.benchmarks.onnxruntime_prepared import VARIABLES
-from brisk_client.benchmarks.sampling import median_ratio, summarise
-from brisk_client.benchmarks.served_entries import write_brisk_entry
-from brisk_client.benchmarks.served_server import BenchmarkServer, benchmark_server
+from brisk_client.benchmarks.engines.onnxruntime_prepared import VARIABLES
+from brisk_client.benchmarks.harness.sampling import median_ratio, summarise
+from brisk_client.benchmarks.harness.served_entries import write_brisk_entry
+from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
 from brisk_client.inference import InferenceClient, Transport
 from brisk_client.report import Report
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from brisk_client.benchmarks.cold.models import ModelFiles
 from brisk_client.benchmarks.cold.registry import PREPARED_PEERS
-from brisk_client.benchmarks.machine import installed_versions
-from brisk_client.benchmarks.onnxruntime_prepared import prepare_apart
-from brisk_client.benchmarks.served_entries import (
+from brisk_client.benchmarks.engines.onnxruntime_prepared import prepare_apart
+from brisk_client.benchmarks.harness.machine import installed_versions
+from brisk_client.benchmarks.harness.served_entries import (
     ONNXRUNTIME_MODEL,
     ONNXRUNTIME_PREPARED_MODEL,
     TORCH_EXECUTE,
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 import triton_python_backend_utils as pb_utils
-from brisk_client.benchmarks.eager import mapped_network
+from brisk_client.benchmarks.engines.eager import mapped_network
 
 
 class TritonPythonModel:
@@ -43,8 +43,8 @@ def write_cold_entries(repository: Path, files: ModelFiles, threads: int) -> dic
     What Brisk prepares lies in the cache directory. torch is left out where the model has no
     torch form. Raises NotPreparedError where ONNX Runtime cannot save the model.
     """
-    from brisk.segments.preparation import prepare
-    from brisk_client.benchmarks.eager import NETWORKS, saved_weights
+    from brisk.segments.prepared.preparation import prepare
+    from brisk_client.benchmarks.engines.eager import NETWORKS, saved_weights
 
     entries = {}
     for engine in (BRISK, UNPREPARED):

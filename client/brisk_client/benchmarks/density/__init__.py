@@ -21,16 +21,16 @@ from typing import Any
 from tritonclient.utils import InferenceServerException
 
 from brisk.errors import BriskError
-from brisk.server.backend_directory import assemble
-from brisk.server.locate import locate_server
-from brisk_client.benchmarks.command_line import benchmark_parser, deliver
+from brisk.triton.backend_directory import assemble
+from brisk.triton.locate import locate_server
 from brisk_client.benchmarks.density.expectations import ENTRIES, IDLE, MODEL, all_checks
 from brisk_client.benchmarks.density.runtime import measure_runtime, session_bytes
 from brisk_client.benchmarks.density.server import Found, find
 from brisk_client.benchmarks.density.sides import BRISK, Bench, all_sides
-from brisk_client.benchmarks.engine_process import one_line
-from brisk_client.benchmarks.machine import describe_machine, installed_versions
-from brisk_client.benchmarks.peer_backends import (
+from brisk_client.benchmarks.engines.process import one_line
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.harness.peer_backends import (
     ONNXRUNTIME,
     UnusableBackendsError,
     peer_backends,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brisk_client.benchmarks.density.sides import BRISK
-from brisk_client.benchmarks.peer_backends import ONNXRUNTIME
+from brisk_client.benchmarks.harness.peer_backends import ONNXRUNTIME
 from brisk_client.report import REASON, Check
 
 Rows = Sequence[Mapping[str, Any]]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from brisk_client.benchmarks.density.memory import own_private_bytes
-from brisk_client.benchmarks.model_inputs import NOTHING_GIVEN, make_inputs
+from brisk_client.benchmarks.engines.model_inputs import NOTHING_GIVEN, make_inputs
 
 
 def main() -> None:

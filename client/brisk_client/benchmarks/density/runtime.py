@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from brisk.frontend.starting import open_connection
-from brisk.wire.place import RuntimePlace
-from brisk.wire.role import Role
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.role import Role
+from brisk.stub.runtime_client.runtime_start import open_connection
 from brisk_client.benchmarks.density.memory import ProcessMemory, settled_memory
 from brisk_client.benchmarks.density.server import ask, running
 from brisk_client.benchmarks.density.sides import Bench, Brisk
-from brisk_client.benchmarks.onnxruntime_prepared import VARIABLES
-from brisk_client.benchmarks.served_server import processes_of
+from brisk_client.benchmarks.engines.onnxruntime_prepared import VARIABLES
+from brisk_client.benchmarks.harness.served_server import processes_of
 from brisk_client.benchmarks.start.server_start import runtime_folder
 from brisk_client.benchmarks.start.sides import common_environment
 

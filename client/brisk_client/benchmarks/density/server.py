@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from brisk.server.launch import TritonServer
-from brisk.server.locate import ServerInstallation
-from brisk_client.benchmarks.agreement import agree
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
 from brisk_client.benchmarks.density.memory import ProcessMemory, settled_memory, shared_once
 from brisk_client.benchmarks.density.sides import Bench, Side
-from brisk_client.benchmarks.served_server import processes_of
+from brisk_client.benchmarks.engines.agreement import agree
+from brisk_client.benchmarks.harness.served_server import processes_of
 from brisk_client.benchmarks.start.case import Case
 from brisk_client.benchmarks.start.server_start import give_up, runtime_folder, wait_for_exec
 from brisk_client.benchmarks.start.sides import common_environment

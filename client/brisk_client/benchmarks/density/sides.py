@@ -10,9 +10,9 @@ from pathlib import Path
 
 import onnx
 
-from brisk.server.backend_directory import assemble
-from brisk.server.locate import ServerInstallation
-from brisk_client.benchmarks.served_entries import (
+from brisk.triton.backend_directory import assemble
+from brisk.triton.locate import ServerInstallation
+from brisk_client.benchmarks.harness.served_entries import (
     ONNXRUNTIME_MODEL,
     write_config,
     write_python_entry,

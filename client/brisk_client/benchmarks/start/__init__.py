@@ -22,22 +22,22 @@ import numpy as np
 from tritonclient.utils import InferenceServerException
 
 from brisk.errors import BriskError
-from brisk.server.backend_directory import assemble
-from brisk.server.locate import locate_server
-from brisk_client.benchmarks.agreement import agree
-from brisk_client.benchmarks.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.engine_process import one_line
-from brisk_client.benchmarks.machine import describe_machine, installed_versions
-from brisk_client.benchmarks.model_inputs import (
+from brisk.triton.backend_directory import assemble
+from brisk.triton.locate import locate_server
+from brisk_client.benchmarks.engines.agreement import agree
+from brisk_client.benchmarks.engines.model_inputs import (
     NOTHING_GIVEN,
     GivenInputs,
     InvalidInputError,
     add_input_option,
     read_given,
 )
-from brisk_client.benchmarks.onnxruntime_prepared import NotPreparedError
-from brisk_client.benchmarks.peer_backends import UnusableBackendsError, peer_backends
-from brisk_client.benchmarks.sampling import median_ratio, summarise
+from brisk_client.benchmarks.engines.onnxruntime_prepared import NotPreparedError
+from brisk_client.benchmarks.engines.process import one_line
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.harness.peer_backends import UnusableBackendsError, peer_backends
+from brisk_client.benchmarks.harness.sampling import median_ratio, summarise
 from brisk_client.benchmarks.start.case import Case, UnusableModelError, case_of
 from brisk_client.benchmarks.start.entries import ENTRY, Configuration
 from brisk_client.benchmarks.start.expectations import all_checks, soonest

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from brisk_client.benchmarks.model_inputs import (
+from brisk_client.benchmarks.engines.model_inputs import (
     NOTHING_GIVEN,
     GivenInputs,
     InvalidInputError,
     make_inputs,
 )
-from brisk_client.benchmarks.onnxruntime_prepared import VARIABLES, session_options
-from brisk_client.benchmarks.served_entries import TYPES
+from brisk_client.benchmarks.engines.onnxruntime_prepared import VARIABLES, session_options
+from brisk_client.benchmarks.harness.served_entries import TYPES
 from brisk_client.samples.expectations import EXPECTED, read_expectations
 
 SAMPLES = Path(__file__).resolve().parents[4] / "model_repository"

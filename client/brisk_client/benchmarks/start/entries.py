@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 
-from brisk_client.benchmarks.served_entries import ONNXRUNTIME_MODEL, ONNXRUNTIME_PREPARED_MODEL
+from brisk_client.benchmarks.harness.served_entries import (
+    ONNXRUNTIME_MODEL,
+    ONNXRUNTIME_PREPARED_MODEL,
+)
 from brisk_client.benchmarks.start.case import Case
 
 ENTRY = "model"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from brisk.server.launch import ServerFailedError, TritonServer
-from brisk.server.locate import ServerInstallation
-from brisk_client.benchmarks.served_server import end_processes
+from brisk.triton.launch import ServerFailedError, TritonServer
+from brisk.triton.locate import ServerInstallation
+from brisk_client.benchmarks.harness.served_server import end_processes
 from brisk_client.benchmarks.start.polling import first_answer
 from brisk_client.inference import Transport
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from brisk.server.backend_directory import assemble
-from brisk.server.locate import ServerInstallation
-from brisk_client.benchmarks.onnxruntime_prepared import VARIABLES, WEIGHTS, prepare_apart
+from brisk.triton.backend_directory import assemble
+from brisk.triton.locate import ServerInstallation
+from brisk_client.benchmarks.engines.onnxruntime_prepared import VARIABLES, WEIGHTS, prepare_apart
 from brisk_client.benchmarks.start.case import Case
 from brisk_client.benchmarks.start.entries import (
     ENTRY,

@@ -12,6 +12,6 @@ Who serves caches wires it in like this, in a process of its own at idle priorit
 cache (500 ms at most), proves the promise again on rows that trained nothing, and refuses what is
 worse, unproved, or worse on the data that the caches were first trained with; ``outcome.reason``
 says so in words. Nothing here starts a thread, samples requests, or sleeps. What becomes of a
-version that is published is ``brisk.exits.versions``' and the runtime's. Samples are bounded in
-number and bytes, lie in memory only, and go with the process.
+version that is published is ``brisk.exits.files.versions``' and the runtime's. Samples are
+bounded in number and bytes, lie in memory only, and go with the process.
 """

@@ -11,23 +11,28 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from brisk.exits.adaptation.judging import Exams, judge
-from brisk.exits.adaptation.looking import first_rows
-from brisk.exits.adaptation.material import Material, gather, joined
+from brisk.exits.adaptation.features import Material, gather, joined
 from brisk.exits.adaptation.reference import Reference, read_reference, reference_file
+from brisk.exits.adaptation.replay_buffer import (
+    SampleWindow,
+    Use,
+    newest_of_sources,
+    recent_choice,
+)
 from brisk.exits.adaptation.retraining import Strange, retrain
+from brisk.exits.adaptation.seen_rows import first_rows
 from brisk.exits.adaptation.settings import AdaptationSettings
-from brisk.exits.adaptation.window import SampleWindow, Use, newest_of_sources, recent_choice
-from brisk.exits.artefact import digest_of, read_cascade
+from brisk.exits.adaptation.validation import Exams, judge
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
-from brisk.exits.building import network_of
-from brisk.exits.calibration import in_order
 from brisk.exits.cascade import Cascade
+from brisk.exits.data.outliers import KEPT, make_outliers
+from brisk.exits.files.artefact import digest_of, read_cascade
+from brisk.exits.files.versions import caches_file
+from brisk.exits.guarantee.calibration import in_order
+from brisk.exits.heads.building import network_of
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.model_graph import read_graph
-from brisk.exits.outliers import KEPT, make_outliers
 from brisk.exits.sources import marks
-from brisk.exits.versions import caches_file
 
 JUDGED_HALF_LIVES = 2.0
 """Samples older than so many half-lives propose and prove no thresholds."""

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from brisk.exits.container import DamagedFileError, read_container, write_container
-from brisk.exits.samples import Division, Samples
+from brisk.exits.data.samples import Division, Samples
+from brisk.exits.files.container import DamagedFileError, read_container, write_container
+from brisk.exits.files.versions import REFERENCE_SUFFIX
 from brisk.exits.sources import marks
-from brisk.exits.versions import REFERENCE_SUFFIX
 
 MODE = 0o600
 MOST_ROWS = 600

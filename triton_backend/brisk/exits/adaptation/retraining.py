@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from brisk.exits.adaptation.looking import Predicted, decided, predicted, together
-from brisk.exits.adaptation.material import Material
+from brisk.exits.adaptation.features import Material
+from brisk.exits.adaptation.seen_rows import Predicted, decided, predicted, together
 from brisk.exits.adaptation.settings import AdaptationSettings
-from brisk.exits.calibration import Looked
+from brisk.exits.guarantee.calibration import Looked
+from brisk.exits.heads.lookup import LookUp
 from brisk.exits.learning.last_layer import fit_last_layer, last_layer
 from brisk.exits.learning.selection import NO_CLASS, fit_selection
-from brisk.exits.lookup import LookUp
 
 
 @dataclass(frozen=True, slots=True, eq=False)

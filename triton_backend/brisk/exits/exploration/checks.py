@@ -8,9 +8,9 @@ import numpy as np
 
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import BaseModel
-from brisk.exits.collecting import bind_rows, hidden_and_scores
+from brisk.exits.data.collecting import bind_rows, hidden_and_scores
+from brisk.exits.data.samples import Samples
 from brisk.exits.points import ExitPoint
-from brisk.exits.samples import Samples
 from brisk.exits.scores import Scores
 
 MOST_UNCERTAIN = 0.6

@@ -11,32 +11,32 @@ import numpy as np
 import torch
 
 from brisk.errors import InvalidModelError
-from brisk.exits.artefact import digest_of
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
-from brisk.exits.building import empty_look_up
 from brisk.exits.cascade import Cascade
-from brisk.exits.collecting import Collected, bind_rows, collect
 from brisk.exits.composition import CompositionProblem
-from brisk.exits.exploration.assembling import Assembly
+from brisk.exits.data.collecting import Collected, bind_rows, collect
+from brisk.exits.data.outliers import make_outliers
+from brisk.exits.data.samples import Division, Samples, divide
+from brisk.exits.exploration.assembly import Assembly
 from brisk.exits.exploration.checks import check_classes, check_rows
-from brisk.exits.exploration.choosing import Chosen, decide, winner
-from brisk.exits.exploration.composing import LaneCost, composition_problem
-from brisk.exits.exploration.evaluation import Evaluation
-from brisk.exits.exploration.finalists import Finalist
-from brisk.exits.exploration.lane_profile import lane_cost
-from brisk.exits.exploration.profile import BaseProfile, look_up_seconds, profile_base
-from brisk.exits.exploration.race import Verification
+from brisk.exits.exploration.measuring.evaluation import Evaluation
+from brisk.exits.exploration.measuring.lane_profile import lane_cost
+from brisk.exits.exploration.measuring.profile import BaseProfile, look_up_seconds, profile_base
+from brisk.exits.exploration.measuring.race import Verification
+from brisk.exits.exploration.problem import LaneCost, composition_problem
+from brisk.exits.exploration.selection import Chosen, decide, winner
 from brisk.exits.exploration.settings import ExplorationSettings, Progress, Silent
+from brisk.exits.exploration.shortlist import Finalist
 from brisk.exits.exploration.trial import Trial
 from brisk.exits.exploration.workers import run_trials
+from brisk.exits.files.artefact import digest_of
+from brisk.exits.heads.building import empty_look_up
+from brisk.exits.heads.lookup import LookUp
+from brisk.exits.heads.lookup_model import LookUpModel
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.learning.settings import PredictorSettings
-from brisk.exits.lookup import LookUp
-from brisk.exits.lookup_model import LookUpModel
 from brisk.exits.model_graph import ModelGraph, read_graph
-from brisk.exits.outliers import make_outliers
 from brisk.exits.points import ExitPoint, exit_points, spread
-from brisk.exits.samples import Division, Samples, divide
 from brisk.exits.scores import Scores, find_scores
 from brisk.exits.variants import variant, weights_bytes
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from brisk.exits.calibration import Promise
+from brisk.exits.guarantee.calibration import Promise
 from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
 from brisk.exits.variants import CATALOGUE
 

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from brisk.exits.building import weights_of
-from brisk.exits.calibration import Looked
-from brisk.exits.container import DamagedFileError, read_container, write_container
-from brisk.exits.gate import DistanceGate, summary
+from brisk.exits.data.outliers import EXPOSED, KEPT, LEARNED
+from brisk.exits.files.container import DamagedFileError, read_container, write_container
+from brisk.exits.guarantee.calibration import Looked
+from brisk.exits.heads.building import weights_of
+from brisk.exits.heads.distance_gate import DistanceGate, summary
+from brisk.exits.heads.lookup import LookUp, Selector
 from brisk.exits.learning.last_layer import features_of, fit_last_layer, last_layer
 from brisk.exits.learning.predictor import train_predictor
 from brisk.exits.learning.selection import NO_CLASS, OUTLIERS_WEIGHT, fit_selection, predict
 from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
-from brisk.exits.lookup import LookUp, Selector
-from brisk.exits.outliers import EXPOSED, KEPT, LEARNED
 from brisk.exits.variants import variant
 
 METHOD = 4

@@ -1,7 +1,7 @@
 """A trained look-up as an ONNX model, written node by node and held against torch's answers.
 
 Its weights have the names of the network's own (``state_dict``), so that training goes on from
-the file alone (``brisk.exits.building.network_of``).
+the file alone (``brisk.exits.heads.building.network_of``).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import nn
 
 from brisk.errors import InternalError
-from brisk.exits.gate import summary
-from brisk.exits.lookup import FARTHEST, FLOOR, LookUp, SoftmaxLookUp
-from brisk.exits.lookup_model import (
+from brisk.exits.heads.distance_gate import summary
+from brisk.exits.heads.lookup import FARTHEST, FLOOR, LookUp, SoftmaxLookUp
+from brisk.exits.heads.lookup_model import (
     INPUT,
     IR_VERSION,
     LOGITS,
@@ -206,7 +206,7 @@ class _Writer:
         self.node("Where", [counts, score, self.constant("nothing", 0.0)], SCORE)
 
     def _summary(self, shape: Shape) -> str:
-        """As ``brisk.exits.gate.summary``."""
+        """As ``brisk.exits.heads.distance_gate.summary``."""
         if len(shape) == 1:
             return INPUT
         image, (_, *sides) = self.image(INPUT, shape)

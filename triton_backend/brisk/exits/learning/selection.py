@@ -7,9 +7,9 @@ import math
 import torch
 from torch import nn
 
+from brisk.exits.heads.lookup import LookUp
 from brisk.exits.learning.selector import train_selector
 from brisk.exits.learning.settings import SelectorSettings
-from brisk.exits.lookup import LookUp
 
 NO_CLASS = -1
 """Of rows that no answer is right for."""

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from brisk.exits.heads.lookup import Selector
 from brisk.exits.learning.optimizing import OneCycle
 from brisk.exits.learning.settings import SelectorSettings
-from brisk.exits.lookup import Selector
 
 RIGHT, WEIGHT_DECAY = 0.5, 1e-3
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from brisk.exits.lookup_model import LookedUp, ReadyLookUp
+from brisk.exits.heads.lookup_model import LookedUp, ReadyLookUp
 
 
 @dataclass(frozen=True, slots=True, eq=False)

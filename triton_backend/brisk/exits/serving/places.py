@@ -10,7 +10,7 @@ from brisk.exits.base_model import live_at
 from brisk.exits.cascade import Cascade
 from brisk.exits.model_graph import ModelGraph
 from brisk.exits.scores import Tail
-from brisk.segments.cutting import single_values
+from brisk.segments.model.cutting import single_values
 from brisk.segments.plan import SegmentPlan
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brisk.errors import InvalidConfigurationError
-from brisk.exits.lookup_model import Shape
+from brisk.exits.heads.lookup_model import Shape
 from brisk.exits.variants.base import Variant, weights_bytes
 from brisk.exits.variants.convolution import Convolution
 from brisk.exits.variants.fully_connected import FullyConnected

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import nn
 
-from brisk.exits.lookup_model import Shape
+from brisk.exits.heads.lookup_model import Shape
 
 
 class Variant(ABC):

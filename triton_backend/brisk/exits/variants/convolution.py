@@ -7,7 +7,7 @@ import math
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from brisk.exits.lookup_model import Shape
+from brisk.exits.heads.lookup_model import Shape
 from brisk.exits.variants.base import Variant
 
 CHANNELS, DEEP_CHANNELS = 32, 64

@@ -6,7 +6,7 @@ import math
 
 from torch import nn
 
-from brisk.exits.lookup_model import Shape
+from brisk.exits.heads.lookup_model import Shape
 from brisk.exits.variants.base import Variant
 
 

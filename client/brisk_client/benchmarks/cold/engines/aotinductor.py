@@ -33,7 +33,7 @@ class AotInductor(ColdEngine):
         import torch
         from torch._inductor import aoti_compile_and_package, config
 
-        from brisk_client.benchmarks.eager import network_named
+        from brisk_client.benchmarks.engines.eager import network_named
 
         target = folder / "torch.pt2"
         if not target.exists():
@@ -52,7 +52,7 @@ class AotInductor(ColdEngine):
         import torch
         from torch._inductor import aoti_load_package
 
-        from brisk_client.benchmarks.eager import inference
+        from brisk_client.benchmarks.engines.eager import inference
 
         torch.set_num_threads(threads)
         infer = inference(aoti_load_package(str(prepared)))

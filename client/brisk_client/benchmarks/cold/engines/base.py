@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from brisk_client.benchmarks.cold.unrelated import write_unrelated
+from brisk_client.benchmarks.cold.machine.unrelated import write_unrelated
 
 Arrays = Mapping[str, np.ndarray]
 """Inputs of one inference by name."""

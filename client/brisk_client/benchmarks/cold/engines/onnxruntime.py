@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from brisk_client.benchmarks import onnxruntime_prepared
 from brisk_client.benchmarks.cold.engines.base import (
     Arrays,
     ColdEngine,
     EngineUnavailableError,
     Start,
 )
+from brisk_client.benchmarks.engines import onnxruntime_prepared
 
 
 class OnnxRuntime(ColdEngine):

@@ -30,8 +30,8 @@ class BriskSegments(ColdEngine):
         if not self.prepares:
             return None
         from brisk.errors import BriskError
-        from brisk.segments.preparation import is_prepared, prepare
-        from brisk.segments.prepared import find_prepared
+        from brisk.segments.prepared.form import find_prepared
+        from brisk.segments.prepared.preparation import is_prepared, prepare
 
         try:
             return (
@@ -44,13 +44,13 @@ class BriskSegments(ColdEngine):
 
     def start(self, model: Path, prepared: Path | None, inputs: Arrays, threads: int) -> Start:
         from brisk.segments.frame import run_serially
-        from brisk.segments.sources import BareModel, Source
+        from brisk.segments.model.sources import BareModel, Source
         from brisk.segments.starting import start_segments
         from brisk.segments.timeline import Recorder
 
         source: Source
         if prepared is not None:
-            from brisk.segments.prepared import PreparedModel
+            from brisk.segments.prepared.form import PreparedModel
 
             source = PreparedModel(prepared, model, threads)
         else:

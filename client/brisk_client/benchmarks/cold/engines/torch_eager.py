@@ -23,13 +23,13 @@ class TorchEager(ColdEngine):
     def import_libraries(self) -> None:
         import torch  # noqa: F401
 
-        import brisk_client.benchmarks.eager  # noqa: F401
+        import brisk_client.benchmarks.engines.eager  # noqa: F401
 
     def begin(self, threads: int) -> None:
         run_unrelated(threads)
 
     def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path:
-        from brisk_client.benchmarks.eager import saved_weights
+        from brisk_client.benchmarks.engines.eager import saved_weights
 
         try:
             return saved_weights(network_name(model), folder)
@@ -39,7 +39,7 @@ class TorchEager(ColdEngine):
     def start(self, model: Path, prepared: Path | None, inputs: Arrays, threads: int) -> Start:
         import torch
 
-        from brisk_client.benchmarks.eager import inference, mapped_network
+        from brisk_client.benchmarks.engines.eager import inference, mapped_network
 
         assert prepared is not None
         torch.set_num_threads(threads)

@@ -1,0 +1,1 @@
+"""What processes find before the clock starts."""

@@ -1,0 +1,1 @@
+"""Rows, checks, tables and figures of cold starts."""

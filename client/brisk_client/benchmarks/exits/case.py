@@ -1,0 +1,172 @@
+"""One model of `brisk bench exits`: all its sides measured, and what is expected of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from brisk.exits.cascade import Cascade
+from brisk.exits.guarantee.audit import STATED_AUDITS
+from brisk_client.benchmarks.exits.alternatives import alternatives
+from brisk_client.benchmarks.exits.data import Case
+from brisk_client.benchmarks.exits.guards import audits_until_off, load_for, softmax_cascade
+from brisk_client.benchmarks.exits.plots import plot_sides
+from brisk_client.benchmarks.exits.runs import BARE, Bench, Other, Side, Version
+from brisk_client.benchmarks.exits.streams import (
+    ADAPTIVE,
+    STATIC,
+    Interval,
+    StreamRow,
+    follow,
+    mean_speed_up,
+    zipf_intervals,
+)
+from brisk_client.benchmarks.exits.video import READINGS, video_intervals
+from brisk_client.report import Check, Report, check_tail_ratio
+from brisk_client.tails import tail_or_shortage
+
+ACCURACY = 0.97
+SPEED_UPS = {0.97: 1.95, 0.99: 1.41}
+"""GATI's for ResNet-50 on CIFAR-10 (7.1.1, 7.1.2); expected of nets of that depth."""
+
+STREAM_SPEED_UP = 3.2
+TAIL = 1.02
+BATCHES = (1, 2, 8)
+ALPHAS = (1.5, 3.0)
+"""Skews of Zipf streams (GATI, 7.2.2)."""
+
+
+def measure_latency(
+    report: Report, case: Case, cascade: Cascade, bench: Bench, quick: bool, plots: Path | None
+) -> None:
+    """Latency and agreement of all sides, on inputs that took no part in training."""
+    base = load_for(case.model, cascade)
+    versions: dict[str, Version | Other] = {
+        f"caches, {ACCURACY:.0%}": Version(cascade, cascade.synchronous)
+    }
+    if cascade.level(0.99) is not None:
+        versions["caches, 99%"] = Version(cascade, cascade.synchronous, 0.99)
+    else:
+        report.notes.append(
+            f"{case.name}: 99 % cannot be proved with {cascade.confidence:.0%} confidence on "
+            f"{cascade.levels[0].count.inputs} held-out inputs"
+        )
+    way = "in a lane" if cascade.synchronous else "in the model's thread"
+    versions[f"look-ups {way}"] = Version(cascade, not cascade.synchronous)
+    softmax = softmax_cascade(base, cascade, case)
+    if softmax is not None:
+        versions["softmax thresholds"] = Version(softmax, cascade.synchronous)
+    others: dict[str, Version | Other] = {**alternatives(case)}
+    for batch in BATCHES:
+        asked = {**versions, **others} if batch == 1 else versions
+        sides = bench.measure(asked, case.evaluation, batch, quick)
+        for name, side in sides.items():
+            report.rows.append(_row(case.name, name, batch, side, sides[BARE]))
+        if batch == 1:
+            report.checks += _latency_checks(case, sides, sides[BARE])
+            report.checks.append(_audit_check(case.name, sides))
+            if plots is not None:
+                report.notes.append(f"plot: {plot_sides(case.name, sides, plots)}")
+
+
+def _row(label: str, name: str, batch: int, side: Side, base: Side) -> dict[str, Any]:
+    return {
+        "model": label,
+        "side": name,
+        "batch": batch,
+        "mean_ms": side.mean_s * 1e3,
+        "median_ms": side.quantile_s(0.5) * 1e3,
+        "p99_ms": tail_or_shortage(side.times_s, 0.99, 1e3),
+        "speed_up": base.mean_s / side.mean_s,
+        "agreement": side.agreement,
+        "early": side.early,
+        "inputs": side.inputs,
+    }
+
+
+def _latency_checks(case: Case, sides: dict[str, Side], base: Side) -> list[Check]:
+    checks = []
+    for accuracy, wanted in SPEED_UPS.items():
+        side = sides.get(f"caches, {accuracy:.0%}")
+        if side is None:
+            continue
+        label = f"{case.name}, {accuracy:.0%}"
+        speed_up = base.mean_s / side.mean_s
+        checks += [
+            Check(
+                f"{label}: agreement", side.agreement, f">= {accuracy}", side.agreement >= accuracy
+            ),
+            Check(f"{label}: mean speed-up", speed_up, f">= {wanted}", speed_up >= wanted),
+            check_tail_ratio(
+                f"{label}: p99 over the bare model's", side.times_s, base.times_s, 0.99, TAIL
+            ),
+        ]
+    return checks
+
+
+def _audit_check(label: str, sides: dict[str, Side]) -> Check:
+    early = sides[f"caches, {ACCURACY:.0%}"].agreed_early
+    audits = audits_until_off(early, ACCURACY, STATED_AUDITS) if early else None
+    return Check(
+        f"{label}: audited answers until an exit that became 10 % worse is off",
+        audits,
+        f"<= {STATED_AUDITS}",
+        audits is not None,
+    )
+
+
+def measure_streams(
+    report: Report, case: Case, cascade: Cascade, bench: Bench, video: Path | None
+) -> None:
+    """Static and adapting caches on Zipf streams, where the case has images for them, and on a
+    video."""
+    base = load_for(case.model, cascade)
+    streams: list[Iterator[Interval]] = []
+    if case.streamed is not None:
+        streams += [zipf_intervals(case.streamed, alpha) for alpha in ALPHAS]
+    else:
+        report.notes.append(
+            f"{case.name}: no Zipf streams, there are too few images that neither the network nor "
+            "its caches were trained on"
+        )
+    if video is not None and case.is_of_colour:
+        streams += [video_intervals(video, one) for one in READINGS]
+    for intervals in streams:
+        rows = []
+        for row in follow(bench, base, cascade, case, intervals):
+            rows.append(row)
+            label = f"{row.stream}, interval {row.number + 1}"
+            for name, side in row.sides.items():
+                report.rows.append(_row(f"{case.name}, {label}", name, 1, side, row.sides[BARE]))
+            report.notes.append(
+                f"{label}: {row.outcome}; {row.retraining_s * 1e3:.0f} ms for a cache; "
+                f"{row.where()}"
+            )
+        if rows:
+            report.checks += _stream_checks(rows)
+        else:
+            report.notes.append(f"'{video}' is shorter than an interval and its gap: left out")
+
+
+def _stream_checks(rows: list[StreamRow]) -> list[Check]:
+    slowest_s = max(row.retraining_s for row in rows)
+    static, adaptive = mean_speed_up(rows, STATIC), mean_speed_up(rows, ADAPTIVE)
+    agreement = min(row.sides[ADAPTIVE].agreement for row in rows)
+    name = rows[0].stream
+    return [
+        Check(f"{name}: retraining of a cache, s", slowest_s, "<= 0.5", 0 < slowest_s <= 0.5),
+        Check(
+            f"{name}: mean speed-up with adaptation",
+            adaptive,
+            f">= {STREAM_SPEED_UP}",
+            adaptive >= STREAM_SPEED_UP,
+        ),
+        Check(f"{name}: adaptive over static caches", adaptive / static, "> 1", adaptive > static),
+        Check(
+            f"{name}: least agreement of an interval with adaptation",
+            agreement,
+            f">= {ACCURACY}",
+            agreement >= ACCURACY,
+        ),
+    ]

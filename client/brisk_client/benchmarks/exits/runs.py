@@ -1,0 +1,167 @@
+"""The same inputs through a bare model and through ones with caches, in turns."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from brisk.exits.base_model import BaseModel, load_graph
+from brisk.exits.cascade import Cascade
+from brisk.exits.data.collecting import bind_rows
+from brisk.exits.data.samples import Samples
+from brisk.exits.model_graph import read_graph
+from brisk.exits.serving.frame import ExitingFrame
+from brisk.exits.serving.lane import LookUpLane
+from brisk.exits.serving.places import find_places
+from brisk_client.tails import quantile
+
+WARM_UP = 10
+QUICK_BATCHES = 400
+BARE = "bare"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Version:
+    """A cascade to measure: its first level, or that of ``accuracy``; ``synchronous`` look-ups."""
+
+    cascade: Cascade
+    synchronous: bool
+    accuracy: float | None = None
+
+
+Other = Callable[[Mapping[str, np.ndarray]], list[int]]
+"""Another model on the same inputs: the classes of all rows."""
+
+
+@dataclass(slots=True)
+class Side:
+    """Seconds from a batch's start to each row's answer, and what was answered."""
+
+    times_s: list[float] = field(default_factory=list)
+    agreeing: int = 0
+    by_exit: Counter[int] = field(default_factory=Counter)
+    agreed_early: list[bool] = field(default_factory=list)
+
+    @property
+    def inputs(self) -> int:
+        return len(self.times_s)
+
+    @property
+    def mean_s(self) -> float:
+        return float(np.mean(self.times_s))
+
+    @property
+    def agreement(self) -> float:
+        return self.agreeing / self.inputs
+
+    @property
+    def early(self) -> float:
+        return self.by_exit.total() / self.inputs
+
+    def share(self, exit_index: int) -> float:
+        """Of the inputs that this exit answered."""
+        return self.by_exit[exit_index] / self.inputs
+
+    def quantile_s(self, share: float) -> float:
+        return quantile(self.times_s, share)
+
+    def add(self, other: Side) -> None:
+        self.times_s += other.times_s
+        self.agreeing += other.agreeing
+        self.by_exit += other.by_exit
+        self.agreed_early += other.agreed_early
+
+
+class Bench:
+    """A model loaded bare and, for each set of exits, cut at them; one thread of its own."""
+
+    def __init__(self, model: Path) -> None:
+        self._graph = read_graph(model)
+        self._whole = load_graph(self._graph)
+        self._cut: dict[tuple[str, ...], BaseModel] = {}
+        self._lane = LookUpLane()
+
+    def close(self) -> None:
+        self._lane.close()
+
+    def measure(
+        self, versions: Mapping[str, Version | Other], samples: Samples, batch: int, quick: bool
+    ) -> dict[str, Side]:
+        """``bare`` and each version on the same inputs, in any order, another with each input.
+
+        A side that always came behind one which runs the same early layers would find its weights
+        in the processor's cache, one behind the bare model would not.
+        """
+        random = np.random.default_rng(0)
+        starts = list(range(0, len(samples) - batch + 1, batch))
+        if quick:
+            starts = starts[:QUICK_BATCHES]
+        sides = {name: Side() for name in (BARE, *versions)}
+        names = list(sides)
+        for turn, start in enumerate([*starts[:WARM_UP], *starts]):
+            inputs = bind_rows(samples.take(slice(start, start + batch)))
+            truth = self._classes(inputs)
+            for place in random.permutation(len(names)).tolist():
+                name = names[place]
+                one = self._run(versions.get(name), inputs, truth)
+                if turn >= WARM_UP:
+                    sides[name].add(one)
+        return sides
+
+    def _classes(self, inputs: Mapping[str, np.ndarray]) -> list[int]:
+        return _argmax(next(iter(self._whole.run(inputs).values())))
+
+    def _run(
+        self, version: Version | Other | None, inputs: Mapping[str, np.ndarray], truth: list[int]
+    ) -> Side:
+        if version is None:
+            started_s = time.perf_counter()
+            self._whole.run(inputs)
+            taken_s = time.perf_counter() - started_s
+            return Side([taken_s] * len(truth), len(truth))
+        if isinstance(version, Version):
+            return self._run_early(version, inputs, truth)
+        started_s = time.perf_counter()
+        found = version(inputs)
+        taken_s = time.perf_counter() - started_s
+        agreeing = sum(one == other for one, other in zip(found, truth, strict=True))
+        return Side([taken_s] * len(truth), agreeing)
+
+    def _run_early(
+        self, version: Version, inputs: Mapping[str, np.ndarray], truth: list[int]
+    ) -> Side:
+        cascade = version.cascade
+        if cascade.taps not in self._cut:
+            self._cut[cascade.taps] = load_graph(self._graph, 1, cascade.taps)
+        cut = self._cut[cascade.taps]
+        places, level = find_places(cut.plan, cut.graph, cascade), cascade.level(version.accuracy)
+        assert places is not None, "the caches are of this model"
+        assert level is not None, "the caches keep this accuracy"
+        lane = None if version.synchronous else self._lane
+        side = Side([0.0] * len(truth))
+        started_s = time.perf_counter()
+        frame = ExitingFrame(cut.program, cascade, places, level, lane, inputs)
+        finished = False
+        while not finished:
+            finished = frame.step()
+            answers = frame.take_answers()
+            now_s = time.perf_counter() - started_s
+            for answer in answers:
+                found = _argmax(next(iter(answer.values.values())))
+                for row, one in zip(answer.rows, found, strict=True):
+                    side.times_s[row] = now_s
+                    side.agreeing += one == truth[row]
+                    if answer.exit_index is not None:
+                        side.by_exit[answer.exit_index] += 1
+                        side.agreed_early.append(one == truth[row])
+        return side
+
+
+def _argmax(scores: np.ndarray) -> list[int]:
+    found: list[int] = scores.argmax(1).tolist()
+    return found

@@ -1,0 +1,1 @@
+"""What every benchmark needs: command line, servers, machine, summaries."""

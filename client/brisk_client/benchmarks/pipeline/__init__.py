@@ -1,0 +1,211 @@
+"""`brisk bench pipeline`: planning of a query over several networks, planner against planner.
+
+Traffic in small, after GATI's (section 7.3), with networks that are trained for it: a reader of a
+plate's number, which takes the most of the time and has learned caches as `brisk caches train`
+makes them; what kind each of four crops is, two classifiers behind it, a join. Each request is
+served by every planner in turn, in this process, by the code that serves pipelines.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.harness.sampling import summarise
+from brisk_client.benchmarks.pipeline.networks import TrainedNetworks, trained_networks
+from brisk_client.benchmarks.pipeline.planners import (
+    PLANNERS,
+    WARM_UP,
+    Bench,
+    Served,
+    load_bench,
+)
+from brisk_client.benchmarks.pipeline.scenes import Part, make_scenes
+from brisk_client.report import Check, Report
+
+CROPS = 4
+"""Pictures in a request besides the plate: a frame's detected objects."""
+
+TIGHTNESS = (0.6, 0.75, 0.9, 1.05)
+"""Objectives, as shares of what the slowest networks take together. Below 1 a proportional split
+gives no node its slowest network."""
+
+POLICIES = ("equal", "proportional", "exact")
+
+BASE, OURS = "static, no early answers", "incremental"
+
+NOTES = (
+    "static, no early answers: GATI's baseline; static: learned caches, plan kept; incremental: "
+    "learned caches, planned anew at every node; oracle: knows beforehand what the reader will "
+    "take, and plans all of the query exactly",
+    "accuracy: share of right labels, of plates and crops; latency: mean from start to answer, "
+    "one thread; missed: share of requests over the objective",
+    "gains are over the static planner without early answers: its latency over this one's; "
+    "accuracy in points",
+)
+
+
+@dataclass
+class _Tally:
+    latencies_s: list[float] = field(default_factory=list)
+    right: int = 0
+    labels: int = 0
+    missed: int = 0
+    taken: Counter[str] = field(default_factory=Counter)
+
+
+def run(quick: bool = False) -> Report:
+    """Measure every policy, objective and planner; trains the networks where they are not yet."""
+    networks = trained_networks()
+    report = Report(
+        "pipeline",
+        describe_machine(),
+        installed_versions("torch", "onnx", "numpy", "scikit-learn"),
+        [],
+        [],
+        [*NOTES, f"accuracies on validation scenes: {json.dumps(networks.accuracies)}"],
+    )
+    count = 80 if quick else len(networks.plates) - WARM_UP
+    frames, labels = _requests(networks, count + WARM_UP)
+    labels = labels[:count]
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="brisk-pipeline-"))
+        stack.enter_context(torch.inference_mode())
+        torch.set_num_threads(1)
+        bench = load_bench(networks, Path(folder), frames[:count], frames[count:])
+        shares = ", ".join(f"{size} {share:.0%}" for size, share in bench.spared.items())
+        report.notes += [
+            f"caches of the large reader: {networks.caches}",
+            f"all slowest: {bench.slowest_ns / 1e6:.2f} ms; plates answered early: {shares}",
+        ]
+        for policy in POLICIES:
+            for tightness in TIGHTNESS:
+                _measure(bench, policy, tightness, labels, report)
+    _check(report, networks)
+    return report
+
+
+def _requests(
+    networks: TrainedNetworks, count: int
+) -> tuple[list[dict[str, np.ndarray]], np.ndarray]:
+    """A plate and four crops each; labels [count, 5]: the plate's first."""
+    scenes = make_scenes(count * CROPS, seed=3, part=Part.MEASURED)
+    crops = scenes.images.reshape(count, CROPS, *scenes.images.shape[1:])
+    (plates,), numbers = networks.plates.inputs.values(), networks.plates.labels
+    assert numbers is not None
+    frames = [{"plate": plates[row : row + 1], "image": crops[row]} for row in range(count)]
+    labels = np.column_stack([numbers[:count], scenes.labels.reshape(count, CROPS)])
+    return frames, labels
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; the exit status is 0 where every check holds."""
+    parser = benchmark_parser("pipeline", __doc__, "fewer requests")
+    chosen = parser.parse_args(arguments)
+    report = run(chosen.quick)
+    return deliver(report, chosen, lambda folder: _plot(report, folder))
+
+
+def _measure(
+    bench: Bench, policy: str, tightness: float, labels: np.ndarray, report: Report
+) -> None:
+    """One row for each planner; every request is served by all of them, the first one in turns."""
+    objective_ns = int(bench.slowest_ns * tightness)
+    tallies = {planner: _Tally() for planner in PLANNERS}
+    for frame in range(len(labels)):
+        turn = frame % len(PLANNERS)
+        for planner in (*PLANNERS[turn:], *PLANNERS[:turn]):
+            served = bench.serve(planner, policy, objective_ns, frame)
+            _note(tallies[planner], served, labels[frame], objective_ns)
+    base = tallies[BASE]
+    for planner, tally in tallies.items():
+        summary = summarise(tally.latencies_s)
+        mean_ms = float(np.mean(tally.latencies_s)) * 1e3
+        most = ", ".join(f"{what} {n}" for what, n in sorted(tally.taken.items()))
+        report.rows.append(
+            {
+                "policy": policy,
+                "objective_ms": round(objective_ns / 1e6, 3),
+                "planner": planner,
+                "accuracy": round(tally.right / tally.labels, 4),
+                "accuracy_gain_points": round(_points(tally, base), 2),
+                "mean_ms": round(mean_ms, 3),
+                "median_ms": round(summary.median * 1e3, 3),
+                "spread_ms": round(summary.spread * 1e3, 3),
+                "latency_gain": round(float(np.mean(base.latencies_s)) * 1e3 / mean_ms, 3),
+                "missed": round(tally.missed / len(labels), 3),
+                "taken": most,
+            }
+        )
+
+
+def _note(tally: _Tally, served: Served, labels: np.ndarray, objective_ns: int) -> None:
+    tally.latencies_s.append(served.latency_ns / 1e9)
+    tally.right += int((served.labels == labels).sum())
+    tally.labels += len(labels)
+    tally.missed += served.latency_ns > objective_ns
+    tally.taken.update(served.taken)
+
+
+def _points(tally: _Tally, base: _Tally) -> float:
+    return 100 * (tally.right / tally.labels - base.right / base.labels)
+
+
+def _check(report: Report, networks: TrainedNetworks) -> None:
+    """GATI's claim (7.3), of the median of all settings, and that networks are what their sizes
+    promise."""
+    ours = [row for row in report.rows if row["planner"] == OURS]
+    both = [r for r in ours if r["accuracy_gain_points"] > 0 and r["latency_gain"] > 1]
+    text = "settings where incremental replanning is more accurate and faster at once"
+    is_most = 2 * len(both) > len(ours)
+    report.checks.append(Check(text, f"{len(both)} of {len(ours)}", "more than half", is_most))
+    for key, unit, least in (
+        ("accuracy_gain_points", "points", 1),
+        ("latency_gain", "times", 1.26),
+    ):
+        found = float(np.median([row[key] for row in ours]))
+        text = (
+            f"{key.split('_')[0]} gain of incremental, {unit}, median of all {len(ours)} settings"
+        )
+        report.checks.append(Check(text, found, f">= {least}", found >= least))
+    static = {(r["policy"], r["objective_ms"]): r for r in report.rows if r["planner"] == "static"}
+    gains = [r["accuracy"] - static[r["policy"], r["objective_ms"]]["accuracy"] for r in ours]
+    mean = round(100 * float(np.mean(gains)), 2)
+    text = "accuracy of incremental over static, both with early answers, mean of points"
+    report.checks.append(Check(text, mean, "> 0", mean > 0))
+    for task, found_of in networks.accuracies.items():
+        grows = list(found_of.values()) == sorted(found_of.values())
+        shown = " ".join(f"{size} {value:.3f}" for size, value in found_of.items())
+        text = f"'{task}': larger is as accurate or more"
+        report.checks.append(Check(text, shown, "not falling", grows))
+
+
+def _plot(report: Report, folder: Path) -> None:
+    """Accuracy over mean latency, a file for each policy, a line for each planner."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for policy in dict.fromkeys(row["policy"] for row in report.rows):
+        figure, axes = pyplot.subplots(layout="constrained")
+        for planner in PLANNERS:
+            rows = [r for r in report.rows if (r["policy"], r["planner"]) == (policy, planner)]
+            axes.plot(
+                [r["mean_ms"] for r in rows], [r["accuracy"] for r in rows], "o-", label=planner
+            )
+        axes.set(xlabel="mean latency, ms", ylabel="accuracy", title=f"split: {policy}")
+        axes.legend()
+        figure.savefig(folder / f"pipeline_{policy}.png", dpi=120)
+        pyplot.close(figure)

@@ -1,0 +1,100 @@
+"""`brisk bench pressure`: many clients at once on the sample models, for a minute.
+
+64 clients (half HTTP, half gRPC), each with one request in flight, ask a real server without
+pause. None may see an error or a wrong answer, and the server side must not grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.harness.served_server import benchmark_server
+from brisk_client.benchmarks.pressure.clients import ClientOutcome, PressureClients
+from brisk_client.benchmarks.pressure.sampling import MemorySampler, report_memory, since
+from brisk_client.report import Check, Report, plot_bars
+from brisk_client.tails import quantile, tail_or_shortage
+
+REPOSITORY = Path(__file__).resolve().parents[4] / "model_repository"
+
+GROWTH_LIMIT = 0.02
+
+WINDOW_S = 10.0
+"""Means of the first and of the last so many seconds are compared."""
+
+WARM_UP_S = 40.0
+"""Until buffers and heaps have the size that so many requests at once need."""
+
+NOTES = (
+    "rss: resident bytes of all processes of the kind, shared pages counted in each; memfd: "
+    "Brisk's tensor memory, each region once; dev_shm: all files in /dev/shm (Triton's own)",
+    f"growth: mean of the last window over the mean of the first; {WARM_UP_S:g} s of warm-up by "
+    "the same clients, first all of them on one model at a time, come before both",
+)
+
+
+def run(quick: bool = False, clients: int = 64, seconds: float = 60.0) -> Report:
+    """Ask with ``clients`` for ``seconds`` (12 where ``quick``) after the warm-up."""
+    seconds = 12.0 if quick else seconds
+    window_s = min(WINDOW_S, seconds / 3)
+    report = Report(
+        name="pressure",
+        machine={**describe_machine(), "clients": clients, "seconds": seconds},
+        versions=installed_versions("torch", "tritonclient", "numpy"),
+        rows=[],
+        checks=[],
+        notes=list(NOTES),
+    )
+    with (
+        benchmark_server(REPOSITORY, {}) as server,
+        PressureClients(
+            REPOSITORY,
+            server.http,
+            server.grpc,
+            count=clients,
+            warm_up_s=WARM_UP_S,
+            duration_s=seconds,
+        ) as asking,
+        MemorySampler(server) as sampler,
+    ):
+        outcome = asking.wait()
+    _add_latency(report, outcome, seconds)
+    samples = since(sampler.samples, WARM_UP_S, seconds)
+    report_memory(report, samples, window_s, GROWTH_LIMIT)
+    return report
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; the exit status is 0 where every check holds."""
+    parser = benchmark_parser("pressure", __doc__, "twelve seconds")
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    chosen = parser.parse_args(arguments)
+    report = run(chosen.quick, chosen.clients, chosen.seconds)
+
+    def plot(folder: Path) -> None:
+        plot_bars(report, folder, "p50_ms", "kind", "what")
+        plot_bars(report, folder, "last_mib", "kind", "what")
+
+    return deliver(report, chosen, plot)
+
+
+def _add_latency(report: Report, outcome: ClientOutcome, seconds: float) -> None:
+    everything = [each for values in outcome.latency_s.values() for each in values]
+    for model, values in {"all models": everything, **outcome.latency_s}.items():
+        report.rows.append({"kind": "latency", "what": model, **_latency(values, seconds)})
+    errors = outcome.errors.pop("in all", 0) - outcome.wrong
+    report.checks.append(Check("errors", errors, "0", errors == 0 and bool(everything)))
+    report.checks.append(Check("wrong answers", outcome.wrong, "0", outcome.wrong == 0))
+    report.notes += [f"{count} × {text:.300}" for text, count in outcome.errors.items()]
+
+
+def _latency(values: Sequence[float], seconds: float) -> dict[str, Any]:
+    row: dict[str, Any] = {"answers": len(values), "per_s": len(values) / seconds}
+    if values:
+        row["p50_ms"] = quantile(values, 0.5) * 1e3
+        row["p99_ms"] = tail_or_shortage(values, 0.99, 1e3)
+    return row

@@ -1,0 +1,1 @@
+"""Requests at the wire and through a server."""

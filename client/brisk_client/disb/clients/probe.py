@@ -1,0 +1,157 @@
+"""Requests at the wire: a frontend's own connection to a real runtime, without Triton between.
+
+A request begins where a stub's does: before it is announced, and before memory is found and
+filled for its inputs. Both ends read the same monotonic clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import TensorForm
+from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.model_load import ModelDescription
+from brisk_client.benchmarks.harness.surroundings import environment, wait_until_gone
+from brisk_client.benchmarks.harness.timed_reply import TimedReply
+from brisk_client.disb.clients.settling import wait_until_settled
+
+IDLE_EXIT_S = "0.2"
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One request; times of the monotonic clock. ``outputs``: the answer's bytes.
+
+    ``submitted_ns``: before anything of it was done.
+    """
+
+    submitted_ns: int
+    started_ns: int
+    answered_ns: int
+    execution_ns: int
+    outputs: bytes
+
+    @property
+    def total_ns(self) -> int:
+        return self.answered_ns - self.submitted_ns
+
+
+class ProbedModel:
+    """A model of a probed runtime, asked with one fixed input. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        place: RuntimePlace,
+        name: str,
+        connection: Connection,
+        shape: tuple[int, ...],
+        output: str,
+    ) -> None:
+        self.place = place
+        self._name = name
+        self._connection = connection
+        self._input = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        self._output = output
+
+    def submit(self, job_class: str) -> tuple[int, TimedReply]:
+        """Send a request as a stub does; when that began, and where its answer comes."""
+        reply = TimedReply()
+        array = self._input
+        submitted_ns = time.monotonic_ns()
+        self._connection.announce(job_class)
+        staged = self._connection.stage((TensorForm("x", "FP32", array.shape),), [array.nbytes])
+        memory = np.frombuffer(self._connection.memory(staged.regions[0]), np.float32)
+
+        def write() -> None:
+            np.copyto(memory, array.reshape(-1))
+
+        self._connection.submit(
+            staged,
+            (self._output,),
+            job_class,
+            None,
+            reply,
+            write=write,
+            arrived_ns=submitted_ns,
+        )
+        return submitted_ns, reply
+
+    def ask(self, job_class: str) -> Timed:
+        return finish(*self.submit(job_class))
+
+    def settle(self, job_class: str, runs: int) -> Timed:
+        """Ask until its kernels stay as they are, and ``runs`` times with those; the last one."""
+        self.ask(job_class)
+        wait_until_settled(self.place, self._name, job_class)
+        return [self.ask(job_class) for _ in range(runs)][-1]
+
+
+def finish(submitted_ns: int, reply: TimedReply) -> Timed:
+    """Wait for an answer."""
+    result = reply.wait()
+    return Timed(
+        submitted_ns,
+        result.started_ns,
+        reply.answered_ns,
+        result.execution_ns,
+        reply.outputs,
+    )
+
+
+@contextlib.contextmanager
+def probed_runtime(
+    models: Mapping[str, onnx.ModelProto], variables: Mapping[str, str]
+) -> Iterator[dict[str, ProbedModel]]:
+    """A runtime of its own with ``models`` loaded (input ``x``, one output), by name.
+
+    ``variables``: added to the environment that the runtime starts with.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="brisk-probe-") as folder,
+        contextlib.ExitStack() as on,
+    ):
+        place = RuntimePlace(Path(folder) / "runtime", "cpu")
+        on.callback(wait_until_gone, place)
+        own = {"BRISK_IDLE_EXIT_S": IDLE_EXIT_S, "BRISK_ARTEFACTS": "off"}
+        on.enter_context(environment({**variables, **own}))
+        probed = {}
+        for name, model in models.items():
+            file = Path(folder) / f"{name}.onnx"
+            onnx.save(model, file)
+            description = ModelDescription(name, 1, str(file), 0, False, 100, "normal")
+            connection = Connection(place, description, lambda level, text: None)
+            connection.open()
+            on.callback(connection.close)
+            declared = model.graph.input[0].type.tensor_type.shape
+            shape = tuple(size.dim_value for size in declared.dim)
+            output = model.graph.output[0].name
+            probed[name] = ProbedModel(place, name, connection, shape, output)
+        yield probed
+
+
+def preempt_at_random(
+    urgent: ProbedModel, background: ProbedModel, count: int, seed: int
+) -> tuple[list[Timed], list[Timed]]:
+    """``count`` real-time requests, each at a random moment of a best-effort run in flight.
+
+    The real-time ones, and the best-effort runs that they met.
+    """
+    source = random.Random(seed)
+    urgent_ones, background_ones = [], []
+    alone_ns = min(background.ask("besteffort").total_ns for _ in range(3))
+    for _ in range(count):
+        pending = background.submit("besteffort")
+        time.sleep(source.random() * 0.9 * alone_ns / 1e9)
+        urgent_ones.append(urgent.ask("realtime"))
+        background_ones.append(finish(*pending))
+    return urgent_ones, background_ones

@@ -1,0 +1,1 @@
+"""Networks, workloads, repositories and sides to compare."""

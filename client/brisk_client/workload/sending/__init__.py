@@ -1,0 +1,1 @@
+"""Processes and clients that send a workload."""

@@ -1,0 +1,113 @@
+"""A task's request as bytes: made once, sent as often as wanted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
+
+from brisk_client.urgency import CLASS_PARAMETER, deadline_us
+from brisk_client.workload.spec.description import Task
+
+SERVICE = "/inference.GRPCInferenceService/"
+
+UNLIMITED = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+"""Channel options: messages of any size, and a server that comes back is soon found again."""
+
+LENGTH = 128
+"""Sizes that a model leaves open and the task does not give, of tensors of rank 1 and 2."""
+
+SIDE = 224
+"""The same, of higher rank."""
+
+_METADATA_TIMEOUT_S = 30.0
+
+
+def model_metadata(channel: grpc.Channel, task: Task) -> Any:
+    """The server's ModelMetadataResponse. Raises grpc.RpcError."""
+    ask = channel.unary_unary(
+        f"{SERVICE}ModelMetadata",
+        request_serializer=service_pb2.ModelMetadataRequest.SerializeToString,
+        response_deserializer=service_pb2.ModelMetadataResponse.FromString,
+    )
+    request = service_pb2.ModelMetadataRequest(name=task.model, version=task.version)
+    return ask(request, timeout=_METADATA_TIMEOUT_S)
+
+
+def make_request(task: Task, metadata: Any, seed: int) -> bytes:
+    """A serialised ModelInferRequest with inputs made of ``seed``.
+
+    Raises ValueError where ``sizes`` name an input that the model has not, or do not fit it.
+    """
+    request = service_pb2.ModelInferRequest(model_name=task.model, model_version=task.version)
+    if task.job_class is not None:
+        request.parameters[CLASS_PARAMETER].string_param = task.job_class
+    if task.deadline_s is not None:
+        request.parameters["timeout"].int64_param = deadline_us(task.deadline_s)
+    random = np.random.default_rng(seed)
+    known = [described.name for described in metadata.inputs]
+    for name in task.sizes:
+        if name not in known:
+            raise ValueError(
+                f"task '{task.name}': sizes: model '{task.model}' has no input '{name}', "
+                f"only {', '.join(known)}"
+            )
+    for described in metadata.inputs:
+        shape = input_shape(task, described.name, list(described.shape))
+        tensor = request.inputs.add()
+        tensor.name, tensor.datatype = described.name, described.datatype
+        tensor.shape.extend(shape)
+        request.raw_input_contents.append(_content(described, shape, random))
+    return request.SerializeToString()
+
+
+def input_shape(task: Task, name: str, declared: list[int]) -> list[int]:
+    """``declared`` with its open sizes (-1) filled; an open first one is the batch.
+
+    Raises ValueError where the task's sizes do not fit.
+    """
+    shape = list(declared)
+    if shape and shape[0] == -1:
+        shape[0] = task.batch_size
+    elif task.batch_size != 1:
+        raise ValueError(
+            f"task '{task.name}': batch_size {task.batch_size}, but input '{name}' of model "
+            f"'{task.model}' has shape {declared}, without a batch"
+        )
+    inner = len(shape) - 1
+    given = task.sizes.get(name)
+    if given is not None:
+        declared_inner = declared[1:] if declared[:1] == [-1] else declared
+        fits = len(given) == len(declared_inner) and all(
+            size in (-1, wanted) for size, wanted in zip(declared_inner, given, strict=True)
+        )
+        if not fits:
+            raise ValueError(
+                f"task '{task.name}': sizes {list(given)} do not fit input '{name}' of model "
+                f"'{task.model}', which is {declared_inner}"
+            )
+        return [*shape[: len(shape) - len(given)], *given]
+    return [(LENGTH if inner < 3 else SIDE) if size == -1 else size for size in shape]
+
+
+def _content(described: Any, shape: list[int], random: np.random.Generator) -> bytes:
+    datatype = described.datatype
+    if datatype == "BYTES":
+        values = np.full(shape, b"brisk", dtype=np.object_)
+        return bytes(serialize_byte_tensor(values).item())
+    if datatype == "BF16":
+        return bytes(2 * int(np.prod(shape)))
+    dtype = np.dtype(triton_to_np_dtype(datatype))
+    if dtype.kind == "f":
+        return random.standard_normal(shape).astype(dtype).tobytes()
+    if "mask" in described.name:
+        return np.ones(shape, dtype).tobytes()
+    return random.integers(0, 2, shape).astype(dtype).tobytes()

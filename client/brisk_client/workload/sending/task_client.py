@@ -1,0 +1,163 @@
+"""One task's client: an asyncio coroutine that sends when its load says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from brisk_client.workload.results.rows import OK, UNFINISHED, Row
+from brisk_client.workload.sending.arrivals import arrivals_ns, generator_of
+from brisk_client.workload.sending.pacing import Launch, Pacer
+from brisk_client.workload.spec.description import Continuous, Dependent, Task, Workload
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
+"""How long a closed loop waits after an error, doubled with each further one."""
+
+MOST_WAITING = 1024
+"""Launches that a dependent task may have waiting; the oldest is dropped beyond that."""
+
+
+Ask = Callable[[], Awaitable[str]]
+"""Sends the task's request and gives ``Row.status``; does not raise but for cancellation."""
+
+
+@dataclass(slots=True)
+class Predecessors:
+    """Answers that a dependent task waits for: numbered, by the task that had them."""
+
+    names: tuple[str, ...]
+    answered: dict[int, set[str]] = field(default_factory=dict)
+    ready: deque[int] = field(default_factory=deque)
+    dropped: int = 0
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, name: str, serial: int, now_ns: int) -> None:
+        """``name``'s answer ``serial`` came; once all have it, older ones are not waited for."""
+        names = self.answered.setdefault(serial, set())
+        names.add(name)
+        if len(names) == len(self.names):
+            for older in [each for each in self.answered if each <= serial]:
+                del self.answered[older]
+            self.ready.append(now_ns)
+            self.arrived.set()
+        if len(self.ready) > MOST_WAITING:
+            self.ready.popleft()
+            self.dropped += 1
+        while len(self.answered) > MOST_WAITING:
+            del self.answered[min(self.answered)]
+
+
+class TaskClient:
+    """Sends a task's requests, at most ``in_flight`` at once, and gives a row for each.
+
+    Times are those of the event loop; ``begin_s`` is the run's start in it. Used in one loop.
+    """
+
+    def __init__(
+        self, workload: Workload, task: Task, ask: Ask, emit: Callable[[Row], None], begin_s: float
+    ) -> None:
+        self.task = task
+        self.followers: list[Predecessors] = []
+        self.predecessors: Predecessors | None = None
+        if isinstance(task.load, Dependent):
+            self.predecessors = Predecessors(task.load.previous)
+        self._pacer: Pacer | None = None
+        if not isinstance(task.load, (Continuous, Dependent)):
+            arrivals = arrivals_ns(task.load, generator_of(workload, task.name))
+            self._pacer = Pacer(arrivals, round(workload.duration_s * 1e9), task.drops_stale)
+        self._ask = ask
+        self._emit = emit
+        self._begin_s = begin_s
+        self._end_ns = round(workload.duration_s * 1e9)
+        self._serial = 0
+        self._answers = 0
+        self._pause_s = FIRST_PAUSE_S
+
+    async def run(self) -> None:
+        """Until the workload's time is over and the last request has ended.
+
+        Cancelled, it ends its requests as ``unfinished`` and returns.
+        """
+        slots = asyncio.Semaphore(self.task.in_flight)
+        requests: set[asyncio.Task[None]] = set()
+        try:
+            await self._sleep_until(0)
+            while (launch := await self._next(slots)) is not None:
+                request = asyncio.create_task(self._request(*launch, slots))
+                requests.add(request)
+                request.add_done_callback(requests.discard)
+            await asyncio.gather(*requests)
+        except asyncio.CancelledError:
+            for request in requests:
+                request.cancel()
+            await asyncio.gather(*requests, return_exceptions=True)
+
+    async def _next(self, slots: asyncio.Semaphore) -> tuple[Launch, int] | None:
+        """Wait for a free place and the next launch; with it, since when the place was free."""
+        await slots.acquire()
+        free_ns = self._now_ns()
+        load = self.task.load
+        if isinstance(load, Continuous):
+            launch = Launch(free_ns, 0) if free_ns < self._end_ns else None
+        elif self.predecessors is not None:
+            launch = await self._next_dependent(self.predecessors)
+        else:
+            assert self._pacer is not None
+            launch = self._pacer.next(free_ns)
+        if launch is not None:
+            await self._sleep_until(launch.scheduled_ns)
+            return launch, free_ns
+        return None
+
+    async def _next_dependent(self, predecessors: Predecessors) -> Launch | None:
+        while not predecessors.ready:
+            predecessors.arrived.clear()
+            left_s = (self._end_ns - self._now_ns()) / 1e9
+            try:
+                await asyncio.wait_for(predecessors.arrived.wait(), max(0.0, left_s))
+            except asyncio.TimeoutError:
+                return None
+        dropped, predecessors.dropped = predecessors.dropped, 0
+        return Launch(predecessors.ready.popleft(), dropped)
+
+    async def _request(self, launch: Launch, free_ns: int, slots: asyncio.Semaphore) -> None:
+        serial, self._serial = self._serial, self._serial + 1
+        sent_ns = self._now_ns()
+        status = UNFINISHED
+        try:
+            status = await self._ask()
+        finally:
+            done_ns = self._now_ns()
+            self._emit(
+                Row(
+                    task=self.task.name,
+                    job_class=self.task.job_class or "",
+                    model=self.task.model,
+                    serial=serial,
+                    scheduled_ns=launch.scheduled_ns,
+                    free_ns=free_ns,
+                    sent_ns=sent_ns,
+                    done_ns=done_ns,
+                    status=status,
+                    dropped=launch.dropped,
+                )
+            )
+        if status == OK:
+            self._pause_s = FIRST_PAUSE_S
+            for follower in self.followers:
+                follower.take(self.task.name, self._answers, done_ns)
+            self._answers += 1
+        elif isinstance(self.task.load, Continuous):
+            await asyncio.sleep(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        slots.release()
+
+    def _now_ns(self) -> int:
+        return round((asyncio.get_running_loop().time() - self._begin_s) * 1e9)
+
+    async def _sleep_until(self, time_ns: int) -> None:
+        """Return at the time or just after it; at once where it is over."""
+        while (left_ns := time_ns - self._now_ns()) > 0:
+            await asyncio.sleep(left_ns / 1e9)

@@ -1,0 +1,1 @@
+"""What a workload consists of. Sends nothing."""

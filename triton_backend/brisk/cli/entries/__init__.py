@@ -1,0 +1,1 @@
+"""Entries of a repository as the commands read them."""

@@ -1,0 +1,72 @@
+"""``brisk status``: what the runtime of a device does just now."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+
+from brisk.cli.status.text import Snapshot, render
+from brisk.observer import Observer, observe_all
+from brisk.protocol.host.runtime_paths import runtime_place
+
+
+def status(
+    device: Annotated[str, typer.Option(help="cpu or cuda:<number>.")] = "cpu",
+    interval: Annotated[
+        float, typer.Option(help="Seconds between two looks.", min=0.1, metavar="SECONDS")
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="One look, then end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One look, as JSON on the standard output.")
+    ] = False,
+) -> None:
+    """Show the runtime of a device: workers, models, queues, memory, counters, recent errors.
+
+    Looks every second until Ctrl-C. `$BRISK_RUNTIME_DIR` must be that of the server; nothing is
+    started where no runtime is.
+    """
+    with contextlib.ExitStack() as open_observers:
+        observers = [
+            open_observers.enter_context(observer)
+            for observer in observe_all(runtime_place(device))
+        ]
+        if as_json:
+            print(json.dumps([_plain(look(observer)) for observer in observers], indent=1))
+            return
+        _show(observers, 0.0 if once else interval)
+
+
+def look(observer: Observer) -> Snapshot:
+    """The state of one worker."""
+    at_s = time.monotonic()
+    return Snapshot(observer.status(), tuple(observer.statistics()), at_s)
+
+
+def _plain(value: Any) -> Any:
+    """Records as what JSON has: names and values of their fields."""
+    if hasattr(value, "_asdict"):
+        return {name: _plain(field) for name, field in value._asdict().items()}
+    return [_plain(element) for element in value] if isinstance(value, tuple) else value
+
+
+def _show(observers: list[Observer], interval_s: float) -> None:
+    """Once where ``interval_s`` is 0."""
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    before = [look(observer) for observer in observers]
+    shown = Group(*(render(snapshot, None) for snapshot in before))
+    if not interval_s:
+        console.print(shown)
+        return
+    with contextlib.suppress(KeyboardInterrupt), Live(shown, console=console) as live:
+        while True:
+            time.sleep(interval_s)
+            now = [look(observer) for observer in observers]
+            live.update(Group(*(render(*pair) for pair in zip(now, before, strict=True))))
+            before = now

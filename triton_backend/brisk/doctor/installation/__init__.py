@@ -1,0 +1,1 @@
+"""Checks of the deployment, one a file."""

@@ -1,0 +1,51 @@
+"""The running runtime against this installation: after an update the old one may still run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from brisk import __version__
+from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.errors import BriskError, ProtocolError, UnavailableError
+from brisk.protocol.channel import Receiver, check_peer, send_record
+from brisk.protocol.host.runtime_paths import RuntimePlace, runtime_place
+from brisk.protocol.records import PROTOCOL_VERSION, Hello, Refused, Welcome
+
+NAME = "runtime"
+TIMEOUT_S = 5.0
+
+
+def look(deployment: Deployment) -> Iterator[Finding]:
+    try:
+        yield Finding(
+            NAME, Verdict.GOOD, _greet(runtime_place(deployment.device, deployment.environment))
+        )
+    except UnavailableError as error:
+        yield Finding(NAME, Verdict.UNKNOWN, str(error))
+    except BriskError as error:
+        yield Finding(
+            NAME,
+            Verdict.PROBLEM,
+            str(error),
+            "models of the newer backend cannot be loaded until the older runtime ends",
+            "stop all servers that use it; it ends by itself BRISK_IDLE_EXIT_S (10 s) later",
+        )
+
+
+def _greet(place: RuntimePlace) -> str:
+    try:
+        connection = place.connect(TIMEOUT_S)
+    except OSError:
+        raise UnavailableError(f"none runs at {place.directory}") from None
+    with connection:
+        check_peer(connection)
+        send_record(connection, Hello(PROTOCOL_VERSION, __version__, 0, 0))
+        try:
+            answer, _ = Receiver(connection).receive()
+        except (OSError, EOFError) as error:
+            raise ProtocolError(f"the runtime at {place.directory} is silent: {error}") from error
+    if isinstance(answer, Refused):
+        raise ProtocolError(answer.message)
+    if not isinstance(answer, Welcome):
+        raise ProtocolError(f"it answers {type(answer).__name__} to a greeting")
+    return f"Brisk {answer.version}, protocol {answer.protocol}, worker {answer.pid}"

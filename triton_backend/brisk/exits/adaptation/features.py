@@ -1,0 +1,85 @@
+"""What retraining reads of an input: the base model's answer and each exit's own features.
+
+Hidden outputs are large; a predictor is fine-tuned in its last layer, so what goes into that, and
+the gate's summary, is all that is kept of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from brisk.exits.base_model import BaseModel
+from brisk.exits.cascade import Cascade
+from brisk.exits.data.collecting import BATCH_ROWS, hidden_and_scores
+from brisk.exits.heads.building import network_of
+from brisk.exits.heads.distance_gate import summary
+from brisk.exits.learning.last_layer import features_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Material:
+    """Rows of inputs as each exit sees them.
+
+    ``features[i]`` float32 [rows, what goes into exit i's last layer], ``summaries[i]`` float32
+    [rows, gate's features], ``teacher`` float32 [rows, classes].
+    """
+
+    features: tuple[torch.Tensor, ...]
+    summaries: tuple[torch.Tensor, ...]
+    teacher: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.teacher)
+
+    def finite_rows(self) -> list[bool]:
+        """Of each row, whether all of it is numbers: a NaN among them would spread to all."""
+        parts = (*self.features, *self.summaries, self.teacher)
+        sums = [part.flatten(1).double().sum(1).isfinite() for part in parts]
+        found: list[bool] = torch.stack(sums).all(0).tolist()
+        return found
+
+    def take(self, rows: np.ndarray | Sequence[int]) -> Material:
+        """The material of ``rows``."""
+        chosen = torch.as_tensor(np.asarray(rows, np.int64))
+        return Material(
+            tuple(part[chosen] for part in self.features),
+            tuple(part[chosen] for part in self.summaries),
+            self.teacher[chosen],
+        )
+
+
+def joined(parts: Sequence[Material]) -> Material:
+    """All rows, one part after the other. Precondition: at least one part."""
+    exits = range(len(parts[0].features))
+    return Material(
+        tuple(torch.cat([part.features[index] for part in parts]) for index in exits),
+        tuple(torch.cat([part.summaries[index] for part in parts]) for index in exits),
+        torch.cat([part.teacher for part in parts]),
+    )
+
+
+def gather(base: BaseModel, cascade: Cascade, inputs: Mapping[str, np.ndarray]) -> Material:
+    """Run the base model on the rows of ``inputs``. Precondition: it was loaded with ``taps_of``
+    the cascade's points."""
+    rows = len(next(iter(inputs.values())))
+    points = [exit_.point for exit_ in cascade.exits]
+    parts = []
+    for start in range(0, rows, BATCH_ROWS):
+        values = {
+            name: np.ascontiguousarray(array[start : start + BATCH_ROWS])
+            for name, array in inputs.items()
+        }
+        found, distribution = hidden_and_scores(base, points, cascade.scores, values)
+        hidden = [torch.tensor(value) for value in found]
+        with torch.no_grad():
+            features = tuple(
+                features_of(network_of(exit_).predictor, value).clone()
+                for exit_, value in zip(cascade.exits, hidden, strict=True)
+            )
+            summaries = tuple(summary(value).clone() for value in hidden)
+        parts.append(Material(features, summaries, torch.tensor(distribution)))
+    return joined(parts)

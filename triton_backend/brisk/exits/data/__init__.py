@@ -1,0 +1,1 @@
+"""Inputs to learn from, and how they are divided."""

@@ -1,0 +1,156 @@
+"""Samples from files: arrays, folders of images, captured requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from brisk.errors import InvalidRequestError
+from brisk.exits.data.samples import Samples
+from brisk.exits.model_graph import ModelGraph
+from brisk.graph.program import Variable
+
+LABELS = "labels"
+"""Name of the optional array of true classes, int64 [rows]."""
+
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
+
+
+@dataclass(frozen=True, slots=True)
+class ImageForm:
+    """How pixels 0..255 become inputs: divided by ``scale``, less ``mean``, over ``deviation``.
+
+    ``mean`` and ``deviation``: one number for each channel, or one for all.
+    """
+
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    deviation: tuple[float, ...] = (1.0,)
+
+
+def read_samples(path: Path, graph: ModelGraph, form: ImageForm | None = None) -> Samples:
+    """A ``.npz`` with an array for each input; a folder of such; or a folder of images.
+
+    Images may lie in a folder for each class; its place in sorted order is the label. Raises
+    InvalidRequestError naming what is missing or of another shape.
+    """
+    if path.is_file():
+        return _checked(_read_arrays([path], graph), path, graph)
+    if not path.is_dir():
+        raise InvalidRequestError(f"'{path}' is not there: expected a .npz file or a folder")
+    arrays = sorted(path.glob("*.npz"))
+    if arrays:
+        return _checked(_read_arrays(arrays, graph), path, graph)
+    images = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+    if not images:
+        raise InvalidRequestError(f"folder '{path}' has neither .npz files nor images")
+    return _checked(_read_images(path, images, graph, form or ImageForm()), path, graph)
+
+
+def _read_arrays(files: Sequence[Path], graph: ModelGraph) -> Samples:
+    """All files put together; a single array may have any name where there is one input."""
+    wanted = [variable.name for variable in graph.inputs]
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in wanted}
+    labels: list[np.ndarray] = []
+    for file in files:
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                found = {name: archive[name] for name in archive.files}
+        except (OSError, EOFError, ValueError, BadZipFile) as error:
+            raise InvalidRequestError(f"'{file}' is no readable .npz file: {error}") from error
+        if LABELS in found:
+            labels.append(found.pop(LABELS))
+        if len(wanted) == 1 and len(found) == 1:
+            found = {wanted[0]: next(iter(found.values()))}
+        missing = sorted(set(wanted) - set(found))
+        if missing:
+            raise InvalidRequestError(
+                f"'{file}' has no array {', '.join(missing)}; it has {', '.join(sorted(found))}"
+            )
+        for name in wanted:
+            parts[name].append(found[name])
+    try:
+        inputs = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    except ValueError as error:
+        raise InvalidRequestError(f"the files' arrays do not fit together: {error}") from error
+    complete = sum(map(len, labels)) == len(next(iter(inputs.values())))
+    return Samples(inputs, np.concatenate(labels) if labels and complete else None)
+
+
+def _read_images(root: Path, files: Sequence[Path], graph: ModelGraph, form: ImageForm) -> Samples:
+    from PIL import Image, UnidentifiedImageError
+
+    variable = graph.inputs[0]
+    shape = variable.type.shape
+    if len(graph.inputs) != 1 or shape is None or len(shape) != 4 or shape[1] not in (1, 3):
+        raise InvalidRequestError(
+            f"a folder of images fits models with one input [batch, 1 or 3, height, width]; "
+            f"model '{graph.name}' takes {[one.name for one in graph.inputs]}"
+        )
+    mode = "RGB" if shape[1] == 3 else "L"
+    sides = tuple(size for size in shape[2:] if isinstance(size, int))
+    rows = []
+    for file in files:
+        try:
+            with Image.open(file) as image:
+                pixels = image.convert(mode)
+                if len(sides) == 2 and pixels.size != (sides[1], sides[0]):
+                    pixels = pixels.resize((sides[1], sides[0]), Image.Resampling.BILINEAR)
+                rows.append(np.asarray(pixels, np.float32).reshape(*pixels.size[::-1], -1))
+        except (OSError, UnidentifiedImageError) as error:
+            raise InvalidRequestError(f"'{file}' is no readable image: {error}") from error
+    try:
+        stacked = np.stack(rows).transpose(0, 3, 1, 2)
+    except ValueError as error:
+        raise InvalidRequestError(f"the images are of different sizes: {error}") from error
+    mean, deviation = (
+        np.asarray(values, np.float32).reshape(1, -1, 1, 1)
+        for values in (form.mean, form.deviation)
+    )
+    made = ((stacked / np.float32(form.scale) - mean) / deviation).astype(
+        variable.type.dtype or "float32"
+    )
+    folders = [file.relative_to(root).parts[0] for file in files if file.parent != root]
+    names = sorted(set(folders))
+    labels = None
+    if len(folders) == len(files):
+        labels = np.array([names.index(name) for name in folders])
+    return Samples({variable.name: np.ascontiguousarray(made)}, labels)
+
+
+def _checked(samples: Samples, path: Path, graph: ModelGraph) -> Samples:
+    """The samples, of the program's dtypes; InvalidRequestError where they do not fit it."""
+    inputs = {}
+    for variable in graph.inputs:
+        array = samples.inputs[variable.name]
+        if not _fits(array, variable):
+            declared = variable.type
+            raise InvalidRequestError(
+                f"'{path}': input '{variable.name}' is {array.dtype} {list(array.shape)}, "
+                f"expected {declared.dtype} {list(declared.shape or ())}"
+            )
+        inputs[variable.name] = array.astype(variable.type.dtype or array.dtype, copy=False)
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise InvalidRequestError(f"'{path}': input '{variable.name}' has infinite values")
+    rows = {len(array) for array in inputs.values()}
+    if len(rows) != 1 or (samples.labels is not None and len(samples.labels) not in rows):
+        raise InvalidRequestError(f"'{path}': arrays of {sorted(rows)} rows do not go together")
+    return Samples(inputs, samples.labels)
+
+
+def _fits(array: np.ndarray, variable: Variable) -> bool:
+    declared = variable.type
+    if declared.dtype is not None and not np.can_cast(array.dtype, declared.dtype, "same_kind"):
+        return False
+    return declared.shape is None or (
+        array.ndim == len(declared.shape)
+        and array.ndim > 0
+        and all(
+            not isinstance(size, int) or size == actual
+            for size, actual in zip(declared.shape[1:], array.shape[1:], strict=True)
+        )
+    )

@@ -1,0 +1,1 @@
+"""Times on this machine that decide which caches pay."""

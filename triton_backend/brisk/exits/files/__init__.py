@@ -1,0 +1,1 @@
+"""Files of a model's caches: written whole, believed only if they are."""

@@ -1,0 +1,186 @@
+"""The file of a model's caches: written beside the model, believed only if it is whole and fits.
+
+``model.caches`` lies in the version's directory, next to ``model.onnx``. It names the digest of
+the model it was trained for; another model's, an older model's, a damaged or a foreign file is
+reported and ignored, never trusted, and serving goes on without caches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brisk.artefacts.identity import model_files
+from brisk.errors import BriskError, InvalidModelError
+from brisk.exits.cascade import Cascade, Exit, Expected, Level
+from brisk.exits.files.container import DamagedFileError, read_container, write_container
+from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
+from brisk.exits.points import ExitPoint
+from brisk.exits.scores import ScoreForm, Scores
+from brisk.paths import open_file, open_inside
+
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What a header of another form may raise."""
+
+
+def digest_of(model_file: Path) -> str:
+    """SHA-256 of the model file and the files of its external data, hexadecimal.
+
+    Raises OSError, and InvalidModelError where one of them leads out of the model's folder.
+    """
+    digest = hashlib.sha256()
+    with open_file(model_file) as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    for name in _external_data(model_file):
+        with open_inside(model_file.resolve().parent, name, "external data") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _external_data(model_file: Path) -> Sequence[str]:
+    """Relative to the model's folder.
+
+    Looked for only where other files lie beside: parsing holds the interpreter's lock.
+    """
+    folder = model_file.resolve().parent
+    beside = [file for file in folder.iterdir() if file.is_file() and file.stem != model_file.stem]
+    if not beside:
+        return ()
+    try:
+        return model_files(model_file)[1:]
+    except InvalidModelError:
+        return ()  # whoever loads it will say so
+
+
+def write_cascade(path: Path, cascade: Cascade, mode: int = 0o644) -> None:
+    """Publish ``cascade`` at ``path``; a reader sees the old file or the whole new one."""
+    tensors: dict[str, np.ndarray] = {}
+    exits = []
+    for index, exit_ in enumerate(cascade.exits):
+        tensors[f"{index}.onnx"] = np.frombuffer(exit_.model, np.uint8)
+        exits.append(
+            {
+                "position": exit_.point.position,
+                "value": exit_.point.value,
+                "share": exit_.point.share,
+                "variant": exit_.variant,
+                "shape": list(exit_.shape),
+                "lookup_s": exit_.lookup_s,
+                "memory_bytes": exit_.memory_bytes,
+                "saved_s": exit_.saved_s,
+                "burden_s": exit_.burden_s,
+                "noticed_at": exit_.noticed_at,
+            }
+        )
+    scores = cascade.scores
+    header = {
+        "model_digest": cascade.model_digest,
+        "scores": {
+            "value": scores.value,
+            "position": scores.position,
+            "classes": scores.classes,
+            "form": scores.form.value,
+        },
+        "exits": exits,
+        "levels": [_level_entry(level) for level in cascade.levels],
+        "confidence": cascade.confidence,
+        "expected": {"base_s": cascade.expected.base_s, "mean_s": cascade.expected.mean_s},
+        "synchronous": cascade.synchronous,
+        "revision": cascade.revision,
+    }
+    write_container(path, header, tensors, mode)
+
+
+def _level_entry(level: Level) -> dict[str, Any]:
+    """An exit that never answers has null for its threshold: JSON knows no infinity."""
+    return {
+        "accuracy": level.accuracy,
+        "thresholds": [None if math.isinf(value) else value for value in level.thresholds],
+        "inputs": level.count.inputs,
+        "wrong_anywhere": level.count.wrong_anywhere,
+        "answered": [exit_count.answered for exit_count in level.count.exits],
+        "right": [exit_count.right for exit_count in level.count.exits],
+    }
+
+
+def read_cascade(path: Path, model_digest: str | None) -> Cascade:
+    """The caches in ``path``, which must be for the model of ``model_digest``; None: for any.
+
+    Raises DamagedFileError in words, OSError where there is no file.
+    """
+    container = read_container(path)
+    header = container.header
+    try:
+        found = header["model_digest"]
+        if model_digest is not None and found != model_digest:
+            raise DamagedFileError(
+                f"it was trained for another model (digest {str(found)[:12]}…, this one's is "
+                f"{model_digest[:12]}…); train again"
+            )
+        scores = Scores(
+            value=header["scores"]["value"],
+            position=int(header["scores"]["position"]),
+            classes=int(header["scores"]["classes"]),
+            form=ScoreForm(header["scores"]["form"]),
+            is_certain=True,
+        )
+        return Cascade(
+            model_digest=found,
+            scores=scores,
+            exits=tuple(
+                _read_exit(index, entry, scores.classes, container.tensors)
+                for index, entry in enumerate(header["exits"])
+            ),
+            levels=tuple(_read_level(entry, len(header["exits"])) for entry in header["levels"]),
+            confidence=float(header["confidence"]),
+            expected=Expected(**header["expected"]),
+            synchronous=bool(header["synchronous"]),
+            revision=int(header["revision"]),
+        )
+    except DamagedFileError:
+        raise
+    except (*_MALFORMED, BriskError) as error:
+        raise DamagedFileError(f"its header is not that of caches: {error!r}") from error
+
+
+def _read_exit(
+    index: int, entry: Mapping[str, Any], classes: int, tensors: Mapping[str, np.ndarray]
+) -> Exit:
+    shape = tuple(int(size) for size in entry["shape"])
+    value, noticed_at = entry["value"], entry.get("noticed_at")
+    if not isinstance(value, str) or not isinstance(noticed_at, str | None):
+        raise DamagedFileError("an exit stands at no value of a model")
+    return Exit(
+        point=ExitPoint(int(entry["position"]), value, float(entry["share"])),
+        variant=str(entry["variant"]),
+        shape=shape,
+        classes=classes,
+        model=tensors[f"{index}.onnx"].tobytes(),
+        lookup_s=float(entry["lookup_s"]),
+        memory_bytes=int(entry["memory_bytes"]),
+        saved_s=float(entry["saved_s"]),
+        burden_s=float(entry.get("burden_s", 0.0)),
+        noticed_at=noticed_at,
+    )
+
+
+def _read_level(entry: Mapping[str, Any], exits: int) -> Level:
+    thresholds: Sequence[float | None] = entry["thresholds"]
+    if len(thresholds) != exits or len(entry["answered"]) != exits:
+        raise DamagedFileError(f"a level has {len(thresholds)} thresholds for {exits} exits")
+    counts = [
+        ExitCount(int(answered), int(right))
+        for answered, right in zip(entry["answered"], entry["right"], strict=True)
+    ]
+    return Level(
+        accuracy=float(entry["accuracy"]),
+        thresholds=tuple(math.inf if value is None else float(value) for value in thresholds),
+        count=CascadeCount(int(entry["inputs"]), tuple(counts), int(entry["wrong_anywhere"])),
+    )

@@ -1,0 +1,1 @@
+"""What is promised of early answers, proved and watched."""

@@ -1,0 +1,1 @@
+"""The look-up networks: predictor, distance gate, selector."""

@@ -1,0 +1,146 @@
+"""A learned cache's look-up as an ONNX model: checked, and asked through ONNX Runtime.
+
+The model reads ``hidden`` float32 [rows, *shape] and gives ``logits`` float32 [rows, classes],
+``score`` float32 [rows] in 0..1, and ``near`` bool [rows]: whether the row is near the training
+data. It comes from a file that anybody may have written, so it consists of plain operators only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from onnx import ModelProto, TensorProto, ValueInfoProto
+
+from brisk.exits.files.container import DamagedFileError
+from brisk.segments.onnxruntime.library import onnxruntime
+
+Shape = tuple[int, ...]
+"""Of a hidden output without its batch: [channels, height, width], [positions, features] or
+[features]."""
+
+OPSET, IR_VERSION = 17, 8
+INPUT, LOGITS, SCORE, NEAR = "hidden", "logits", "score", "near"
+
+OPERATORS = frozenset(
+    {
+        *("Transpose", "Unsqueeze", "Squeeze", "Flatten", "Concat", "Gather", "TopK", "Where"),
+        *("AveragePool", "Conv", "MatMul", "Gemm", "Relu", "Sigmoid", "Softmax", "LogSoftmax"),
+        *("Add", "Sub", "Mul", "Div", "Sqrt", "Log", "Max", "Clip", "ArgMax"),
+        *("ReduceMean", "ReduceMax", "ReduceSum", "ReduceSumSquare"),
+        *("LessOrEqual", "GreaterOrEqual", "And", "Not", "IsNaN"),
+    }
+)
+"""What look-ups are made of."""
+
+LARGEST_HIDDEN_BYTES = 1 << 30
+"""Of one row."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LookedUp:
+    """What a look-up says of each row: ``scores`` float32 [rows], ``near`` bool [rows], whether it
+    is near the training data, and ``logits`` float32 [rows, classes]."""
+
+    scores: np.ndarray
+    near: np.ndarray
+    logits: np.ndarray
+
+
+ReadyLookUp = Callable[[np.ndarray], LookedUp]
+"""Of hidden outputs, float32 [rows, ...]."""
+
+
+class LookUpModel:
+    """Float32 [rows, *shape] to what the ONNX model says. Any thread may call it."""
+
+    __slots__ = ("_classes", "_run", "_session")
+
+    def __init__(self, data: bytes, shape: Shape, classes: int) -> None:
+        """Raises DamagedFileError where ``data`` is no look-up of ``classes`` in ``shape``."""
+        _check(data, shape, classes)
+        self._session = _open(data)
+        self._run = self._session._sess.run
+        self._classes = classes
+        try:
+            self(np.zeros((1, *shape), np.float32))
+        except Exception as error:
+            raise DamagedFileError(f"a look-up cannot be computed: {error}") from error
+
+    def __call__(self, hidden: np.ndarray) -> LookedUp:
+        logits, scores, near = self._run(_OUTPUTS, {INPUT: hidden}, None)
+        rows = len(hidden)
+        if logits.shape != (rows, self._classes) or not scores.shape == near.shape == (rows,):
+            raise ValueError(
+                f"a look-up of {rows} rows gave {list(logits.shape)}, {list(scores.shape)} and "
+                f"{list(near.shape)}; expected [{rows}, {self._classes}], [{rows}] and [{rows}]"
+            )
+        return LookedUp(scores, near, logits)
+
+
+_OUTPUTS = [LOGITS, SCORE, NEAR]
+
+
+def parse(data: bytes) -> ModelProto:
+    """Raises DamagedFileError where ``data`` is no ONNX model of plain operators."""
+    try:
+        model = ModelProto.FromString(data)
+    except DecodeError as error:
+        raise DamagedFileError(f"a look-up is no ONNX model: {error}") from error
+    graph = model.graph
+    domains = {entry.domain: entry.version for entry in model.opset_import}
+    if set(domains) - {"", "ai.onnx"} or max(domains.values(), default=99) > OPSET:
+        raise DamagedFileError(f"a look-up is of operator sets {domains}, expected up to {OPSET}")
+    for node in graph.node:
+        if node.op_type not in OPERATORS or node.domain not in ("", "ai.onnx"):
+            raise DamagedFileError(f"a look-up has operator '{node.domain}:{node.op_type}'")
+    if model.functions or graph.sparse_initializer or model.training_info:
+        raise DamagedFileError("a look-up has more than a graph of nodes and weights")
+    if any(tensor.data_location == TensorProto.EXTERNAL for tensor in graph.initializer):
+        raise DamagedFileError("a look-up has weights in another file")
+    return model
+
+
+def _check(data: bytes, shape: Shape, classes: int) -> None:
+    """Before any memory is taken for it."""
+    graph = parse(data).graph
+    if not 1 <= len(shape) <= 3 or classes < 1 or not all(size >= 1 for size in shape):
+        raise DamagedFileError(f"a look-up of {classes} classes in {list(shape)}")
+    if 4 * math.prod(shape) > LARGEST_HIDDEN_BYTES:
+        raise DamagedFileError(f"a look-up in {list(shape)} is too large")
+    expected = {
+        INPUT: (TensorProto.FLOAT, list(shape)),
+        LOGITS: (TensorProto.FLOAT, [classes]),
+        SCORE: (TensorProto.FLOAT, []),
+        NEAR: (TensorProto.BOOL, []),
+    }
+    found = {info.name: _form(info) for info in (*graph.input, *graph.output)}
+    if found != expected or len(graph.input) != 1:
+        raise DamagedFileError(
+            f"a look-up reads and gives {_words(found)}; expected {_words(expected)}"
+        )
+
+
+def _form(info: ValueInfoProto) -> tuple[int, list[int]]:
+    """Element type, and sizes without those of the rows."""
+    kind = info.type.tensor_type
+    return kind.elem_type, [dim.dim_value for dim in kind.shape.dim[1:]]
+
+
+def _words(found: dict[str, tuple[int, list[int]]]) -> str:
+    return ", ".join(f"'{name}' {['rows', *sizes]}" for name, (_, sizes) in found.items())
+
+
+def _open(data: bytes) -> Any:
+    library = onnxruntime()
+    options = library.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    try:
+        return library.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise DamagedFileError(f"ONNX Runtime cannot load a look-up: {error}") from error

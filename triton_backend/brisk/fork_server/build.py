@@ -1,0 +1,127 @@
+"""Compiling the launcher of stubs and what makes a stub a fork server.
+
+``python -m brisk.fork_server.build DIRECTORY`` puts both there, for machines without a compiler:
+into ``share/brisk`` of their Python's prefix, say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from brisk.artefacts.place import cache_directory
+from brisk.fork_server.compiler import CompilerError, add_seal, find_compiler, has_seal, is_whole
+from brisk.fork_server.start import PRELOAD
+from brisk.ownership import make_private, open_own
+from brisk.protocol.host.stub_process import STUB
+
+LAUNCHER = STUB
+"""Where a backend's folder has a file of this name, Triton starts it for the backend's stubs."""
+
+_SOURCES = Path(__file__).resolve().parent / "source"
+_COMMON = ("-std=c++17", "-O2")
+_MADE_OF = {
+    LAUNCHER: ("launcher.cpp", ("-static",)),
+    PRELOAD: ("preload.cpp", ("-fPIC", "-shared", "-ldl")),
+}
+"""Each with its source and options. A program that is linked statically, and a library that asks
+for nothing but ``dlsym``, run beside any C library, not only that of the compiling machine."""
+
+_TIMEOUT_S = 600.0
+
+
+def place_launcher(backend: Path) -> bool:
+    """Put the two files into a backend's folder; False where that is impossible.
+
+    Then stubs start as without Brisk: the folder has neither file.
+    """
+    try:
+        made = _prebuilt() or {name: _compiled(name) for name in _MADE_OF}
+    except (CompilerError, OSError):
+        for name in _MADE_OF:
+            with contextlib.suppress(FileNotFoundError):
+                (backend / name).unlink()
+        return False
+    for name in (PRELOAD, LAUNCHER):  # the one that uses the other last
+        _replace(made[name], backend / name)
+    return True
+
+
+def _prebuilt() -> dict[str, bytes] | None:
+    folder = Path(sys.prefix) / "share" / "brisk"
+    files = {name: folder / name for name in _MADE_OF}
+    if not all(file.is_file() for file in files.values()):
+        return None
+    return {name: _read(file) for name, file in files.items()}
+
+
+def _compiled(name: str) -> bytes:
+    """The compiled file, which the user's cache keeps. Raises CompilerError or OSError."""
+    compiler = find_compiler()
+    source, options = _MADE_OF[name]
+    code = (_SOURCES / source).read_bytes()
+    digest = hashlib.sha256(f"{compiler}{_COMMON}{options}".encode() + code).hexdigest()[:24]
+    made = cache_directory() / "native" / f"{digest}-{name}"
+    if not is_whole(made):
+        make_private(made.parent)
+        with tempfile.TemporaryDirectory(dir=made.parent) as drafts:
+            draft = Path(drafts) / name
+            _compile(compiler, _SOURCES / source, options, draft)
+            add_seal(draft)
+            os.chmod(draft, 0o700)
+            draft.replace(made)
+    return _read(made)
+
+
+def _read(file: Path) -> bytes:
+    """What will be started: nobody else can have written it, and it is as it was compiled.
+
+    Raises PermissionError, CompilerError or OSError.
+    """
+    with open(open_own(file), "rb") as opened:
+        content = opened.read()
+    if not has_seal(content):
+        raise CompilerError(f"'{file}' is not as it was compiled; remove it")
+    return content
+
+
+def _compile(compiler: Path, source: Path, options: tuple[str, ...], draft: Path) -> None:
+    command = [str(compiler), *_COMMON, "-o", str(draft), str(source), *options]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise CompilerError(f"'{compiler}' took {_TIMEOUT_S:g} s") from error
+    if ended.returncode:
+        raise CompilerError(f"'{compiler}' failed: {ended.stderr.strip()[:400]}")
+
+
+def _replace(made: bytes, target: Path) -> None:
+    """In one step: a server may be starting stubs by what was there."""
+    if target.is_file() and target.read_bytes() == made:
+        return
+    with tempfile.TemporaryDirectory(dir=target.parent) as drafts:
+        draft = Path(drafts) / target.name
+        draft.write_bytes(made)
+        os.chmod(draft, 0o755)
+        draft.replace(target)
+
+
+def main() -> int:
+    """Exit status 1, and the reason, where it is impossible."""
+    (directory,) = sys.argv[1:]
+    try:
+        for name in _MADE_OF:
+            _replace(_compiled(name), Path(directory, name))
+    except (CompilerError, OSError) as error:
+        print(f"stubs will start as Triton starts them: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""Starting the fork server: by the first stub of a tritonserver, which finds none.
+
+Its launcher has made the socket that other launchers ask at, so those wait for the fork server
+from then on. It is started as soon as one waits: one start of Python and one import of numpy for
+all of them, and memory that they share. While nobody waits, it comes after the first model, whose
+load it would slow down.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import select
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+from brisk.fork_server.server import listen
+from brisk.protocol.host.stub_process import BACKEND, SERVER
+
+SETTING = "BRISK_FORK_STUBS"
+"""``0``: the launcher asks for no fork server, and none is started."""
+
+SOCKET_VARIABLE = "_BRISK_STUB_SOCKET"
+"""Set by the launcher for a stub that found no fork server: the name that one would have."""
+
+LISTENER_VARIABLE = "_BRISK_STUB_LISTENER"
+"""With it: the descriptor of the socket of that name, which listens already."""
+
+SETTINGS_VARIABLE = "_BRISK_STUB_FORK_SERVER"
+_PRELOADS_VARIABLE = "_BRISK_STUB_LD_PRELOAD"
+_ISOLATED_VARIABLE = "_BRISK_STUB_ISOLATED"
+"""Read by ``source/preload.cpp``."""
+
+PRELOAD = "brisk_stub_preload.so"
+
+_NAME = "brisk: forks stubs"
+_ROOM = " " * 8192
+"""In the fork server's command line, for those of its stubs."""
+
+
+class Settings(NamedTuple):
+    """What a fork server is told. ``flags`` are Python's in a stub of Triton's making."""
+
+    backend: str
+    server: int
+    niceness: int
+    flags: list[int]
+    listener: int
+
+
+class _Duty:
+    """This stub's to start the fork server, once. The lock guards the field."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listener: socket.socket | None = None
+        self._is_over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        name = os.environ.pop(SOCKET_VARIABLE, None)
+        inherited = os.environ.pop(LISTENER_VARIABLE, None)
+        if inherited is not None:
+            self._listener = socket.socket(fileno=int(inherited))
+            self._listener.set_inheritable(False)
+        elif name is not None:
+            self._listener = listen(name)
+
+    def take(self) -> socket.socket | None:
+        """The fork server's socket, which the caller closes; None where it was taken before."""
+        with self._lock:
+            listener, self._listener = self._listener, None
+            os.eventfd_write(self._is_over, 1)
+            return listener
+
+    def await_launcher(self) -> bool:
+        """Until a launcher waits; False where the socket has been taken meanwhile."""
+        poll = select.poll()
+        poll.register(self._is_over, select.POLLIN)
+        with self._lock:
+            if self._listener is None:
+                return False
+            listener = self._listener.fileno()
+            poll.register(listener, select.POLLIN)
+        return [each for each, _ in poll.poll()] == [listener]
+
+
+@functools.cache
+def _duty() -> _Duty:
+    return _Duty()
+
+
+def attend_launchers(arguments: list[bytes], niceness: int) -> None:
+    """Start the fork server, as ``start_fork_server`` does, as soon as another launcher waits for
+    it. Does not wait."""
+    if SOCKET_VARIABLE not in os.environ:
+        return
+    duty = _duty()
+
+    def attend() -> None:
+        if duty.await_launcher():
+            start_fork_server(arguments, niceness)
+
+    threading.Thread(target=attend, name="brisk-launchers", daemon=True).start()
+
+
+def take_settings() -> Settings:
+    """Those of this process, a fork server, whose children shall find nothing of them."""
+    os.environ.pop(SOCKET_VARIABLE, None)
+    os.environ.pop(LISTENER_VARIABLE, None)
+    return Settings(**json.loads(os.environ.pop(SETTINGS_VARIABLE)))
+
+
+def take_listener(settings: Settings) -> socket.socket:
+    """The socket that this process, a fork server, was given. Raises OSError."""
+    listener = socket.socket(fileno=settings.listener)
+    listener.set_inheritable(False)
+    return listener
+
+
+def start_fork_server(arguments: list[bytes], niceness: int) -> None:
+    """Start one, where this stub came by the launcher and found none. Does not wait. Nothing
+    happens where this stub has just started one, or the kernel has no process descriptors:
+    launchers that wait become stubs of their own then, as the socket has gone.
+
+    ``arguments``: this stub's command line. A fork server's children are as Triton meant this
+    process to be: its environment when it began, its working directory, ``niceness``.
+    """
+    if SOCKET_VARIABLE not in os.environ and not _duty.cache_info().currsize:
+        return
+    listener = _duty().take()
+    if listener is None:
+        return
+    with listener:
+        if _has_process_descriptors():
+            _start(listener, arguments, niceness)
+
+
+def _start(listener: socket.socket, arguments: list[bytes], niceness: int) -> None:
+    import subprocess  # one stub of many needs it
+
+    backend = os.fsdecode(arguments[BACKEND])
+    descriptor = listener.fileno()
+    settings = Settings(backend, int(arguments[SERVER]), niceness, list(sys.flags), descriptor)
+    environment = _environment()
+    preloads = environment.get("LD_PRELOAD", "")
+    preload = f"{backend}/{PRELOAD}"
+    try:
+        _check(Path(preload))
+    except OSError as error:
+        say_not_forked(str(error))
+        return
+    try:
+        process = subprocess.Popen(
+            [_NAME, _ROOM],
+            executable=os.readlink("/proc/self/exe"),
+            env={
+                **environment,
+                "LD_PRELOAD": f"{preload}:{preloads}" if preloads else preload,
+                _PRELOADS_VARIABLE: preloads,
+                _ISOLATED_VARIABLE: str(sys.flags.isolated),
+                SETTINGS_VARIABLE: json.dumps(settings._asdict()),
+            },
+            pass_fds=(descriptor,),
+        )
+    except OSError as error:
+        say_not_forked(str(error))
+        return
+    # It outlives this stub, as a rule; if not, it is not to stay as a zombie.
+    threading.Thread(target=process.wait, name="brisk-fork-server", daemon=True).start()
+
+
+def _check(preload: Path) -> None:
+    """That the file, which every stub will load, is whole and nobody else can have written it.
+
+    The folder is not looked at: Triton has just started the launcher that lies beside the file.
+    Raises OSError.
+    """
+    from brisk.fork_server.compiler import is_sealed  # one stub of many needs it
+
+    if not is_sealed(preload, is_anywhere=True):
+        raise PermissionError(f"'{preload}' is not as it was compiled; `brisk install` renews it")
+
+
+def say_not_forked(reason: str) -> None:
+    """To the server's log: a stub's own way there is not open in a fork server."""
+    print(f"brisk: stubs are not forked: {reason}", file=sys.stderr)
+
+
+def _has_process_descriptors() -> bool:
+    """Linux 5.3, and nothing that forbids them."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
+
+
+def _environment() -> dict[str, str]:
+    entries = Path("/proc/self/environ").read_bytes().split(b"\0")
+    pairs = [os.fsdecode(entry).partition("=") for entry in entries if entry]
+    return {name: value for name, _, value in pairs}

@@ -1,0 +1,137 @@
+"""Arrays of ONNX tensors: views where the encoding allows it, external files included."""
+
+from __future__ import annotations
+
+import os
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from brisk.errors import InvalidModelError
+from brisk.graph.files.value_types import dtype_of_element
+from brisk.paths import open_inside
+
+_PACKED = frozenset(
+    getattr(TensorProto, name)
+    for name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2")
+    if hasattr(TensorProto, name)
+)
+
+
+MAX_DENSE_BYTES = 2**31
+"""Of a sparse tensor made dense: as much as a file can hold of a dense one."""
+
+
+def read_tensor(
+    tensor: TensorProto, directory: Path | None, raw: memoryview | None = None
+) -> np.ndarray:
+    """Read-only array of ``tensor``; a view of ``raw`` or of its bytes where possible.
+
+    ``raw``: the raw data where it was detached from the message.
+    ``directory``: the model's folder, in which external data must lie; None: refuse them.
+    Strings come as an object array of str. Raises InvalidModelError naming the tensor.
+    """
+    label = f"tensor '{tensor.name}'"
+    shape = tuple(tensor.dims)
+    if any(size < 0 for size in shape):
+        raise InvalidModelError(f"{label} has a negative dimension: {list(shape)}")
+    if raw is None and tensor.data_location == TensorProto.EXTERNAL:
+        raw = _external_data(tensor, directory)
+    elif raw is None and tensor.HasField("raw_data"):
+        raw = memoryview(tensor.raw_data)
+    try:
+        dtype = dtype_of_element(tensor.data_type)
+    except (KeyError, TypeError) as error:
+        raise InvalidModelError(f"{label} has unknown element type {tensor.data_type}") from error
+    if raw is not None and tensor.data_type == TensorProto.STRING:
+        raise InvalidModelError(f"{label} holds strings as raw data, which ONNX forbids")
+    if raw is not None and tensor.data_type not in _PACKED:
+        expected = prod(shape) * dtype.itemsize
+        if len(raw) != expected:
+            raise InvalidModelError(
+                f"{label} of shape {list(shape)} and type {dtype} needs {expected} bytes, "
+                f"the file holds {len(raw)}"
+            )
+        array = np.frombuffer(raw, dtype).reshape(shape)
+    else:
+        array = _decode(tensor, raw, label)
+    array.setflags(write=False)
+    return array
+
+
+def _decode(tensor: TensorProto, raw: memoryview | None, label: str) -> np.ndarray:
+    if raw is not None:
+        tensor = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=bytes(raw))
+    try:
+        array = np.asarray(numpy_helper.to_array(tensor))
+    except (ValueError, TypeError, UnicodeDecodeError) as error:
+        raise InvalidModelError(f"{label} cannot be decoded: {error}") from error
+    return array if array.flags.owndata else array.copy()
+
+
+def external_range(tensor: TensorProto) -> tuple[str, int, int | None]:
+    """File, first byte and bytes (None: to the file's end) of a tensor's external data.
+
+    Raises InvalidModelError naming the tensor where these are missing or malformed.
+    """
+    label = f"tensor '{tensor.name}'"
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    if not location:
+        raise InvalidModelError(f"{label} keeps its data in a file, but none can be located")
+    try:
+        offset = int(entries.get("offset", 0))
+        length = int(entries["length"]) if "length" in entries else None
+    except ValueError as error:
+        raise InvalidModelError(f"{label} has a malformed external data entry: {error}") from error
+    return location, offset, length
+
+
+def _external_data(tensor: TensorProto, directory: Path | None) -> memoryview:
+    label = f"tensor '{tensor.name}'"
+    location, offset, length = external_range(tensor)
+    if directory is None:
+        raise InvalidModelError(f"{label} keeps its data in a file, but none can be located")
+    try:
+        with open_inside(directory, location, f"{label}: external data") as file:
+            available = os.fstat(file.fileno()).st_size - offset
+            wanted = available if length is None else length
+            if offset < 0 or wanted < 0 or wanted > available:
+                raise InvalidModelError(
+                    f"{label} needs bytes {offset} to {offset + wanted} of external data "
+                    f"'{location}', which ends at {offset + available}"
+                )
+            file.seek(offset)
+            return memoryview(file.read(wanted))
+    except OSError as error:
+        raise InvalidModelError(
+            f"{label}: external data '{location}' cannot be read: {error.strerror}"
+        ) from error
+
+
+def densify(sparse: onnx.SparseTensorProto, directory: Path | None) -> np.ndarray:
+    """Dense read-only array of a COO tensor (linear or per-axis indices)."""
+    values = read_tensor(sparse.values, directory)
+    indices = read_tensor(sparse.indices, directory)
+    shape = tuple(sparse.dims)
+    dense_bytes = prod(shape) * values.dtype.itemsize
+    if min(shape, default=0) < 0 or dense_bytes > MAX_DENSE_BYTES:
+        raise InvalidModelError(
+            f"sparse tensor '{sparse.values.name}' of shape {list(shape)} takes {dense_bytes} "
+            f"bytes as a dense one; at most {MAX_DENSE_BYTES} are served"
+        )
+    dense = np.zeros(shape, values.dtype)
+    try:
+        if indices.ndim == 1:
+            dense.reshape(-1)[indices] = values
+        else:
+            dense[tuple(indices.T)] = values
+    except (IndexError, ValueError) as error:
+        raise InvalidModelError(
+            f"sparse tensor '{sparse.values.name}' does not fit its shape {list(shape)}: {error}"
+        ) from error
+    dense.setflags(write=False)
+    return dense

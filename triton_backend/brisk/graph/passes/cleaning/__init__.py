@@ -1,0 +1,1 @@
+"""Passes that remove or simplify layers."""

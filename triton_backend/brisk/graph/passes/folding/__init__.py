@@ -1,0 +1,1 @@
+"""Passes that compute at load what needs no input."""

@@ -1,0 +1,1 @@
+"""Passes that recognise one operator in several."""

@@ -1,0 +1,1 @@
+"""What both sides know of the host: where the runtime is, and whose processes live."""

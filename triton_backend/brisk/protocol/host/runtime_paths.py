@@ -1,0 +1,161 @@
+"""Where the runtime of a device is found: a private directory with two sockets and a lock.
+
+The supervisor holds the lock for as long as it lives, so "is there a runtime?" has one answer,
+two supervisors can never be, and whatever lies in the directory of a free lock is left over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import socket
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from brisk.errors import InvalidConfigurationError
+from brisk.ownership import check_directory
+from brisk.protocol.channel import new_socket
+from brisk.protocol.role import Role
+
+MAX_SOCKET_PATH_BYTES = 107
+_MAKING_ATTEMPTS = 100
+"""A runtime that ends removes the directories, perhaps between our making and using them."""
+
+_DEVICE = re.compile(r"cpu|cuda:\d+")
+
+
+def base_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """``$BRISK_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/brisk``, else ``/tmp/brisk-<uid>``."""
+    if chosen := environment.get("BRISK_RUNTIME_DIR"):
+        return Path(chosen).absolute()  # the runtime starts in another directory
+    if session := environment.get("XDG_RUNTIME_DIR"):
+        return Path(session) / "brisk"
+    return Path(f"/tmp/brisk-{os.geteuid()}")
+
+
+def _make_own(directory: Path) -> int:
+    """Create with mode 0700, or verify that an existing one is ours; its mode."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise InvalidConfigurationError(
+            f"runtime directory {directory} must be a directory of user {os.geteuid()}; "
+            "set BRISK_RUNTIME_DIR to one that is"
+        )
+    return status.st_mode
+
+
+class RuntimePlace(NamedTuple):
+    """The directory of one device's runtime."""
+
+    base: Path
+    device: str
+
+    @property
+    def directory(self) -> Path:
+        return self.base / self.device.replace(":", "-")
+
+    def socket_path(self, role: Role) -> Path:
+        """Where requests of ``role`` are taken."""
+        return self.directory / f"{role.value}.sock"
+
+    @property
+    def lock_path(self) -> Path:
+        return self.directory / "lock"
+
+    def prepare(self) -> None:
+        """Make the directories private. Raises InvalidConfigurationError where impossible."""
+        try:
+            for _ in range(_MAKING_ATTEMPTS - 1):
+                with contextlib.suppress(FileNotFoundError, FileExistsError):
+                    return self._make_directories()
+            self._make_directories()
+        except OSError as error:
+            raise InvalidConfigurationError(
+                f"runtime directory {self.directory} cannot be used ({error}); "
+                "set BRISK_RUNTIME_DIR to a writable one of the user's own"
+            ) from error
+
+    def _make_directories(self) -> None:
+        """The base may be a directory of general use, whose mode is not ours to change: where
+        others could rename what lies in it, it is refused.
+        """
+        _make_own(self.base)
+        check_directory(self.base)
+        if _make_own(self.directory) & 0o077:
+            os.chmod(self.directory, 0o700)
+
+    def connect(self, timeout_s: float, role: Role = Role.FOREGROUND) -> socket.socket:
+        """A connection to a worker, or to its queue while it starts. OSError where none."""
+        connection = new_socket()
+        try:
+            connection.settimeout(timeout_s)
+            connection.connect(str(self.socket_path(role)))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def try_lock(self) -> int | None:
+        """The lock's descriptor, now held by this process; None where another holds it."""
+        while True:
+            try:
+                descriptor = os.open(self.lock_path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:  # a runtime that ends has just removed the directory
+                self.prepare()
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with contextlib.suppress(FileNotFoundError):
+                    # The holder removes the file before it lets go: then this lock is of a
+                    # file that nobody will find again.
+                    if os.fstat(descriptor).st_ino == os.stat(self.lock_path).st_ino:
+                        return descriptor
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+    def sweep(self) -> bool:
+        """Remove what a dead runtime left; False where a live one holds the place."""
+        if not self.directory.is_dir():
+            return True
+        descriptor = self.try_lock()
+        if descriptor is None:
+            return False
+        self.remove(descriptor)
+        return True
+
+    def remove(self, lock: int) -> None:
+        """Holder of ``lock`` only: remove the place's files, then let go."""
+        for path in (*map(self.socket_path, Role), self.lock_path):
+            path.unlink(missing_ok=True)
+        os.close(lock)
+        for directory in (self.directory, self.base):
+            with contextlib.suppress(OSError):  # another device's runtime may live there
+                directory.rmdir()
+
+
+def runtime_place(device: str, environment: Mapping[str, str] = os.environ) -> RuntimePlace:
+    """The place of ``device`` (``cpu``, ``cuda:0``), not yet made.
+
+    Raises InvalidConfigurationError for a device that cannot be, or a path too long for a
+    socket.
+    """
+    if not _DEVICE.fullmatch(device):
+        raise InvalidConfigurationError(f"device '{device}' is neither cpu nor cuda:<number>")
+    place = RuntimePlace(base_directory(environment), device)
+    longest = max(map(place.socket_path, Role), key=lambda path: len(os.fsencode(path)))
+    if len(os.fsencode(longest)) > MAX_SOCKET_PATH_BYTES:
+        raise InvalidConfigurationError(
+            f"{longest} is too long for a socket ({MAX_SOCKET_PATH_BYTES} bytes); "
+            "set BRISK_RUNTIME_DIR to a shorter path"
+        )
+    return place

@@ -1,0 +1,1 @@
+"""Memory that stub and worker share. Each side allocates in its own only."""

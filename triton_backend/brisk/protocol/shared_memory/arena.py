@@ -1,0 +1,243 @@
+"""Shared memory for tensors: an owner allocates, its peer maps and reads.
+
+Slabs are sealed memfds, passed over the socket: they have no name, so nothing stays behind in
+``/dev/shm`` however a process dies, and ``--shm-size`` of a container does not limit them. They
+cannot shrink, so reading a mapped one can never fault.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import threading
+from typing import NamedTuple
+
+from brisk.errors import ProtocolError, UnavailableError
+from brisk.protocol.records import Region
+from brisk.protocol.shared_memory.slab import Slab
+
+ALIGNMENT = 64
+SLAB_BYTES = 16 * 1024 * 1024
+MAX_SLAB_BYTES = 64 * 1024**3
+
+_ADD_SEALS = 1033
+_GET_SEALS = 1034
+_SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW = 1, 2, 4
+_SEALS = _SEAL_SEAL | _SEAL_SHRINK | _SEAL_GROW
+
+
+def _aligned(size: int) -> int:
+    return max(ALIGNMENT, (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT)
+
+
+class SlabChange(NamedTuple):
+    """A slab made or given up (``descriptor`` None).
+
+    ``descriptor`` is a copy to send along, and the taker's to close: the slab may be given up
+    before it is sent.
+    """
+
+    slab: int
+    size: int
+    descriptor: int | None
+
+
+def _with_copies(changes: list[SlabChange]) -> list[SlabChange]:
+    """The changes with descriptors of their own; OSError, and no copy left, where that fails."""
+    copied: list[SlabChange] = []
+    try:
+        for change in changes:
+            copy = None if change.descriptor is None else os.dup(change.descriptor)
+            copied.append(SlabChange(change.slab, change.size, copy))
+    except OSError:
+        for change in copied:
+            if change.descriptor is not None:
+                os.close(change.descriptor)
+        raise
+    return copied
+
+
+class Arena:
+    """The owner's side. Thread-safe.
+
+    Changes of the set of slabs are collected for every follower; the owner must announce them
+    to that peer before it names a region. A follower is known from its first ``announce_all`` on;
+    the one named "" is known from the start.
+    """
+
+    def __init__(self, slab_bytes: int = SLAB_BYTES) -> None:
+        self._slab_bytes = slab_bytes
+        self._slabs: dict[int, Slab] = {}
+        self._next = 0
+        self._used_bytes = 0
+        self._changes: dict[str, list[SlabChange]] = {"": []}
+        self._lock = threading.Lock()
+
+    def allocate(self, size: int) -> Region:
+        """A region of at least ``size`` bytes, its contents undefined.
+
+        Raises UnavailableError where the system has no memory for another slab.
+        """
+        wanted = _aligned(size)
+        with self._lock:
+            for slab in self._slabs.values():
+                offset = slab.take(wanted)
+                if offset is not None:
+                    break
+            else:
+                slab = self._new_slab(max(self._slab_bytes, wanted))
+                offset = slab.take(wanted)
+                assert offset is not None
+            self._used_bytes += wanted
+            return Region(slab.number, offset, size)
+
+    def free(self, region: Region) -> None:
+        """Give ``region`` back; of several empty slabs only one is kept."""
+        size = _aligned(region.size)
+        with self._lock:
+            slab = self._slabs[region.slab]
+            slab.give(region.offset, size)
+            self._used_bytes -= size
+            if slab.is_empty and any(
+                other.is_empty for other in self._slabs.values() if other is not slab
+            ):
+                self._drop(slab)
+
+    def memory(self, region: Region) -> memoryview:
+        """The region's bytes, writable."""
+        slab = self._slabs[region.slab]
+        return slab.memory[region.offset : region.offset + region.size]
+
+    def address(self, region: Region) -> int:
+        """Where the region's bytes are in this process, until it is freed."""
+        slab = self._slabs[region.slab]
+        if not slab.address:
+            import ctypes  # only a worker asks; a stub's start does without
+
+            slab.address = ctypes.addressof(ctypes.c_char.from_buffer(slab.memory))
+        return slab.address + region.offset
+
+    def take_changes(self, follower: str = "") -> list[SlabChange]:
+        """Slabs made and given up since the follower's last call, in order.
+
+        Raises OSError where there are no descriptors left; the follower must be told anew then.
+        """
+        if not self._changes[follower]:  # a change that is made just now comes with the next call
+            return []
+        with self._lock:
+            changes, self._changes[follower] = self._changes[follower], []
+            return _with_copies(changes)
+
+    def announce_all(self, follower: str = "") -> list[SlabChange]:
+        """Every slab, for a new peer; pending changes are forgotten. Raises as above."""
+        with self._lock:
+            self._changes[follower] = []
+            return _with_copies(
+                [
+                    SlabChange(slab.number, slab.size, slab.descriptor)
+                    for slab in self._slabs.values()
+                ]
+            )
+
+    def statistics(self) -> dict[str, int]:
+        with self._lock:
+            return {
+                "slabs": len(self._slabs),
+                "slab_bytes": sum(slab.size for slab in self._slabs.values()),
+                "used_bytes": self._used_bytes,
+            }
+
+    def close(self) -> None:
+        """Give every slab back to the system; views that still exist keep theirs alive."""
+        with self._lock:
+            for slab in list(self._slabs.values()):
+                self._drop(slab)
+            self._changes = {follower: [] for follower in self._changes}
+
+    def _new_slab(self, size: int) -> Slab:
+        size = (size + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
+        if size > MAX_SLAB_BYTES:
+            raise UnavailableError(f"{size} bytes of shared memory asked for at once")
+        try:
+            descriptor = os.memfd_create("brisk", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError as error:
+            raise UnavailableError(f"no shared memory: {error}") from error
+        try:
+            os.ftruncate(descriptor, size)
+            fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
+            slab = Slab(self._next, descriptor, size)
+        except OSError as error:
+            os.close(descriptor)
+            raise UnavailableError(f"no {size} bytes of shared memory: {error}") from error
+        self._next += 1
+        self._slabs[slab.number] = slab
+        for changes in self._changes.values():
+            changes.append(SlabChange(slab.number, size, descriptor))
+        return slab
+
+    def _drop(self, slab: Slab) -> None:
+        del self._slabs[slab.number]
+        for changes in self._changes.values():
+            untold = next((change for change in changes if change.slab == slab.number), None)
+            if untold is not None:
+                changes.remove(untold)
+            else:  # the peer has been told of it, so tell it the end
+                changes.append(SlabChange(slab.number, slab.size, None))
+        os.close(slab.descriptor)
+        # The mapping goes when the last view of it does; closing it here would raise while a
+        # response still reads from it.
+
+
+class ArenaView:
+    """The peer's side: maps what the owner announces, checks every region it is shown."""
+
+    def __init__(self) -> None:
+        self._memory: dict[int, memoryview] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """All of the owner's slabs, used or not."""
+        return sum(len(memory) for memory in self._memory.values())
+
+    def attach(self, slab: int, size: int, descriptor: int) -> None:
+        """Map ``descriptor`` and close it. ProtocolError unless it is sealed and that large."""
+        try:
+            if slab in self._memory:
+                raise ProtocolError(f"slab {slab} was announced twice")
+            if not 0 < size <= MAX_SLAB_BYTES:
+                raise ProtocolError(f"slab {slab} claims {size} bytes")
+            if fcntl.fcntl(descriptor, _GET_SEALS) & _SEAL_SHRINK == 0:
+                raise ProtocolError(f"slab {slab} is not sealed against shrinking")
+            if os.fstat(descriptor).st_size < size:
+                raise ProtocolError(f"slab {slab} is shorter than the {size} bytes it claims")
+            self._memory[slab] = memoryview(mmap.mmap(descriptor, size))
+        except OSError as error:
+            raise ProtocolError(f"slab {slab} cannot be mapped: {error}") from error
+        finally:
+            os.close(descriptor)
+
+    def detach(self, slab: int) -> None:
+        if self._memory.pop(slab, None) is None:
+            raise ProtocolError(f"slab {slab} is unknown")
+
+    def memory(self, region: Region) -> memoryview:
+        """The region's bytes; ProtocolError where it does not lie inside a known slab.
+
+        A region of no bytes needs no slab: an empty tensor may come before there is any.
+        """
+        if not region.size:
+            return memoryview(b"")
+        memory = self._memory.get(region.slab)
+        if memory is None:
+            raise ProtocolError(f"slab {region.slab} is unknown")
+        end = region.offset + region.size
+        if region.offset < 0 or region.size < 0 or end > len(memory):
+            raise ProtocolError(
+                f"region {region.offset}+{region.size} lies outside slab {region.slab} "
+                f"of {len(memory)} bytes"
+            )
+        return memory[region.offset : end]
+
+    def clear(self) -> None:
+        self._memory.clear()

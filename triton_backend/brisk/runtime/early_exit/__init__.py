@@ -1,0 +1,1 @@
+"""Learned caches while they are served: audited, sampled, taught, replaced."""

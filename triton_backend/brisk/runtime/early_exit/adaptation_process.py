@@ -1,0 +1,150 @@
+"""The process in which learned caches learn from the traffic.
+
+``python -m brisk.runtime.early_exit.adaptation_process MODEL…``
+
+Reads the samples that workers write, retrains at an interval, and publishes what is better as a
+candidate, which the foreground worker tries (``brisk.exits.files.versions``). Lives as long as the
+worker that started it, on what processors others leave. Wherever it is killed, files are whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zipfile import BadZipFile
+
+from brisk.runtime.helper_process import step_aside
+from brisk.runtime.log import say
+
+if TYPE_CHECKING:
+    from brisk.exits.adaptation.adapter import Adapter
+
+NANOSECONDS = 1e9
+PRIVATE = 0o600
+"""What is learned from requests may tell of them."""
+
+
+def main() -> int:
+    """Exit status: 0 where there is nothing to learn from, else it is ended from outside."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--interval", type=float, required=True, help="seconds")
+    arguments = parser.parse_args()
+    if not step_aside():
+        return 1
+    import torch
+
+    torch.set_num_threads(1)
+    learners = [learner for model in arguments.models if (learner := open_learner(model))]
+    while learners:
+        time.sleep(arguments.interval)
+        for learner in learners:
+            try:
+                learner.learn(time.time())
+            except Exception as error:  # noqa: BLE001  # other models go on learning
+                say(f"caches of {learner.model} did not learn: {type(error).__name__}: {error}")
+    return 0
+
+
+def open_learner(model: Path) -> Learner | None:
+    """None where the model's caches cannot learn: no caches, or no data of their training."""
+    from brisk.errors import BriskError
+    from brisk.exits.adaptation.adapter import Adapter
+    from brisk.exits.adaptation.settings import AdaptationSettings
+    from brisk.exits.files.container import DamagedFileError
+
+    try:
+        adapter = Adapter.open(model, AdaptationSettings())
+    except (BriskError, DamagedFileError, OSError) as error:
+        say(f"caches of {model} cannot learn: {error}")
+        return None
+    if adapter is None:
+        say(f"caches of {model} do not learn: there is no data of their training beside them")
+        return None
+    return Learner(model, adapter)
+
+
+class Learner:
+    """Of one model."""
+
+    def __init__(self, model: Path, adapter: Adapter) -> None:
+        """Removes what a process that was killed while it published has left."""
+        from brisk.exits.files.versions import candidate_file
+
+        self.model = model
+        self._adapter = adapter
+        self._newest = ""
+        self._was_refused = False
+        candidate = candidate_file(model)
+        for left in candidate.parent.glob(f".{candidate.name}.*.unfinished"):
+            left.unlink(missing_ok=True)
+
+    def learn(self, now_s: float) -> bool:
+        """Take new samples in and retrain; True where a candidate was published.
+
+        Nothing is published while the one before is on trial. ``now_s``: time since 1970.
+        """
+        from brisk.exits.files.artefact import write_cascade
+        from brisk.exits.files.versions import candidate_file
+
+        if not self._take_samples() or candidate_file(self.model).exists():
+            return False
+        self._follow()
+        outcome = self._adapter.adapt(now_s)
+        if outcome.cascade is None:
+            if not self._was_refused:
+                say(f"caches of {self.model} learned nothing better: {outcome.reason}")
+            self._was_refused = True
+            return False
+        self._was_refused = False
+        if candidate_file(self.model).exists():
+            return False  # somebody else has put one on trial meanwhile
+        write_cascade(candidate_file(self.model), outcome.cascade, PRIVATE)
+        before_ms, after_ms = (saved_s * 1e3 for saved_s in outcome.saved_s)
+        say(
+            f"caches of {self.model}, revision {outcome.cascade.revision}, learned from "
+            f"{outcome.samples} samples: {after_ms:.3f} ms saved of a recent input on average, "
+            f"{before_ms:.3f} before; they are tried now"
+        )
+        return True
+
+    def _take_samples(self) -> bool:
+        """Read the files that have come since the last time; False where none has."""
+        import numpy as np
+
+        from brisk.exits.files.versions import samples_folder
+
+        has_come = False
+        for file in sorted(samples_folder(self.model).glob("*.npz")):
+            if file.name <= self._newest:
+                continue
+            self._newest = file.name
+            try:
+                with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
+                    inputs = {name: archive[name] for name in archive.files}
+                self._adapter.take(inputs, int(file.name[:20]) / NANOSECONDS)
+                has_come = True
+            except (OSError, ValueError, EOFError, BadZipFile) as error:  # gone again, or damaged
+                say(f"samples '{file}' are left out: {error}")
+        return has_come
+
+    def _follow(self) -> None:
+        """Go on from what is served: a candidate that the runtime has rejected is none."""
+        from brisk.exits.files.artefact import digest_of, read_cascade
+        from brisk.exits.files.container import DamagedFileError
+        from brisk.exits.files.versions import latest
+
+        try:
+            served = read_cascade(latest(self.model), digest_of(self.model))
+        except (DamagedFileError, OSError) as error:
+            say(f"caches of {self.model} cannot be read: {error}")
+            return
+        if served.revision != self._adapter.cascade.revision:
+            self._adapter.cascade = served
+
+
+if __name__ == "__main__":
+    sys.exit(main())

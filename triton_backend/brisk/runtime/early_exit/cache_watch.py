@@ -1,0 +1,161 @@
+"""Versions of learned caches as files: new ones made, noticed, tried, kept or deleted.
+
+A thread of its own, which looks at the files once a second. The foreground worker's has the
+adaptation process made and tries what that publishes; the background worker's only follows what
+has proved itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from brisk.errors import BriskError
+from brisk.exits.files.versions import candidate_file, latest, promote, take_back
+from brisk.runtime.early_exit.adaptation import Adaptation
+from brisk.runtime.early_exit.early_exits import Change
+from brisk.runtime.log import say, tell
+from brisk.runtime.models.kinds.segment_session import SegmentSession
+from brisk.runtime.models.session import Session
+
+if TYPE_CHECKING:
+    from brisk.runtime.early_exit.served_caches import ServedCaches
+
+LOOK_S = 1.0
+
+Stamp = tuple[str, int, int, int] | None
+"""Path, inode, size and time of change of a file; None where there is none."""
+
+
+@dataclass(slots=True, eq=False)
+class _Watched:
+    """``served`` and ``tried``: the files as they were when they were read last. ``last``: the
+    version that was served last, whose segments the next one uses where they fit.
+    """
+
+    session: SegmentSession
+    served: Stamp
+    last: ServedCaches | None
+    tried: Stamp = None
+
+
+class CacheWatch:
+    """``adaptation``: of this worker, which then tries candidates; None where another one does."""
+
+    def __init__(self, adaptation: Adaptation | None, look_s: float = LOOK_S) -> None:
+        self._adaptation = adaptation
+        self._look_s = look_s
+        self._lock = threading.Lock()
+        self._watched: list[_Watched] = []
+        self._thread: threading.Thread | None = None
+
+    def open(self, session: Session) -> ServedCaches | None:
+        """Read the session's caches; None where there are none that fit. Any thread."""
+        path = latest(session.path)
+        if not path.exists():
+            return None
+        if not isinstance(session, SegmentSession):
+            tell(f"caches '{path}' are ignored: ONNX Runtime's segments alone have exits")
+            return None
+        return _read(session, path, None)
+
+    def serve(self, session: Session, caches: ServedCaches) -> None:
+        """Serve them from now on, and follow what becomes of their files. Any thread.
+
+        Precondition: ``open`` has read them.
+        """
+        assert isinstance(session, SegmentSession)
+        session.caches.bring(caches)
+        watched = _Watched(session, _stamp(latest(session.path)), caches)
+        with self._lock:
+            self._watched.append(watched)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="brisk-caches", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(self._look_s)
+            with self._lock:
+                self._watched = [
+                    each for each in self._watched if not each.session.table.is_closed
+                ]
+                watched = list(self._watched)
+            for each in watched:
+                try:
+                    self._look(each)
+                except (OSError, BriskError) as error:
+                    say(f"caches of {each.session.path}: {type(error).__name__}: {error}")
+            if self._adaptation is not None:
+                self._learn(self._adaptation, watched)
+
+    def _learn(self, adaptation: Adaptation, watched: Sequence[_Watched]) -> None:
+        try:
+            adaptation.look(each.session.path for each in watched)
+        except OSError as error:
+            say(f"learned caches cannot learn: {error}")
+
+    def _look(self, watched: _Watched) -> None:
+        session = watched.session
+        while session.caches.changes:
+            change = session.caches.changes.popleft()
+            if self._adaptation is None:
+                continue  # the files are the foreground worker's
+            _keep(session.path, change)
+            if change is not Change.WITHDRAWN:  # what is served then is still to be read
+                watched.served = _stamp(latest(session.path))
+        path = latest(session.path)
+        stamp = _stamp(path)
+        if stamp != watched.served:
+            watched.served = stamp
+            version = _read(session, path, watched.last)
+            if version is not None or stamp is None:
+                watched.last = version
+                session.caches.bring(version)
+                say(f"caches '{path}' are {'gone' if version is None else 'served'} from now on")
+        if self._adaptation is not None:
+            self._try_candidate(watched)
+
+    def _try_candidate(self, watched: _Watched) -> None:
+        session = watched.session
+        path = candidate_file(session.path)
+        stamp = _stamp(path)
+        if stamp is None or stamp == watched.tried:
+            return
+        watched.tried = stamp
+        version = _read(session, path, watched.last)
+        if version is None:
+            path.unlink(missing_ok=True)
+            return
+        session.caches.bring_candidate(version)
+
+
+def _read(session: SegmentSession, path: Path, last: ServedCaches | None) -> ServedCaches | None:
+    from brisk.runtime.early_exit.served_caches import read_version
+
+    program, threads = session.starting.program, session.threads
+    return read_version(session.path, path, program, threads, last)
+
+
+def _keep(model: Path, change: Change) -> None:
+    """Let the files say what was decided; what is gone already is fine."""
+    with contextlib.suppress(FileNotFoundError):
+        if change is Change.PROMOTED:
+            promote(model)
+        elif change is Change.REJECTED:
+            candidate_file(model).unlink()
+        else:
+            take_back(model)
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return str(path), status.st_ino, status.st_size, status.st_mtime_ns

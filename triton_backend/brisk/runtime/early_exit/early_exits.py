@@ -1,0 +1,176 @@
+"""A session's learned caches: read last, looked up in one lane for all sessions, replaced live.
+
+The two ``bring`` run in whatever thread has a new version; everything else is the worker's main
+thread's. A frame keeps the version that it started with, so a swap falls between requests.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from functools import cache
+from typing import TYPE_CHECKING
+
+from brisk.exits.guarantee.version_trial import Trial, Verdict
+from brisk.runtime.log import tell
+from brisk.segments.values import Value
+
+if TYPE_CHECKING:
+    from brisk.exits.cascade import Cascade
+    from brisk.exits.serving.frame import ExitingFrame
+    from brisk.exits.serving.lane import LookUpLane
+    from brisk.runtime.early_exit.served_caches import ServedCaches
+
+
+class Change(str, Enum):
+    """What has become of a version, for whoever keeps the files.
+
+    ``WITHDRAWN``: rolled back where the version before it is not in memory.
+    """
+
+    PROMOTED = "promoted"
+    REJECTED = "rejected"
+    ROLLED_BACK = "rolled back"
+    WITHDRAWN = "withdrawn"
+
+
+class SessionCaches:
+    """The versions of one session: one served, perhaps another on trial; none at first."""
+
+    def __init__(self) -> None:
+        self._served: ServedCaches | None = None
+        self._predecessor: ServedCaches | None = None
+        self._candidate: ServedCaches | None = None
+        self._trial = Trial()
+        self._arrived: deque[tuple[ServedCaches | None, bool]] = deque()
+        self.changes: deque[Change] = deque()
+        """What the main thread has decided, for whoever keeps the files; it empties this."""
+        self.news: list[Change] = []
+        """The same, for whoever counts it: the main thread's own."""
+
+    def bring(self, version: ServedCaches | None) -> None:
+        """Any thread: serve ``version`` from the next request on, and forget all others."""
+        self._arrived.append((version, False))
+
+    def bring_candidate(self, version: ServedCaches) -> None:
+        """Any thread: try ``version`` beside the one that is served."""
+        self._arrived.append((version, True))
+
+    @property
+    def served(self) -> ServedCaches | None:
+        while self._arrived:
+            version, is_tried = self._arrived.popleft()
+            self._candidate = version if is_tried else None
+            self._trial = Trial()
+            if not is_tried:
+                self._served, self._predecessor = version, None
+        return self._served
+
+    @property
+    def candidate(self) -> ServedCaches | None:
+        return self._candidate
+
+    def start(
+        self,
+        inputs: Mapping[str, Value],
+        requested: Sequence[str],
+        agreement: float | None,
+    ) -> ExitingFrame | None:
+        """A frame that may answer early; None where nothing keeps ``agreement``.
+
+        Raises InvalidRequestError where the inputs do not fit the model.
+        """
+        served = self.served
+        if self._candidate is not None and self._trial.takes_candidate():
+            served = self._candidate
+        level = served.cascade.level(agreement) if served is not None else None
+        if served is None or level is None or not _are_rows(inputs):
+            return None
+        from brisk.exits.serving.frame import ExitingFrame
+
+        return ExitingFrame(
+            served.base.program,
+            served.cascade,
+            served.places,
+            level,
+            None if served.cascade.synchronous else look_up_lane(),
+            inputs,
+            requested,
+            served.switched_off,
+        )
+
+    def version_of(self, cascade: Cascade) -> ServedCaches | None:
+        """None where it is served no more."""
+        versions = (self.served, self._candidate)
+        return next((one for one in versions if one and one.cascade is cascade), None)
+
+    def note(self, frame: ExitingFrame) -> ServedCaches | None:
+        """A run is finished. Returns the version that answered; None: it is served no more."""
+        found = self.version_of(frame.cascade)
+        if found is None:
+            return None
+        found.note(frame)
+        saving = self._trial.candidate if found is self._candidate else self._trial.present
+        rows = frame.rows
+        for answer in frame.answers:
+            if answer.exit_index is not None:
+                saving.add(len(answer.rows), found.spared[answer.exit_index])
+                rows -= len(answer.rows)
+        saving.add(rows, 0.0)
+        self.settle()
+        return found
+
+    def refuted(self, version: ServedCaches) -> None:
+        """The audit has switched an exit of ``version`` off: go back to the one before, if any."""
+        if version is self._candidate:
+            self._reject("its promise is refuted")
+        elif version is self._served and self._predecessor is not None:
+            self._served, self._predecessor = self._predecessor, None
+            self._announce(Change.ROLLED_BACK, version, "its promise is refuted")
+        elif version is self._served and version.cascade.revision:
+            self._announce(Change.WITHDRAWN, version, "its promise is refuted")
+
+    def settle(self) -> None:
+        """End the trial of a candidate where there is enough to judge it by."""
+        candidate, trial = self._candidate, self._trial
+        if candidate is None:
+            return
+        verdict = trial.verdict(candidate.audit.audited)
+        if verdict is Verdict.OPEN:
+            return
+        figures = (
+            f"it spares {trial.candidate.mean:.1%} of the model, "
+            f"the one before {trial.present.mean:.1%}"
+        )
+        if verdict is Verdict.WORSE:
+            self._reject(figures)
+            return
+        version, self._candidate = self._candidate, None
+        assert version is not None
+        self._predecessor, self._served = self._served, version
+        self._announce(Change.PROMOTED, version, figures)
+
+    def _reject(self, reason: str) -> None:
+        version, self._candidate = self._candidate, None
+        assert version is not None
+        self._announce(Change.REJECTED, version, reason)
+
+    def _announce(self, change: Change, version: ServedCaches, reason: str) -> None:
+        self.changes.append(change)
+        self.news.append(change)
+        tell(f"learned caches, revision {version.cascade.revision}, are {change.value}: {reason}")
+
+
+@cache
+def look_up_lane() -> LookUpLane:
+    """The worker's one lane, begun with the first look-up."""
+    from brisk.exits.serving.lane import LookUpLane
+
+    return LookUpLane()
+
+
+def _are_rows(inputs: Mapping[str, Value]) -> bool:
+    """Whether every input is a tensor with the same number of rows, one at least."""
+    counts = {len(value) if value.ndim else 0 for value in inputs.values()}
+    return len(counts) == 1 and 0 not in counts

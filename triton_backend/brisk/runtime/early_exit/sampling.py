@@ -1,0 +1,144 @@
+"""Copies of some requests' inputs, for caches to learn from: few, bounded, and nobody else's.
+
+The worker's main thread copies; a thread of its own writes. Where that one cannot keep up, what
+comes is dropped: a sample is worth less than a request's time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import random
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from brisk.exits.files.versions import make_private_folder, samples_folder
+from brisk.runtime.early_exit.cached_run import CachedRun
+from brisk.runtime.log import say
+
+ROWS_PER_FILE = 64
+LONGEST_IN_MEMORY_S = 5.0
+"""From a sample's coming to its being written."""
+
+ABANDONED_S = 60.0
+"""After which nobody writes a file any more."""
+
+MOST_WAITING = 64
+"""Runs copied and not yet taken up by the writer."""
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(slots=True)
+class _Buffer:
+    """``parts``: arrays by input name, of runs one after the other. ``since_s``: of the first."""
+
+    since_s: float
+    rows: int = 0
+    parts: list[Arrays] = field(default_factory=list)
+
+
+class Sampler:
+    """Of the runs of models that have learned caches, ``share`` are kept, at random.
+
+    ``most_bytes``: of one model's files; the oldest go first. ``share`` 0: nothing is kept.
+    """
+
+    def __init__(self, share: float, most_bytes: int, seed: int | None = None) -> None:
+        self._share = share
+        self._most_bytes = most_bytes
+        self._random = random.Random(seed)
+        self._taken: queue.Queue[tuple[Path, Arrays]] = queue.Queue(MOST_WAITING)
+        self._writer: threading.Thread | None = None
+
+    def sample(self, runs: Iterable[CachedRun]) -> None:
+        """Before the last answer of a run is sent, while its inputs are there: copy some."""
+        for run in runs:
+            if self._share and self._random.random() < self._share:
+                self._take(run)
+
+    def _take(self, run: CachedRun) -> None:
+        copies = {
+            name: value.copy()
+            for name, value in run.inputs.items()
+            if value.dtype.isbuiltin == 1 and value.dtype.kind != "O"
+        }
+        if len(copies) < len(run.inputs):
+            return  # numpy has no such values
+        with contextlib.suppress(queue.Full):
+            self._taken.put_nowait((run.session.path, copies))
+        if self._writer is None:
+            self._writer = threading.Thread(target=self._run, name="brisk-samples", daemon=True)
+            self._writer.start()
+
+    def _run(self) -> None:
+        buffers: dict[Path, _Buffer] = {}
+        refused: set[Path] = set()
+        while True:
+            with contextlib.suppress(queue.Empty):
+                model, arrays = self._taken.get(timeout=LONGEST_IN_MEMORY_S)
+                if model not in refused:
+                    buffer = buffers.setdefault(model, _Buffer(time.monotonic()))
+                    buffer.parts.append(arrays)
+                    buffer.rows += len(next(iter(arrays.values())))
+            for model in list(buffers):
+                try:
+                    self._write_if_due(model, buffers)
+                except (OSError, ValueError) as error:
+                    refused.add(model)
+                    say(f"no more samples of {model} are kept: {error}")
+
+    def _write_if_due(self, model: Path, buffers: dict[Path, _Buffer]) -> None:
+        buffer = buffers[model]
+        is_old = time.monotonic() - buffer.since_s >= LONGEST_IN_MEMORY_S
+        if buffer.rows >= ROWS_PER_FILE or is_old:
+            del buffers[model]
+            write_samples(model, buffer.parts)
+            _forget_the_oldest(samples_folder(model), self._most_bytes)
+
+
+def write_samples(model: Path, parts: list[Arrays]) -> Path:
+    """One file of all ``parts``, mode 0600; rows of other shapes than the first's are left out.
+
+    Raises OSError.
+    """
+    make_private_folder(model)
+    shapes = {name: array.shape[1:] for name, array in parts[0].items()}
+    alike = [
+        part for part in parts if {name: array.shape[1:] for name, array in part.items()} == shapes
+    ]
+    inputs = {name: np.concatenate([part[name] for part in alike]) for name in shapes}
+    target = samples_folder(model) / f"{time.time_ns():020d}-{os.getpid()}.npz"
+    unfinished = target.with_suffix(".unfinished")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            np.savez(file, **inputs)
+        unfinished.rename(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return target
+
+
+def _forget_the_oldest(folder: Path, most_bytes: int) -> None:
+    """Delete files, the oldest first, until the rest takes at most ``most_bytes``.
+
+    And what a worker that was killed has left half written.
+    """
+    for left in folder.glob("*.unfinished"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > ABANDONED_S:
+                left.unlink()
+    files = sorted(folder.glob("*.npz"), reverse=True)
+    total = 0
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):  # another worker's writer was quicker
+            total += file.stat().st_size
+            if total > most_bytes:
+                file.unlink()

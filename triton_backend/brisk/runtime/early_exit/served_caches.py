@@ -1,0 +1,163 @@
+"""One version of a session's learned caches: where they sit, and what has come of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from brisk.errors import InvalidModelError
+from brisk.exits.base_model import BaseModel, load_graph
+from brisk.exits.cascade import Cascade
+from brisk.exits.files.artefact import digest_of, read_cascade
+from brisk.exits.files.container import DamagedFileError
+from brisk.exits.guarantee.audit import CascadeAudit
+from brisk.exits.guarantee.bounds import upper_bound
+from brisk.exits.model_graph import read_graph
+from brisk.exits.serving.frame import ExitingFrame
+from brisk.exits.serving.places import Places, find_places, has_taps
+from brisk.protocol.records import ExitStatus
+from brisk.runtime.log import tell
+from brisk.segments.program import SegmentProgram
+
+REVIEWED_ROWS = 500
+"""Rows that an exit looks up between two reviews of what that costs and brings."""
+
+REVIEW_CONFIDENCE = 0.999
+"""With which a hit rate is below what would pay, for the exit to be switched off."""
+
+
+@dataclass(slots=True)
+class Use:
+    """Of one exit, since its last review: rows looked up and answered, and the worker's time."""
+
+    looked: int = 0
+    answered: int = 0
+    spent_ns: int = 0
+
+
+@dataclass(slots=True)
+class Tally:
+    """Of runs that are finished: rows that could have been answered early, and were, by exit."""
+
+    rows: int = 0
+    answered: Counter[int] = field(default_factory=Counter)
+    uses: dict[int, Use] = field(default_factory=dict)
+    has_failed: bool = False
+    """Whether a look-up has raised something, which is told once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedCaches:
+    """``base``: the model, cut behind the exits. ``spared``: by exit, the share of it behind that.
+    ``costly``: exits that cost more than they spare, with that in words. All but the first four
+    fields are the worker's main thread's.
+    """
+
+    base: BaseModel
+    cascade: Cascade
+    places: Places
+    spared: tuple[float, ...]
+    audit: CascadeAudit
+    tally: Tally = field(default_factory=Tally)
+    costly: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, cascade: Cascade, base: BaseModel) -> ServedCaches:
+        """``base`` is cut behind the cascade's taps, as far as it has them.
+
+        Raises DamagedFileError where ``cascade`` is of another model.
+        """
+        places = find_places(base.plan, base.graph, cascade)
+        if places is None or not cascade.levels:
+            raise DamagedFileError("its exits are not values of the model; train again")
+        spared = tuple(1 - exit_.point.share for exit_ in cascade.exits)
+        return cls(base, cascade, places, spared, CascadeAudit(cascade.levels[0].accuracy))
+
+    @property
+    def switched_off(self) -> frozenset[int]:
+        """Exits that are looked up no more."""
+        return self.audit.switched_off | self.costly.keys()
+
+    def note(self, frame: ExitingFrame) -> None:
+        """Count a run that is finished."""
+        tally = self.tally
+        tally.rows += frame.rows
+        for index, looked in enumerate(frame.looked):
+            if looked:
+                use = tally.uses.setdefault(index, Use())
+                use.looked += looked
+                use.spent_ns += frame.spent_ns[index]
+        for answer in frame.answers:
+            if answer.exit_index is not None:
+                tally.answered[answer.exit_index] += len(answer.rows)
+                tally.uses[answer.exit_index].answered += len(answer.rows)
+
+    def review(self) -> list[int]:
+        """Switch off exits that cost more than they spare; which ones.
+
+        What a hit spares was measured when the caches were trained, what a look-up costs the
+        worker's thread is measured as it serves, and the rest is the live hit rate: its upper
+        bound, over ``REVIEWED_ROWS`` rows, each of which is reviewed once.
+        """
+        found = []
+        for index, use in self.tally.uses.items():
+            if use.looked < REVIEWED_ROWS:
+                continue
+            exit_ = self.cascade.exits[index]
+            spared_s = exit_.saved_s + exit_.lookup_s  # what is saved is less the look-up
+            cost_s = use.spent_ns / use.looked / 1e9
+            most = upper_bound(use.answered, use.looked, REVIEW_CONFIDENCE)
+            if exit_.saved_s > 0 and most * spared_s < cost_s and index not in self.costly:
+                self.costly[index] = (
+                    f"it has answered {use.answered} of {use.looked} rows, sparing "
+                    f"{spared_s * 1e3:.3f} ms each, for {cost_s * 1e3:.3f} ms a look-up"
+                )
+                found.append(index)
+            self.tally.uses[index] = Use()
+        return found
+
+    def exits(self) -> tuple[ExitStatus, ...]:
+        """What each exit has come to."""
+        found = []
+        for index, exit_ in enumerate(self.cascade.exits):
+            audit = self.audit.exits.get(index)
+            audited, agreed = (0, 0) if audit is None else (audit.audited, audit.agreed)
+            state = "on"
+            if index in self.audit.switched_off:
+                state = "off: promise"
+            elif index in self.costly:
+                state = "off: cost"
+            answered = self.tally.answered[index]
+            found.append(ExitStatus(exit_.name, answered, audited, agreed, state))
+        return tuple(found)
+
+
+def read_version(
+    model_file: Path,
+    path: Path,
+    program: SegmentProgram,
+    threads: int,
+    present: ServedCaches | None = None,
+) -> ServedCaches | None:
+    """The caches in ``path``; what does not fit the model is said and ignored.
+
+    ``program``: the session's, whose segments compute runs with the caches, too, where they end
+    behind the exits. Else those of ``present``, another version, or, where these do not fit
+    either, the version gets segments of its own, on ``threads`` threads.
+    """
+    try:
+        if not path.exists():
+            return None
+        cascade = read_cascade(path, digest_of(model_file))
+        graph = read_graph(model_file) if present is None else present.base.graph
+        if has_taps(program.plan, cascade):
+            return ServedCaches.of(cascade, BaseModel(graph, program))
+        if present is not None and has_taps(present.base.plan, cascade):
+            return ServedCaches.of(cascade, present.base)
+        return ServedCaches.of(cascade, load_graph(graph, threads, cascade.taps))
+    except FileNotFoundError:
+        return None
+    except (DamagedFileError, InvalidModelError, OSError) as error:
+        tell(f"caches '{path}' are ignored: {error}")
+        return None

@@ -1,0 +1,1 @@
+"""Models in memory, from load to removal; entry point ``table.SessionTable``."""

@@ -1,0 +1,132 @@
+"""What becomes of a session after it can run: warm kernels between requests, its learned caches,
+then its artefact.
+
+Solutions that a start passes over are loaded when the worker has nothing to run, and a session's
+new frames get them all at once (PASK VI, NNV12 3.5).
+"""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from brisk.errors import BriskError
+from brisk.graph.files.mapping import make_private
+from brisk.runtime.early_exit.cache_watch import CacheWatch
+from brisk.runtime.log import say
+from brisk.runtime.models.artefact_use import ArtefactUse
+from brisk.runtime.models.kinds.background_prepare import SegmentPreparer
+from brisk.runtime.models.kinds.segment_session import SegmentSession
+from brisk.runtime.models.session import Session
+from brisk.runtime.models.start_report import report_start
+from brisk.runtime.preemption.lower_priority import standing_back
+from brisk.runtime.worker.idle import Quiet
+from brisk.segments.table import LayerTable
+
+LONGEST_PAUSE_S = 0.1
+"""What each 2 MiB of a model file wait for a gap between requests before they are copied."""
+
+_LANES_LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Care:
+    """``until_s``: how long what is not urgent waits for calm."""
+
+    session: Session
+    labels: tuple[str, str]
+    stands_back: bool
+    until_s: float
+
+
+class Upkeep:
+    """One thread, in the order in which sessions came."""
+
+    def __init__(
+        self,
+        device: str,
+        threads: int,
+        artefacts: ArtefactUse,
+        caches: CacheWatch,
+        quiet: Quiet,
+    ) -> None:
+        self._quiet = quiet
+        self._caches = caches
+        self._preparer: SegmentPreparer | None = None
+        if artefacts is ArtefactUse.BUILD and device == "cpu":
+            self._preparer = SegmentPreparer(threads)
+        self._tasks: queue.SimpleQueue[_Care] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="brisk-upkeep", daemon=True).start()
+
+    def look_after(
+        self,
+        session: Session,
+        labels: tuple[str, str],
+        stands_back: bool = False,
+    ) -> None:
+        """``labels``: model and version that its start is counted under. ``stands_back``: on what
+        processors others leave.
+        """
+        self._tasks.put(_Care(session, labels, stands_back, self._quiet.expect()))
+
+    def _run(self) -> None:
+        while True:
+            care = self._tasks.get()
+            look_after = functools.partial(self._look_after, care)
+            try:
+                standing_back(look_after) if care.stands_back else look_after()
+            except Exception as error:  # noqa: BLE001  # other sessions need this thread
+                say(f"{care.session.path}: {type(error).__name__}: {error}")
+            del care, look_after  # a session that nobody needs any more must not live on here
+
+    def _look_after(self, care: _Care) -> None:
+        session, table = care.session, care.session.table
+        while not table.wait(_LANES_LOOK_S):
+            if table.is_closed:
+                return
+        with session.settling():
+            if not session.starts_with_substitutes():  # else in the first gaps between requests
+                self._quiet.await_calm(care.until_s)
+            may_go_on = self._between(table, care.until_s)
+            is_warm = _succeeds(session, lambda: session.load_warm(may_go_on))
+            self._quiet.await_calm(care.until_s)  # a start is for its first requests
+            report_start(session, care.labels)
+            caches = self._caches.open(session) if is_warm else None
+        if caches is not None and not table.is_closed:
+            self._caches.serve(session, caches)
+        if self._tasks.empty():  # nothing waits for it
+            make_private(self._pause)
+        if (
+            self._preparer is not None
+            and isinstance(session, SegmentSession)
+            and session.wants_artefact
+        ):
+            self._preparer.build_later(session.path, session.taps)
+
+    def _pause(self) -> None:
+        """For a gap between requests, unless another session waits to be looked after."""
+        if self._tasks.empty():
+            self._quiet.pause(LONGEST_PAUSE_S)
+
+    def _between(self, table: LayerTable[Any], until_s: float) -> Callable[[], bool]:
+        """Whether the session is still wanted; blocks for a gap between requests, ``until_s`` at
+        most.
+        """
+
+        def may_go_on() -> bool:
+            self._quiet.await_gap(until_s)
+            return not table.is_closed
+
+        return may_go_on
+
+
+def _succeeds(session: Session, work: Callable[[], bool]) -> bool:
+    try:
+        return work()
+    except BriskError as error:
+        say(f"{session.path}: kept on the solutions it started with: {error}")
+        return False

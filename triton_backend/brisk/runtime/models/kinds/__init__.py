@@ -1,0 +1,1 @@
+"""Sessions by what computes them: ONNX Runtime or torch."""

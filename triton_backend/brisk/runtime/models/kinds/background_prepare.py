@@ -1,0 +1,118 @@
+"""Prepared forms made in the background: one process at a time, on processors that are idle.
+
+It is a process of its own because it must slow no request: not by the interpreter's lock, not by
+memory that it leaves behind; and whatever it dies of, the worker lives. Free of torch.
+
+``python -m brisk.runtime.models.kinds.background_prepare MODEL --threads N`` is that process.
+Every failure is told in one line and is nobody's trouble: the model is served from its own file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from brisk.errors import BriskError, UnavailableError
+from brisk.runtime.helper_process import step_aside
+from brisk.runtime.log import say
+
+DELAY_S = 5.0
+"""From a load to the start of its build: who stays for less needs none, starting comes first."""
+
+REFUSED = 3
+"""Exit status: the model cannot be prepared, whoever tries again."""
+
+
+class SegmentPreparer:
+    """Prepares the models asked for, one after the other, each once while its file is the same."""
+
+    def __init__(self, threads: int, delay_s: float = DELAY_S) -> None:
+        self._threads = threads
+        self._delay_s = delay_s
+        self._tasks: queue.SimpleQueue[tuple[float, Path, tuple[str, ...]]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._refused: set[tuple[Path, tuple[str, ...], int]] = set()
+
+    def build_later(self, model: Path, taps: Collection[str] = ()) -> None:
+        """Have the prepared form of ``model`` made; nothing happens where it is there, or another
+        process makes it. One thread calls this.
+        """
+        self._tasks.put((time.monotonic() + self._delay_s, model, tuple(sorted(taps))))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="brisk-prepare", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            due_s, model, taps = self._tasks.get()
+            time.sleep(max(due_s - time.monotonic(), 0.0))
+            self._build(model, taps)
+
+    def _build(self, model: Path, taps: tuple[str, ...]) -> None:
+        try:
+            this = (model, taps, model.stat().st_mtime_ns)
+        except OSError:
+            return  # it was unloaded and removed meanwhile
+        if this in self._refused:
+            return
+        try:
+            # this thread lives as long as the worker: the kernel ends the builder with it
+            status = subprocess.run(
+                command(model, self._threads, taps), stdin=subprocess.DEVNULL, check=False
+            ).returncode
+        except OSError as error:
+            say(f"the prepared form of {model} cannot be made: {error}")
+            return
+        if status == REFUSED:
+            self._refused.add(this)
+        elif status:
+            say(f"preparing {model} ended with status {status}")
+
+
+def command(model: Path, threads: int, taps: Collection[str] = ()) -> list[str]:
+    words = [sys.executable, "-m", "brisk.runtime.models.kinds.background_prepare"]
+    words += ["--threads", str(threads)]
+    for tap in taps:
+        words += [f"--tap={tap}"]
+    return [*words, "--", str(model)]
+
+
+def main() -> int:
+    """Exit status: 0 made, or there already; 1 not now; ``REFUSED``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--tap", action="append", default=[], help="a value to cut behind")
+    arguments = parser.parse_args()
+    if not step_aside():
+        return 1
+    return _prepare(arguments.model, arguments.threads, arguments.tap)
+
+
+def _prepare(model: Path, threads: int, taps: Collection[str]) -> int:
+    from brisk.segments.prepared.preparation import is_prepared, prepare
+
+    try:
+        if is_prepared(model, threads, taps):
+            return 0
+        made = prepare(model, threads, taps)
+    except UnavailableError:
+        return 0  # another process is at it
+    except BriskError as error:
+        say(f"no prepared form of {model}: {error}")
+        return REFUSED
+    except OSError as error:
+        say(f"no prepared form of {model}: {error}")
+        return 1
+    say(f"made {made.path} in {made.seconds:.1f} s: the next start is from it")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""A session that ONNX Runtime computes, segment by segment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from brisk.errors import ArtefactError, InvalidModelError
+from brisk.exits.files.versions import latest
+from brisk.exits.taps import tapped_values
+from brisk.runtime.early_exit.early_exits import SessionCaches
+from brisk.runtime.log import tell
+from brisk.runtime.models import session
+from brisk.runtime.models.kinds.exchange_attempts import MOST_DEATHS, exchange_attempt
+from brisk.segments.frame import SegmentFrame
+from brisk.segments.model.sources import BareModel, Source
+from brisk.segments.onnxruntime.sessions import Session
+from brisk.segments.prepared.form import PreparedModel, find_prepared
+from brisk.segments.starting import StartingSegments, start_segments, without_collections
+from brisk.segments.table import GiveWay
+from brisk.segments.timeline import EventKind, Recorder, clock_ns
+from brisk.segments.values import Value
+from brisk.tuning import SessionTuning
+
+
+class SegmentSession(session.Session):
+    def __init__(
+        self,
+        path: Path,
+        starting: StartingSegments,
+        threads: int,
+        give_way: GiveWay | None,
+        taps: Collection[str],
+        *,
+        keeps_answers: bool,
+    ) -> None:
+        """``taps``: values that it stops behind. ``keeps_answers``: whether the model's prepared
+        form can be used for it.
+        """
+        plan = starting.program.plan
+        count = len(plan.segments)
+        self.path = path
+        self.starting = starting
+        self.table = starting.table
+        self.recorder = starting.recorder
+        self.inputs, self.outputs = plan.inputs, plan.outputs
+        self.threads = threads
+        self.caches = SessionCaches()
+        self.load_ns = 0
+        self.taps = taps
+        self._keeps_answers = keeps_answers
+        kind = "the model" if starting.source.origin == "model" else "its artefact"
+        self.summary = f"{count} segment{'s'[: count != 1]} by ONNX Runtime from {kind}"
+        self._lanes = starting.start_lanes(threads, give_way)
+
+    @property
+    def origin(self) -> str:
+        return self.starting.source.origin
+
+    @property
+    def wants_artefact(self) -> bool:
+        source = self.starting.source
+        if not self._keeps_answers:
+            return False
+        return not isinstance(source, MendedModel) or source.is_damaged
+
+    def start(
+        self,
+        inputs: Mapping[str, Value],
+        requested: Sequence[str],
+        agreement: float | None = None,
+    ) -> session.Frame:
+        early = self.caches.start(inputs, requested, agreement)
+        return early or SegmentFrame(self.starting.program, inputs, requested)
+
+    def starts_with_substitutes(self) -> bool:
+        return True
+
+    def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
+        """As ``Session.load_warm``; a model of whose exchange workers have died stays as it is."""
+        with exchange_attempt(self.path) as may_be_tried:
+            if may_be_tried:
+                return self.starting.load_warm(may_go_on)
+        tell(
+            f"{self.path}: {MOST_DEATHS} workers have died while its sessions were optimised; it "
+            "is served as it started"
+        )
+        return True
+
+
+def load_segment_session(
+    path: Path,
+    threads: int,
+    reject: Callable[[ArtefactError], None] | None,
+    give_way: GiveWay | None,
+    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+) -> SegmentSession:
+    """As ``load_session``. Raises InvalidModelError where ONNX Runtime does not take the model."""
+    recorder = Recorder()
+    started_ns = clock_ns()
+    with without_collections():
+        taps = tapped_values(latest(path))
+        source: Source | None = None
+        if reject is not None and tuning.keeps_answers:
+            source = _prepared(path, threads, reject, tuning, taps)
+        source = source or _bare(path, threads, tuning, taps)
+        starting = start_segments(source, threads, recorder)
+    recorder.add("parse", EventKind.PARSE, None, started_ns)
+    keeps_answers = tuning.keeps_answers and _is_optimised_here(source)
+    return SegmentSession(path, starting, threads, give_way, taps, keeps_answers=keeps_answers)
+
+
+def _is_optimised_here(source: Source) -> bool:
+    """Whether the model is not one that ONNX Runtime has optimised elsewhere (``.ort``)."""
+    return not isinstance(source, BareModel) or source.file.own_format is None
+
+
+def _bare(path: Path, threads: int, tuning: SessionTuning, taps: Collection[str]) -> BareModel:
+    source = BareModel(path, threads, taps, tuning)
+    source.check()
+    return source
+
+
+def _prepared(
+    path: Path,
+    threads: int,
+    reject: Callable[[ArtefactError], None],
+    tuning: SessionTuning,
+    taps: Collection[str],
+) -> MendedModel | None:
+    """The model's prepared form; None where there is none that can be used."""
+    found = find_prepared(path, taps)
+    if found is None:
+        return None
+    try:
+        prepared = PreparedModel(found, path, threads, taps, tuning)
+        return MendedModel(prepared, path, threads, reject, tuning, taps)
+    except ArtefactError as error:
+        reject(error)
+        return None
+
+
+class MendedModel(Source):
+    """A prepared model, of which what turns out to be damaged comes from the model's own file."""
+
+    origin = "artefact"
+
+    def __init__(
+        self,
+        prepared: PreparedModel,
+        path: Path,
+        threads: int,
+        reject: Callable[[ArtefactError], None],
+        tuning: SessionTuning,
+        taps: Collection[str],
+    ) -> None:
+        self._tuning = tuning
+        self._taps = taps
+        self.plan = prepared.plan
+        self.is_damaged = False
+        self._prepared = prepared
+        self._path = path
+        self._threads = threads
+        self._reject = reject
+        self._lock = threading.Lock()
+        self._bare: BareModel | None = None
+
+    def open(self, index: int) -> Session:
+        try:
+            return self._prepared.open(index)
+        except ArtefactError as error:
+            return self._mend(error).open(index)
+
+    def open_warm(self, index: int) -> Session | None:
+        if self._bare is not None:
+            return self._bare.open_warm(index)
+        try:
+            return self._prepared.open_warm(index)
+        except ArtefactError as error:
+            return self._mend(error).open_warm(index)
+
+    def _mend(self, error: ArtefactError) -> BareModel:
+        """Raises InvalidModelError where the model's file is another one by now."""
+        with self._lock:
+            if not self.is_damaged:
+                self.is_damaged = True
+                self._reject(error)
+            if self._bare is None:
+                bare = BareModel(self._path, self._threads, self._taps, self._tuning)
+                if bare.plan.segments != self.plan.segments:
+                    raise InvalidModelError(f"{self._path}: not what it was prepared from")
+                self._bare = bare
+        return self._bare

@@ -1,0 +1,158 @@
+"""A session: one model version, runnable, shared by all its instances."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from brisk.errors import ArtefactError, BriskError, InvalidModelError
+from brisk.graph.program import Container, Variable
+from brisk.protocol.datatypes import BY_ELEMENT_NAME
+from brisk.runtime.early_exit.early_exits import SessionCaches
+from brisk.segments.table import GiveWay, LayerTable
+from brisk.segments.timeline import Recorder
+from brisk.segments.values import Value
+from brisk.tuning import SessionTuning
+
+
+class Frame(Protocol):
+    """One run of a session, computed step by step; ``position``: steps done."""
+
+    can_answer_early: bool
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def upcoming(self) -> str: ...
+    @property
+    def is_finished(self) -> bool: ...
+    def step(self) -> bool: ...
+    def results(self) -> dict[str, Value]: ...
+
+
+class Session(ABC):
+    """``load_ns``: what it took until it could run; ``summary``: one line for the log.
+
+    Its parts are loaded by lanes from then on, or by the first request where it is faster.
+    ``threads``: how many compute a run. ``table``: its parts. ``inputs`` and ``outputs``: what it
+    takes and gives.
+    """
+
+    path: Path
+    load_ns: int
+    summary: str
+    threads: int
+    caches: SessionCaches
+    table: LayerTable[Any]
+    recorder: Recorder
+    inputs: tuple[Variable, ...]
+    outputs: tuple[Variable, ...]
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether lanes still load parts of it."""
+        return self.table.is_loading
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what computes it stays as it is, until learned caches want other boundaries.
+
+        From then on equal inputs of equal shapes have answers of equal bits.
+        """
+        return self.table.is_warmed_up
+
+    @property
+    @abstractmethod
+    def origin(self) -> str:
+        """What it was started from: ``model`` or ``artefact``."""
+
+    @property
+    @abstractmethod
+    def wants_artefact(self) -> bool:
+        """Whether there was none that could be used, to the end, and one could be made."""
+
+    @abstractmethod
+    def start(
+        self,
+        inputs: Mapping[str, Value],
+        requested: Sequence[str],
+        agreement: float | None = None,
+    ) -> Frame:
+        """A new frame. Raises InvalidRequestError where the inputs do not fit the model.
+
+        ``agreement``: share of early answers that must be the model's own; None for what its
+        caches promise, 1 for none early.
+        """
+
+    @abstractmethod
+    def starts_with_substitutes(self) -> bool:
+        """Whether warm solutions are still to take over (PASK VI, NNV12 3.5)."""
+
+    @abstractmethod
+    def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
+        """Let warm solutions take over; whether they have. ``may_go_on``: asked before each."""
+
+    @contextlib.contextmanager
+    def settling(self) -> Any:
+        """Around all that exchanges what computes it."""
+        try:
+            yield
+        finally:
+            self.table.is_warmed_up = True
+
+    def close(self) -> None:
+        """Let its lanes end soon; called when nobody needs it any more."""
+        self.table.close()
+
+
+def load_session(
+    path: Path,
+    device: str,
+    threads: int,
+    reject: Callable[[ArtefactError], None] | None,
+    give_way: GiveWay | None = None,
+    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+) -> Session:
+    """Make the model at ``path`` runnable, and let lanes load its parts.
+
+    ``threads``: how many there are to run it. ``reject`` is told why an artefact cannot be used,
+    maybe later and in another thread; None: artefacts are not looked for. Lanes call ``give_way``
+    before each part. ``tuning``: of ONNX Runtime's sessions, which alone know libraries of custom
+    operators.
+    Raises InvalidModelError and its kin where the model cannot be served.
+    """
+    started_ns = time.monotonic_ns()
+    session: Session
+    if device != "cpu":
+        from brisk.runtime.models.kinds.torch_session import load_torch_session
+
+        session = load_torch_session(path, device, threads, give_way)
+    else:
+        from brisk.runtime.models.kinds.segment_session import load_segment_session
+
+        session = load_segment_session(path, threads, reject, give_way, tuning)
+    try:
+        for variable in (*session.inputs, *session.outputs):
+            _check_tensor(variable)
+    except BriskError:
+        session.close()
+        raise
+    session.load_ns = time.monotonic_ns() - started_ns
+    session.summary += f", runnable after {session.load_ns / 1e6:.0f} ms"
+    return session
+
+
+def _check_tensor(variable: Variable) -> None:
+    kind = variable.type
+    if kind.container is not Container.TENSOR:
+        raise InvalidModelError(
+            f"'{variable.name}' is a {kind.container.value}; Triton serves tensors only"
+        )
+    if kind.dtype is not None and kind.dtype not in BY_ELEMENT_NAME:
+        raise InvalidModelError(
+            f"'{variable.name}' is of type {kind.dtype}, for which Triton has no datatype"
+        )

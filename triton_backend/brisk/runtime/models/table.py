@@ -1,0 +1,230 @@
+"""Which peers use which session, and what waits for one that still loads.
+
+Used by the worker's main thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from brisk.errors import InvalidModelError
+from brisk.pipelines import is_pipeline, read_pipeline
+from brisk.protocol.records import Infer, LoadModel
+from brisk.protocol.shared_memory import request_flags
+from brisk.runtime.models.identity import identity_of
+from brisk.runtime.models.loader import LoadCompletion, Loader, LoadOutcome
+from brisk.runtime.models.session_entry import Binding, SessionEntry
+from brisk.runtime.pipelines.assembly import Assemblies, Assembly
+from brisk.runtime.pipelines.session import PipelineSession
+from brisk.runtime.pipelines.trial import Trials
+from brisk.runtime.preemption.thread_niceness import Precedence
+from brisk.runtime.requests.connections import Peer
+from brisk.runtime.requests.sequences import Sequences
+from brisk.scheduling.job import JobClass
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUse:
+    """A session and who uses it, at least one; ``key`` counts its waiting requests."""
+
+    key: str
+    is_ready: bool
+    bindings: tuple[Binding, ...]
+
+
+class SessionTable:
+    """Sessions by the file they were loaded from, counted by their bindings."""
+
+    def __init__(
+        self, loader: Loader, trials: Trials, precedence: Precedence | None = None
+    ) -> None:
+        """``precedence`` is told whether a real-time model is ready."""
+        self._precedence = precedence or Precedence(0)
+        self._loader = loader
+        self._assemblies = Assemblies(trials, loader)
+        self._entries: dict[str, SessionEntry] = {}
+        self._bindings: dict[tuple[int, int], Binding] = {}
+        self._loading: dict[int, SessionEntry] = {}
+        self._tickets = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def bind(self, peer: Peer, model: LoadModel) -> Binding:
+        """Start or join a session; the binding's ``session`` is None while it loads.
+
+        Raises InvalidModelError where there is no such file, nor a first state where it should
+        have one, or the peer uses the number twice,
+        ProtocolError where its mark lies outside of its memory.
+        """
+        if (peer.number, model.model) in self._bindings:
+            raise InvalidModelError(f"model number {model.model} is taken on this connection")
+        memory = peer.view.memory(request_flags.checked(model.mark))
+        path = Path(model.path)
+        sequences = Sequences(model) if model.states else None
+        if sequences is not None and is_pipeline(path):
+            raise InvalidModelError("a pipeline cannot have states")
+        entry = self._open_pipeline(path, model) if is_pipeline(path) else self._open(path, model)
+        binding = Binding(peer, model, entry.key, entry.session, sequences=sequences)
+        entry.ask(memory)
+        entry.bindings.append(binding)
+        self._bindings[peer.number, model.model] = binding
+        self._precedence.follow(self._serves_realtime())
+        return binding
+
+    def _serves_realtime(self) -> bool:
+        """Whether a model whose requests are real-time by default is ready."""
+        return any(
+            binding.session is not None and binding.model.job_class == JobClass.REALTIME.value
+            for binding in self._bindings.values()
+        )
+
+    def find(self, peer: Peer, model: int) -> Binding | None:
+        return self._bindings.get((peer.number, model))
+
+    def wait_for(self, binding: Binding, record: Infer) -> None:
+        """Keep a request until its session is loaded, which is as urgent as it now."""
+        binding.backlog.append(record)
+        entry = self._entries[binding.key]
+        for loading in entry.parts.values() or (entry,):
+            self._loader.hurry(loading.load, record.form.job_class)
+
+    def settle(self, outcome: LoadOutcome) -> list[Binding]:
+        """Hand a load's outcome to the bindings that wait for it; those are returned."""
+        entry = self._loading[outcome.ticket]
+        if outcome.session is None:
+            del self._loading[outcome.ticket]
+        if not entry.is_needed:  # all that asked for it have gone
+            if outcome.session is not None:
+                outcome.session.close()
+            self._loading.pop(outcome.ticket, None)
+            self._loader.give_memory_back()
+            return []
+        waiting = list(entry.bindings)
+        entry.session, entry.error = outcome.session, outcome.error
+        for binding in waiting:
+            if outcome.session is None:
+                self._forget(binding)
+            else:
+                binding.session = outcome.session
+        self._precedence.follow(self._serves_realtime())
+        if isinstance(outcome.session, PipelineSession):
+            self.complete(LoadCompletion(outcome.ticket))
+        self._assemblies.advance()
+        return waiting
+
+    def complete(self, completion: LoadCompletion) -> None:
+        """Every layer is loaded."""
+        entry = self._loading.pop(completion.ticket, None)
+        if entry is not None:
+            entry.end()
+            entry.marks.clear()
+            self._assemblies.advance()
+
+    def withdraw(self, peer: Peer, request: int) -> bool:
+        """Take a request out of the backlog of a model that loads; False where it is in none."""
+        for binding in self._bindings.values():
+            if binding.peer is peer:
+                for record in binding.backlog:
+                    if record.request == request:
+                        binding.backlog.remove(record)
+                        return True
+        return False
+
+    def release_all(self, peer: Peer) -> None:
+        """Give back everything ``peer`` uses."""
+        for binding in [binding for binding in self._bindings.values() if binding.peer is peer]:
+            self._forget(binding)
+
+    def forget_idle_sequences(self, now_ns: int) -> None:
+        """See ``Sequences.forget_idle``."""
+        for binding in self._bindings.values():
+            if binding.sequences is not None:
+                binding.sequences.forget_idle(now_ns)
+
+    def uses(self) -> Iterator[SessionUse]:
+        """Every session that was asked for by itself, in the order they were."""
+        for key, entry in self._entries.items():
+            if entry.bindings:
+                yield SessionUse(key, entry.session is not None, tuple(entry.bindings))
+
+    def _open(self, path: Path, asker: LoadModel) -> SessionEntry:
+        """The entry of a model file, whose load starts, as urgently as asked, unless it has."""
+        job_class = asker.job_class
+        key = identity_of(str(path), asker.tuning)
+        entry = self._entries.get(key)
+        if entry is None or entry.error is not None:
+            entry = self._entries[key] = SessionEntry(key)
+            stands_back = job_class != JobClass.REALTIME.value and self._serves_realtime()
+            ticket = self._expect(entry)
+            entry.load = self._loader.load(
+                ticket, path, asker, entry.begin, entry.end, stands_back
+            )
+        else:
+            self._loader.hurry(entry.load, job_class)
+        return entry
+
+    def _open_pipeline(self, path: Path, model: LoadModel) -> SessionEntry:
+        """The same for a pipeline, whose networks are shared with whoever else names them.
+
+        It is another one when one of its networks has changed.
+        """
+        description = read_pipeline(path)
+        files = dict.fromkeys(file for _, file in description.networks)
+        key = "".join(
+            [identity_of(str(path)), *(identity_of(str(file), model.tuning) for file in files)]
+        )
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = SessionEntry(key)
+            for file in files:
+                part = entry.parts[file] = self._open(file, model)
+                part.pipelines.append(entry)
+                if part.has_begun and not part.is_complete:
+                    entry.begin()
+            ticket, now_ns = self._expect(entry), time.monotonic_ns()
+            self._assemblies.add(
+                Assembly(ticket, entry, description, model.name, model.version, now_ns)
+            )
+        return entry
+
+    def _expect(self, entry: SessionEntry) -> int:
+        """A ticket for the outcome of the entry's load."""
+        self._tickets += 1
+        self._loading[self._tickets] = entry
+        return self._tickets
+
+    def _forget(self, binding: Binding) -> None:
+        if self._bindings.pop((binding.peer.number, binding.model.model), None) is None:
+            return
+        entry = self._entries[binding.key]
+        entry.bindings.remove(binding)
+        binding.session = None
+        self._precedence.follow(self._serves_realtime())
+        self._drop_unless_needed(entry)
+
+    def _drop_unless_needed(self, entry: SessionEntry) -> None:
+        """Free a session that nobody uses, and a pipeline's networks that no other one does."""
+        if entry.is_needed:
+            return
+        if self._entries.get(entry.key) is entry:
+            del self._entries[entry.key]
+        if entry.session is not None:
+            entry.session.close()
+            entry.session = None
+            self._loader.give_memory_back()
+        elif entry.parts:
+            self._abandon(entry)
+        for part in entry.parts.values():
+            part.pipelines.remove(entry)
+            self._drop_unless_needed(part)
+        entry.parts.clear()
+
+    def _abandon(self, entry: SessionEntry) -> None:
+        """Forget a pipeline's load; an outcome that is on its way finds nobody."""
+        for ticket in [ticket for ticket, other in self._loading.items() if other is entry]:
+            if self._assemblies.drop(ticket):
+                del self._loading[ticket]

@@ -1,0 +1,1 @@
+"""Requests of pipelines: frames that step through the frames of several networks."""

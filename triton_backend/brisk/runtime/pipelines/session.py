@@ -1,0 +1,230 @@
+"""A pipeline, loaded: its nodes' networks, each a session shared with ordinary entries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from brisk import telemetry
+from brisk.errors import InvalidRequestError
+from brisk.pipelines import (
+    NetworkSignature,
+    NodeDescription,
+    PipelineDescription,
+    TensorType,
+    check_networks,
+)
+from brisk.planning import (
+    POLICIES,
+    Dag,
+    Node,
+    Query,
+    Replanning,
+    Variant,
+)
+from brisk.runtime.models.session import Session
+from brisk.runtime.pipelines.frame import PipelineFrame
+from brisk.runtime.pipelines.network import Network, NodeNetworks, Signature
+from brisk.segments.values import Value
+from brisk.telemetry import metrics
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSession:
+    """What a binding of a pipeline has where another one has a Session.
+
+    ``signature`` is what it takes and gives. Used by the worker's main thread alone.
+    """
+
+    description: PipelineDescription
+    signature: NetworkSignature
+    nodes: Mapping[str, NodeNetworks]
+    load_ns: int
+    labels: tuple[str, str]
+    clock_ns: Callable[[], int] = time.monotonic_ns
+    threads: int = 1
+    """Of its networks' sessions."""
+
+    @property
+    def is_loading(self) -> bool:
+        """Its networks have been loaded before it was made."""
+        return False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the kernels of all its networks stay as they are."""
+        return all(
+            network.session.is_settled
+            for node in self.nodes.values()
+            for network in (*node.variants.values(), node.early)
+            if network is not None
+        )
+
+    def close(self) -> None:
+        """Its networks are freed by whoever counts their users."""
+
+    @property
+    def summary(self) -> str:
+        counts = ", ".join(f"{n} ×{len(node.variants)}" for n, node in self.nodes.items())
+        return f"pipeline of {len(self.nodes)} nodes ({counts}) in {self.load_ns / 1e6:.0f} ms"
+
+    def due_ns(self, arrival_ns: int, deadline_ns: int | None) -> int:
+        """When a request should be answered: its own time-out, else the entry's objective."""
+        return arrival_ns + self.description.objective_ns if deadline_ns is None else deadline_ns
+
+    def start(
+        self,
+        inputs: Mapping[str, Value],
+        requested: Sequence[str],
+        due_ns: int,
+        agreement: float | None = None,
+    ) -> PipelineFrame:
+        """A new frame. Raises InvalidRequestError where names do not fit the pipeline.
+
+        ``agreement``: as ``Session.start`` takes it, for every network.
+        """
+        _check_names("input", inputs, self.signature.inputs)
+        _check_names("output", requested, self.signature.outputs)
+        missing = [name for name in self.signature.inputs if name not in inputs]
+        if missing:
+            raise InvalidRequestError(f"input '{missing[0]}' of the pipeline is missing")
+        now_ns = self.clock_ns()
+        query = Query(
+            self.dag(Signature.of(inputs), requested),
+            due_ns - now_ns,
+            now_ns,
+            POLICIES[self.description.policy],
+            Replanning(self.description.replanning),
+        )
+        return self.begin(inputs, requested, query, agreement)
+
+    def begin(
+        self,
+        inputs: Mapping[str, Value],
+        requested: Sequence[str],
+        query: Query,
+        agreement: float | None = None,
+    ) -> PipelineFrame:
+        """A new frame for inputs that fit, with a plan of ``dag``'s nodes for these outputs."""
+        return PipelineFrame(
+            [self.nodes[node.name] for node in self._needed(requested)],
+            inputs,
+            {name: self.description.outputs[name] for name in requested},
+            query,
+            Signature.of(inputs),
+            self.clock_ns,
+            self._note,
+            self.labels,
+            agreement,
+        )
+
+    def _needed(self, requested: Sequence[str] | None) -> list[NodeDescription]:
+        """The nodes that the requested outputs need, in order; None: all outputs."""
+        requested = list(self.description.outputs) if requested is None else requested
+        needed = {self.description.outputs[name].node for name in requested}
+        order: list[NodeDescription] = []
+        for node in reversed(self.description.nodes):
+            if node.name in needed:
+                order.insert(0, node)
+                needed |= set(node.after)
+        return order
+
+    def dag(self, signature: Signature, requested: Sequence[str] | None = None) -> Dag:
+        """What the requested outputs need, with what each variant is expected to take now."""
+        networks = self.nodes
+        return Dag(
+            tuple(
+                Node(
+                    node.name,
+                    tuple(
+                        Variant(
+                            each.name,
+                            each.accuracy,
+                            self._expect_ns(node, each.name, signature),
+                            networks[node.name].variants[each.name].expect_usually_ns(signature),
+                        )
+                        for each in node.variants
+                    ),
+                    node.after,
+                )
+                for node in self._needed(requested)
+            )
+        )
+
+    def _expect_ns(self, node: NodeDescription, variant: str, signature: Signature) -> int:
+        """Without any early answer, but with the attempt at one."""
+        networks = self.nodes[node.name]
+        full_ns = networks.variants[variant].expect_ns(signature)
+        return full_ns + (networks.early.expect_ns(signature) if networks.early else 0)
+
+    def _note(self, frame: PipelineFrame) -> None:
+        """Count what a finished request came to."""
+        for node, (variant, was_early) in frame.taken.items():
+            how = "early" if was_early else "full"
+            telemetry.count(metrics.PIPELINE_NODES, (*self.labels, node, variant, how))
+        result = "kept" if self.clock_ns() <= frame.due_ns else "missed"
+        telemetry.count(metrics.PIPELINE_OBJECTIVES, (*self.labels, result))
+
+
+def _check_names(kind: str, given: Sequence[str] | Mapping[str, Value], known: Mapping) -> None:
+    for name in given:
+        if name not in known:
+            raise InvalidRequestError(
+                f"the pipeline has no {kind} '{name}'; its {kind}s are {list(known)}"
+            )
+
+
+def assemble(
+    description: PipelineDescription,
+    sessions: Mapping[Path, Session],
+    labels: tuple[str, str],
+    started_ns: int,
+    clock_ns: Callable[[], int] = time.monotonic_ns,
+) -> PipelineSession:
+    """The pipeline of loaded networks, not tried yet; ``labels``: name and version for counters.
+
+    Raises InvalidModelError where the networks do not fit together.
+    """
+    signatures = {path: signature_of(session) for path, session in sessions.items()}
+    signature = check_networks(description, signatures)
+    nodes = {
+        node.name: NodeNetworks(
+            node,
+            {
+                variant.name: Network(
+                    f"node '{node.name}', variant '{variant.name}'", sessions[variant.path]
+                )
+                for variant in node.variants
+            },
+            None
+            if node.early_answer is None
+            else Network(
+                f"node '{node.name}', its early answer", sessions[node.early_answer.path]
+            ),
+        )
+        for node in description.nodes
+    }
+    return PipelineSession(
+        description, signature, nodes, clock_ns() - started_ns, labels, clock_ns
+    )
+
+
+def signature_of(session: Session) -> NetworkSignature:
+    """Inputs and outputs of a loaded network."""
+
+    def kind(dtype: str | None, shape: Sequence | None, is_optional: bool = False) -> TensorType:
+        sizes = None if shape is None else tuple(s if isinstance(s, int) else None for s in shape)
+        return TensorType(dtype, sizes, is_optional)
+
+    return NetworkSignature(
+        {
+            variable.name: kind(variable.type.dtype, variable.type.shape, variable.optional)
+            for variable in session.inputs
+        },
+        {
+            variable.name: kind(variable.type.dtype, variable.type.shape)
+            for variable in session.outputs
+        },
+    )

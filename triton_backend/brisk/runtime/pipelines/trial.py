@@ -1,0 +1,129 @@
+"""The trial run of a pipeline at its load: what each network takes, before any request.
+
+It runs on the worker's main thread, because frames of a session that serves already must not
+overlap, a quantum at a time between two looks at the sockets, and never beside a real-time run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from brisk.errors import BriskError, InternalError
+from brisk.graph.files.value_types import dtype_of_name
+from brisk.pipelines import Source, TensorType
+from brisk.runtime.models.loader import LoadOutcome
+from brisk.runtime.pipelines.network import NetworkRun, NodeNetworks, Signature
+from brisk.runtime.pipelines.session import PipelineSession
+from brisk.segments.values import Value
+
+RUNS = 4
+"""Of each network; the first one, which warms caches, does not count."""
+
+WHOLE_MODEL = 1.0
+"""The agreement asked of networks, so that learned caches answer nothing."""
+
+LONG_RUN_NS = 300_000_000
+"""A network that takes longer is run once only."""
+
+QUANTUM_NS = 1_000_000
+
+
+class Trials:
+    """Pipelines that are being tried, one after the other. ``tell`` takes their outcomes."""
+
+    def __init__(self, tell: Callable[[LoadOutcome], None], clock_ns: Callable[[], int]) -> None:
+        self._tell = tell
+        self._clock_ns = clock_ns
+        self._waiting: deque[tuple[int, PipelineSession, Iterator[None]]] = deque()
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, ticket: int, session: PipelineSession) -> None:
+        self._waiting.append((ticket, session, try_pipeline(session)))
+
+    def drop(self, ticket: int) -> bool:
+        """Nobody waits for it any more; False where it is not being tried."""
+        left = deque(each for each in self._waiting if each[0] != ticket)
+        was_there = len(left) < len(self._waiting)
+        self._waiting = left
+        return was_there
+
+    def advance(self) -> None:
+        """Run layers for a quantum; tell the outcome of a trial that has ended."""
+        until_ns = self._clock_ns() + QUANTUM_NS
+        while self._waiting and self._clock_ns() < until_ns:
+            ticket, session, layers = self._waiting[0]
+            try:
+                next(layers)
+                continue
+            except StopIteration:
+                outcome = LoadOutcome(ticket, session, None)
+            except BriskError as error:
+                outcome = LoadOutcome(ticket, None, error)
+            except Exception as error:  # noqa: BLE001  # the askers must hear of it, whatever it is
+                text = f"the trial run failed: {type(error).__name__}: {error}"
+                outcome = LoadOutcome(ticket, None, InternalError(text))
+            self._waiting.popleft()
+            self._tell(outcome)
+
+
+def try_pipeline(session: PipelineSession) -> Iterator[None]:
+    """Run every network of every node; yields after each layer.
+
+    Inputs are zeros of the entry's ``trial_shapes``, else of the networks' own shapes with 1 for
+    each dynamic size. A node reads what the most accurate variant of an earlier one made. Raises
+    the errors of the networks, with the shapes that were tried.
+    """
+    shapes = session.description.trial_shapes
+    inputs = {
+        name: _zeros(kind, shapes.get(name)) for name, kind in session.signature.inputs.items()
+    }
+    signature = Signature.of(inputs)
+    values = {Source(None, name): value for name, value in inputs.items()}
+    for node in session.nodes.values():
+        try:
+            yield from _try_node(node, values, signature, session.clock_ns)
+        except BriskError as error:
+            tried = ", ".join(
+                f"'{n}' {list(s)}" for n, s in zip(inputs, signature.shapes, strict=True)
+            )
+            raise type(error)(
+                f"{error}; that was the trial run, with zeros as {tried}; trial_shapes in the "
+                "entry's file can say others"
+            ) from error
+
+
+def _try_node(
+    node: NodeNetworks,
+    values: dict[Source, Value],
+    signature: Signature,
+    clock_ns: Callable[[], int],
+) -> Iterator[None]:
+    taken = {tensor: values[s] for tensor, s in node.description.inputs.items()}
+    networks = list(node.variants.values()) + ([node.early] if node.early else [])
+    best = max(node.description.variants, key=lambda variant: variant.accuracy).name
+    for network in networks:
+        outputs = [variable.name for variable in network.session.outputs]
+        for number in range(RUNS):
+            run = NetworkRun(network, taken, outputs, signature, clock_ns, WHOLE_MODEL)
+            while not run.step():
+                yield
+            if network.expect_ns(signature) > LONG_RUN_NS:
+                break
+            if number == 0:
+                network.profile.forget()
+        if network is node.variants[best]:
+            for tensor, value in run.frame.results().items():
+                values[Source(node.description.name, tensor)] = value
+
+
+def _zeros(kind: TensorType, shape: tuple[int, ...] | None) -> Value:
+    sizes = shape or tuple(size or 1 for size in kind.shape or ())
+    if kind.element == "string":
+        return np.full(sizes, "", object)
+    return np.zeros(sizes, dtype_of_name(kind.element or "float32"))

@@ -1,0 +1,1 @@
+"""How priorities are enforced between processes. Who goes first is ``brisk.scheduling``."""

@@ -1,0 +1,132 @@
+"""The background worker's half: gives way to everything else on the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import ClassVar
+
+from brisk import telemetry
+from brisk.runtime.preemption.gate import Gate
+from brisk.runtime.preemption.pacing import Pacing
+from brisk.runtime.worker.batch import RequestJob, Run
+from brisk.scheduling.job import JobClass
+from brisk.scheduling.policies import Limits, Policy, Snapshot
+from brisk.scheduling.share import ShareMeter
+from brisk.telemetry import metrics
+
+OUT_OF_MEMORY_SCORE = 500
+"""Added to the worker's badness, of at most 1000: the kernel ends it before any other of ours."""
+
+_WEIGHTS = (1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87, 70, 56, 45, 36, 29, 23)
+"""The kernel's weights of niceness 0 to 17 (``sched_prio_to_weight``): the share of two threads
+that compete for a processor."""
+
+LOWEST_NICENESS = 19
+
+
+class Background(Pacing):
+    """Holds a run's next layer while the policy says so.
+
+    It looks at its sockets rarely, since the gate tells what is urgent: with looks every 0.2 ms,
+    five networks in closed loops got 33 to 57 runs a second, not 53 to 66.
+    """
+
+    quanta_ns: ClassVar = dict.fromkeys(JobClass, 2_000_000)
+
+    def __init__(self, gate: Gate, policy: Policy, limits: Limits, processors: int) -> None:
+        self.policy = policy
+        self.alarm = gate.alarm
+        self._gate = gate
+        self._limits = limits
+        self._processors = processors
+        self._share = ShareMeter()
+        self._was_open = True
+        self._held_since_ns: int | None = None
+
+    def check(self, job: RequestJob) -> None:
+        return None
+
+    def admitted(self, job: RequestJob) -> None:
+        return None
+
+    def ended(self, job: RequestJob) -> None:
+        return None
+
+    def begins(self, run: Run, now_ns: int) -> None:
+        return None
+
+    def owes_normal(self, now_ns: int) -> bool:
+        return False
+
+    def holds(self, run: Run, now_ns: int) -> bool:
+        gate = self._gate
+        self._was_open = gate.is_open
+        if not self._was_open and not self.policy.admits(self._snapshot(run, now_ns)):
+            gate.hold_layers()
+            self._share.hold(now_ns)
+            self._count_held(now_ns)
+            self._held_since_ns = now_ns
+            return True
+        if self._held_since_ns is not None:
+            self._count_held(now_ns)
+            self._held_since_ns = None
+        self._share.run(now_ns)
+        gate.begin_layer()
+        return False
+
+    def _count_held(self, now_ns: int) -> None:
+        if self._held_since_ns is not None:
+            telemetry.count(metrics.HELD_SECONDS, (), now_ns - self._held_since_ns)
+
+    def _snapshot(self, run: Run, now_ns: int) -> Snapshot:
+        return Snapshot(
+            now_ns=now_ns,
+            processors=self._processors,
+            realtime=self._gate.realtime(),
+            layer_ns=run.profile.layer_ns(run.frame.position),
+            share=self._share.share(now_ns),
+            limits=self._limits,
+        )
+
+    def layer_done(self, run: Run, taken_ns: int) -> None:
+        """Only a layer that had the processors to itself tells what it takes."""
+        known_ns = run.profile.layer_ns(len(run.layers_ns))
+        is_clean = known_ns is None or (self._was_open and self._gate.is_open)
+        run.layers_ns.append(taken_ns if is_clean else known_ns or taken_ns)
+
+    def pauses(self) -> None:
+        self._gate.pause_layers()
+        self._share.rest()
+        self._held_since_ns = None
+
+    def finished(self, run: Run, now_ns: int) -> None:
+        if run.has_early_answers:
+            return
+        run.profile.learn_layers(run.layers_ns)
+        run.profile.learn_run(sum(run.layers_ns), beside=False)
+
+
+def stand_back(limits: Limits) -> None:
+    """Leave the processors to others: a seventieth of the time of a thread that competes with one
+    of ours, or the minimum share.
+
+    Threads started later inherit it. It is a niceness and not SCHED_IDLE, because the kernel takes
+    a processor that runs SCHED_IDLE work for an idle one, also when it places further such work:
+    two threads of one run came to share a processor beside an idle one.
+    """
+    niceness = niceness_for(limits.share) if limits.share > 0 else LOWEST_NICENESS
+    os.setpriority(os.PRIO_PROCESS, 0, niceness)
+
+
+def niceness_for(share: float) -> int:
+    """The greatest niceness that gets at least ``share`` of a processor beside a normal thread."""
+    for niceness, weight in reversed(list(enumerate(_WEIGHTS))):
+        if weight / (weight + _WEIGHTS[0]) >= share:
+            return niceness
+    return 0
+
+
+def be_first_to_end() -> None:
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(str(OUT_OF_MEMORY_SCORE))

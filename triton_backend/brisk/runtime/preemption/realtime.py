@@ -1,0 +1,190 @@
+"""The foreground worker's half: closes the gate during real-time work, and describes that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import ClassVar
+
+from brisk import telemetry
+from brisk.runtime.preemption.gate import Gate
+from brisk.runtime.preemption.pacing import Pacing
+from brisk.runtime.preemption.suspend import Freezer
+from brisk.runtime.worker.batch import RequestJob, Run, profile_key
+from brisk.scheduling.admission import predict, refuse_if_late
+from brisk.scheduling.job import JobClass, JobState
+from brisk.scheduling.policies import Limits, Policy, Snapshot, run_slowdown
+from brisk.scheduling.policy import OrderingKey
+from brisk.scheduling.profile import ProfileTable
+from brisk.scheduling.share import MinimumShare, ShareMeter
+from brisk.telemetry import metrics
+
+LONGEST_FROZEN_NS = 100_000_000
+"""Then best-effort work is not stopped for the next run: it may hold what a load waits for."""
+
+
+class Foreground(Pacing):
+    """Never holds a run: here policy is who interrupts whom, what the gate says, and whether a
+    best-effort layer that is under way goes on. Normal work that has had less than its minimum
+    share goes before real-time work between two runs.
+
+    Refuses a real-time request that is sure to be late.
+    """
+
+    quanta_ns: ClassVar = {
+        JobClass.REALTIME: 1_000_000,
+        JobClass.NORMAL: 200_000,
+        JobClass.BESTEFFORT: 200_000,
+    }
+
+    def __init__(
+        self,
+        gate: Gate,
+        policy: Policy,
+        limits: Limits,
+        ordering: OrderingKey,
+        profiles: ProfileTable,
+        processors: int,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._clock_ns = clock_ns
+        self._processors = processors
+        self._freezer = Freezer(gate)
+        self.policy = policy
+        self._gate = gate
+        self._limits = limits
+        self._ordering = ordering
+        self._profiles = profiles
+        self._realtime: dict[int, RequestJob] = {}
+        self._run_end_ns: int | None = None
+        """When the last real-time run that began is expected to end."""
+        self._layers_beside = 0
+        self._presence = ShareMeter()
+        """Of real-time work."""
+        self._normal: set[int] = set()
+        """Sequences of the normal jobs that wait or run."""
+        self._normal_share = MinimumShare(limits.normal_share)
+        self._computes: JobClass | None = None
+
+    def check(self, job: RequestJob) -> None:
+        """Only real-time jobs with a deadline are refused: others may be in time by luck."""
+        if job.job_class is not JobClass.REALTIME or job.deadline_ns is None:
+            return
+        key = self._ordering(job)
+        ahead = [
+            self._profiles.run_ns(profile_key(other.payload))
+            for other in self._realtime.values()
+            if other.state is JobState.WAITING and self._ordering(other) < key
+        ]
+        own_ns = self._profiles.run_ns(profile_key(job.payload))
+        prediction = predict(job.arrival_ns, self._run_end_ns, ahead, own_ns)
+        refuse_if_late(job.arrival_ns, job.deadline_ns, prediction)
+
+    def admitted(self, job: RequestJob) -> None:
+        if job.job_class is JobClass.REALTIME:
+            if not self._realtime:
+                self._presence.run(self._clock_ns())
+            self._realtime[job.sequence] = job
+            self._tell()
+        elif job.job_class is JobClass.NORMAL:
+            self._normal.add(job.sequence)
+        self._measure(self._clock_ns())
+
+    def ended(self, job: RequestJob) -> None:
+        if self._realtime.pop(job.sequence, None) is not None:
+            self._tell()
+        self._normal.discard(job.sequence)
+        self._measure(self._clock_ns())
+
+    def _measure(self, now_ns: int) -> None:
+        """Tell the minimum share what becomes of normal work from now on."""
+        share = self._normal_share
+        if not share.share:
+            return
+        if not self._normal or self._computes is None:
+            share.rest(now_ns)
+        elif self._computes is JobClass.NORMAL:
+            share.run(now_ns, is_contested=bool(self._realtime))
+        else:
+            share.hold(now_ns)
+
+    def owes_normal(self, now_ns: int) -> bool:
+        return self._normal_share.is_owed(now_ns)
+
+    def _tell(self) -> None:
+        waiting = self._realtime.values()
+        if not waiting:
+            self._presence.hold(self._clock_ns())
+            self._run_end_ns = None
+            self._gate.open()
+            self._freezer.thaw()
+            return
+        if self._gate.is_open:
+            telemetry.count(metrics.GATE_CLOSURES)
+        due_ns = [job.deadline_ns for job in waiting if job.deadline_ns is not None]
+        self._gate.close(len(waiting), min(due_ns, default=None))
+
+    def begins(self, run: Run, now_ns: int) -> None:
+        self._computes = run.job_class
+        self._measure(now_ns)
+        if run.job_class is not JobClass.REALTIME:
+            return
+        expected_ns = run.profile.run_ns
+        end_ns = None if expected_ns is None else int(now_ns + expected_ns)
+        load = self._presence.share(now_ns)
+        trial = run.profile.next_trial(run_slowdown(self._limits, load))
+        self._run_end_ns = end_ns
+        self._gate.describe_run(end_ns, run.threads, run.profile.slowdown, trial, load)
+        self._layers_beside = self._gate.layers_beside
+        self._freeze_or_thaw(run, now_ns)
+
+    def _freeze_or_thaw(self, run: Run, now_ns: int) -> None:
+        """A layer under way goes on beside ``run`` where the policy would let it begin.
+
+        And beside one that may wait for what the other worker holds: of a model whose layers are
+        still being loaded.
+        """
+        if not self._gate.layer_runs:
+            return
+        frozen_ns = self._freezer.frozen_ns
+        if (
+            run.session.is_loading
+            or (frozen_ns is not None and now_ns - frozen_ns > LONGEST_FROZEN_NS)
+            or self._admits_layers(now_ns)
+        ):
+            self._freezer.thaw()
+        else:
+            self._freezer.freeze(now_ns)
+
+    def _admits_layers(self, now_ns: int) -> bool:
+        """Whether the policy lets best-effort layers run now; what they take is not known here."""
+        limits = self._limits
+        if limits.share > 0:
+            return True
+        return self.policy.lets_run(
+            Snapshot(now_ns, self._processors, self._gate.realtime(), None, 0.0, limits)
+        )
+
+    def holds(self, run: Run, now_ns: int) -> bool:
+        return False
+
+    def layer_done(self, run: Run, taken_ns: int) -> None:
+        return None
+
+    def pauses(self) -> None:
+        self._computes = None
+        self._measure(self._clock_ns())
+
+    def finished(self, run: Run, now_ns: int) -> None:
+        """A run is beside best-effort work if a layer of it began meanwhile, or outlasted it.
+
+        Profiles are of the whole model: what an exit saved is not known before.
+        """
+        if run.is_disturbed or run.has_early_answers:
+            return
+        beside = False
+        if run.job_class is JobClass.REALTIME:
+            gate = self._gate
+            outlasts = gate.layer_runs and self._freezer.frozen_ns is None
+            beside = outlasts or gate.layers_beside != self._layers_beside
+        run.profile.learn_run(now_ns - run.started_ns, beside, run.threads)

@@ -1,0 +1,1 @@
+"""Requests from a socket to the queue and their answers back. Computes nothing."""

@@ -1,0 +1,265 @@
+"""The worker's sockets: accepting, reading and writing without ever blocking on a peer."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from brisk.errors import ProtocolError
+from brisk.protocol.channel import Receiver, check_peer, send_bytes, slab_records
+from brisk.protocol.codec import encode_record
+from brisk.protocol.records import Record
+from brisk.protocol.shared_memory.arena import Arena, ArenaView
+from brisk.runtime.log import say
+from brisk.runtime.requests.busy_poll import Anticipation
+from brisk.runtime.requests.tensors import InputViews
+
+MAX_OUTBOX_RECORDS = 65536
+"""Records a peer may leave unread before its connection is given up."""
+
+RECORDS_PER_TURN = 32
+"""Records read from a peer in one ``poll``; the peers are read in turns, a record each."""
+
+
+class Peer:
+    """A connected frontend and the memory shared with it."""
+
+    __slots__ = (
+        "arena",
+        "connected_ns",
+        "inputs",
+        "is_blocked",
+        "is_open",
+        "is_welcome",
+        "number",
+        "orphaned_ns",
+        "outbox",
+        "parent",
+        "pid",
+        "receiver",
+        "server_birth",
+        "socket",
+        "view",
+    )
+
+    def __init__(self, number: int, connection: socket.socket, pid: int) -> None:
+        """``pid`` as the kernel attests it; ``parent`` and ``server_birth``, which together name
+        its tritonserver, 0 and None where that is not known.
+        """
+        self.number = number
+        self.socket = connection
+        self.receiver = Receiver(connection)
+        self.view = ArenaView()
+        self.inputs = InputViews(self.view)
+        self.arena = Arena()
+        self.outbox: deque[tuple[bytes, int | None]] = deque()
+        self.is_open = True
+        self.is_blocked = False  # the socket is full, and ``poll`` looks for room in it
+        self.is_welcome = False
+        self.pid = pid
+        self.parent = 0
+        self.server_birth: int | None = None
+        self.orphaned_ns: int | None = None
+        self.connected_ns = time.monotonic_ns()
+
+
+_READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """``record`` came from ``peer``; a ``descriptor`` is the receiver's to close."""
+
+    peer: Peer
+    record: Record
+    descriptor: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """``peer`` is gone, for the reason given; None where it just closed."""
+
+    peer: Peer
+    reason: str | None
+
+
+class Transport:
+    """All peers of a worker. One thread, except ``wake``."""
+
+    def __init__(self, listeners: Sequence[socket.socket]) -> None:
+        self._poll = select.epoll()
+        self._listeners = {listener.fileno(): listener for listener in listeners}
+        for descriptor, listener in self._listeners.items():
+            listener.setblocking(False)
+            self._poll.register(descriptor, select.EPOLLIN)
+        self._alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll.register(self._alarm, select.EPOLLIN)
+        self._peers: dict[int, Peer] = {}
+        self._departures: deque[Departure] = deque()
+        self._accepted = 0
+        self._is_accepting = True
+        self._anticipation = Anticipation(processors=len(os.sched_getaffinity(0)))
+
+    @property
+    def peer_count(self) -> int:
+        return len(self._peers)
+
+    def peers(self) -> tuple[Peer, ...]:
+        return tuple(self._peers.values())
+
+    def watch(self, descriptor: int) -> None:
+        """Let every write to an eventfd end a ``poll`` that waits, too; nobody reads it."""
+        self._poll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+
+    def expect(self) -> None:
+        """A record is about to come: await it without going to sleep."""
+        self._anticipation.announce()
+
+    def wake(self) -> None:
+        """End a ``poll`` that waits; any thread."""
+        os.eventfd_write(self._alarm, 1)
+
+    def poll(self, timeout_s: float | None) -> Iterator[Arrival | Departure]:
+        """What has come within ``timeout_s``; 0 does not wait, None waits for anything."""
+        if self._departures:
+            timeout_s = 0
+        if timeout_s == 0:
+            found = self._poll.poll(0)
+        else:
+            found = self._anticipation.wait(
+                self._poll.poll, -1 if timeout_s is None else timeout_s
+            )
+        if not found:
+            self._accept_again()
+        for _ in range(RECORDS_PER_TURN):
+            for descriptor, events in found:
+                if (peer := self._peers.get(descriptor)) is not None:
+                    if events & select.EPOLLOUT:
+                        self._flush(peer)
+                    if events & _READABLE and (arrival := self._read(peer)) is not None:
+                        yield arrival
+                elif descriptor == self._alarm:
+                    os.eventfd_read(self._alarm)
+                elif descriptor in self._listeners:
+                    self._accept(self._listeners[descriptor])
+            # Asking again costs less than a read that finds nothing and raises.
+            if not found or not (found := self._poll.poll(0)):
+                break
+        while self._departures:
+            yield self._departures.popleft()
+
+    def send(self, peer: Peer, record: Record, descriptor: int | None = None) -> None:
+        """Send now or as soon as the peer reads; slabs made meanwhile are announced first.
+
+        A ``descriptor`` that goes along is closed, whatever becomes of it.
+        """
+        if not peer.is_open:
+            if descriptor is not None:
+                os.close(descriptor)
+            return
+        try:
+            changes = peer.arena.take_changes()
+        except OSError as error:
+            if descriptor is not None:
+                os.close(descriptor)
+            self.drop(peer, f"no descriptor for its answers: {error}")
+            return
+        for change, slab in slab_records(changes):
+            peer.outbox.append((encode_record(change), slab))
+        peer.outbox.append((encode_record(record), descriptor))
+        self._flush(peer)
+
+    def drop(self, peer: Peer, reason: str | None) -> None:
+        """Close the connection; the next ``poll`` tells of the departure."""
+        if not peer.is_open:
+            return
+        peer.is_open = False
+        del self._peers[peer.socket.fileno()]
+        self._poll.unregister(peer.socket.fileno())
+        peer.socket.close()
+        for _, descriptor in peer.outbox:
+            if descriptor is not None:
+                os.close(descriptor)
+        peer.outbox.clear()
+        self._accept_again()
+        self._departures.append(Departure(peer, reason))
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except ConnectionAbortedError:  # it did not wait
+                continue
+            except OSError as error:  # no more files: the others wait until there are
+                say(f"a connection cannot be accepted now: {error}")
+                self._listen(False)
+                return
+            try:
+                pid = check_peer(connection)
+            except ProtocolError:
+                connection.close()
+                continue
+            connection.setblocking(False)
+            self._accepted += 1
+            self._peers[connection.fileno()] = Peer(self._accepted, connection, pid)
+            self._poll.register(connection.fileno(), select.EPOLLIN)
+
+    def _accept_again(self) -> None:
+        if not self._is_accepting:
+            self._listen(True)
+
+    def _listen(self, accepting: bool) -> None:
+        self._is_accepting = accepting
+        for descriptor in self._listeners:
+            self._poll.modify(descriptor, select.EPOLLIN if accepting else 0)
+
+    def _read(self, peer: Peer) -> Arrival | None:
+        """One record, where there is one; a peer that cannot be read is dropped."""
+        if not peer.is_open:
+            return None
+        try:
+            record, descriptor = peer.receiver.receive()
+        except BlockingIOError:
+            return None
+        except (EOFError, ConnectionError):
+            self.drop(peer, None)
+            return None
+        except (ProtocolError, OSError) as error:
+            self.drop(peer, str(error))
+            return None
+        return Arrival(peer, record, descriptor)
+
+    def _flush(self, peer: Peer) -> None:
+        while peer.outbox:
+            data, descriptor = peer.outbox[0]
+            try:
+                send_bytes(peer.socket, data, descriptor)
+            except BlockingIOError:
+                if len(peer.outbox) > MAX_OUTBOX_RECORDS:
+                    self.drop(peer, f"{MAX_OUTBOX_RECORDS} records left unread")
+                elif not peer.is_blocked:
+                    peer.is_blocked = True
+                    self._poll.modify(peer.socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
+                return
+            except OSError as error:
+                self.drop(peer, None if isinstance(error, ConnectionError) else str(error))
+                return
+            peer.outbox.popleft()
+            if descriptor is not None:
+                os.close(descriptor)
+        if peer.is_blocked:
+            peer.is_blocked = False
+            self._poll.modify(peer.socket.fileno(), select.EPOLLIN)
+
+    def close(self) -> None:
+        for peer in list(self._peers.values()):
+            self.drop(peer, None)
+        self._poll.close()
+        os.close(self._alarm)

@@ -1,0 +1,243 @@
+"""Requests in flight: admitted, answered exactly once, their outputs kept until they are read.
+
+Used by the worker's main thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from brisk import telemetry
+from brisk.errors import (
+    BriskError,
+    CancelledError,
+    InternalError,
+    InvalidRequestError,
+    ProtocolError,
+    UnavailableError,
+)
+from brisk.protocol.records import Infer, Region
+from brisk.runtime.models.session_entry import Binding
+from brisk.runtime.preemption.pacing import Pacing
+from brisk.runtime.requests.answers import failure, result
+from brisk.runtime.requests.connections import Peer, Transport
+from brisk.runtime.requests.dry_run import Rehearsal
+from brisk.runtime.requests.sequences import OpenSequence
+from brisk.runtime.worker.batch import Request, RequestJob, profile_key
+from brisk.runtime.worker.tracing import trace_answer
+from brisk.scheduling.admission import retry_hint
+from brisk.scheduling.job import Job, JobClass, JobState
+from brisk.scheduling.policy import OrderingKey
+from brisk.scheduling.profile import ProfileTable
+from brisk.scheduling.queue import ReadyQueue
+from brisk.segments.values import Value
+from brisk.telemetry import metrics
+from brisk.telemetry.incidents import INCIDENTS
+
+CANCELLED = "the client cancelled the request"
+
+
+class RequestTable:
+    """``queue`` holds those that wait; every one in flight has a job here."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        ordering: OrderingKey,
+        bound: int,
+        pacing: Pacing,
+        profiles: ProfileTable,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self.queue: ReadyQueue[Request] = ReadyQueue(ordering, bound)
+        self._transport = transport
+        self._pacing = pacing
+        self._profiles = profiles
+        self._clock_ns = clock_ns
+        self._jobs: dict[tuple[int, int], RequestJob] = {}
+        self._held: dict[tuple[int, int], Region] = {}
+        self._behind: dict[int, RequestJob] = {}
+        """Those that wait for another one of their sequence, and not in the queue."""
+        self._sequence = 0
+        self._rehearsal = Rehearsal(ordering)
+
+    def rehearse(self) -> None:
+        """A request is about to come. Nothing happens while others are in flight."""
+        if not self._jobs:
+            self._rehearsal.run()
+
+    def admit(self, binding: Binding, record: Infer) -> None:
+        """Queue a request, or answer at once why it may not wait."""
+        try:
+            self._queue(binding, record)
+        except BriskError as error:
+            self.refuse(binding.peer, record.request, error)
+
+    def _queue(self, binding: Binding, record: Infer) -> None:
+        peer = binding.peer
+        if (peer.number, record.request) in self._jobs:
+            raise InvalidRequestError(f"request number {record.request} is in flight already")
+        self._sequence += 1
+        job = Job(
+            sequence=self._sequence,
+            model=binding.key,
+            job_class=JobClass(record.form.job_class),
+            arrival_ns=self._clock_ns(),
+            deadline_ns=record.deadline_ns,
+            payload=Request(peer, record, binding, peer.view.memory(record.mark)),
+        )
+        sequence = self._enter(job)
+        if sequence is not None and sequence.line[0] is not job:
+            self._behind[job.sequence] = job
+        elif record.is_replay:
+            self.queue.add(job, None, binding.model.name)
+        else:
+            try:
+                self._admit_new(job)
+            except BaseException:
+                self._leave_sequence(job)
+                raise
+        self._jobs[peer.number, record.request] = job
+        self._pacing.admitted(job)
+
+    def _enter(self, job: RequestJob) -> OpenSequence | None:
+        """Give the job its place in its sequence; None where the model has no states.
+
+        Raises UnavailableError where the sequence has none any more.
+        """
+        request = job.payload
+        sequences, step = request.binding.sequences, request.record.step
+        if (sequences is None) is not (step is None):
+            model = request.binding.model.name
+            raise InvalidRequestError(f"model '{model}' has states, and a request no sequence")
+        if sequences is None or step is None:
+            return None
+        most = None if request.record.is_replay else request.binding.model.max_queue_size
+        sequence = sequences.enter(job, step, job.arrival_ns, most)
+        job.payload = replace(request, sequence=sequence)
+        return sequence
+
+    def _leave_sequence(self, job: RequestJob) -> None:
+        """The job is answered: the one that waits for it goes on."""
+        request = job.payload
+        sequences = request.binding.sequences
+        if request.sequence is None or sequences is None:
+            return
+        self._behind.pop(job.sequence, None)
+        following = sequences.leave(request.sequence, job, self._clock_ns())
+        if following is not None:
+            del self._behind[following.sequence]
+            self.queue.add(following, None, request.binding.model.name)
+
+    def _withdraw(self, job: RequestJob) -> None:
+        """Out of the queue, if it is there."""
+        if job.sequence not in self._behind:
+            self.queue.withdraw(job)
+
+    def _admit_new(self, job: RequestJob) -> None:
+        """Queue a job that no worker has had; UnavailableError says when to try again."""
+        self._pacing.check(job)
+        model = job.payload.binding.model
+        try:
+            shed = self.queue.add(job, model.max_queue_size, model.name)
+        except UnavailableError as error:
+            raise UnavailableError(f"{error}; {self._hint(job)}") from None
+        if shed is not None:
+            gone = shed.payload.binding.model
+            labels = (gone.name, str(gone.version), shed.job_class.value)
+            telemetry.count(metrics.SHED, labels)
+            text = f"a more urgent request took its place in the queue; {self._hint(shed)}"
+            self.fail(shed, UnavailableError(text))
+
+    def _hint(self, job: RequestJob) -> str:
+        """When those that wait of its model will have run."""
+        run_ns = self._profiles.run_ns(profile_key(job.payload))
+        return retry_hint(run_ns and run_ns * max(1, self.queue.waiting(job.model)))
+
+    def refuse(self, peer: Peer, request: int, error: BriskError) -> None:
+        """Answer a request that has no job."""
+        self._transport.send(peer, failure(request, error))
+
+    def cancel(self, peer: Peer, request: int) -> bool:
+        """End a job that waits or runs; False where there is none, or none any more."""
+        job = self._jobs.get((peer.number, request))
+        if job is None:
+            return False
+        self._withdraw(job)
+        self.fail(job, CancelledError(CANCELLED))
+        return True
+
+    def expire(self) -> None:
+        """Answer the jobs whose deadline passed while they waited."""
+        now_ns = self._clock_ns()
+        for job in self.queue.expire(now_ns):
+            self.fail_late(job, now_ns)
+        for job in [job for job in self._behind.values() if job.is_late(now_ns)]:
+            self.fail_late(job, now_ns)
+
+    def fail_late(self, job: RequestJob, now_ns: int) -> None:
+        """Answer a job that has left the queue and whose deadline has passed."""
+        spent_ms = (now_ns - job.arrival_ns) / 1e6
+        self.fail(job, UnavailableError(f"the request's time-out ran out after {spent_ms:.1f} ms"))
+
+    def succeed(
+        self,
+        job: RequestJob,
+        values: Mapping[str, Value],
+        started_ns: int,
+        finished_ns: int,
+        answerers: Sequence[str] = (),
+    ) -> None:
+        """Answer a running job. ``answerers``: who did so, by rows, where exits did.
+
+        Raises as ``write_tensors`` does, and InternalError where the answer has more outputs than
+        a record holds; the job is unanswered then.
+        """
+        request = job.payload
+        timing_ns = (started_ns - job.arrival_ns, finished_ns - started_ns, started_ns)
+        region, record = result(request, values, timing_ns, answerers)
+        answered_ns = self._clock_ns()  # before the peer can know of it
+        try:
+            self._transport.send(request.peer, record)
+        except ProtocolError as error:
+            if region is not None:
+                request.peer.arena.free(region)
+            raise InternalError(f"the answer cannot be sent: {error}") from error
+        request.binding.answered += 1
+        key = self._end(job, answered_ns)
+        if region is not None:
+            self._held[key] = region
+
+    def fail(self, job: RequestJob, error: Exception) -> None:
+        """Answer a job that has left the queue."""
+        _, request = self._end(job, self._clock_ns())
+        if not isinstance(error, CancelledError):
+            INCIDENTS.note(f"request of model '{job.payload.binding.model.name}': {error}")
+        self._transport.send(job.payload.peer, failure(request, error))
+
+    def release(self, peer: Peer, request: int) -> None:
+        """The peer has read the outputs of ``request``."""
+        region = self._held.pop((peer.number, request), None)
+        if region is not None:
+            peer.arena.free(region)
+
+    def forget(self, peer: Peer) -> None:
+        """End everything of a peer that has gone, unanswered."""
+        for key in [key for key in self._jobs if key[0] == peer.number]:
+            job = self._jobs.pop(key)
+            self._withdraw(job)
+            self._behind.pop(job.sequence, None)
+            job.state = JobState.ENDED
+            self._pacing.ended(job)
+        for key in [key for key in self._held if key[0] == peer.number]:
+            del self._held[key]
+
+    def _end(self, job: RequestJob, answered_ns: int) -> tuple[int, int]:
+        job.state = JobState.ENDED
+        trace_answer(job, answered_ns)
+        key = (job.payload.peer.number, job.payload.record.request)
+        del self._jobs[key]
+        self._pacing.ended(job)
+        self._leave_sequence(job)
+        return key

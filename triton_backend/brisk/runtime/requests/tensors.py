@@ -1,0 +1,202 @@
+"""Tensors between shared memory and a program's values.
+
+Inputs are views of the frontend's memory, never copied on a CPU. Outputs are copied once, from
+where the last kernel left them, in whatever layout, into row-major shared memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+
+from brisk.errors import InternalError, InvalidRequestError
+from brisk.graph.files.value_types import dtype_of_name, name_of_dtype
+from brisk.protocol import strings
+from brisk.protocol.datatypes import BY_ELEMENT_NAME, DATATYPES
+from brisk.protocol.identity_cache import ByIdentity
+from brisk.protocol.inference import Infer, InferForm, Region, TensorForm
+from brisk.protocol.shared_memory.arena import ALIGNMENT, Arena, ArenaView
+from brisk.segments.values import Value
+
+MAX_VIEWS = 64
+"""Inputs of a peer that are kept as tensors; more of them at once are made anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """What a form says of an input. ``dtype`` None: BYTES."""
+
+    form: TensorForm
+    dtype: np.dtype | None
+    count: int
+    size: int
+
+    @classmethod
+    def of(cls, form: TensorForm) -> _Input:
+        """Raises InvalidRequestError where datatype or shape are none."""
+        datatype = DATATYPES.get(form.datatype)
+        if datatype is None:
+            raise InvalidRequestError(
+                f"input '{form.name}' has unknown datatype '{form.datatype}'; "
+                f"expected one of {', '.join(DATATYPES)}"
+            )
+        if any(size < 0 for size in form.shape):
+            raise InvalidRequestError(f"input '{form.name}' has shape {list(form.shape)}")
+        count = math.prod(form.shape)
+        dtype = dtype_of_name(datatype.element_name) if datatype.item_bytes else None
+        return cls(form, dtype, count, count * datatype.item_bytes)
+
+
+_inputs_of = ByIdentity[InferForm, tuple[_Input, ...]](
+    lambda form: tuple(_Input.of(tensor) for tensor in form.inputs)
+)
+
+
+class InputViews:
+    """One peer's inputs as arrays over its memory; shapes that come again in the same place,
+    as those of one request after the other do, give the same tensor. Kernels never change it.
+    """
+
+    def __init__(self, arena: ArenaView) -> None:
+        self._arena = arena
+        self._views: dict[tuple[int, int, int], tuple[_Input, Value]] = {}
+
+    def read(self, record: Infer) -> dict[str, Value]:
+        """The request's inputs on the CPU, by name, as views where their datatypes allow.
+
+        Raises InvalidRequestError where datatype, shape and size do not fit together,
+        ProtocolError where a region lies outside shared memory.
+        """
+        values: dict[str, Value] = {}
+        for wanted, region in zip(_inputs_of(record.form), record.regions, strict=True):
+            key = (id(wanted), region.slab, region.offset)
+            known = self._views.get(key)
+            if known is not None and region.size == wanted.size:
+                values[wanted.form.name] = known[1]
+                continue
+            value = values[wanted.form.name] = _read(wanted, self._arena.memory(region))
+            if wanted.dtype is not None and wanted.count:
+                if len(self._views) >= MAX_VIEWS:
+                    self._views.clear()
+                self._views[key] = wanted, value
+        return values
+
+    def clear(self) -> None:
+        """Let go of all memory: some of it is about to be unmapped."""
+        self._views.clear()
+
+
+def read_tensor(form: TensorForm, content: bytes) -> Value:
+    """The tensor in ``content``, in memory of its own.
+
+    Raises InvalidRequestError where datatype, shape and size do not fit together.
+    """
+    return _read(_Input.of(form), memoryview(bytearray(content)))
+
+
+def _read(wanted: _Input, memory: memoryview) -> Value:
+    if wanted.dtype is None:
+        elements = [
+            element.decode("utf-8", "surrogateescape")
+            for element in strings.deserialise(memory, wanted.count)
+        ]
+        array = np.empty(wanted.count, object)
+        array[:] = elements
+        return array.reshape(wanted.form.shape)
+    if len(memory) != wanted.size:
+        form = wanted.form
+        raise InvalidRequestError(
+            f"input '{form.name}' of {form.datatype} {list(form.shape)} takes "
+            f"{wanted.size} bytes, got {len(memory)}"
+        )
+    if not wanted.count:
+        return np.empty(wanted.form.shape, wanted.dtype)
+    return np.frombuffer(memory, wanted.dtype).reshape(wanted.form.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Of some outputs in one region. ``sizes`` in bytes, ``total`` with what aligns them."""
+
+    forms: tuple[TensorForm, ...]
+    sizes: tuple[int, ...]
+    total: int
+
+
+def write_tensors(
+    values: Mapping[str, Value], arena: Arena
+) -> tuple[Region | None, tuple[TensorForm, ...], tuple[Region, ...]]:
+    """Copy ``values`` into one new region, None where they need no memory; where each one lies.
+
+    Tensors of the same names, dtypes and shapes have the same forms, as an object. Raises
+    InternalError for a value that is no tensor of a Triton datatype, UnavailableError where
+    there is no memory.
+    """
+    contents: list[Value | bytes] = []
+    kinds: list[_Kind] = []
+    for name, value in values.items():
+        if not isinstance(value, np.ndarray):
+            raise InternalError(f"output '{name}' is no tensor")
+        if value.dtype.kind in "OUS":
+            data = strings.serialise(value.reshape(-1))
+            contents.append(data)
+            kinds.append((name, None, value.shape, len(data)))
+        else:
+            contents.append(value)
+            kinds.append((name, value.dtype, value.shape, None))
+    layout = _layout(tuple(kinds))
+    whole = arena.allocate(layout.total) if layout.total else None
+    slab, offset = (whole.slab, whole.offset) if whole else (0, 0)
+    regions = []
+    for content, size in zip(contents, layout.sizes, strict=True):
+        region = Region(slab, offset, size)
+        if size:
+            try:
+                _copy(content, arena, region)
+            except BaseException:
+                if whole is not None:
+                    arena.free(whole)
+                raise
+        regions.append(region)
+        offset += _padded(size)
+    return whole, layout.forms, tuple(regions)
+
+
+_Kind: TypeAlias = "tuple[str, np.dtype | None, tuple[int, ...], int | None]"
+"""Of an output: name, dtype, shape; None and its size in bytes for strings."""
+
+
+@lru_cache(maxsize=256)
+def _layout(kinds: tuple[_Kind, ...]) -> _Layout:
+    """Raises InternalError for a dtype that Triton has not."""
+    forms, sizes = [], []
+    for name, dtype, shape, size in kinds:
+        element = "string" if dtype is None else name_of_dtype(dtype)
+        datatype = BY_ELEMENT_NAME.get(element)
+        if datatype is None:
+            raise InternalError(
+                f"output '{name}' is a tensor of {element}, for which Triton has no datatype"
+            )
+        forms.append(TensorForm(name, datatype.name, shape))
+        sizes.append(math.prod(shape) * datatype.item_bytes if size is None else size)
+    return _Layout(tuple(forms), tuple(sizes), sum(map(_padded, sizes)))
+
+
+def _padded(size: int) -> int:
+    return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+def _copy(content: Value | bytes, arena: Arena, region: Region) -> None:
+    if isinstance(content, bytes):
+        arena.memory(region)[:] = content
+    elif content.flags.c_contiguous:
+        ctypes.memmove(arena.address(region), content.ctypes.data, region.size)
+    else:
+        target = np.frombuffer(arena.memory(region), content.dtype)
+        np.copyto(target.reshape(content.shape), content)

@@ -1,0 +1,1 @@
+"""One worker's main thread; entry point ``worker.Worker``. Never waits for a lock."""

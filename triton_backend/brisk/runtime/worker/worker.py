@@ -1,0 +1,245 @@
+"""The worker: one thread that reads, decides and computes, and a load lane beside it.
+
+No lock is needed, and a request crosses no thread: what the socket brings is seen between two
+layers, at most a quantum apart. Time-outs, cancellations and refusals therefore take
+effect at the next layer boundary.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from brisk.protocol.role import Role
+from brisk.runtime.early_exit.adaptation import Adaptation
+from brisk.runtime.early_exit.auditor import Auditor
+from brisk.runtime.early_exit.audits import Audits
+from brisk.runtime.early_exit.cache_watch import CacheWatch
+from brisk.runtime.early_exit.sampling import Sampler
+from brisk.runtime.models.loader import Loader
+from brisk.runtime.models.table import SessionTable
+from brisk.runtime.pipelines.trial import Trials
+from brisk.runtime.preemption.gate import RECHECK_S
+from brisk.runtime.preemption.pacing import Pacing
+from brisk.runtime.preemption.thread_niceness import Precedence
+from brisk.runtime.requests.connections import Transport
+from brisk.runtime.requests.dispatcher import Reception
+from brisk.runtime.requests.orphaned_stubs import Orphans
+from brisk.runtime.requests.table import RequestTable
+from brisk.runtime.settings import Settings
+from brisk.runtime.worker.batch import Run, begin_run
+from brisk.runtime.worker.batcher import Turns
+from brisk.runtime.worker.completion import RunEnds
+from brisk.runtime.worker.device import Device, StreamPriority
+from brisk.runtime.worker.host_queue import HostQueue
+from brisk.runtime.worker.introspection import Observation
+from brisk.runtime.worker.run_stack import RunStack
+from brisk.scheduling.job import JobClass
+from brisk.scheduling.policy import OrderingKey
+from brisk.scheduling.profile import ProfileTable
+
+LOOK_INTERVAL_NS = 1_000_000_000
+LONGEST_UNCHECKED_NS = 10_000_000_000  # where there is no moment without a run
+
+
+class Worker:
+    """Serves every peer of ``transport`` until none has been there for the idle time."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        device: Device,
+        ordering: OrderingKey,
+        pacing: Pacing,
+        profiles: ProfileTable,
+        settings: Settings,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        role: Role = Role.FOREGROUND,
+    ) -> None:
+        if pacing.alarm is not None:
+            transport.watch(pacing.alarm)
+        self._transport = transport
+        self._clock_ns = clock_ns
+        urgent = HostQueue(device.new_stream(StreamPriority.HIGH), None)
+        other = HostQueue(
+            device.new_stream(StreamPriority.LOW),
+            settings.outstanding_layers if device.is_asynchronous else None,
+        )
+        self._queues = {
+            job_class: urgent if job_class is JobClass.REALTIME else other
+            for job_class in JobClass
+        }
+        adapts = role is Role.FOREGROUND
+        caches = CacheWatch(Adaptation(settings.adaptation_s) if adapts else None)
+        self._loader = Loader(
+            device.name,
+            settings.threads,
+            transport.wake,
+            settings.artefacts,
+            caches,
+        )
+        self._trials = Trials(self._loader.tell, clock_ns)
+        self._pacing = pacing
+        self._profiles = profiles
+        self._requests = RequestTable(
+            transport, ordering, settings.max_waiting, pacing, profiles, clock_ns
+        )
+        self._turns = Turns(self._requests.queue, ordering, profiles, clock_ns)
+        self._audits = Audits(Auditor())
+        sampler = Sampler(settings.sampled_share, settings.sample_bytes)
+        self._ends = RunEnds(
+            transport, self._requests, self._turns, pacing, self._audits, sampler, clock_ns
+        )
+        self._is_held = False
+        """The run on top waits for the gate."""
+        self._stack = RunStack(pacing, clock_ns)
+        goes_first = role is Role.FOREGROUND and pacing.policy.stands_back
+        precedence = Precedence(settings.realtime_niceness if goes_first else 0)
+        sessions = self._sessions = SessionTable(self._loader, self._trials, precedence)
+        observation = Observation(
+            role,
+            device.name,
+            settings.threads,
+            transport,
+            sessions,
+            self._requests,
+            self._stack.runs,
+        )
+        self._reception = Reception(transport, sessions, self._requests, observation)
+        self._orphans = Orphans(transport)
+        self._idle_exit_ns = int(settings.idle_exit_s * 1e9)
+        self._last_peer_ns = clock_ns()
+        self._looked_around_ns = clock_ns()
+
+    @property
+    def is_idle(self) -> bool:
+        """True when nobody has been connected for the idle time."""
+        if self._transport.peer_count:
+            self._last_peer_ns = self._clock_ns()
+            return False
+        return self._clock_ns() - self._last_peer_ns >= self._idle_exit_ns
+
+    def step(self) -> None:
+        """Take in what has come, drop what is late, run a quantum of the next job."""
+        for event in self._transport.poll(self._patience_s()):
+            self._reception.take(event)
+        self._reception.take_arrived(may_wait=not self._stack.runs and not len(self._turns))
+        self._is_held = False
+        self._audits.settle()
+        while (outcome := self._loader.take()) is not None:
+            self._reception.settle(outcome)
+        self._try_pipelines()
+        self._requests.expire()
+        self._take_turn()
+        self._attend()
+        top = self._stack.top
+        if top is not None and self._advance(top):
+            self._stack.end()
+        self._attend()
+        self._look_around()
+
+    def _attend(self) -> None:
+        self._loader.attend(self._stack.runs)
+
+    def _try_pipelines(self) -> None:
+        """A quantum of a loading pipeline's trial, unless a real-time job is there."""
+        if not self._trials.is_busy:
+            return
+        present = [run.jobs[0] for run in self._stack.runs[-1:]]
+        if (following := self._turns.following()) is not None:
+            present.append(following)
+        if all(job.job_class is not JobClass.REALTIME for job in present):
+            with self._queues[JobClass.NORMAL].issuing():
+                self._trials.advance()
+
+    def _patience_s(self) -> float:
+        """How long ``poll`` may wait."""
+        if self._is_held:
+            return RECHECK_S
+        if self._stack.runs or self._trials.is_busy:
+            return 0.0
+        if len(self._turns):
+            return 0.0
+        if self._reception.arriving:
+            return self._reception.arriving.patience_s
+        if self._transport.peer_count:
+            return LOOK_INTERVAL_NS / 1e9
+        return self._idle_exit_ns / 1e9
+
+    def _take_turn(self) -> None:
+        """Begin the next job if nothing runs, or if the policy says so."""
+        only, top = self._next_class(), self._stack.top
+        following = self._turns.following(only)
+        if following is None:
+            return
+        owed = self._pacing.owes_normal(self._clock_ns())
+        takes_place = top is None or self._pacing.policy.takes_place(
+            following, top.jobs[0], normal_is_owed=owed
+        )
+        if takes_place and (run := self._begin_next(only)) is not None:
+            self._stack.begin(run)
+
+    def _next_class(self) -> JobClass | None:
+        """Whose turn is next; None: that of the job that goes first."""
+        if not self._pacing.owes_normal(self._clock_ns()):
+            return None
+        return None if self._turns.following(JobClass.NORMAL) is None else JobClass.NORMAL
+
+    def _begin_next(self, only: JobClass | None) -> Run | None:
+        """Begin the next job with those that may be joined to it; None where none can begin."""
+        jobs = self._turns.take(only)
+        now_ns = self._clock_ns()
+        try:
+            with self._queues[jobs[0].job_class].issuing():
+                return begin_run(jobs, self._profiles, now_ns)
+        except Exception as error:  # noqa: BLE001  # the worker must outlive any request
+            self._ends.fail(jobs, error)
+            return None
+
+    def _advance(self, run: Run) -> bool:
+        """Run layers for a quantum; True where the run is over, answered or not."""
+        now_ns = self._clock_ns()
+        self._ends.fail_late(run, now_ns)
+        if not run.is_wanted:
+            return True
+        queue = self._queues[run.job_class]
+        try:
+            with queue.issuing():
+                if not run.frame.is_finished and not self._compute(run, queue, now_ns):
+                    self._ends.answer_leaving(run)
+                    return False
+                if not queue.is_done():
+                    return False
+                self._ends.answer(run)
+        except Exception as error:  # noqa: BLE001  # the worker must outlive any request
+            self._ends.fail(run.jobs, error)
+        return True
+
+    def _compute(self, run: Run, queue: HostQueue, now_ns: int) -> bool:
+        """Issue layers until a quantum is over, the queue is full, or the pacing holds the next.
+
+        True after the last one.
+        """
+        frame, pacing = run.frame, self._pacing
+        until_ns = now_ns + pacing.quanta_ns[run.job_class]
+        while now_ns < until_ns and queue.has_room():
+            if pacing.holds(run, now_ns):
+                self._is_held = True
+                return False
+            is_last = queue.issue(frame)
+            done_ns = self._clock_ns()
+            pacing.layer_done(run, done_ns - now_ns)
+            if is_last:
+                return True
+            now_ns = done_ns
+        return False
+
+    def _look_around(self) -> None:
+        """What is looked after once a second, between runs where there is such a moment."""
+        now_ns = self._clock_ns()
+        passed_ns = now_ns - self._looked_around_ns
+        if passed_ns < (LONGEST_UNCHECKED_NS if self._stack.runs else LOOK_INTERVAL_NS):
+            return
+        self._looked_around_ns = now_ns
+        self._orphans.retire(now_ns)
+        self._sessions.forget_idle_sequences(now_ns)

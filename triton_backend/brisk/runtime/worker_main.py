@@ -1,0 +1,81 @@
+"""The composition root of a worker process: its parts, put together."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+
+from brisk.errors import BriskError, InvalidConfigurationError
+from brisk.protocol.records import Refused
+from brisk.protocol.role import Role
+from brisk.runtime import torch_process
+from brisk.runtime.preemption.best_effort import Background, be_first_to_end, stand_back
+from brisk.runtime.preemption.gate import Gate
+from brisk.runtime.preemption.memory_limit import limit_memory
+from brisk.runtime.preemption.pacing import Pacing
+from brisk.runtime.preemption.realtime import Foreground
+from brisk.runtime.preemption.slices import shorten_slices
+from brisk.runtime.requests.connections import Arrival, Transport
+from brisk.runtime.settings import Settings
+from brisk.runtime.worker.device import open_device
+from brisk.runtime.worker.worker import Worker
+from brisk.scheduling.policy import most_urgent_first
+from brisk.scheduling.profile import ProfileTable
+
+SWITCH_INTERVAL_S = 0.0001
+"""How long the load lane may keep the interpreter's lock that a layer of a request waits for."""
+
+
+def run_worker(
+    listeners: Sequence[socket.socket], role: Role, gate: Gate, device: str, settings: Settings
+) -> None:
+    """Serve the connections of ``listeners`` until nobody needs it.
+
+    Where the device is not there, every connection is told so instead.
+    """
+    gc.freeze()  # what came with the fork lives as long as the worker: no collection visits it
+    if device != "cpu":
+        torch_process.import_torch(settings.threads)
+    if role is Role.BACKGROUND:
+        be_first_to_end()
+        limit_memory(settings.background_bytes)
+        if settings.policy.stands_back:
+            stand_back(settings.limits)
+    else:
+        shorten_slices()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+    transport = Transport(listeners)
+    try:
+        opened = open_device(device)
+    except InvalidConfigurationError as error:
+        _refuse_all(transport, error, settings.idle_exit_s)
+        return
+    profiles = ProfileTable()
+    pacing: Pacing
+    policy, limits, processors = settings.policy, settings.limits, len(os.sched_getaffinity(0))
+    if role is Role.BACKGROUND:
+        gate.enter()
+        pacing = Background(gate, policy, limits, processors)
+    else:
+        pacing = Foreground(gate, policy, limits, most_urgent_first, profiles, processors)
+    worker = Worker(transport, opened, most_urgent_first, pacing, profiles, settings, role=role)
+    with torch_process.inference():
+        while not worker.is_idle:
+            worker.step()
+
+
+def _refuse_all(transport: Transport, error: BriskError, idle_exit_s: float) -> None:
+    """Answer every peer's first record with ``error`` until none has come for the idle time."""
+    last_s = time.monotonic()
+    while time.monotonic() - last_s < idle_exit_s:
+        for event in transport.poll(idle_exit_s):
+            if isinstance(event, Arrival):
+                last_s = time.monotonic()
+                if event.descriptor is not None:
+                    os.close(event.descriptor)
+                transport.send(event.peer, Refused(error.code, str(error)))
+                transport.drop(event.peer, None)

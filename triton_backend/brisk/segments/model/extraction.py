@@ -1,0 +1,169 @@
+"""Segments as models of their own: nodes, the weights they read, what crosses their borders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+    helper,
+)
+
+from brisk.segments.model.cutting import Span, constants_of, last_uses, reads_of, types_of
+from brisk.segments.onnxruntime.refusals import shown
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """``proto``: an ONNX model. ``inputs``, ``outputs``: names of the values that cross, in order.
+
+    ``dead``: values that nothing behind it reads. ``words``: its first and last node.
+    """
+
+    index: int
+    proto: ModelProto
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    dead: tuple[str, ...]
+    words: str
+
+
+def extract(model: ModelProto, spans: Sequence[Span]) -> list[Segment]:
+    """The segments of ``model``, whose types are inferred where there are several."""
+    graph = model.graph
+    if len(spans) == 1:
+        names = tuple(info.name for info in graph.input)
+        outputs = tuple(info.name for info in graph.output)
+        return [Segment(0, model, names, outputs, (), _words(graph, spans[0]))]
+    types, last_use = types_of(graph), last_uses(graph)
+    initialisers = {tensor.name: tensor for tensor in graph.initializer}
+    sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
+    produced = [info.name for info in graph.input]
+    segments = []
+    for index, span in enumerate(_with_outputs(graph, spans, last_use)):
+        nodes = graph.node[span.start : span.stop]
+        made = {name: None for node in nodes for name in node.output if name}
+        read = {name: None for node in nodes for name in reads_of(node)}
+        inputs = tuple(name for name in produced if name in read and name not in made)
+        outputs = tuple(name for name in made if last_use.get(name, -1) >= span.stop)
+        part = GraphProto(name=f"{graph.name or 'model'}:{index}")
+        part.node.extend(nodes)
+        part.initializer.extend(tensor for name, tensor in initialisers.items() if name in read)
+        part.sparse_initializer.extend(t for name, t in sparse.items() if name in read)
+        part.input.extend(_info(name, types) for name in inputs)
+        part.output.extend(_info(name, types) for name in outputs)
+        part.value_info.extend(info for info in graph.value_info if info.name in made)
+        proto = ModelProto(
+            ir_version=model.ir_version,
+            opset_import=model.opset_import,
+            functions=model.functions,
+            graph=part,
+        )
+        crossing = dict.fromkeys((*produced, *outputs))
+        dead = tuple(
+            name for name in crossing if last_use.get(name, -1) < span.stop and name in produced
+        )
+        produced = [name for name in crossing if name not in dead]
+        segments.append(Segment(index, proto, inputs, outputs, dead, _words(graph, span)))
+    return segments
+
+
+def _with_outputs(
+    graph: GraphProto, spans: Sequence[Span], last_use: Mapping[str, int]
+) -> Iterator[Span]:
+    """Spans of which something is read behind them: others are joined with the next one.
+
+    ONNX Runtime runs nothing without an output.
+    """
+    start, predicted_ns = 0, 0.0
+    for span in spans:
+        predicted_ns += span.predicted_ns
+        nodes = graph.node[start : span.stop]
+        if any(last_use.get(name, -1) >= span.stop for node in nodes for name in node.output):
+            yield Span(start, span.stop, predicted_ns)
+            start, predicted_ns = span.stop, 0.0
+
+
+def normalise(model: ModelProto) -> None:
+    """What never changes becomes an initialiser, so that every segment that reads it has it.
+
+    Constant nodes are hoisted. Before version 4 of the format initialisers are listed as inputs,
+    which they are not.
+    """
+    graph = model.graph
+    nodes = []
+    for node in graph.node:
+        tensor = _constant_tensor(node)
+        if tensor is None:
+            nodes.append(node)
+        else:
+            tensor.name = node.output[0]
+            graph.initializer.append(tensor)
+    if len(nodes) < len(graph.node):
+        kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(kept)
+        _drop_earlier(graph)
+    if (model.ir_version or 4) < 4:
+        constants = constants_of(graph)
+        inputs = [info for info in graph.input if info.name not in constants]
+        del graph.input[:]
+        graph.input.extend(inputs)
+
+
+def _drop_earlier(graph: GraphProto) -> None:
+    """Of initialisers of one name the last counts, a hoisted constant before all."""
+    last = {tensor.name: position for position, tensor in enumerate(graph.initializer)}
+    for position in reversed(range(len(graph.initializer))):
+        if last[graph.initializer[position].name] != position:
+            del graph.initializer[position]
+
+
+def _constant_tensor(node: NodeProto) -> TensorProto | None:
+    """The value of a Constant node; None for other nodes and for sparse or several values."""
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+        return None
+    if len(node.attribute) != 1 or len(node.output) != 1 or not node.output[0]:
+        return None
+    (attribute,) = node.attribute
+    if attribute.name == "value" and attribute.HasField("t"):
+        tensor = TensorProto()
+        tensor.CopyFrom(attribute.t)
+        return tensor
+    if attribute.name == "value_float":
+        return helper.make_tensor("", TensorProto.FLOAT, (), [attribute.f])
+    if attribute.name == "value_int":
+        return helper.make_tensor("", TensorProto.INT64, (), [attribute.i])
+    if attribute.name == "value_floats":
+        return helper.make_tensor("", TensorProto.FLOAT, [len(attribute.floats)], attribute.floats)
+    if attribute.name == "value_ints":
+        return helper.make_tensor("", TensorProto.INT64, [len(attribute.ints)], attribute.ints)
+    return None
+
+
+def _info(name: str, types: Mapping[str, TypeProto]) -> ValueInfoProto:
+    """Element type and container alone: sizes are what a request brings."""
+    info = ValueInfoProto(name=name)
+    kind = types.get(name)
+    if kind is not None:
+        info.type.CopyFrom(kind)
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
+    return info
+
+
+def _words(graph: GraphProto, span: Span) -> str:
+    def name(position: int) -> str:
+        node = graph.node[position]
+        return shown(node.name or (node.output[0] if node.output else node.op_type))
+
+    if span.stop <= span.start:
+        return "no nodes"
+    count = span.stop - span.start
+    return f"{count} nodes, {name(span.start)} to {name(span.stop - 1)}"

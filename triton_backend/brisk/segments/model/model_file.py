@@ -1,0 +1,243 @@
+"""An ONNX file whose weights stay where they are.
+
+The file is mapped by Brisk, which alone opens what an entry names (``brisk.paths``), and its
+weights are views of the mapping. ONNX Runtime computes on these: nothing is parsed, copied or
+written, and every process that serves the model shares the file's pages. ResNet-50 can run after
+25 ms instead of 600.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+
+from brisk.errors import InvalidModelError
+from brisk.graph.files.mapping import map_file
+from brisk.graph.files.tensors import external_range
+from brisk.graph.files.value_types import dtype_of_element
+from brisk.graph.files.wire_format import MalformedMessage, detach_large_tensors
+from brisk.ort_format import is_ort_format, read_ort_signature
+from brisk.paths import find_inside
+from brisk.segments.model.cutting import bodies_of
+from brisk.segments.onnxruntime.refusals import shown
+
+IN_PLACE_BYTES = 4096
+"""Initialisers from this size on stay in the file."""
+
+MOST_NESTED_BYTES = 1 << 30
+"""Of external data of nodes and of their bodies, which is copied into the model."""
+
+_PACKED = frozenset(
+    getattr(TensorProto, name)
+    for name in ("INT4", "UINT4", "INT2", "UINT2", "FLOAT4E2M1")
+    if hasattr(TensorProto, name)
+)
+"""Types of which a byte holds several elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """``data``: the bytes of an initialiser, uint8, in place; ``kind``: its TensorProto type."""
+
+    data: np.ndarray
+    kind: int
+    shape: tuple[int, ...]
+
+    @property
+    def is_packed(self) -> bool:
+        return self.kind in _PACKED
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """``proto``: the model, its large weights as references into ``files``.
+
+    ``weights``: those weights by name. ``files``: each mapped file by its name in the model's
+    folder. ``own_format``: the whole model in ONNX Runtime's own format, where the file is in
+    that; ``proto`` has inputs and outputs only then.
+    """
+
+    path: Path
+    proto: ModelProto
+    weights: Mapping[str, Weight]
+    files: Mapping[str, memoryview]
+    own_format: memoryview | None = None
+
+
+def read_model_file(path: Path) -> ModelFile:
+    """Raises InvalidModelError naming the file and what is wrong with it."""
+    try:
+        data = map_file(path)
+    except OSError as error:
+        raise InvalidModelError(f"{path}: cannot be read: {error.strerror}") from error
+    if not data:
+        raise InvalidModelError(f"{path}: the file is empty, not an ONNX model")
+    if is_ort_format(data):
+        return ModelFile(path, _signature(path, data), {}, {}, data)
+    try:
+        rest, detached = detach_large_tensors(data, IN_PLACE_BYTES)
+        proto = ModelProto.FromString(rest)
+    except (MalformedMessage, DecodeError) as error:
+        raise InvalidModelError(f"{path}: not an ONNX model, or cut off ({error})") from error
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise InvalidModelError(f"{path}: not an ONNX model: it has no graph or no operator set")
+    try:
+        return _with_weights(path, proto, data, detached)
+    except UnicodeDecodeError as error:
+        raise InvalidModelError(f"{path}: a name in it is no UTF-8 text ({error})") from error
+
+
+def _with_weights(
+    path: Path, proto: ModelProto, data: memoryview, detached: Mapping[int, memoryview]
+) -> ModelFile:
+    proto.ClearField("training_info")  # nothing of it is served, nor opened
+    files = {path.name: data}
+    weights: dict[str, Weight] = {}
+    names: set[str] = set()
+    start = _address(data)
+    for position, tensor in enumerate(proto.graph.initializer):
+        if tensor.name in names:  # ONNX Runtime takes the first or the last of them
+            raise InvalidModelError(f"{path}: initialiser '{shown(tensor.name)}' is given twice")
+        names.add(tensor.name)
+        if tensor.data_location == TensorProto.EXTERNAL:  # whatever else it holds
+            raw = _external(path, tensor, files)
+            tensor.ClearField("raw_data")
+        elif position in detached:
+            raw = detached[position]
+            _refer(tensor, path.name, _address(raw) - start, len(raw))
+        else:
+            continue
+        weight = _weight(path, tensor, raw)
+        if len(raw):
+            weights[tensor.name] = weight
+        else:
+            _write_into(tensor, raw)
+    nested_bytes = 0
+    for tensor in _nested_tensors(proto):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            raw = _external(path, tensor, files)
+            _weight(path, tensor, raw)
+            nested_bytes += len(raw)
+            if nested_bytes > MOST_NESTED_BYTES:
+                raise InvalidModelError(
+                    f"{path}: tensor '{shown(tensor.name)}': nodes and bodies keep more than "
+                    f"{MOST_NESTED_BYTES} bytes of external data; make them initialisers"
+                )
+            _write_into(tensor, raw)
+    return ModelFile(path, proto, weights, files)
+
+
+def _nested_tensors(proto: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor but the initialisers of the main graph."""
+    yield from _tensors_of_graph(proto.graph)
+    for function in proto.functions:
+        for node in function.node:
+            yield from _tensors_of_node(node)
+
+
+def _tensors_of_graph(graph: GraphProto) -> Iterator[TensorProto]:
+    for sparse in graph.sparse_initializer:
+        yield sparse.values
+        yield sparse.indices
+    for node in graph.node:
+        yield from _tensors_of_node(node)
+
+
+def _tensors_of_node(node: NodeProto) -> Iterator[TensorProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        single = (attribute.sparse_tensor,) if attribute.HasField("sparse_tensor") else ()
+        for sparse in (*single, *attribute.sparse_tensors):
+            yield sparse.values
+            yield sparse.indices
+        for body in bodies_of(attribute):
+            yield from body.initializer
+            yield from _tensors_of_graph(body)
+
+
+def _write_into(tensor: TensorProto, raw: memoryview) -> None:
+    """Let ``tensor`` hold its data itself."""
+    del tensor.external_data[:]
+    tensor.data_location = TensorProto.DEFAULT
+    tensor.raw_data = bytes(raw)
+
+
+def _signature(path: Path, data: memoryview) -> ModelProto:
+    """A model without nodes: its inputs and outputs are those of ``data``."""
+    try:
+        signature = read_ort_signature(data)
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{path}: {error}") from error
+    inputs, outputs = (
+        [helper.make_tensor_value_info(each.name, each.element, each.shape) for each in tensors]
+        for tensors in (signature.inputs, signature.outputs)
+    )
+    graph = helper.make_graph([], path.stem, inputs, outputs)
+    return helper.make_model(graph)
+
+
+def _address(memory: memoryview) -> int:
+    return int(np.frombuffer(memory, np.uint8).ctypes.data)
+
+
+def _refer(tensor: TensorProto, name: str, offset: int, size: int) -> None:
+    """Let ``tensor`` have its data at ``offset`` of the file ``name``."""
+    del tensor.external_data[:]
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", name), ("offset", str(offset)), ("length", str(size))):
+        entry = tensor.external_data.add()
+        entry.key, entry.value = key, value
+
+
+def _external(path: Path, tensor: TensorProto, files: dict[str, memoryview]) -> memoryview:
+    """What the model keeps in another file of its folder, which is mapped into ``files``."""
+    label = f"{path}: tensor '{shown(tensor.name)}'"
+    try:
+        location, offset, length = external_range(tensor)
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{path}: {error}") from error
+    if location not in files:
+        found = find_inside(path.parent, location, f"{label}: external data")
+        if found is None or found.is_dir():
+            raise InvalidModelError(f"{label} refers to external data '{location}': no such file")
+        try:
+            files[location] = map_file(found)
+        except OSError as error:
+            raise InvalidModelError(
+                f"{label}: external data '{location}' cannot be read: {error.strerror}"
+            ) from error
+    size = len(files[location])
+    end = size if length is None else offset + length
+    if not 0 <= offset <= end <= size:
+        raise InvalidModelError(
+            f"{label} needs bytes {offset} to {end} of external data '{location}', which ends at "
+            f"{size}"
+        )
+    return files[location][offset:end]
+
+
+def _weight(path: Path, tensor: TensorProto, raw: memoryview) -> Weight:
+    label = f"{path}: tensor '{shown(tensor.name)}'"
+    shape = tuple(tensor.dims)
+    if any(size < 0 for size in shape):
+        raise InvalidModelError(f"{label} has a negative dimension: {list(shape)}")
+    try:
+        item_bytes = dtype_of_element(tensor.data_type).itemsize
+    except (KeyError, TypeError) as error:
+        raise InvalidModelError(f"{label} has unknown element type {tensor.data_type}") from error
+    if tensor.data_type == TensorProto.STRING:
+        raise InvalidModelError(f"{label} holds strings as raw data, which ONNX forbids")
+    if tensor.data_type not in _PACKED and len(raw) != prod(shape) * item_bytes:
+        raise InvalidModelError(
+            f"{label} of shape {list(shape)} needs {prod(shape) * item_bytes} bytes, the file "
+            f"holds {len(raw)}"
+        )
+    return Weight(np.frombuffer(raw, np.uint8), tensor.data_type, shape)

@@ -1,0 +1,139 @@
+"""Where a model's segments come from: its file, read in place."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto, TensorProto
+
+from brisk.errors import InvalidModelError
+from brisk.graph.files.tensors import read_tensor
+from brisk.graph.files.value_types import from_type_proto
+from brisk.graph.program import Variable
+from brisk.segments.model.cutting import constants_of, cut_points
+from brisk.segments.model.extraction import Segment, extract, normalise
+from brisk.segments.model.model_file import ModelFile, read_model_file
+from brisk.segments.onnxruntime.sessions import Form, Session, open_segment
+from brisk.segments.plan import SegmentPlan, SegmentSpec
+from brisk.tuning import SessionTuning
+
+
+class Source(ABC):
+    """Makes the sessions of one model's segments. Thread-safe."""
+
+    plan: SegmentPlan
+    origin: str
+    """What it reads: ``model`` or ``artefact``."""
+
+    @abstractmethod
+    def open(self, index: int) -> Session:
+        """What starts cheapest (NNV12, 3.1: the cold solution). Raises BriskError."""
+
+    @abstractmethod
+    def open_warm(self, index: int) -> Session | None:
+        """What runs fastest; None where that is the first one. Raises BriskError."""
+
+
+class BareModel(Source):
+    """The model at ``path``: in place first, optimised when there is time."""
+
+    origin = "model"
+
+    def __init__(
+        self,
+        path: Path,
+        threads: int,
+        taps: Collection[str] = (),
+        tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+    ) -> None:
+        """``taps``: values behind which the model is cut, so that a frame can show them.
+        ``tuning``: of all its sessions.
+
+        Raises InvalidModelError where the file is no model that can be read.
+        """
+        file = read_model_file(path)
+        normalise(file.proto)
+        spans, typed = cut_points(file.proto, path.stat().st_size, taps=taps)
+        defaults = _take_defaults(typed, file)
+        self._segments = extract(typed, spans)
+        self._file = file
+        self._threads = threads
+        self._tuning = tuning
+        self.plan = _plan(typed, self._segments, defaults)
+        self._opened: dict[int, Session] = {}
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        return self._segments
+
+    @property
+    def file(self) -> ModelFile:
+        return self._file
+
+    def check(self) -> None:
+        """Make every session, since only that tells whether ONNX Runtime takes the model.
+
+        Raises InvalidModelError naming the segment that it does not take.
+        """
+        for index in range(len(self._segments)):
+            self._opened[index] = self._open_first(index)
+
+    def open(self, index: int) -> Session:
+        return self._opened.pop(index, None) or self._open_first(index)
+
+    def open_warm(self, index: int) -> Session | None:
+        return self._open(index, Form.OPTIMISED)
+
+    def _open_first(self, index: int) -> Session:
+        try:
+            return self._open(index, Form.IN_PLACE)
+        except InvalidModelError:  # some operators are computed by what optimising makes of them
+            return self._open(index, Form.OPTIMISED)
+
+    def _open(self, index: int, form: Form) -> Session:
+        segment, file = self._segments[index], self._file
+        return open_segment(segment, file, form, self._threads, self._tuning)
+
+
+def _take_defaults(model: ModelProto, file: ModelFile) -> dict[str, np.ndarray]:
+    """Defaults of optional inputs, taken out of the model: frames give them where nobody does."""
+    graph = model.graph
+    optional = {info.name for info in graph.input} & constants_of(graph)
+    if not optional:
+        return {}
+    defaults = {
+        tensor.name: np.array(_default(tensor, file))
+        for tensor in graph.initializer
+        if tensor.name in optional
+    }
+    kept = [tensor for tensor in graph.initializer if tensor.name not in optional]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+    return defaults
+
+
+def _default(tensor: TensorProto, file: ModelFile) -> np.ndarray:
+    weight = file.weights.get(tensor.name)
+    return read_tensor(tensor, None, None if weight is None else weight.data.data)
+
+
+def _plan(
+    model: ModelProto, segments: Sequence[Segment], defaults: Mapping[str, np.ndarray]
+) -> SegmentPlan:
+    graph = model.graph
+    return SegmentPlan(
+        name=graph.name,
+        inputs=tuple(
+            Variable(info.name, from_type_proto(info.type), info.name in defaults)
+            for info in graph.input
+        ),
+        outputs=tuple(Variable(info.name, from_type_proto(info.type)) for info in graph.output),
+        segments=tuple(
+            SegmentSpec(each.index, each.inputs, each.outputs, each.dead, each.words)
+            for each in segments
+        ),
+        defaults=dict(defaults),
+    )

@@ -1,0 +1,1 @@
+"""ONNX Runtime: the library, options and sessions. Nothing else imports it."""

@@ -1,0 +1,117 @@
+"""ONNX Runtime's sessions of segments: one that starts at once, one that is fast for long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto
+
+from brisk.errors import BriskError, InvalidModelError
+from brisk.graph.files.value_types import dtype_of_element
+from brisk.segments.model.extraction import Segment
+from brisk.segments.model.model_file import ModelFile, Weight
+from brisk.segments.onnxruntime.library import onnxruntime
+from brisk.segments.onnxruntime.options import run_options, session_options
+from brisk.segments.onnxruntime.refusals import blamed, reason_of
+from brisk.tuning import SessionTuning
+
+_COPIED = frozenset({TensorProto.COMPLEX64, TensorProto.COMPLEX128})
+"""Types of which ONNX Runtime takes no values from numpy."""
+
+
+class Form(Enum):
+    """How a session is made (NNV12's candidates for ONNX Runtime).
+
+    ``IN_PLACE``: the graph as it is, computing on the weights of the mapped file. ``OPTIMISED``:
+    graph optimised, weights packed as the kernels like them, all in memory of its own; takes many
+    times as long to make.
+    """
+
+    IN_PLACE = "in place"
+    OPTIMISED = "optimised"
+
+
+def open_segment(
+    segment: Segment,
+    file: ModelFile,
+    form: Form,
+    threads: int,
+    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+) -> Session:
+    """A session on at most ``threads`` threads, as the entry wants it (see ``session_options``).
+
+    Raises InvalidModelError naming model, segment, node, operator and operator set, with ONNX
+    Runtime's reason, and InvalidConfigurationError for a tuning that cannot be had.
+    """
+    try:
+        return _open(segment.proto, file, form, threads, tuning)
+    except BriskError:
+        raise
+    except Exception as error:
+        proto = segment.proto
+
+        def is_taken(part: ModelProto) -> bool:
+            try:
+                _open(part, file, form, threads, tuning)
+            except Exception:  # noqa: BLE001  # that is the question
+                return False
+            return True
+
+        blame = "the file" if file.own_format is not None else blamed(proto, error, is_taken)
+        raise InvalidModelError(
+            f"{file.path}: ONNX Runtime {onnxruntime().__version__} cannot load segment "
+            f"{segment.index} ({segment.words}), to blame: {blame}: {reason_of(error)}"
+        ) from error
+
+
+def _open(
+    proto: ModelProto, file: ModelFile, form: Form, threads: int, tuning: SessionTuning
+) -> Session:
+    """Raises what ONNX Runtime raises."""
+    library = onnxruntime()
+    options = session_options(tuning, threads, is_warm=form is Form.OPTIMISED)
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(file.path.parent)
+    )
+    names = [tensor.name for tensor in proto.graph.initializer]
+    in_place = [name for name in names if name in file.weights]
+    held: list[Any] = []
+    if form is Form.IN_PLACE:
+        for name in in_place:
+            if (value := value_in_place(file.weights[name])) is not None:
+                options.add_initializer(name, value)
+                held.append(value)
+    if len(held) < len(in_place):  # ONNX Runtime opens no file itself
+        names, contents = list(file.files), list(file.files.values())
+        options.add_external_initializers_from_files_in_memory(
+            names, contents, [len(content) for content in contents]
+        )
+    model = proto.SerializeToString() if file.own_format is None else bytes(file.own_format)
+    session = library.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return Session(session, tuple(held), run_options(tuning))
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """``session``: an ``InferenceSession``; ``held``: the weights that it reads in place.
+
+    ``run_options``: of each of its runs; None: nothing is said.
+    """
+
+    session: Any
+    held: tuple[Any, ...]
+    run_options: Any = None
+
+
+def value_in_place(weight: Weight) -> Any:
+    """The weight as ONNX Runtime's value, not copied; None for types of which it needs a copy."""
+    if weight.is_packed or weight.kind in _COPIED:
+        return None
+    make = onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type
+    dtype = dtype_of_element(weight.kind)
+    # numpy has no dtype of its own for some (bfloat16, float8): their bits travel as integers
+    carrier = dtype if dtype.kind != "V" else np.dtype(f"u{dtype.itemsize}")
+    return make(weight.data.view(carrier).reshape(weight.shape), weight.kind)

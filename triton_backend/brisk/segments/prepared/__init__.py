@@ -1,0 +1,1 @@
+"""The prepared form: made, tried, published and read back."""

@@ -1,0 +1,241 @@
+"""The prepared form of a model: its segments as ONNX Runtime optimised them, in one mapped file.
+
+A start parses no model and infers no shapes: the plan is in the manifest, weights lie in the
+layout of their kernels and are computed with where they are. The lane that opens a segment
+compares its bytes with their checksums first, which takes 4 ms for 100 MB beside the page faults
+that computing would have; so no answer is ever made of damaged weights.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import brisk
+from brisk.artefacts import store
+from brisk.artefacts.arrays import read_array
+from brisk.artefacts.container import Container
+from brisk.artefacts.fingerprint import fingerprint_key, processor
+from brisk.artefacts.identity import ModelIdentity
+from brisk.artefacts.variables import read_variable
+from brisk.errors import ArtefactError
+from brisk.graph.files.value_types import dtype_of_element
+from brisk.segments.model.model_file import Weight
+from brisk.segments.model.sources import Source
+from brisk.segments.onnxruntime.library import onnxruntime
+from brisk.segments.onnxruntime.options import run_options, session_options
+from brisk.segments.onnxruntime.sessions import Session, value_in_place
+from brisk.segments.plan import SegmentPlan, SegmentSpec
+from brisk.segments.prepared.saving import NOWHERE, NamedWeight
+from brisk.tuning import SessionTuning
+
+SCHEMA = 1
+LEAST_GAIN = 1.05
+"""How many times as fast a session must be, by packing its weights, to be worth its memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptWeight:
+    """``blob``: its number; ``kind``: its TensorProto type."""
+
+    name: str
+    kind: int
+    shape: tuple[int, ...]
+    blob: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSegment:
+    """``proto``: number of the blob with its ONNX model.
+
+    ``gain``: time of a run without packed weights over that with them; None: not measured.
+    """
+
+    proto: int
+    weights: tuple[KeptWeight, ...]
+    gain: float | None
+
+
+def fingerprint(taps: Collection[str] = ()) -> dict[str, str]:
+    """What the prepared form of a model depends on besides the model.
+
+    Not the threads: ONNX Runtime optimises for one as for many.
+    """
+    library = onnxruntime()
+    return {
+        "schema": str(SCHEMA),
+        "engine": f"onnxruntime {library.__version__}, {library.get_build_info()}",
+        "cpu": processor(),
+        "byte order": sys.byteorder,
+        "brisk": brisk.__version__,
+        "taps": "\n".join(sorted(taps)),
+    }
+
+
+def prepared_name(model: Path, taps: Collection[str] = ()) -> str:
+    stem = Path(os.path.realpath(model)).stem
+    return f"{stem}-{fingerprint_key(fingerprint(taps))}.segments"
+
+
+def find_prepared(
+    model: Path, taps: Collection[str] = (), environment: Mapping[str, str] = os.environ
+) -> Path | None:
+    """The file that may be the model's prepared form on this machine; None where there is none."""
+    found = store.artefact_directory(model, environment) / prepared_name(model, taps)
+    return found if found.is_file() else None
+
+
+class PreparedModel(Source):
+    """The model at ``model`` as prepared in ``path``. Thread-safe."""
+
+    origin = "artefact"
+
+    def __init__(
+        self,
+        path: Path,
+        model: Path,
+        threads: int,
+        taps: Collection[str] = (),
+        tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Reads the manifest; no weight is touched. ``environment``: of whoever made the file.
+
+        Raises ArtefactError where the file cannot be used: damaged, of another model, of other
+        cuts, of another version of ONNX Runtime or processor.
+        """
+        try:
+            self._container = Container(path, environment)
+        except OSError as error:
+            raise ArtefactError(f"{path}: cannot be opened: {error}") from error
+        self.path = path
+        self._threads = threads
+        self._tuning = tuning
+        try:
+            self.plan, self.kept = self._read(self._container.content, model, taps)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise ArtefactError(f"{path}: no prepared model: {error!r}") from error
+
+    def open(self, index: int) -> Session:
+        """Raises ArtefactError where the segment's bytes are damaged."""
+        return self._open(index, packs=False)
+
+    def open_warm(self, index: int) -> Session | None:
+        gain = self.kept[index].gain
+        if gain is not None and gain < LEAST_GAIN:
+            return None
+        return self._open(index, packs=True)
+
+    def check(self) -> None:
+        """Compare every byte with its checksum. Raises ArtefactError."""
+        for number in range(len(self._container)):
+            self._container.verify(number)
+
+    def _open(self, index: int, *, packs: bool) -> Session:
+        kept, container = self.kept[index], self._container
+        proto = container.copied(kept.proto)
+        weights = []
+        for each in kept.weights:
+            container.verify(each.blob)
+            weights.append(
+                NamedWeight(each.name, Weight(container.view(each.blob), each.kind, each.shape))
+            )
+        try:
+            return open_saved(proto, weights, self._threads, self._tuning, packs=packs)
+        except Exception as error:
+            raise ArtefactError(
+                f"{self.path}: ONNX Runtime cannot load segment {index} "
+                f"({self.plan.segments[index].words}): {error}"
+            ) from error
+
+    def _read(
+        self, content: Any, model: Path, taps: Collection[str]
+    ) -> tuple[SegmentPlan, tuple[KeptSegment, ...]]:
+        found, expected = content["fingerprint"], fingerprint(taps)
+        if found != expected:
+            differing = [name for name in expected if found.get(name) != expected[name]]
+            raise ArtefactError(f"{self.path}: made elsewhere, its {', '.join(differing)} differ")
+        store.check_identity(self.path, model, ModelIdentity(dict(content["identity"])))
+        plan = _read_plan(content["plan"], self._container)
+        kept = tuple(self._segment(record) for record in content["sessions"])
+        if len(kept) != len(plan.segments):
+            raise ArtefactError(
+                f"{self.path}: {len(plan.segments)} segments, {len(kept)} sessions"
+            )
+        _check_values(plan, self.path)
+        return plan, kept
+
+    def _segment(self, record: Mapping[str, Any]) -> KeptSegment:
+        self._container.place(record["proto"])
+        gain = record["gain"]
+        return KeptSegment(
+            record["proto"],
+            tuple(self._weight(*each) for each in record["weights"]),
+            None if gain is None else float(gain),
+        )
+
+    def _weight(self, name: str, kind: int, shape: Sequence[int], blob: int) -> KeptWeight:
+        if not all(type(size) is int and size >= 0 for size in shape):
+            raise ArtefactError(f"{self.path}: weight '{name}' has shape {shape}")
+        if prod(shape) * dtype_of_element(kind).itemsize != self._container.size(blob):
+            raise ArtefactError(f"{self.path}: weight '{name}' has another size than its blob")
+        return KeptWeight(str(name), kind, tuple(shape), blob)
+
+
+def open_saved(
+    proto: bytes,
+    weights: Sequence[NamedWeight],
+    threads: int,
+    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+    *,
+    packs: bool,
+) -> Session:
+    """A session of what ``save_optimised`` made, computing on the weights where they are.
+
+    ``packs``: the weights are copied into the forms that products of matrices like best.
+    """
+    library = onnxruntime()
+    options = session_options(tuning, threads, is_warm=packs)
+    options.graph_optimization_level = library.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", NOWHERE[0]
+    )
+    held = tuple(value_in_place(each.weight) for each in weights)
+    for each, value in zip(weights, held, strict=True):
+        options.add_initializer(each.name, value)
+    session = library.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
+    return Session(session, held, run_options(tuning))
+
+
+def _read_plan(record: Mapping[str, Any], container: Container) -> SegmentPlan:
+    defaults = {}
+    for name, array in record["defaults"].items():
+        if array[0] != "string":
+            container.verify(array[2])
+        defaults[name] = read_array(array, container)
+    return SegmentPlan(
+        name=str(record["name"]),
+        inputs=tuple(map(read_variable, record["inputs"])),
+        outputs=tuple(map(read_variable, record["outputs"])),
+        segments=tuple(
+            SegmentSpec(index, tuple(inputs), tuple(outputs), tuple(dead), str(words))
+            for index, (inputs, outputs, dead, words) in enumerate(record["segments"])
+        ),
+        defaults=defaults,
+    )
+
+
+def _check_values(plan: SegmentPlan, path: Path) -> None:
+    """That every value is made before it is read, and not gone."""
+    live = {variable.name for variable in plan.inputs}
+    for segment in plan.segments:
+        if missing := set(segment.inputs) - live:
+            raise ArtefactError(f"{path}: segment {segment.index} lacks {sorted(missing)}")
+        live = (live | set(segment.outputs)) - set(segment.dead)
+    if missing := {variable.name for variable in plan.outputs} - live:
+        raise ArtefactError(f"{path}: nothing makes {sorted(missing)}")

@@ -1,0 +1,235 @@
+"""Preparing a model: each segment optimised, saved, tried, and put into one published file."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from onnx.external_data_helper import _get_all_tensors, uses_external_data
+
+from brisk.artefacts import store
+from brisk.artefacts.arrays import write_array
+from brisk.artefacts.draft import ContainerDraft
+from brisk.artefacts.identity import identify, stamps
+from brisk.artefacts.variables import write_variable
+from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
+from brisk.graph.files.tensors import external_range
+from brisk.segments.model.sources import BareModel
+from brisk.segments.plan import SegmentPlan
+from brisk.segments.prepared.form import (
+    PreparedModel,
+    find_prepared,
+    fingerprint,
+    open_saved,
+    prepared_name,
+)
+from brisk.segments.prepared.saving import NamedWeight, OptimisedSegment, save_optimised
+from brisk.segments.prepared.trial import Trial, check_alike, packing_gain
+
+DISK_FACTOR = 4.5
+"""Default of what the prepared form may take, as a multiple of the model's files: int8 weights
+that ONNX Runtime computes with as float32 are kept so."""
+
+_SPARE_BYTES = 16 << 20
+"""What any model's may take."""
+
+_DRAFT = ".draft-"
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """``path``: the published file. ``gains``: of packing, by segment; None: not measured."""
+
+    path: Path
+    plan: SegmentPlan
+    gains: tuple[float | None, ...]
+    seconds: float
+
+
+def is_prepared(model: Path, threads: int, taps: Collection[str] = ()) -> bool:
+    """Whether the model has a prepared form for this machine that is sound in every byte."""
+    path = find_prepared(model, taps)
+    if path is None:
+        return False
+    try:
+        PreparedModel(path, model, threads, taps).check()
+    except ArtefactError:
+        return False
+    return True
+
+
+def _do_nothing() -> None:
+    return None
+
+
+def prepare(
+    model: Path,
+    threads: int,
+    taps: Collection[str] = (),
+    breathe: Callable[[], None] = _do_nothing,
+    disk_factor: float = DISK_FACTOR,
+) -> Preparation:
+    """Make the prepared form of a model, for this machine; in memory at a time: one segment.
+
+    ``threads``: to measure with. ``taps``: values behind which the model is cut. ``breathe`` is
+    called between steps, and may raise to stop. ``disk_factor``: what it may take, as a multiple
+    of the model's files. Raises OSError where nothing can be written, UnavailableError where
+    another process is at it, InvalidModelError where the model cannot be prepared or changes
+    meanwhile.
+    """
+    started_s = time.monotonic()
+    directory = store.writable_directory(model)
+    with store.building(directory) as is_ours:
+        if not is_ours:
+            raise UnavailableError(f"{directory}: another process prepares this model")
+        target = directory / prepared_name(model, taps)
+        _sweep(directory, target.name)
+        folder = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=directory))  # of mode 0700
+        try:
+            made = _Making(model, threads, taps, folder, breathe, disk_factor)
+            store.publish(target, made.write)
+            if stamps(made.home, made.names) != made.before:
+                target.unlink(missing_ok=True)
+                raise InvalidModelError(f"{model} has changed while it was prepared")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        store.note_state(target, made.identity, made.before)
+    return Preparation(target, made.source.plan, tuple(made.gains), time.monotonic() - started_s)
+
+
+def _sweep(directory: Path, name: str) -> None:
+    """Remove what builders left that were killed; the caller holds the right to build."""
+    for left in directory.iterdir():
+        if left.name.startswith(_DRAFT):
+            shutil.rmtree(left, ignore_errors=True)
+        elif left.name.startswith(f".{name}."):
+            with contextlib.suppress(OSError):
+                left.unlink()
+
+
+class _Making:
+    """One model being prepared: what is known of it, and how its file is written."""
+
+    def __init__(
+        self,
+        model: Path,
+        threads: int,
+        taps: Collection[str],
+        folder: Path,
+        breathe: Callable[[], None],
+        disk_factor: float,
+    ) -> None:
+        self._model, self._threads, self._taps = model, threads, taps
+        self._folder, self._breathe = folder, breathe
+        real = Path(os.path.realpath(model))
+        self.home = real.parent
+        seen = stamps(self.home, [real.name])
+        self.source = BareModel(model, threads, taps)
+        self.names = _files(self.source, real.name)
+        self.before = stamps(self.home, self.names)
+        if self.before[real.name] != seen[real.name]:
+            raise InvalidModelError(f"{model} has changed while it was prepared")
+        self.identity = identify(self.home, self.names)
+        self._most_bytes = _SPARE_BYTES + int(
+            disk_factor * sum(stamp[0] for stamp in self.before.values())
+        )
+        self._trial = Trial(self.source.plan)
+        self._known: dict[bytes, int] = {}
+        self.gains: list[float | None] = []
+
+    def write(self, file: BinaryIO) -> None:
+        draft = ContainerDraft(file, self._breathe)
+        plan = self.source.plan
+        defaults = {name: write_array(array, draft) for name, array in plan.defaults.items()}
+        sessions = [self._segment(index, draft) for index in range(len(plan.segments))]
+        draft.finish(
+            {
+                "fingerprint": fingerprint(self._taps),
+                "identity": dict(self.identity.digests),
+                "plan": {
+                    "name": plan.name,
+                    "inputs": [write_variable(each) for each in plan.inputs],
+                    "outputs": [write_variable(each) for each in plan.outputs],
+                    "segments": [
+                        [list(each.inputs), list(each.outputs), list(each.dead), each.words]
+                        for each in plan.segments
+                    ],
+                    "defaults": defaults,
+                },
+                "sessions": sessions,
+            }
+        )
+        os.fchmod(file.fileno(), 0o400)  # it is replaced as a whole or not at all
+
+    def _segment(self, index: int, draft: ContainerDraft) -> dict[str, Any]:
+        segment, file = self.source.segments[index], self.source.file
+        folder = self._folder / str(index)
+        folder.mkdir()
+        saved, session = save_optimised(segment, file, self._threads, folder)
+        self._breathe()
+        self.gains.append(self._try(index, saved, session))
+        del session
+        self._breathe()
+        record = {
+            "proto": draft.add(np.frombuffer(saved.proto, np.uint8), is_indexed=True),
+            "weights": [self._weight(each, draft) for each in saved.weights],
+            "gain": self.gains[-1],
+        }
+        shutil.rmtree(folder)
+        if draft.size > self._most_bytes:
+            raise InvalidModelError(
+                f"{self._model}: optimised, it takes more than {self._most_bytes} bytes"
+            )
+        return record
+
+    def _weight(self, each: NamedWeight, draft: ContainerDraft) -> list[Any]:
+        """Its record; what several segments read is kept once."""
+        weight = each.weight
+        digest = hashlib.blake2b(weight.data.data, digest_size=16).digest()
+        blob = self._known.get(digest)
+        if blob is None:
+            blob = self._known[digest] = draft.add(weight.data)
+        return [each.name, weight.kind, list(weight.shape), blob]
+
+    def _try(self, index: int, saved: OptimisedSegment, session: Any) -> float | None:
+        """What packing gains. Raises InvalidModelError where it does not answer as ``session``."""
+        spec, trial = self.source.plan.segments[index], self._trial
+        label = f"{self._model}: segment {index} ({spec.words})"
+        try:
+            plain = open_saved(saved.proto, saved.weights, self._threads, packs=False)
+        except Exception as error:
+            raise InvalidModelError(
+                f"{label}: ONNX Runtime cannot load what it saved: {error}"
+            ) from error
+        outputs = trial.run(spec, session) if index else trial.run_first(spec, session)
+        if outputs is None:
+            trial.values = None
+            return None
+        again = trial.run(spec, session)
+        check_alike(label, outputs, again, trial.run(spec, plain.session))
+        del again, session
+        self._breathe()
+        packed = open_saved(saved.proto, saved.weights, self._threads, packs=True)
+        gain = packing_gain(trial, spec, plain.session, packed.session)
+        trial.go_on(spec, outputs)
+        return gain
+
+
+def _files(source: BareModel, name: str) -> list[str]:
+    """The model's file and those of its external data, by their names in its folder."""
+    found = set(source.file.files) - {source.file.path.name} | {name}
+    for tensor in _get_all_tensors(source.file.proto):
+        if uses_external_data(tensor):
+            location = external_range(tensor)[0]
+            if location != source.file.path.name:
+                found.add(location)
+    return sorted(found)

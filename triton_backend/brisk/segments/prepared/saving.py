@@ -1,0 +1,162 @@
+"""A segment as ONNX Runtime optimises it, saved by ONNX Runtime itself and read back.
+
+What it saves is the graph after fusions, with weights in the layout of its kernels. Weights of
+some size come out as bytes to be mapped; the rest stays in the model.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from onnx import GraphProto, ModelProto, TensorProto
+from onnx.external_data_helper import _get_all_tensors
+
+from brisk.errors import InvalidModelError
+from brisk.graph.files.mapping import PAGE_BYTES
+from brisk.graph.files.tensors import external_range
+from brisk.graph.files.value_types import dtype_of_element
+from brisk.segments.model.cutting import reads_of
+from brisk.segments.model.extraction import Segment
+from brisk.segments.model.model_file import IN_PLACE_BYTES, ModelFile, Weight
+from brisk.segments.onnxruntime.library import onnxruntime
+from brisk.segments.onnxruntime.options import session_options
+from brisk.tuning import SessionTuning
+
+NOWHERE = ("/dev", "null")
+"""Folder and file that weights in an artefact are said to lie in: ONNX Runtime looks whether the
+file is there, but is given the weights themselves and never reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedWeight:
+    name: str
+    weight: Weight
+
+
+@dataclass(frozen=True, slots=True)
+class OptimisedSegment:
+    """``proto``: an ONNX model; ``weights``: what it refers to, in order of first use."""
+
+    proto: bytes
+    weights: tuple[NamedWeight, ...]
+
+
+def save_optimised(
+    segment: Segment, file: ModelFile, threads: int, folder: Path
+) -> tuple[OptimisedSegment, Any]:
+    """The segment optimised, its weights mapped from a file in ``folder``, and the session that
+    was optimised, which has not packed its weights.
+
+    Raises InvalidModelError naming model and segment, with ONNX Runtime's reason; OSError where
+    the folder's disk is full.
+    """
+    library = onnxruntime()
+    label = f"{file.path}: segment {segment.index} ({segment.words})"
+    options = session_options(SessionTuning(), threads, is_warm=True)
+    names, contents = list(file.files), list(file.files.values())
+    if file.weights:
+        options.add_external_initializers_from_files_in_memory(
+            names, contents, [len(content) for content in contents]
+        )
+    model, data = folder / "optimised.onnx", folder / "optimised.bin"
+    options.optimized_model_filepath = str(model)
+    for key, value in (
+        ("session.model_external_initializers_file_folder_path", str(file.path.parent)),
+        ("session.disable_prepacking", "1"),
+        ("session.optimized_model_external_initializers_file_name", data.name),
+        ("session.optimized_model_external_initializers_min_size_in_bytes", str(IN_PLACE_BYTES)),
+    ):
+        options.add_session_config_entry(key, value)
+    _check_room(folder, sum(file.weights[name].data.size for name in _weights_of(segment, file)))
+    try:
+        session = library.InferenceSession(
+            segment.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        proto = ModelProto.FromString(model.read_bytes())
+    except DecodeError as error:
+        raise InvalidModelError(f"{label}: what ONNX Runtime saved is cut off: {error}") from error
+    except OSError:
+        raise
+    except Exception as error:
+        _check_room(folder, PAGE_BYTES)
+        raise InvalidModelError(
+            f"{label}: ONNX Runtime {library.__version__} cannot save it optimised: {error}"
+        ) from error
+    content = np.memmap(data, np.uint8, "r") if data.exists() else np.zeros(0, np.uint8)
+    weights = _take_weights(proto, content, label)
+    return OptimisedSegment(proto.SerializeToString(), weights), session
+
+
+def _weights_of(segment: Segment, file: ModelFile) -> Iterator[str]:
+    names = (tensor.name for tensor in segment.proto.graph.initializer)
+    return (name for name in names if name in file.weights)
+
+
+def _check_room(folder: Path, needed_bytes: int) -> None:
+    """ONNX Runtime does not say why it could not write. Raises OSError where the disk is full."""
+    free = shutil.disk_usage(folder).free
+    if free < needed_bytes:
+        raise OSError(
+            errno.ENOSPC, f"{free} bytes are free, {needed_bytes} are needed", str(folder)
+        )
+
+
+def _take_weights(proto: ModelProto, content: np.ndarray, label: str) -> tuple[NamedWeight, ...]:
+    """The weights that lie in ``content``; in ``proto`` they are then said to lie nowhere.
+
+    What no session can be given, tensors of bodies among them, goes into ``proto``. Raises
+    InvalidModelError where ``content`` is not what ``proto`` says.
+    """
+    found: dict[str, Weight] = {}
+    for tensor in proto.graph.initializer:
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        weight = Weight(_range(tensor, content, label), tensor.data_type, tuple(tensor.dims))
+        if weight.is_packed or not weight.data.size:
+            continue
+        if weight.data.size != prod(weight.shape) * dtype_of_element(weight.kind).itemsize:
+            raise InvalidModelError(f"{label}: '{tensor.name}' was saved with another size")
+        found[tensor.name] = weight
+        del tensor.external_data[:]
+        entry = tensor.external_data.add()
+        entry.key, entry.value = "location", NOWHERE[1]
+    for tensor in _get_all_tensors(proto):
+        if tensor.data_location == TensorProto.EXTERNAL and not _is_nowhere(tensor):
+            tensor.raw_data = _range(tensor, content, label).tobytes()
+            tensor.data_location = TensorProto.DEFAULT
+            del tensor.external_data[:]
+    order = _order_of_use(proto.graph)
+    last = len(order)
+    names = sorted(found, key=lambda name: order.get(name, last))
+    return tuple(NamedWeight(name, found[name]) for name in names)
+
+
+def _is_nowhere(tensor: TensorProto) -> bool:
+    return external_range(tensor)[0] == NOWHERE[1]
+
+
+def _range(tensor: TensorProto, content: np.ndarray, label: str) -> np.ndarray:
+    _, offset, length = external_range(tensor)
+    end = content.size if length is None else offset + length
+    if not 0 <= offset <= end <= content.size:
+        raise InvalidModelError(
+            f"{label}: of '{tensor.name}' ONNX Runtime saved bytes {offset} to {end} in a file of "
+            f"{content.size}: is the disk full?"
+        )
+    return content[offset:end]
+
+
+def _order_of_use(graph: GraphProto) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for position, node in enumerate(graph.node):
+        for name in reads_of(node):
+            found.setdefault(name, position)
+    return found

@@ -1,0 +1,150 @@
+"""Segments tried with made-up inputs: whether what was saved answers alike, what packing gains.
+
+Values go from segment to segment, so all but the model's inputs have the shapes of a real run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import Any
+
+import numpy as np
+
+from brisk.errors import InvalidModelError
+from brisk.graph.files.value_types import element_of_dtype
+from brisk.graph.program import Container, Dimension, Variable
+from brisk.segments.onnxruntime.library import onnxruntime
+from brisk.segments.plan import SegmentPlan, SegmentSpec
+
+SIZES = (128, 224, 32, 1)
+"""Tried in turn for dimensions that a model leaves open; the first one is 1."""
+
+LEAST_RUNS, MOST_RUNS = 3, 20
+LONGEST_S = 0.6
+"""Of measuring a segment, once it has run ``LEAST_RUNS`` times in either form."""
+
+
+class Trial:
+    """The values of one run, as far as it has come; ``values`` None where it cannot go on."""
+
+    def __init__(self, plan: SegmentPlan) -> None:
+        self._plan = plan
+        self.values: dict[str, Any] | None = None
+
+    def run_first(self, segment: SegmentSpec, session: Any) -> list[Any] | None:
+        """The first segment's outputs, of the first sizes that it takes."""
+        for size in SIZES:
+            try:
+                self.values = _made_up(self._plan, size)
+            except (KeyError, TypeError, ValueError):
+                break
+            if (outputs := self.run(segment, session)) is not None:
+                return outputs
+        self.values = None
+        return None
+
+    def run(self, segment: SegmentSpec, session: Any) -> list[Any] | None:
+        """The segment's outputs; None where these inputs do not suit the model."""
+        if self.values is None:
+            return None
+        feeds = {name: self.values[name]._ortvalue for name in segment.inputs}
+        try:
+            found = session._sess.run_with_ort_values(feeds, list(segment.outputs), None)
+        except Exception:  # noqa: BLE001  # made-up inputs need not suit a model
+            return None
+        make = onnxruntime().OrtValue
+        return [make(each) for each in found]
+
+    def go_on(self, segment: SegmentSpec, outputs: list[Any]) -> None:
+        assert self.values is not None
+        self.values.update(zip(segment.outputs, outputs, strict=True))
+        for name in segment.dead:
+            self.values.pop(name, None)
+
+
+def check_alike(label: str, expected: list[Any], again: list[Any] | None, found: Any) -> None:
+    """Raises InvalidModelError where ``found`` is not what the optimised session answers.
+
+    ``again``: its answer to the same inputs; if that differs, there is nothing to compare.
+    """
+    reference = list(map(_bits, expected))
+    if again is None or list(map(_bits, again)) != reference:
+        return
+    if found is None or list(map(_bits, found)) != reference:
+        raise InvalidModelError(
+            f"{label}: saved by ONNX Runtime, it gives other answers than before"
+        )
+
+
+def packing_gain(trial: Trial, segment: SegmentSpec, plain: Any, packed: Any) -> float | None:
+    """The time of a run of ``plain`` over one of ``packed``, the fastest of each in turns."""
+    times: tuple[list[float], list[float]] = ([], [])
+    begun_s = time.perf_counter()
+    for count in range(MOST_RUNS):
+        for session, taken in zip((plain, packed), times, strict=True):
+            started_s = time.perf_counter()
+            if trial.run(segment, session) is None:
+                return None
+            taken.append(time.perf_counter() - started_s)
+        if count + 1 >= LEAST_RUNS and time.perf_counter() - begun_s > LONGEST_S:
+            break
+    return min(times[0]) / min(times[1])
+
+
+def _bits(value: Any) -> Any:
+    """What tells whether two values are equal; None for what is no tensor."""
+    if not value.is_tensor():
+        return None
+    if value.data_type() == "tensor(string)":
+        return value.numpy().tolist()
+    size = value.tensor_size_in_bytes()
+    return (value.data_type(), value.shape(), ctypes.string_at(value.data_ptr(), size))
+
+
+def _made_up(plan: SegmentPlan, size: int) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {
+        each.name: _value(each, size, rng, plan.defaults.get(each.name)) for each in plan.inputs
+    }
+
+
+def _value(
+    variable: Variable,
+    size: int,
+    rng: np.random.Generator,
+    default: np.ndarray | None,
+) -> Any:
+    kind = variable.type
+    if kind.container is not Container.TENSOR or kind.dtype is None:
+        raise ValueError(f"input '{variable.name}' is no tensor of a known type")
+    if default is not None:
+        array = default
+    else:
+        if kind.shape is None:
+            raise ValueError(f"input '{variable.name}' has any shape")
+        shape = [_size(each, axis, size) for axis, each in enumerate(kind.shape)]
+        array = _array(kind.dtype, shape, rng)
+    make = onnxruntime().OrtValue
+    if array.dtype.kind == "V":
+        bits = array.view(f"u{array.dtype.itemsize}")
+        return make.ortvalue_from_numpy_with_onnx_type(bits, element_of_dtype(kind.dtype))
+    return make.ortvalue_from_numpy(array)
+
+
+def _size(dimension: Dimension, axis: int, size: int) -> int:
+    if isinstance(dimension, int):
+        return dimension
+    return size if axis else 1
+
+
+def _array(dtype: str, shape: list[int], rng: np.random.Generator) -> np.ndarray:
+    """Numbers of a normal distribution; ones where they may be indices, lengths or masks."""
+    import ml_dtypes
+
+    if dtype == "string":
+        return np.full(shape, "a", object)
+    made = np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
+    if made.kind in "biu":
+        return np.ones(shape, made)
+    return rng.standard_normal(shape).astype(made)

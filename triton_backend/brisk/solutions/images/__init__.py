@@ -1,0 +1,1 @@
+"""Convolutions, pooling, resizing, detection."""

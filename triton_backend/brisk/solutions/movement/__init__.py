@@ -1,0 +1,1 @@
+"""Elements picked, joined, reshaped and made."""

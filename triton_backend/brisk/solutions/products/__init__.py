@@ -1,0 +1,1 @@
+"""Matrix products, attention, recurrence, quantised arithmetic."""

@@ -1,0 +1,151 @@
+"""What Triton calls: a model instance, from ``initialize`` to ``finalize``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from brisk.errors import BriskError
+from brisk.fork_server.start import attend_launchers, start_fork_server
+from brisk.protocol.host.parent_watch import end_with_server
+from brisk.protocol.host.realtime_niceness import realtime_niceness, renice
+from brisk.protocol.host.runtime_paths import runtime_place
+from brisk.protocol.host.stub_process import command_line, server_of_stub
+from brisk.stub.config.entry import Entry, find_model, read_entry
+from brisk.stub.config.parameters import REALTIME
+from brisk.stub.log import log
+from brisk.stub.metrics.publisher import Publisher, publishing_interval_s
+from brisk.stub.preload.numpy_import import import_intake
+from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.runtime_start import NICENESS, start_if_absent
+from brisk.telemetry import STATISTICS
+
+
+class ModelInstance:
+    """One instance of one model version; Triton calls it from one thread."""
+
+    def __init__(self, arguments: Mapping[str, str]) -> None:
+        """Load the model; raises ``pb_utils.TritonModelException`` with the reason."""
+        end_with_server()
+        attend_launchers(command_line(), NICENESS)
+        name, version = arguments["model_name"], arguments["model_version"]
+        self._label = f"brisk: model '{name}' version {version}"
+        try:
+            self._entry = read_entry(arguments)
+            self._publisher = Publisher(STATISTICS, self._log, publishing_interval_s())
+            self._connection = Connection(
+                runtime_place(self._entry.device),
+                self._entry.describe(),
+                self._log,
+                self._publisher.take,
+            )
+            if self._entry.parameters.job_class == REALTIME:
+                renice(realtime_niceness())  # refused: the stub stays as urgent as others
+            load_ns = None
+            if self._entry.parameters.is_lazy:
+                intake = import_intake()
+            else:
+                self._connection.begin()
+                intake = import_intake()  # while the model is loading
+                load_ns = self._connection.wait_loaded()
+        except BriskError as error:
+            raise pb_utils.TritonModelException(f"{self._label}: {error}") from None
+        self._intake = intake(self._entry, self._connection, self._log)
+        self._publisher.start(self._connection.ask_statistics)
+        self._tell(self._entry, load_ns)
+        start_fork_server(command_line(), NICENESS)
+
+    def execute(self, requests: list[Any]) -> list[Any] | None:
+        """Take the requests in: see ``Intake.execute``."""
+        return self._intake.execute(requests)
+
+    def finalize(self) -> None:
+        """Give the session back; requests still in flight have been answered by Triton's rules."""
+        self._publisher.close()
+        self._connection.forget_statistics()
+        self._intake.close()
+        self._connection.close()
+
+    def _log(self, level: str, text: str) -> None:
+        log(level, f"{self._label}: {text}")
+
+    def _tell(self, entry: Entry, load_ns: int | None) -> None:
+        how = f"ready after {load_ns / 1e6:.0f} ms" if load_ns else "shares a loaded session"
+        if load_ns is None:
+            how = "is loaded by its first request"
+        self._log("info", f"{how} on {entry.device}")
+        if not entry.is_first:
+            return
+        for notice in entry.notices:
+            self._log(notice.level, str(notice))
+        for names, text in (
+            (entry.parameters.ignored_onnxruntime, "of the ONNX Runtime backend have no meaning"),
+            (entry.parameters.foreign, "are unknown to Brisk and ignored"),
+        ):
+            if names:
+                self._log("info", f"parameters {', '.join(names)} {text}")
+
+
+def auto_complete(model_config: Any) -> Any:
+    """Fill in what the entry leaves out; raises ``pb_utils.TritonModelException``."""
+    # Here, since every load of an entry would pay for what only an incomplete one needs.
+    from brisk.stub.config.completion import complete
+    from brisk.stub.config.pipeline_signature import model_signature
+    from brisk.stub.config.server_options import default_max_batch_size
+
+    end_with_server()
+    attend_launchers(command_line(), NICENESS)
+    config = model_config.as_dict()
+    _start_runtime(config)  # now, since Triton waits a second before it starts the model's stub
+    try:
+        path = _model_file(config)
+        if path is None:
+            return model_config
+        batch = default_max_batch_size(command_line(server_of_stub()))
+        completion = complete(model_signature(path), config, batch)
+    except BriskError as error:
+        name = config.get("name", "")
+        raise pb_utils.TritonModelException(f"brisk: model '{name}': {error}") from None
+    for entry in completion.inputs:
+        model_config.add_input(entry)
+    for entry in completion.outputs:
+        model_config.add_output(entry)
+    if completion.max_batch_size:
+        model_config.set_max_batch_size(completion.max_batch_size)
+    if completion.has_dynamic_batching:
+        model_config.set_dynamic_batching()
+    return model_config
+
+
+def _start_runtime(config: Mapping[str, Any]) -> None:
+    """That of the device of the entry's first instances, unless it is there. What goes wrong is
+    said by the model's stub, which needs it."""
+    for group in config.get("instance_group", ())[:1]:
+        device = None
+        if group.get("kind") == "KIND_CPU":
+            device = "cpu"
+        elif group.get("kind") == "KIND_GPU" and group.get("gpus"):
+            device = f"cuda:{group['gpus'][0]}"
+        if device is not None:
+            with contextlib.suppress(BriskError, OSError):
+                start_if_absent(runtime_place(device))
+
+
+def _model_file(config: Mapping[str, Any]) -> Path | None:
+    """The model's ONNX file while Triton completes its configuration; None where it is not told.
+
+    Triton passes no path to ``auto_complete_config``, but the stub's command line starts with
+    the ``model.py`` that a plain Python model would have in its version directory.
+    """
+    arguments = command_line()
+    if len(arguments) < 2:
+        return None
+    version_directory = Path(os.fsdecode(arguments[1])).parent
+    if not version_directory.name.isdigit():
+        return None
+    return find_model(version_directory.parent, int(version_directory.name), config)

@@ -1,0 +1,1 @@
+"""What an entry asks for: ``config.pbtxt``, completed and checked. Sends nothing."""

@@ -1,0 +1,98 @@
+"""Completing a configuration from the ONNX file, as the ONNX Runtime backend does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from brisk.errors import InvalidConfigurationError
+from brisk.protocol.datatypes import config_name
+from brisk.stub.config.onnx_signature import ModelSignature, TensorSignature
+from brisk.stub.config.sequences import added_inputs, state_outputs
+from brisk.stub.config.server_options import DEFAULT_MAX_BATCH_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a configuration lacks. ``inputs`` and ``outputs`` in the form of ``config.pbtxt``."""
+
+    max_batch_size: int
+    has_dynamic_batching: bool
+    inputs: tuple[dict[str, Any], ...]
+    outputs: tuple[dict[str, Any], ...]
+
+
+def complete(
+    signature: ModelSignature,
+    config: Mapping[str, Any],
+    default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE,
+) -> Completion:
+    """Fill in ``max_batch_size``, inputs, outputs and the scheduler, leaving what is said.
+
+    The batch dimension is assumed where every tensor's first size is symbolic and the entry
+    says nothing else, with ``default_max_batch_size``. What ``sequence_batching`` names, its
+    controls and states, is no input or output of clients. Raises InvalidConfigurationError where
+    the entry contradicts the model.
+    """
+    tensors = (*signature.inputs, *signature.outputs)
+    batchable = bool(tensors) and all(
+        tensor.shape is not None and len(tensor.shape) > 0 and tensor.shape[0] == -1
+        for tensor in tensors
+    )
+    configured = int(config.get("max_batch_size", 0))
+    if configured > 0 and not batchable:
+        fixed = next((t for t in tensors if not t.shape or t.shape[0] != -1), None)
+        reason = "the model has no tensors"
+        if fixed is not None:
+            shape = list(fixed.shape or ())
+            reason = (
+                f"'{fixed.name}' of the model has shape {shape}, whose first size is not dynamic"
+            )
+        raise InvalidConfigurationError(f"max_batch_size is {configured}, but {reason}")
+    said = bool(config.get("input")) or bool(config.get("output")) or _say_batch(config, signature)
+    guessed = default_max_batch_size if batchable and not said else 0
+    max_batch_size = configured or guessed
+    added, states = added_inputs(config), state_outputs(config)
+    return Completion(
+        max_batch_size=max_batch_size,
+        has_dynamic_batching=max_batch_size > 1 and not configured and not _has_scheduler(config),
+        inputs=tuple(
+            _describe(t, max_batch_size)
+            for t in signature.inputs
+            if not _says(config, "input", t) and t.name not in added
+        ),
+        outputs=tuple(
+            _describe(t, max_batch_size)
+            for t in signature.outputs
+            if not config.get("output")  # an entry may leave outputs out on purpose
+            and t.name not in states
+        ),
+    )
+
+
+def _say_batch(config: Mapping[str, Any], signature: ModelSignature) -> bool:
+    """Whether the dims of a state are all sizes of the model's tensor, the batch included."""
+    ranks = {tensor.name: len(tensor.shape or ()) for tensor in signature.inputs}
+    states = (config.get("sequence_batching") or {}).get("state", ())
+    return any(
+        ranks.get(state.get("input_name")) == len(state.get("dims", ())) for state in states
+    )
+
+
+def _has_scheduler(config: Mapping[str, Any]) -> bool:
+    return any(name in config for name in ("dynamic_batching", "sequence_batching"))
+
+
+def _says(config: Mapping[str, Any], field: str, tensor: TensorSignature) -> bool:
+    return any(entry.get("name") == tensor.name for entry in config.get(field, ()))
+
+
+def _describe(tensor: TensorSignature, max_batch_size: int) -> dict[str, Any]:
+    """Triton has no tensors of rank 0: a scalar is ``[1]``."""
+    if tensor.shape is None:
+        raise InvalidConfigurationError(
+            f"the model does not say the rank of '{tensor.name}': give its dims in config.pbtxt"
+        )
+    dims = list(tensor.shape[1:] if max_batch_size else tensor.shape)
+    return {"name": tensor.name, "data_type": config_name(tensor.datatype), "dims": dims or [1]}

@@ -1,0 +1,166 @@
+"""A model entry as Triton hands it over: configuration, files, device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from brisk.errors import InvalidConfigurationError, InvalidModelError
+from brisk.paths import find_inside
+from brisk.protocol.host.entry_files import MODEL_FILE, PIPELINE_FILE
+from brisk.protocol.host.repository_view import REFUSED, is_behind_view, users_path
+from brisk.stub.config.field_support import Notice, check_fields, is_first_instance
+from brisk.stub.config.parameters import Parameters, parse_parameters
+from brisk.stub.config.session_tuning import TAKEN, read_tuning
+from brisk.stub.runtime_client.model_load import ModelDescription
+from brisk.tuning import SessionTuning
+
+if TYPE_CHECKING:
+    from brisk.stub.config.sequences import SequenceSettings
+
+
+class Entry(NamedTuple):
+    """One version of a model entry on one device.
+
+    ``outputs``: the configured output names, in order. ``bfloat16_inputs``: the inputs that numpy
+    cannot show. ``notices``: what the entry asks for in vain; the first
+    instance (``is_first``) says so for all. ``sequences``: None where Triton's scheduler knows of
+    none. ``tuning``: of ONNX Runtime's sessions, on a CPU.
+    """
+
+    name: str
+    version: int
+    model_path: Path
+    device: str
+    max_batch_size: int
+    has_dynamic_batching: bool
+    outputs: tuple[str, ...]
+    bfloat16_inputs: frozenset[str]
+    parameters: Parameters
+    is_first: bool
+    notices: tuple[Notice, ...]
+    sequences: SequenceSettings | None = None
+    tuning: SessionTuning = SessionTuning()
+
+    def describe(self) -> ModelDescription:
+        sequences = self.sequences
+        return ModelDescription(
+            name=self.name,
+            version=self.version,
+            path=str(self.model_path),
+            max_batch_size=self.max_batch_size,
+            batching=(self.has_dynamic_batching or sequences is not None)
+            and self.max_batch_size > 1,
+            max_queue_size=self.parameters.max_queue_size,
+            job_class=self.parameters.job_class,
+            states=sequences.states if sequences else (),
+            max_sequences=sequences.max_sequences if sequences else 0,
+            sequence_idle_ns=sequences.idle_ns if sequences else 0,
+            tuning=self.tuning,
+        )
+
+
+def read_entry(arguments: Mapping[str, str]) -> Entry:
+    """The entry that ``initialize``'s arguments describe.
+
+    Raises InvalidConfigurationError or InvalidModelError naming what is wrong.
+    """
+    config: dict[str, Any] = json.loads(arguments["model_config"])
+    version = int(arguments["model_version"])
+    device = _device(arguments)
+    notices = check_fields(config, device)
+    is_first = is_first_instance(config, arguments.get("model_instance_name", ""))
+    directory = users_path(Path(arguments["model_repository"]))
+    model_path = find_model(directory, version, config)
+    _check_completion(config)
+    sequences = None
+    if "sequence_batching" in config:
+        # Here, since it needs numpy, which every other load imports later.
+        from brisk.stub.config.sequences import read_sequences
+
+        sequences = read_sequences(config, directory, model_path)
+    tuning = SessionTuning()
+    if device == "cpu":
+        tuning, told = read_tuning(config, directory, model_path)
+        notices = (*notices, *told)
+    return Entry(
+        name=arguments["model_name"],
+        version=version,
+        model_path=model_path,
+        device=device,
+        max_batch_size=int(config.get("max_batch_size", 0)),
+        has_dynamic_batching="dynamic_batching" in config,
+        outputs=tuple(output["name"] for output in config.get("output", ())),
+        bfloat16_inputs=frozenset(
+            given["name"]
+            for given in config.get("input", ())
+            if given.get("data_type") == "TYPE_BF16"
+        ),
+        parameters=parse_parameters(config.get("parameters", {}), _taken(device)),
+        is_first=is_first,
+        notices=notices,
+        sequences=sequences,
+        tuning=tuning,
+    )
+
+
+def _taken(device: str) -> frozenset[str]:
+    """Names of parameters that others read."""
+    return TAKEN if device == "cpu" else frozenset()
+
+
+def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path:
+    """The file of a version: ``default_model_filename``, else ``model.onnx`` or a pipeline's.
+
+    A directory of that name holds a model with its external data, as ``model.onnx`` in it.
+    The path is absolute: the runtime, which reads the file, works in another directory. Raises
+    InvalidModelError where there is none, where it lies outside of the version's directory, or
+    where nothing says which of two.
+    """
+    named = config.get("default_model_filename", "")
+    is_named = bool(named) and not named.endswith(".py")
+    folder = (directory / str(version)).absolute()
+    name, what = (named, "default_model_filename") if is_named else (MODEL_FILE, "model file")
+    found = find_inside(folder, name, what)
+    if found is not None and found.is_dir():
+        name = f"{name}/{MODEL_FILE}"
+        found = find_inside(folder, name, what)
+    pipeline = None if is_named else find_inside(folder, PIPELINE_FILE, "model file")
+    if found is not None and pipeline is not None:
+        raise InvalidModelError(
+            f"there are both {found} and {pipeline}; say which in default_model_filename"
+        )
+    chosen = found or pipeline
+    if chosen is None or chosen.is_dir():
+        raise InvalidModelError(f"there is no model file {folder / name}, nor a {PIPELINE_FILE}")
+    return chosen
+
+
+def _check_completion(config: Mapping[str, Any]) -> None:
+    """Where Brisk completes entries, say of one that came otherwise what Triton's completion
+    would have said. Raises InvalidConfigurationError.
+    """
+    if not is_behind_view():
+        return
+    if refused := config.get("parameters", {}).get(REFUSED):
+        raise InvalidConfigurationError(refused.get("string_value", ""))
+    missing = [side for side in ("input", "output") if not config.get(side)]
+    if missing:
+        raise InvalidConfigurationError(
+            f"the configuration that it was loaded with names no {' and no '.join(missing)}, and "
+            "this server runs without Triton's auto-completion; expected a complete "
+            "configuration, or a server started with --no-complete-entries"
+        )
+
+
+def _device(arguments: Mapping[str, str]) -> str:
+    kind = arguments.get("model_instance_kind", "CPU")
+    if kind == "GPU":
+        return f"cuda:{int(arguments.get('model_instance_device_id', '0'))}"
+    if kind in ("CPU", "AUTO"):
+        return "cpu"
+    raise InvalidConfigurationError(
+        f"instance group kind KIND_{kind} is not served; expected KIND_CPU or KIND_GPU"
+    )

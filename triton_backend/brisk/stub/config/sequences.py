@@ -1,0 +1,220 @@
+"""``sequence_batching`` of an entry: what its controls and its implicit state ask of the worker.
+
+Triton adds control tensors to requests by itself. It does so with states, too, but knows nothing
+of what a Python backend has answered: they always have their first value then. So states are
+taken out of requests, and the worker keeps them (``brisk.runtime.requests.sequences``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from brisk.errors import BriskError, InvalidConfigurationError, InvalidModelError
+from brisk.paths import find_inside
+from brisk.pipelines import is_pipeline
+from brisk.protocol.datatypes import Datatype, config_name, from_config_name
+from brisk.protocol.records import StateForm
+from brisk.stub.config.onnx_signature import TensorSignature
+from brisk.stub.config.pipeline_signature import model_signature
+
+STATE_DIRECTORY = "initial_state"
+"""Of an entry: where the files are that ``data_file`` names."""
+
+_DEFAULT_IDLE_US = 1_000_000
+_CORRELATION = "CONTROL_SEQUENCE_CORRID"
+
+
+class SequenceSettings(NamedTuple):
+    """``left_out``: inputs that Triton adds and the request's record does not take along.
+
+    ``correlation_input``: of those that it does, the one with the correlation id.
+    ``max_sequences``: alive at a time in one instance, by Triton's scheduler.
+    """
+
+    states: tuple[StateForm, ...]
+    left_out: frozenset[str]
+    correlation_input: str | None
+    max_sequences: int
+    idle_ns: int
+
+
+def added_inputs(config: Mapping[str, Any]) -> frozenset[str]:
+    """Inputs of the model that no client sends: controls and states."""
+    batching = config.get("sequence_batching") or {}
+    controls = {control.get("name", "") for control in batching.get("control_input", ())}
+    states = {state.get("input_name", "") for state in batching.get("state", ())}
+    return frozenset(controls | states)
+
+
+def state_outputs(config: Mapping[str, Any]) -> frozenset[str]:
+    """Outputs of the model that no client gets, unless ``output`` names them."""
+    batching = config.get("sequence_batching") or {}
+    return frozenset(state.get("output_name", "") for state in batching.get("state", ()))
+
+
+def read_sequences(
+    config: Mapping[str, Any], directory: Path, model_path: Path
+) -> SequenceSettings:
+    """Of an entry in ``directory``, checked against its model.
+
+    Raises InvalidConfigurationError naming what is wrong or not served, InvalidModelError where
+    the model cannot be read.
+    """
+    batching = config["sequence_batching"]
+    if batching.get("iterative_sequence") or batching.get("generative_sequence"):
+        raise InvalidConfigurationError("sequence_batching: iterative_sequence is not served")
+    configured = batching.get("state", ())
+    if configured and is_pipeline(model_path):
+        raise InvalidConfigurationError(
+            "sequence_batching: a pipeline cannot have states; they are served for single models"
+        )
+    signature = model_signature(model_path)
+    inputs = {tensor.name: tensor for tensor in signature.inputs}
+    outputs = {tensor.name: tensor for tensor in signature.outputs}
+    is_batched = int(config.get("max_batch_size", 0)) > 0
+    named = {tensor.get("name") for tensor in config.get("input", ())}
+    states: list[StateForm] = []
+    for state in configured:
+        text = f"sequence_batching: state '{state.get('input_name', '')}'"
+        try:
+            form = _state(state, inputs, outputs, is_batched, directory)
+        except BriskError as error:
+            raise InvalidConfigurationError(f"{text}: {error}") from error
+        if form.input in named or any(form.input == other.input for other in states):
+            raise InvalidConfigurationError(f"{text}: '{form.input}' is another input as well")
+        if any(form.output == other.output for other in states):
+            raise InvalidConfigurationError(f"{text}: '{form.output}' is of another state, too")
+        states.append(form)
+    controls = {control["name"] for control in batching.get("control_input", ())}
+    idle_us = int(batching.get("max_sequence_idle_microseconds", 0)) or _DEFAULT_IDLE_US
+    return SequenceSettings(
+        states=tuple(states),
+        left_out=frozenset(state.input for state in states) | (controls - inputs.keys()),
+        correlation_input=_correlation_input(batching),
+        max_sequences=_max_sequences(batching, int(config.get("max_batch_size", 0))),
+        idle_ns=min(idle_us * 1000, 2**62),
+    )
+
+
+def _max_sequences(batching: Mapping[str, Any], max_batch_size: int) -> int:
+    candidates = int((batching.get("oldest") or {}).get("max_candidate_sequences", 0))
+    return candidates or max(1, max_batch_size)
+
+
+def _correlation_input(batching: Mapping[str, Any]) -> str | None:
+    for tensor in batching.get("control_input", ()):
+        for control in tensor.get("control", ()):
+            if control.get("kind") != _CORRELATION:
+                continue
+            if control.get("data_type") == "TYPE_STRING":
+                raise InvalidConfigurationError(
+                    f"sequence_batching: {_CORRELATION} of TYPE_STRING in '{tensor['name']}': "
+                    "Triton's Python backend cannot hand such a tensor on; expected TYPE_UINT64, "
+                    "TYPE_INT64, TYPE_UINT32 or TYPE_INT32, or no such control, where correlation "
+                    "ids may be strings"
+                )
+            return str(tensor["name"])
+    return None
+
+
+def _state(
+    state: Mapping[str, Any],
+    inputs: Mapping[str, TensorSignature],
+    outputs: Mapping[str, TensorSignature],
+    is_batched: bool,
+    directory: Path,
+) -> StateForm:
+    """Raises InvalidConfigurationError saying what is wrong with this state."""
+    datatype = from_config_name(state.get("data_type", ""))
+    if datatype is None:
+        raise InvalidConfigurationError(f"its data_type {state.get('data_type')!r} is unknown")
+    dims = [int(size) for size in state.get("dims", ())]
+    for kind, field, tensors in (
+        ("input", "input_name", inputs),
+        ("output", "output_name", outputs),
+    ):
+        name = state.get(field, "")
+        if name not in tensors:
+            raise InvalidConfigurationError(
+                f"{field} '{name}' is no {kind} of the model; it has {', '.join(tensors)}"
+            )
+        _check(kind, tensors[name], datatype, [-1, *dims] if is_batched else dims)
+    shape, file = _first_value(state, datatype, dims, directory)
+    whole = (1, *shape) if is_batched else shape
+    return StateForm(state["input_name"], state["output_name"], datatype.name, whole, file)
+
+
+def _check(kind: str, tensor: TensorSignature, datatype: Datatype, dims: list[int]) -> None:
+    """That the model's tensor is what the configuration says it is."""
+    if tensor.datatype != datatype:
+        raise InvalidConfigurationError(
+            f"the model's {kind} '{tensor.name}' is {config_name(tensor.datatype)}, "
+            f"data_type says {config_name(datatype)}"
+        )
+    shape = tensor.shape
+    if shape is None or (shape == () and dims == [1]):
+        return
+    fits = len(shape) == len(dims) and all(
+        -1 in (size, given) or size == given for size, given in zip(shape, dims, strict=True)
+    )
+    if not fits:
+        raise InvalidConfigurationError(
+            f"the model's {kind} '{tensor.name}' has shape {list(shape)}, "
+            f"dims (with the batch, where there is one) say {dims}"
+        )
+
+
+def _first_value(
+    state: Mapping[str, Any], datatype: Datatype, dims: list[int], directory: Path
+) -> tuple[tuple[int, ...], str]:
+    """Shape without the batch, and file, empty for zeros, of a sequence's first state.
+
+    Without an ``initial_state``, which leaves it to chance in Triton: zeros, of size 1 where a
+    size is variable.
+    """
+    values = state.get("initial_state", ())
+    if not values:
+        return tuple(1 if size < 0 else size for size in dims), ""
+    if len(values) > 1:
+        raise InvalidConfigurationError(f"it has {len(values)} times an initial_state, expected 1")
+    (value,) = values
+    if value.get("data_type") != state.get("data_type"):
+        raise InvalidConfigurationError(
+            f"initial_state is {value.get('data_type')}, the state {state.get('data_type')}"
+        )
+    shape = tuple(int(size) for size in value.get("dims", ()))
+    fits = len(shape) == len(dims) and all(
+        given >= 0 and size in (-1, given) for size, given in zip(dims, shape, strict=True)
+    )
+    if not fits:
+        raise InvalidConfigurationError(
+            f"initial_state has dims {list(shape)}, which are no sizes for dims {dims}"
+        )
+    name = value.get("data_file", "")
+    if not name:
+        if not value.get("zero_data"):
+            raise InvalidConfigurationError("initial_state has neither zero_data nor data_file")
+        return shape, ""
+    return shape, str(_state_file(directory, name, datatype, shape))
+
+
+def _state_file(directory: Path, name: str, datatype: Datatype, shape: tuple[int, ...]) -> Path:
+    """The file's own place, which must be in the entry's folder of states, links followed."""
+    folder = directory / STATE_DIRECTORY
+    try:
+        found = find_inside(folder, name, "data_file")
+    except InvalidModelError as error:
+        raise InvalidConfigurationError(str(error)) from error
+    if found is None or not found.is_file():
+        raise InvalidConfigurationError(f"data_file '{name}' is no regular file of {folder}")
+    size = found.stat().st_size
+    wanted = math.prod(shape) * datatype.item_bytes
+    if wanted != size and datatype.item_bytes:
+        raise InvalidConfigurationError(
+            f"data_file '{name}' has {size} bytes, "
+            f"{config_name(datatype)} {list(shape)} takes {wanted}"
+        )
+    return found

@@ -1,0 +1,181 @@
+"""What an entry says of ONNX Runtime's sessions, as that backend of Triton's understands it.
+
+Names, values and their meaning are those of Triton's ONNX Runtime backend (release 24.10): its
+``ModelState`` and ``LoadModel``, in ``src/onnxruntime.cc``. What it refuses is refused; what it
+takes for granted without a word (a graph level that it does not know) is taken so, and said.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from brisk.errors import InvalidConfigurationError, InvalidModelError
+from brisk.paths import find_inside
+from brisk.stub.config.field_support import Notice
+from brisk.tuning import ALL, BASIC, EXTENDED, NONE, SESSION_KEYS, SessionTuning, Setting
+
+_LEVELS = {-1: BASIC, 0: ALL, 1: EXTENDED, 2: NONE}
+"""Of ``optimization.graph.level``; 0 is what an entry has that says nothing."""
+
+_PREFIXES = ("session.", "ep.", "optimization.", "mlas.")
+_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
+_SHARED = "share_session_between_instances"
+_LIBRARIES = "model_operations.op_library_filename"
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("0", "1", "true", "false"):
+        raise ValueError("must be 0 or 1, or false or true")
+    return text.lower() in ("1", "true")
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise ValueError("must be a whole number, 0 (as many as there are) or more")
+    return int(text)
+
+
+def _is_parallel(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("must be 0 (sequential) or 1 (parallel)")
+    return text == "1"
+
+
+def _shrinks(text: str) -> bool:
+    if text != "cpu:0":
+        raise ValueError("must be cpu:0, the arena of this device")
+    return True
+
+
+_PARAMETERS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "intra_op_thread_count": ("intra_op_threads", _count),
+    "inter_op_thread_count": ("inter_op_threads", _count),
+    "execution_mode": ("is_parallel", _is_parallel),
+    "enable_mem_arena": ("uses_arena", _flag),
+    "enable_mem_pattern": ("uses_memory_pattern", _flag),
+    _SHRINKAGE: ("shrinks_arena", _shrinks),
+}
+"""Field of SessionTuning and parser, by the parameter's name."""
+
+TAKEN = frozenset({*_PARAMETERS, *SESSION_KEYS, _SHARED})
+"""Names of parameters that mean something where ONNX Runtime computes the model."""
+
+
+class ReadTuning(NamedTuple):
+    """``notices``: what is taken otherwise than it may have been meant."""
+
+    tuning: SessionTuning
+    notices: tuple[Notice, ...]
+
+
+def read_tuning(config: Mapping[str, Any], directory: Path, model_path: Path) -> ReadTuning:
+    """What the configuration of the entry in ``directory``, on a CPU, says of its sessions.
+
+    Raises InvalidConfigurationError with every wrong value, by the parameter's name, and
+    InvalidModelError where a library of custom operators cannot be had.
+    """
+    values: dict[str, Any] = {}
+    settings: list[Setting] = []
+    problems: list[str] = []
+    notices: list[Notice] = []
+    for name, entry in sorted((config.get("parameters") or {}).items()):
+        text = str(entry.get("string_value", "") if isinstance(entry, Mapping) else entry).strip()
+        try:
+            if name in _PARAMETERS:
+                field, parse = _PARAMETERS[name]
+                values[field] = parse(text)
+            elif name == _SHARED:
+                _flag(text)  # all instances share one session, whatever it is
+            elif name in SESSION_KEYS:
+                form, expected = SESSION_KEYS[name]
+                if not form.fullmatch(text):
+                    raise ValueError(f"must be {expected}")
+                settings.append(Setting(name, text))
+            elif name.startswith(_PREFIXES):
+                notices.append(_not_taken(name))
+        except ValueError as error:
+            problems.append(f"{name} {error}, not '{text:.60}'")
+    if problems:
+        raise InvalidConfigurationError("in the parameters: " + "; ".join(problems))
+    optimization = config.get("optimization") or {}
+    level = int((optimization.get("graph") or {}).get("level", 0))
+    if level not in _LEVELS:
+        notices.append(_unknown_level(level))
+    _check_accelerators(optimization)
+    tuning = SessionTuning(
+        optimisation=_LEVELS.get(level, ALL),
+        settings=tuple(settings),
+        operator_libraries=_libraries(config, directory, model_path),
+        **values,
+    )
+    tuning.check()
+    return ReadTuning(tuning, tuple(notices))
+
+
+def _not_taken(name: str) -> Notice:
+    import difflib
+
+    near = difflib.get_close_matches(name, SESSION_KEYS, n=1, cutoff=0.8)
+    guess = f"; did you mean '{near[0]}'?" if near else ""
+    return Notice(
+        "warning",
+        f"parameters.{name}",
+        f"it is no setting of ONNX Runtime's sessions that an entry may make{guess}",
+    )
+
+
+def _unknown_level(level: int) -> Notice:
+    return Notice(
+        "warning",
+        "optimization.graph.level",
+        "expected -1 (basic optimisations), 1 (extended ones), 2 (none) or 0 (all)",
+        f"{level} is taken for 0, as by Triton's ONNX Runtime backend",
+    )
+
+
+def _check_accelerators(optimization: Mapping[str, Any]) -> None:
+    accelerators = optimization.get("execution_accelerators") or {}
+    for each in accelerators.get("cpu_execution_accelerator") or ():
+        name = each.get("name", "")
+        if name != "openvino":
+            raise InvalidConfigurationError(
+                "optimization.execution_accelerators.cpu_execution_accelerator: unknown "
+                f"accelerator '{name:.60}'; expected 'openvino', or none"
+            )
+
+
+def _libraries(config: Mapping[str, Any], directory: Path, model_path: Path) -> tuple[str, ...]:
+    names = (config.get("model_operations") or {}).get("op_library_filename") or ()
+    return tuple(_library(str(name), directory.absolute(), model_path.parent) for name in names)
+
+
+def _library(name: str, entry: Path, beside: Path) -> str:
+    """The absolute path of a library that the entry names.
+
+    A relative name is of a file beside the model, else of the version's folder, else of the
+    entry's. An absolute one must lie in the entry's folder, too.
+    """
+    if os.path.isabs(name):
+        inside = os.path.relpath(os.path.realpath(name), os.path.realpath(entry))
+        if inside.startswith("../"):
+            raise InvalidModelError(
+                f"{_LIBRARIES} '{name:.120}' lies outside of the entry's folder {entry}; expected "
+                "a library in that folder: copy it there"
+            )
+        found = find_inside(entry, inside, _LIBRARIES)
+        folders = [entry]
+    else:
+        version = entry / beside.relative_to(entry).parts[0]
+        folders = list(dict.fromkeys((beside, version, entry)))
+        candidates = (find_inside(folder, name, _LIBRARIES) for folder in folders)
+        found = next((each for each in candidates if each is not None), None)
+    if found is None or found.is_dir():
+        where = ", ".join(map(str, folders))
+        raise InvalidModelError(
+            f"there is no library '{name:.120}' ({_LIBRARIES}); expected a file in {where}"
+        )
+    return str(found)

@@ -1,0 +1,114 @@
+"""Publishes statistics on Triton's metrics endpoint, from a thread: each call is a round trip.
+
+Every stub publishes what it counted itself. What a worker counted is published by one stub of each
+server, which the worker chooses; when that stub goes, another is told everything anew.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from brisk.errors import InvalidConfigurationError
+from brisk.protocol.records import SampleRecord, StatisticsTold
+from brisk.stub.metrics.series import SeriesTable
+from brisk.telemetry import METRICS, Sample, Statistics
+from brisk.telemetry.exposition import DEFAULT_INTERVAL_S, published
+
+LARGEST_INTERVAL_S = 3600.0
+PAUSE_S = 0.001
+"""Between two calls. A call keeps the interpreter's lock for its round trip, some 0.1 ms; without
+a pause a request could wait for the lock for as long as the interpreter's switch interval."""
+
+CLOSE_TIMEOUT_S = 5.0
+OWN_NEWS = 0
+
+
+def publishing_interval_s() -> float:
+    """``$BRISK_METRICS_INTERVAL_S``, 0: no metrics are published.
+
+    Raises InvalidConfigurationError where it is no number from 0 to LARGEST_INTERVAL_S.
+    """
+    text = os.environ.get("BRISK_METRICS_INTERVAL_S", "")
+    try:
+        value = float(text) if text else DEFAULT_INTERVAL_S
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= LARGEST_INTERVAL_S:
+        raise InvalidConfigurationError(
+            f"BRISK_METRICS_INTERVAL_S must be a number of seconds from 0 (no metrics) to "
+            f"{LARGEST_INTERVAL_S:.0f}, not '{text}'"
+        )
+    return value
+
+
+class Publisher:
+    """Every ``interval_s``: asks the workers for news, publishes what has come meanwhile."""
+
+    def __init__(
+        self,
+        statistics: Statistics,
+        log: Callable[[str, str], None],
+        interval_s: float,
+    ) -> None:
+        self._statistics = statistics
+        self._log = log
+        self._interval_s = interval_s
+        self._told: deque[StatisticsTold] = deque()
+        self._series = SeriesTable()
+        self._lock = threading.Lock()  # of the series, and of the decision to publish no more
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, ask: Callable[[], None]) -> None:
+        """``ask`` makes the workers tell, sooner or later, what ``take`` is to be given."""
+        if self._interval_s:
+            self._thread = threading.Thread(
+                target=self._run, args=(ask,), name="brisk-metrics", daemon=True
+            )
+            self._thread.start()
+
+    def take(self, told: StatisticsTold) -> None:
+        """A worker's answer; any thread."""
+        self._told.append(told)
+
+    def close(self) -> None:
+        """Publish no more, and give the series back; also while a worker does not read."""
+        self._closing.set()
+        with self._lock:
+            self._series.withdraw()
+        if self._thread is not None:
+            self._thread.join(timeout=CLOSE_TIMEOUT_S)
+
+    def _run(self, ask: Callable[[], None]) -> None:
+        try:
+            while not self._closing.wait(self._interval_s):
+                ask()
+                self._publish(self._statistics.take_news(OWN_NEWS))
+                while self._told and not self._closing.is_set():
+                    self._publish_told(self._told.popleft())
+        except Exception as error:  # noqa: BLE001  # Triton's own, of no common class
+            self._log("warning", f"no more metrics: {type(error).__name__}: {error}")
+
+    def _publish_told(self, told: StatisticsTold) -> None:
+        if not told.is_chosen:
+            with self._lock:
+                self._series.withdraw_gauges(told.worker)
+        self._publish(filter(None, map(_known, told.samples)))
+
+    def _publish(self, samples: Iterable[Sample]) -> None:
+        """Ends early where the stub is closing: whatever is told is withdrawn then."""
+        for sample in samples:
+            for series in published(sample):
+                self._closing.wait(PAUSE_S)
+                with self._lock:
+                    if self._closing.is_set():
+                        return
+                    self._series.publish(series)
+
+
+def _known(record: SampleRecord) -> Sample | None:
+    metric = METRICS.get(record.metric)
+    return None if metric is None else Sample(metric, record.labels, record.values)

@@ -1,0 +1,153 @@
+"""What happens to requests between Triton's ``execute`` and the connection to the runtime.
+
+Numpy is first needed here: an instance imports this module while its model is loading.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from brisk.errors import BriskError, InvalidRequestError
+from brisk.protocol.inference import SequenceStep
+from brisk.protocol.role import role_of
+from brisk.stub.cancellation import CancellationWatcher
+from brisk.stub.config.entry import Entry
+from brisk.stub.config.parameters import request_agreement, request_class, request_deadline_ns
+from brisk.stub.metrics.accounting import RequestAccount
+from brisk.stub.request_parameters import request_parameters, trace_context
+from brisk.stub.response import TritonReply, send_nothing
+from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.sync_wait import EYES_OPEN_NS, WAIT_NS, Promptness
+from brisk.stub.tensors import read_inputs
+from brisk.telemetry import STATISTICS
+
+if TYPE_CHECKING:
+    from brisk.stub.sequence_steps import Steps
+
+
+class Intake:
+    """Of one model instance; Triton calls it from one thread."""
+
+    def __init__(
+        self, entry: Entry, connection: Connection, log: Callable[[str, str], None]
+    ) -> None:
+        self._entry = entry
+        self._connection = connection
+        self._log = log
+        self._account = RequestAccount(STATISTICS, entry.name, entry.version)
+        self._promptness = Promptness()
+        self._watcher = CancellationWatcher(connection.cancel)
+        self._steps = _steps(entry)
+
+    def close(self) -> None:
+        """Requests in flight are no longer watched."""
+        self._watcher.close()
+
+    def execute(self, requests: list[Any]) -> list[Any] | None:
+        """Take the requests in; each is answered through its own sender, sooner or later.
+
+        The exception is one that came alone and whose answer is about to come (see
+        ``promptness``): that is the result.
+        """
+        arrived_ns = time.monotonic_ns()
+        asked = requests
+        if self._steps is not None and any(map(self._steps.is_filler, requests)):
+            asked = self._without_fillers(requests)
+        promptness = self._promptness
+        if asked is requests and promptness.wants(
+            len(requests), self._connection.pending, arrived_ns
+        ):
+            reply, number = self._take(requests[0], arrived_ns, is_awaited=True)
+            awake_ns = EYES_OPEN_NS if promptness.is_imminent else 0
+            has_read = self._connection.attend(
+                reply.job_class, reply.has_answered, awake_ns, WAIT_NS
+            )
+            response = reply.wait(0.0 if has_read else WAIT_NS / 1e9)
+            if response is None and number:
+                self._watcher.watch(number, reply)
+            responses = [response]
+        else:
+            for request in asked:
+                reply, number = self._take(request, arrived_ns, is_awaited=False)
+                if number:
+                    self._watcher.watch(number, reply)
+            responses = [None]
+        promptness.returns(time.monotonic_ns())
+        return None if responses == [None] else responses
+
+    def _without_fillers(self, requests: list[Any]) -> list[Any]:
+        """Those of clients; nobody reads the answers to the others."""
+        assert self._steps is not None
+        asked = []
+        for request in requests:
+            if self._steps.is_filler(request):
+                send_nothing(request)
+            else:
+                asked.append(request)
+        return asked
+
+    def _take(self, request: Any, arrived_ns: int, *, is_awaited: bool) -> tuple[TritonReply, int]:
+        """Send the request on, or answer why not; its reply, and its number, 0 where not sent."""
+        job_class = self._entry.parameters.job_class
+        reply = TritonReply(
+            request,
+            self._account,
+            self._promptness,
+            job_class,
+            arrived_ns,
+            is_awaited=is_awaited,
+        )
+        try:
+            if self._steps is None:
+                return reply, self._submit(request, reply, arrived_ns, None)
+            with self._steps.step(request) as step:
+                return reply, self._submit(request, reply, arrived_ns, step)
+        except BriskError as error:
+            reply.fail(error)
+        except Exception as error:  # noqa: BLE001  # nothing may escape once a sender is taken
+            self._log("error", f"{type(error).__name__}: {error}")
+            reply.fail(BriskError(f"{type(error).__name__}: {error}"))
+        return reply, 0
+
+    def _submit(
+        self, request: Any, reply: TritonReply, arrived_ns: int, step: SequenceStep | None
+    ) -> int:
+        """Raises what is wrong with the request."""
+        entry, connection = self._entry, self._connection
+        parameters = request_parameters(request)
+        job_class = reply.job_class = request_class(parameters, entry.parameters)
+        agreement_ppm = request_agreement(parameters)
+        if step is not None and role_of(job_class) is not role_of(entry.parameters.job_class):
+            raise InvalidRequestError(
+                f"a request of a sequence cannot be of class {job_class}, where its model's are "
+                f"{entry.parameters.job_class}: its state is in another worker"
+            )
+        connection.announce(job_class)
+        deadline_ns = request_deadline_ns(arrived_ns, request.timeout())
+        left_out = entry.sequences.left_out if entry.sequences is not None else ()
+        inputs = read_inputs(request, entry.bfloat16_inputs, left_out)
+        wanted = set(request.requested_output_names())
+        outputs = [name for name in entry.outputs if name in wanted]
+        tensors = tuple(tensor.form for tensor in inputs)
+        staged = connection.stage(tensors, [tensor.size for tensor in inputs])
+        places = [connection.memory(region) for region in staged.regions]
+
+        def write() -> None:
+            for tensor, memory in zip(inputs, places, strict=True):
+                if tensor.size:
+                    tensor.write(memory)
+
+        context = trace_context(request)
+        asked = (staged, outputs, job_class, deadline_ns, reply, context, agreement_ppm, write)
+        return connection.submit(*asked, arrived_ns, step)
+
+
+def _steps(entry: Entry) -> Steps | None:
+    """None for an entry without sequences, whose start shall not pay for them."""
+    if entry.sequences is None:
+        return None
+    from brisk.stub.sequence_steps import Steps
+
+    return Steps(entry.sequences)

@@ -1,0 +1,171 @@
+"""The way back of one request: exactly one final response, then nothing more is touched."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from brisk.errors import BriskError
+from brisk.protocol.records import Result
+from brisk.stub.errors import triton_error
+from brisk.stub.metrics.accounting import RequestAccount
+from brisk.stub.runtime_client.pending import OutputReader, Reply
+from brisk.stub.runtime_client.sync_wait import Promptness
+from brisk.stub.tensors import make_output
+
+EXIT_PARAMETER = "brisk_exit"
+"""Of a response: who answered, where a learned cache did; where the server has such parameters."""
+
+_FINAL = 1
+"""TRITONSERVER_RESPONSE_COMPLETE_FINAL of Triton's C interface. Triton's module has it, too, but
+would be run for it."""
+
+
+class TritonReply(Reply):
+    """Answers through the request's response sender, or to ``execute`` while that waits for it.
+
+    The lock makes the answer and a look at the request's cancellation exclude each other: after
+    the final response Triton may have freed the request.
+    """
+
+    __slots__ = (
+        "_account",
+        "_is_answered",
+        "_lock",
+        "_promptness",
+        "_request",
+        "_response",
+        "_sender",
+        "_waiting",
+        "created_ns",
+        "job_class",
+    )
+
+    def __init__(
+        self,
+        request: Any,
+        account: RequestAccount,
+        promptness: Promptness,
+        job_class: str,
+        created_ns: int,
+        *,
+        is_awaited: bool,
+    ) -> None:
+        """``job_class``: the entry's, until the request is known to have one of its own.
+
+        ``is_awaited``: ``execute`` will call ``wait``. Otherwise the sender is taken here, so that
+        from now on nothing may be raised to Triton.
+        """
+        self._request = request
+        self._account = account
+        self._promptness = promptness
+        self.job_class = job_class
+        self._response: Any = None
+        self._waiting: threading.Lock | None = None
+        self._sender: Any = None
+        if is_awaited:
+            self._waiting = threading.Lock()
+            self._waiting.acquire()
+        else:
+            self._sender = request.get_response_sender()
+        self._lock = threading.Lock()
+        self._is_answered = False
+        self.created_ns = created_ns
+
+    @property
+    def is_answered(self) -> bool:
+        return self._is_answered
+
+    def has_answered(self) -> bool:
+        return self._is_answered
+
+    def wait(self, timeout_s: float) -> Any:
+        """The response, for ``execute`` to return; None where it will go through the sender.
+
+        Called once, and only on a reply that is awaited.
+        """
+        assert self._waiting is not None
+        if not self._waiting.acquire(timeout=timeout_s):
+            with self._lock:
+                if not self._is_answered:
+                    self._sender = self._request.get_response_sender()
+                    self._waiting = None
+        response, self._response = self._response, None
+        return response
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has given the request up; False once it is answered."""
+        with self._lock:
+            return not self._is_answered and bool(self._request.is_cancelled())
+
+    def succeed(self, result: Result, read: OutputReader) -> None:
+        if self._waiting is not None:
+            read = _copying(read)  # execute's caller reads it when the memory may be given back
+        try:
+            response = pb_utils.InferenceResponse(
+                [
+                    make_output(tensor, read(region))
+                    for tensor, region in zip(result.form.outputs, result.regions, strict=True)
+                ],
+                **_parameters(result),
+            )
+        except Exception as error:  # noqa: BLE001  # the request must be answered, whatever it is
+            self._fail(error)
+        else:
+            self._promptness.learn(time.monotonic_ns() - self.created_ns)
+            self._send(response)
+            took_ns = time.monotonic_ns() - self.created_ns
+            self._account.succeeded(self.job_class, took_ns, result.queue_ns, result.execution_ns)
+
+    def fail(self, error: BriskError) -> None:
+        self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._account.failed(self.job_class, error)
+        self._send(_failed(error))
+
+    def _send(self, response: Any) -> None:
+        with self._lock:
+            if self._is_answered:
+                return
+            self._is_answered = True
+            if self._waiting is not None:
+                self._response = response
+                self._request = None
+                self._waiting.release()
+                return
+            try:
+                self._sender.send(response, flags=_FINAL)
+            except Exception as error:  # noqa: BLE001  # Triton refused the response itself
+                self._apologise(error)
+            self._request = self._sender = None
+
+    def _apologise(self, error: Exception) -> None:
+        """Say instead why there is no answer; if that is refused too, at least the log knows."""
+        try:
+            self._sender.send(_failed(error), flags=_FINAL)
+        except Exception as second:  # noqa: BLE001  # the receiver's thread must go on
+            pb_utils.Logger.log_error(f"brisk: a response could not be sent: {error}; {second}")
+
+
+def send_nothing(request: Any) -> None:
+    """Answer a request whose answer nobody reads."""
+    request.get_response_sender().send(pb_utils.InferenceResponse([]), flags=_FINAL)
+
+
+def _parameters(result: Result) -> dict[str, Any]:
+    """More arguments of a response: its parameters, which a Triton before 25.02 has not."""
+    if not result.form.exits or not hasattr(pb_utils.InferenceResponse, "parameters"):
+        return {}
+    return {"parameters": {EXIT_PARAMETER: result.form.exits}}
+
+
+def _copying(read: OutputReader) -> OutputReader:
+    return lambda region: memoryview(bytearray(read(region)))
+
+
+def _failed(error: Exception) -> Any:
+    return pb_utils.InferenceResponse(output_tensors=[], error=triton_error(error))

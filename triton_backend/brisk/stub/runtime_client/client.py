@@ -1,0 +1,277 @@
+"""A stub's connection to the runtime: one link to each of the device's workers that it needs."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+from brisk.errors import UnavailableError
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import (
+    AskStatistics,
+    ForgetStatistics,
+    Infer,
+    InferForm,
+    Region,
+    SequenceStep,
+    StatisticsTold,
+    TensorForm,
+)
+from brisk.protocol.role import Role, role_of
+from brisk.protocol.shared_memory import request_flags
+from brisk.protocol.shared_memory.arena import Arena
+from brisk.stub.runtime_client.model_load import MODEL_NUMBER, ModelDescription
+from brisk.stub.runtime_client.pending import Reply, StagedRequest, stage_request
+from brisk.stub.runtime_client.runtime_start import reap_started
+from brisk.stub.runtime_client.worker_connection import Link
+
+CAN_FOLLOW = os.uname().machine == "x86_64" and len(os.sched_getaffinity(0)) > 1
+"""Whether another process computes beside this one, and sees its stores in their order."""
+
+LEAST_FOLLOWING_BYTES, MOST_FOLLOWING_BYTES = 64 * 1024, 2 * 1024 * 1024
+"""Of inputs that are copied while the worker reads the record already: 5 to 200 microseconds. It
+awaits them with open eyes."""
+
+MAX_FORMS = 256
+"""Kinds of requests that are remembered: by names, datatypes, shapes and class."""
+
+_FormKey: TypeAlias = "tuple[tuple[TensorForm, ...], tuple[str, ...], str, int | None]"
+
+
+def _may_follow(role: Role, size: int) -> bool:
+    """Whether inputs of ``size`` bytes may be written after the record is sent."""
+    is_worth_it = LEAST_FOLLOWING_BYTES <= size <= MOST_FOLLOWING_BYTES
+    return is_worth_it and CAN_FOLLOW and role is Role.FOREGROUND
+
+
+def _nobody(told: StatisticsTold) -> None:
+    """Where no statistics are asked for."""
+
+
+class Connection:
+    """One model instance's connection. ``log(level, text)`` may be called from any thread.
+
+    The model is loaded by the worker of its own class at once, and by the other one when the
+    first request of such a class comes.
+    """
+
+    def __init__(
+        self,
+        place: RuntimePlace,
+        model: ModelDescription,
+        log: Callable[[str, str], None],
+        tell: Callable[[StatisticsTold], None] = _nobody,
+    ) -> None:
+        """``tell`` gets the answers to ``ask_statistics``, from any thread."""
+        self._place = place
+        self._model = model
+        self._role = role_of(model.job_class)
+        self._log = log
+        self._tell = tell
+        self._arena = Arena()
+        self._links: dict[Role, Link] = {}
+        self._forms: dict[_FormKey, InferForm] = {}
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._closing = False
+
+    def open(self) -> int:
+        """``begin``, and wait until the load has ended: see ``wait_loaded``."""
+        self.begin()
+        return self.wait_loaded()
+
+    def begin(self) -> None:
+        """Connect, and have the model loaded from now on.
+
+        Raises what connecting raised; the connection is closed then.
+        """
+        with self._closed_on_failure():
+            self._new_link(self._role).open()
+
+    def wait_loaded(self) -> int:
+        """Until the load that was begun has ended; its time in ns.
+
+        Raises what the load raised; the connection is closed then.
+        """
+        with self._closed_on_failure():
+            return self._links[self._role].wait()
+
+    @contextlib.contextmanager
+    def _closed_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def announce(self, job_class: str) -> None:
+        """A request of ``job_class`` is about to be staged, copied and submitted.
+
+        A worker that has had nothing to do for a while wakes up meanwhile.
+        """
+        if role_of(job_class) is Role.FOREGROUND:
+            link = self._links.get(Role.FOREGROUND)
+            if link is not None:
+                link.announce()
+
+    def stage(self, tensors: tuple[TensorForm, ...], sizes: Sequence[int]) -> StagedRequest:
+        """Memory for a request's inputs, as ``stage_request`` says.
+
+        Pass the result to ``submit`` or ``discard``.
+        """
+        return stage_request(self._arena, tensors, sizes)
+
+    def memory(self, region: Region) -> memoryview:
+        """Own memory, to write inputs to."""
+        return self._arena.memory(region)
+
+    def discard(self, staged: StagedRequest) -> None:
+        self._arena.free(staged.region)
+
+    def submit(
+        self,
+        staged: StagedRequest,
+        outputs: Sequence[str],
+        job_class: str,
+        deadline_ns: int | None,
+        reply: Reply,
+        trace_context: str = "",
+        agreement_ppm: int | None = None,
+        write: Callable[[], None] | None = None,
+        arrived_ns: int = 0,
+        step: SequenceStep | None = None,
+    ) -> int:
+        """Send a request, now or when a worker is there again; its number, for ``cancel``.
+
+        ``reply`` is called exactly once, whatever happens. ``trace_context`` is Triton's,
+        ``agreement_ppm`` as in ``InferForm``. ``write``: writes the inputs, into memory that it
+        has already, where they are not there yet: the worker reads the record meanwhile, unless
+        it is a ``step`` of a sequence, whose records it must take in by their order.
+        ``arrived_ns`` as in ``Infer``.
+        """
+        number = next(self._numbers)
+        role = role_of(job_class)
+        link = self._link(role)
+        if link is None:
+            self._arena.free(staged.region)
+            reply.fail(UnavailableError(f"model '{self._model.name}' is being unloaded"))
+            return number
+        record = Infer(
+            number,
+            self._form((staged.tensors, tuple(outputs), job_class, agreement_ppm)),
+            staged.regions,
+            staged.mark,
+            deadline_ns,
+            False,
+            trace_context,
+            arrived_ns,
+            step,
+        )
+        if write is not None and step is None and _may_follow(role, staged.region.size):
+            self._submit_ahead(link, record, staged, reply, write)
+        else:
+            if write is not None:
+                self._write(staged, write)
+            link.submit(record, staged.region, reply)
+        return number
+
+    def _write(self, staged: StagedRequest, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except BaseException:
+            self.discard(staged)
+            raise
+
+    def _submit_ahead(
+        self,
+        link: Link,
+        record: Infer,
+        staged: StagedRequest,
+        reply: Reply,
+        write: Callable[[], None],
+    ) -> None:
+        """Send the record ahead of the inputs, and cancel it where they cannot be written.
+
+        Writing is harmless where the request has failed meanwhile and its region is free again:
+        only the calling thread allocates.
+        """
+        memory = self._arena.memory(staged.mark)
+        link.submit(record, staged.region, reply, inputs_follow=True)
+        try:
+            write()
+        except BaseException:
+            link.cancel(record.request)
+            raise
+        request_flags.inputs_are_there(memory)
+
+    def attend(
+        self, job_class: str, is_answered: Callable[[], bool], awake_ns: int, asleep_ns: int = 0
+    ) -> bool:
+        """Await the answer to a request of ``job_class``: see ``Link.attend``."""
+        link = self._links.get(role_of(job_class))
+        return link is not None and link.attend(is_answered, awake_ns, asleep_ns)
+
+    def cancel(self, number: int) -> None:
+        """Ask the worker to give the request up; its reply comes as for any other."""
+        for link in list(self._links.values()):
+            link.cancel(number)
+
+    def ask_statistics(self) -> None:
+        """Ask the workers in use what is new; those that are gone just now are left out."""
+        for link in list(self._links.values()):
+            link.send(AskStatistics(takes_news=True))
+
+    def forget_statistics(self) -> None:
+        """Let the workers tell another stub all that they told this one."""
+        for link in list(self._links.values()):
+            link.send(ForgetStatistics())
+
+    def close(self) -> None:
+        """End the connection; requests still unanswered fail."""
+        with self._lock:
+            self._closing = True
+        for link in self._links.values():
+            link.close()
+        self._arena.close()
+        reap_started()
+
+    @property
+    def pending(self) -> int:
+        """Requests in flight."""
+        return sum(link.pending for link in list(self._links.values()))
+
+    def statistics(self) -> dict[str, int]:
+        return {"pending": self.pending, **self._arena.statistics()}
+
+    def _form(self, key: _FormKey) -> InferForm:
+        """The same object for the same key, for as long as there are few."""
+        form = self._forms.get(key)
+        if form is None:
+            if len(self._forms) >= MAX_FORMS:
+                self._forms.clear()
+            form = self._forms[key] = InferForm(MODEL_NUMBER, *key)
+        return form
+
+    def _link(self, role: Role) -> Link | None:
+        """The link to the worker of ``role``, opened by its first use; None once closing."""
+        link = self._links.get(role)
+        if link is not None:
+            return link
+        with self._lock:
+            if self._closing:
+                return None
+            link = self._links.get(role)
+            if link is None:
+                link = self._new_link(role)
+                link.open_later()
+            return link
+
+    def _new_link(self, role: Role) -> Link:
+        link = self._links[role] = Link(
+            self._place, role, self._model, self._arena, self._log, self._tell
+        )
+        return link

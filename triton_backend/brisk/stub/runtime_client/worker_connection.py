@@ -1,0 +1,274 @@
+"""A stub's link to one worker: sends requests, receives answers, survives the worker's death.
+
+Two threads meet here: Triton's, which submits, and the receiver, which hands answers out and,
+when the line breaks, makes a new one and replays what is unanswered. Inference is idempotent
+and the inputs lie in memory that this process owns, so a replay copies nothing (REEF, 4.2).
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from brisk.errors import (
+    BriskError,
+    CancelledError,
+    InternalError,
+    ProtocolError,
+    UnavailableError,
+)
+from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.records import (
+    AskStatistics,
+    Cancel,
+    ForgetStatistics,
+    Infer,
+    ModelLoaded,
+    Region,
+    StatisticsTold,
+)
+from brisk.protocol.role import Role
+from brisk.protocol.shared_memory.arena import Arena
+from brisk.stub.runtime_client.model_load import ModelDescription, ModelLoad
+from brisk.stub.runtime_client.pending import Pending, PendingTable, Reply
+from brisk.stub.runtime_client.reader import Reader
+from brisk.stub.runtime_client.receiver import Answers
+from brisk.stub.runtime_client.runtime_start import open_connection
+from brisk.stub.runtime_client.sender import DirectLine, Line, QueuedLine
+
+RESTART_TIMEOUT_S = 60.0
+"""How long requests wait for a new runtime before they fail; then it is tried again."""
+
+
+class Link:
+    """To the worker of one role. ``log(level, text)`` may be called from any thread.
+
+    The arena is shared with the connection's other link; everything else is this one's own, so
+    that the death or the slowness of one worker is nothing to the other.
+    """
+
+    def __init__(
+        self,
+        place: RuntimePlace,
+        role: Role,
+        model: ModelDescription,
+        arena: Arena,
+        log: Callable[[str, str], None],
+        tell: Callable[[StatisticsTold], None],
+    ) -> None:
+        self._place = place
+        self._role = role
+        self._log = log
+        self._arena = arena
+        self._lock = threading.Lock()
+        kind = DirectLine if role is Role.FOREGROUND else QueuedLine
+        self._line: Line = kind(arena, role.value)
+        self._pending = PendingTable(arena)
+        self._load = ModelLoad(model, arena)
+        self._closing = False
+        self._is_waited_for = False
+        told = (self._settle_load, tell, log)
+        self._answers = Answers(self._lock, self._line, self._pending, *told)
+        self._reader = Reader(self._answers.take, self._break_off)
+        self._receiver: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Connect, ask for the model, begin to receive. Raises what ``open_connection`` raises."""
+        self._is_waited_for = True
+        opened = open_connection(self._place, self._role)
+        self._resume(opened)
+        self._start(opened)
+
+    def wait(self) -> int:
+        """Until the load has ended; its time in ns. Raises what the load raised."""
+        return self._load.wait()
+
+    def open_later(self) -> None:
+        """As ``open``, without waiting for any of it: requests may be submitted at once."""
+        self._start(None)
+
+    def _start(self, opened: socket.socket | None) -> None:
+        self._receiver = threading.Thread(
+            target=self._receive, args=(opened,), name=f"brisk-{self._role.value}", daemon=True
+        )
+        self._receiver.start()
+
+    def submit(
+        self, record: Infer, region: Region, reply: Reply, inputs_follow: bool = False
+    ) -> None:
+        """Send a request, now or when a worker is there; ``region`` is freed with its answer.
+
+        ``reply`` is called exactly once, whatever happens. ``inputs_follow``: they are written
+        next, and the mark says so then.
+        """
+        pending = Pending(record, region, reply)
+        with self._lock:
+            refusal = self._refusal()
+            if refusal is None:
+                self._pending.add(pending, inputs_follow)
+                try:
+                    if self._load.is_deferred:
+                        self._line.send(self._load.begin())
+                    self._line.send(record)
+                except ProtocolError as error:  # too long a record: the request's fault
+                    self._pending.take(record.request)
+                    reply.fail(error)
+        if refusal is not None:
+            self._arena.free(region)
+            reply.fail(refusal)
+
+    def announce(self) -> None:
+        """Wake a worker that sleeps: a request is about to be submitted."""
+        with self._lock:
+            if not len(self._pending):
+                self._line.announce()
+
+    def attend(self, is_answered: Callable[[], bool], awake_ns: int, asleep_ns: int = 0) -> bool:
+        """Read answers in this thread until there is the one wanted: see ``Reader.attend``.
+
+        Without it they are read all the same, only later.
+        """
+        return self._reader.attend(is_answered, awake_ns, asleep_ns)
+
+    def cancel(self, number: int) -> None:
+        """Ask the worker to give the request up; its reply comes as for any other.
+
+        Without a worker it is given up here. Nothing happens where the request is not in flight.
+        """
+        unsent = None
+        with self._lock:
+            if number in self._pending:
+                self._line.send(Cancel(number))
+                if not self._line.is_open:
+                    unsent = self._pending.take(number)
+        if unsent is not None:
+            unsent.reply.fail(CancelledError("the client cancelled the request"))
+
+    def send(self, record: AskStatistics | ForgetStatistics) -> None:
+        """Nothing happens where there is no worker."""
+        with self._lock:
+            self._line.send(record)
+
+    def close(self) -> None:
+        """End the link; requests still unanswered fail."""
+        with self._lock:
+            self._closing = True
+            self._line.break_off()
+        if self._receiver is not None:
+            self._receiver.join(timeout=10.0)
+        self._fail_all(self._unloading())
+
+    @property
+    def pending(self) -> int:
+        """Requests in flight."""
+        with self._lock:
+            return len(self._pending)
+
+    # --- sending; the lock is held --------------------------------------------------------
+
+    def _refusal(self) -> BriskError | None:
+        """Why no request can be taken: the model is gone for good, or the stub ends."""
+        if self._closing:
+            return self._unloading()
+        return self._load.failure
+
+    def _unloading(self) -> BriskError:
+        return UnavailableError(f"model '{self._load.model.name}' is being unloaded")
+
+    def _break_off(self) -> None:
+        """The lock is not held."""
+        with self._lock:
+            self._line.break_off()
+
+    # --- receiving; the receiver's thread, or one that attends -----------------------------
+
+    def _receive(self, opened: socket.socket | None) -> None:
+        self._reader.use(opened)
+        while not self._closing:
+            try:
+                self._reader.read()
+            except Exception as error:  # noqa: BLE001  # without this thread every request hangs
+                if not isinstance(error, (EOFError, OSError)):
+                    text = f"{type(error).__name__}: {error}"
+                    self._log("error", f"the line to the runtime is given up: {text}")
+                self._reader.use(None)
+                if opened is not None:
+                    opened.close()
+                if not self._closing:
+                    opened = self._recover()
+                    self._reader.use(opened)
+        if opened is not None:  # closing was seen before the end of the line was read
+            opened.close()
+
+    def _settle_load(self, outcome: ModelLoaded | BriskError) -> None:
+        """A link whose load nobody waits for tries again where memory was short."""
+        with self._lock:
+            if isinstance(outcome, UnavailableError) and not self._is_waited_for:
+                self._load.defer()
+            else:
+                self._load.settle(outcome)
+        if isinstance(outcome, BriskError):
+            self._fail_all(outcome)
+
+    def _fail_all(self, error: BriskError) -> None:
+        with self._lock:
+            pending = self._pending.take_all()
+        for request in pending:
+            request.reply.fail(error)
+
+    # --- after the worker's death; the receiver's thread ----------------------------------
+
+    def _recover(self) -> socket.socket | None:
+        """Blame, connect anew, load, replay; the new connection, None where there is none yet."""
+        with self._lock:
+            self._line.forget()
+        self._answers.clear()
+        self._blame()
+        started_s = time.monotonic()
+        try:
+            opened = open_connection(self._place, self._role, RESTART_TIMEOUT_S)
+        except BriskError as error:
+            self._log("error", f"no runtime: {error}")
+            self._fail_all(UnavailableError(f"the runtime cannot be restarted: {error}"))
+            if self._is_waited_for and not self._load.is_settled:
+                self._settle_load(error)
+            time.sleep(1.0)
+            return None
+        if self._closing:
+            opened.close()
+            return None
+        replayed = self._resume(opened)
+        if self._load.is_settled:
+            took_ms = (time.monotonic() - started_s) * 1e3
+            self._log(
+                "warning",
+                f"connected to a new worker after {took_ms:.0f} ms, {replayed} requests replayed",
+            )
+        return opened
+
+    def _resume(self, opened: socket.socket) -> int:
+        """Tell a new worker everything: memory, model, requests; how many of those."""
+        with self._lock:
+            self._line.connect(opened)
+            if self._load.failure is None:  # a model given up is not tried on another worker
+                self._line.send(self._load.begin())
+            for record in self._pending.replay():
+                self._line.send(record)
+            return len(self._pending)
+
+    def _blame(self) -> None:
+        """Strike what the dead worker was doing; refuse what has taken too many with it."""
+        failure = self._load.strike()
+        if failure is not None:
+            self._settle_load(failure)
+        with self._lock:
+            guilty = self._pending.strike()
+        for pending in guilty:
+            text = (
+                f"request {pending.record.request} of model '{self._load.model.name}' was running "
+                f"when {pending.strikes} workers died; it is not tried again"
+            )
+            self._log("error", text)
+            pending.reply.fail(InternalError(text))

@@ -1,0 +1,93 @@
+"""Triton's tensors to shared memory and back.
+
+An input is copied once, from Triton's shared memory into the arena; an output's memory is shown
+to Triton as it lies in the worker's arena, and Triton copies it into its response.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from brisk.errors import InvalidRequestError
+from brisk.protocol import strings
+from brisk.protocol.datatypes import DATATYPES
+from brisk.protocol.inference import TensorForm
+from brisk.stub.dlpack import bits_of, capsule_of
+
+_NAMES = {
+    datatype.numpy: name for name, datatype in DATATYPES.items() if name not in ("BF16", "BYTES")
+}
+
+
+class InputData(NamedTuple):
+    """``content``: a row-major array, or serialised strings."""
+
+    form: TensorForm
+    content: np.ndarray | bytes
+
+    @property
+    def size(self) -> int:
+        return self.content.nbytes if isinstance(self.content, np.ndarray) else len(self.content)
+
+    def write(self, memory: memoryview) -> None:
+        """Copy into ``memory`` of ``size`` bytes."""
+        if isinstance(self.content, np.ndarray):
+            target = np.frombuffer(memory, self.content.dtype)
+            np.copyto(target, self.content.reshape(-1))
+        else:
+            memory[:] = self.content
+
+
+def read_inputs(
+    request: Any, bfloat16: Collection[str], left_out: Collection[str] = ()
+) -> list[InputData]:
+    """The request's inputs, still in Triton's memory; ``bfloat16`` names those of that type.
+
+    Without those ``left_out``, which Triton has added and nobody reads.
+
+    Raises InvalidRequestError for a type that Triton has no datatype for.
+    """
+    return [
+        _read_input(tensor, name in bfloat16)
+        for tensor in request.inputs()
+        if (name := tensor.name()) not in left_out
+    ]
+
+
+def _read_input(tensor: Any, is_bfloat16: bool) -> InputData:
+    name = tensor.name()
+    if is_bfloat16:
+        bits = bits_of(tensor.to_dlpack(), tensor)
+        return InputData(TensorForm(name, "BF16", bits.shape), bits)
+    array = tensor.as_numpy()
+    if array.dtype.kind in "OSU":
+        content = strings.serialise(array.reshape(-1))
+        return InputData(TensorForm(name, "BYTES", array.shape), content)
+    datatype = _NAMES.get(array.dtype)
+    if datatype is None:
+        raise InvalidRequestError(
+            f"input '{name}' has a type of no Triton datatype: {array.dtype}"
+        )
+    return InputData(TensorForm(name, datatype, array.shape), np.ascontiguousarray(array))
+
+
+def make_output(form: TensorForm, memory: memoryview) -> Any:
+    """A Triton tensor over ``memory``, which must stay valid until the response is sent.
+
+    Raises InvalidRequestError where serialised strings are damaged.
+    """
+    name, datatype, shape = form.name, form.datatype, form.shape
+    if datatype == "BYTES":
+        count = math.prod(shape)
+        array = np.empty(count, object)
+        array[:] = strings.deserialise(memory, count)
+        return pb_utils.Tensor(name, array.reshape(shape))
+    array = np.frombuffer(memory, DATATYPES[datatype].numpy).reshape(shape)
+    if datatype == "BF16":
+        return pb_utils.Tensor.from_dlpack(name, capsule_of(array))
+    return pb_utils.Tensor(name, array)

@@ -1,0 +1,193 @@
+"""The directory that ``tritonserver --backend-directory`` reads, with Brisk in it.
+
+Layout::
+
+    <directory>/python/{libtriton_python.so, triton_python_backend_utils.py, …_stub}
+    <directory>/brisk/{model.py, triton_python_backend_utils.py, brisk/}    this package
+    <directory>/onnxruntime/                 the same, for entries of the ONNX Runtime backend
+    <directory>/<other backends of a system server>
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import brisk
+from brisk.errors import InvalidConfigurationError
+from brisk.fork_server.build import place_launcher
+from brisk.triton.bytecode import compile_files
+from brisk.triton.locate import ServerInstallation
+
+DEFAULT_NAMES = ("brisk", "onnxruntime")
+REPLACED_SUFFIX = ".replaced-by-brisk"
+
+STUB_FILES = ("model.py", "triton_python_backend_utils.py")
+"""What Triton's stub imports by these names, which lies beside the package."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSource:
+    """What a backend called Brisk is made of. ``files``: of STUB_FILES, in that order."""
+
+    files: tuple[Path, ...]
+    package: Path
+
+
+def backend_source() -> BackendSource:
+    """Where the running Brisk's own files are: a source checkout, or a pip installation.
+
+    Raises InvalidConfigurationError where STUB_FILES were not installed with the package.
+    """
+    package = Path(brisk.__file__).resolve().parent
+    for place in (package.parent, Path(sys.prefix) / "share" / "brisk"):
+        files = tuple(place / name for name in STUB_FILES)
+        if all(file.is_file() for file in files):
+            return BackendSource(tuple(file.resolve() for file in files), package)
+    raise InvalidConfigurationError(
+        f"the package at '{package}' came without the backend's {' and '.join(STUB_FILES)}; "
+        "install Brisk again"
+    )
+
+
+def default_directory(installation: ServerInstallation, names: Sequence[str]) -> Path:
+    """A lasting place for ``assemble``, one for each server, Brisk and set of names.
+
+    Under ``$BRISK_CACHE_DIR``, else ``$XDG_CACHE_HOME/brisk``, else ``~/.cache/brisk``.
+    """
+    if chosen := os.environ.get("BRISK_CACHE_DIR"):
+        base = Path(chosen)
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brisk"
+    parts = [*map(str, installation.python_backend), str(backend_source().package), *names]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return base / "backends" / key
+
+
+def assemble(
+    directory: Path,
+    installation: ServerInstallation,
+    *,
+    names: Sequence[str] = DEFAULT_NAMES,
+) -> Path:
+    """Make ``directory`` a complete backend directory for ``installation``; idempotent.
+
+    Brisk is linked, so a change of its code is served at the next start. The Python backend's
+    files are copied: Triton refuses a backend library whose real path is elsewhere. Safe to
+    call by several processes at once for the same installation.
+    """
+    python = directory / "python"
+    python.mkdir(parents=True, exist_ok=True)
+    for file in installation.python_backend:
+        _copy(file, python / file.name)
+    compile_files(*python.glob("*.py"))
+    source = backend_source()
+    for name in names:
+        _place(source, directory / name, copy=False)
+    if installation.backends is not None:
+        for other in sorted(installation.backends.iterdir()):
+            if other.is_dir() and other.name not in ("python", *names):
+                _link(other, directory / other.name)
+    return directory
+
+
+def install(
+    directory: Path, *, name: str = "brisk", copy: bool = False, force: bool = False
+) -> Path:
+    """Put Brisk into an existing deployment's backend directory as ``<directory>/<name>``.
+
+    A backend that stands there already is replaced only with ``force``, and kept beside it
+    under ``<name>.replaced-by-brisk``. Raises InvalidConfigurationError otherwise, and where
+    ``directory`` is no backend directory.
+    """
+    if not directory.is_dir():
+        raise InvalidConfigurationError(f"'{directory}' is no directory")
+    if not (directory / "python" / "libtriton_python.so").is_file():
+        raise InvalidConfigurationError(
+            f"'{directory}' holds no python/libtriton_python.so: it is no Triton backend "
+            "directory, or one without the Python backend, which Brisk needs"
+        )
+    if name in ("", "..") or Path(name).name != name:
+        raise InvalidConfigurationError(f"'{name}' is no backend name")
+    target = directory / name
+    if target.exists() and not _is_ours(target):
+        if not force:
+            raise InvalidConfigurationError(
+                f"'{target}' is another backend; --force moves it to '{name}{REPLACED_SUFFIX}'"
+            )
+        kept = directory / (name + REPLACED_SUFFIX)
+        if kept.exists():
+            raise InvalidConfigurationError(f"'{kept}' is in the way; move it first")
+        target.rename(kept)
+    _place(backend_source(), target, copy=copy)
+    return target
+
+
+def names_of_ours(directory: Path) -> tuple[str, ...]:
+    """The backends in a backend directory that are Brisk."""
+    try:
+        return tuple(sorted(path.name for path in directory.iterdir() if _is_ours(path)))
+    except OSError:  # the server will say so
+        return ()
+
+
+def _is_ours(target: Path) -> bool:
+    return (target / "model.py").exists() and (target / "brisk" / "errors.py").exists()
+
+
+def _place(source: BackendSource, target: Path, *, copy: bool) -> None:
+    target.mkdir(exist_ok=True)
+    place_launcher(target)
+    files = [target / file.name for file in source.files]
+    if not copy:
+        for theirs, ours in zip(source.files, files, strict=True):
+            _link(theirs, ours)
+        _link(source.package, target / "brisk")
+        compile_files(*files, source.package)
+        return
+    _remove(target / "brisk")
+    for theirs, ours in zip(source.files, files, strict=True):
+        _remove(ours)
+        shutil.copy2(theirs, ours)
+    shutil.copytree(source.package, target / "brisk", ignore=shutil.ignore_patterns("__pycache__"))
+    compile_files(*files, target / "brisk")
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.is_dir():
+        shutil.rmtree(path)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy unless size and time say that it was copied before; no gap when replacing."""
+    wanted = source.stat()
+    if target.is_file() and not target.is_symlink():
+        present = target.stat()
+        if (present.st_size, present.st_mtime_ns) == (wanted.st_size, wanted.st_mtime_ns):
+            return
+    temporary = _temporary(target)
+    shutil.copy2(source, temporary)
+    temporary.replace(target)
+
+
+def _temporary(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+
+
+def _link(source: Path, target: Path) -> None:
+    """Make ``target`` a link to ``source``, replacing what stood there, with no gap between."""
+    if target.is_symlink() and Path(os.readlink(target)) == source:
+        return
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    temporary = _temporary(target)
+    temporary.symlink_to(source)
+    temporary.replace(target)

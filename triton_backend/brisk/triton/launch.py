@@ -1,0 +1,264 @@
+"""Starts a real ``tritonserver``, waits until it is ready, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from brisk.errors import BriskError, UnavailableError
+from brisk.triton.locate import ServerInstallation
+from brisk.triton.options import Endpoints, endpoints, on_loopback, with_default, with_free_ports
+from brisk.triton.regions import PREFIX_OPTION, SHARED_MEMORY, own_prefix
+
+READY_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 45.0
+_POLL_S = 0.05
+_PROBE_TIMEOUT_S = 2.0
+_GROUP_TIMEOUT_S = 10.0
+_GROUP_POLL_S = 0.01
+_TAIL_LINES = 20
+_LINE_CHARACTERS = 400
+_TETHER = Path(__file__).with_name("tether.py")
+
+MALLOC_ARENAS = 2
+"""Of glibc's allocator, which else makes one for nearly every thread and gives little back: with
+64 clients the server's memory went on growing after a minute."""
+
+
+class ServerFailedError(BriskError):
+    """The server ended, or did not become ready in time; the text has its log's end."""
+
+
+def command_line(installation: ServerInstallation, options: Sequence[str]) -> tuple[str, ...]:
+    """The whole command; what ``options`` say wins over the defaults added here."""
+    options = on_loopback(options)
+    if installation.caches is not None:
+        options = with_default(options, "cache-directory", str(installation.caches))
+    return (str(installation.executable), *options)
+
+
+def server_environment(
+    installation: ServerInstallation, base: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """``base`` (default: this process's) with what the server and its stubs need.
+
+    The wheel's stub runs the ``python3`` that is first in PATH: this interpreter's. The
+    runtime gets this interpreter too (``$BRISK_PYTHON``) unless the caller chose one, and the
+    server's allocator at most MALLOC_ARENAS arenas.
+    """
+    environment = dict(os.environ if base is None else base)
+    environment.setdefault("BRISK_PYTHON", sys.executable)
+    environment.setdefault("MALLOC_ARENA_MAX", str(MALLOC_ARENAS))
+    if installation.embedded:
+        _prepend(environment, "PATH", [str(Path(sys.executable).parent)])
+    _prepend(environment, "LD_LIBRARY_PATH", [str(path) for path in installation.library_path])
+    return environment
+
+
+def _prepend(environment: dict[str, str], name: str, directories: Sequence[str]) -> None:
+    present = environment.get(name, "").split(os.pathsep)
+    merged = [*directories, *(path for path in present if path and path not in directories)]
+    if merged:
+        environment[name] = os.pathsep.join(merged)
+
+
+class TritonServer:
+    """One running server; use as a context manager.
+
+    Ports that ``options`` do not give are free ones on the loopback address. The process leads
+    a group of its own, so that Ctrl-C reaches only this process, which then stops it, and so
+    that stubs which outlive a killed server are found. It ends with the thread that starts it,
+    should that be killed. Not for use by several threads.
+    """
+
+    def __init__(
+        self,
+        installation: ServerInstallation,
+        repository: Path,
+        backends: Path,
+        *,
+        log: Path,
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        options = with_free_ports(options)
+        self._region_prefix = f"{own_prefix()}{uuid.uuid4().hex[:8]}_"
+        options = (*options, f"--backend-config=python,{PREFIX_OPTION}={self._region_prefix}")
+        options = with_default(options, "model-repository", str(repository))
+        options = with_default(options, "backend-directory", str(backends))
+        self.command = command_line(installation, options)
+        self.endpoints: Endpoints = endpoints(self.command)
+        self.log = log
+        self._environment = server_environment(installation, environment)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start_bytes = 0
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise UnavailableError("the server is not running")
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit status; None while running."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Start the process; does not wait. Its output is appended to ``log``."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as output:
+            self._log_start_bytes = output.tell()
+            self._process = self._spawn(output)
+
+    def _spawn(self, output: BinaryIO) -> subprocess.Popen[bytes]:
+        tether = [sys.executable, "-I", "-S", str(_TETHER), str(os.getpid())]
+        return subprocess.Popen(
+            [*tether, *self.command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=self._environment,
+        )
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Return when all models are loaded and requests are answered.
+
+        Raises ServerFailedError with the end of the log when the process ends or time is out.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while not self.is_ready():
+            if self.returncode is not None:
+                raise ServerFailedError(
+                    f"tritonserver ended with status {self.returncode} before it was ready; "
+                    f"its log ({self.log}) ends:\n{self.log_tail()}"
+                )
+            if time.monotonic() > deadline_s:
+                raise ServerFailedError(
+                    f"tritonserver was not ready within {timeout_s:g} s; "
+                    f"its log ({self.log}) ends:\n{self.log_tail()}"
+                )
+            time.sleep(_POLL_S)
+
+    def is_ready(self) -> bool:
+        """True when the process runs, its models are loaded and every service listens.
+
+        Triton starts HTTP before metrics, so HTTP's word alone is not enough. Without HTTP the
+        log says that gRPC is served, which Triton prints after loading.
+        """
+        if self._process is None or self._process.poll() is not None:
+            return False
+        if self.endpoints.http is None:
+            ready = "Started GRPCInferenceService" in self.log_text()
+        else:
+            ready = _answers_ok(f"http://{self.endpoints.http}/v2/health/ready")
+        others = (self.endpoints.grpc, self.endpoints.metrics)
+        return ready and all(_accepts(endpoint) for endpoint in others if endpoint is not None)
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
+        """Ask the server to end, kill it when it does not; returns its exit status.
+
+        Whatever of its process group is left then (stubs of a killed server) is killed too, and
+        the shared-memory regions such a server leaves are removed. Does nothing the second
+        time. Close clients first: a kept-alive HTTP connection holds the server back until its
+        ``--exit-timeout-secs`` (30 unless given).
+        """
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        _end_group(process.pid)
+        for region in SHARED_MEMORY.glob(self._region_prefix + "*"):
+            region.unlink(missing_ok=True)
+        return process.returncode
+
+    def log_text(self) -> str:
+        """What this start of the server has written so far."""
+        with self.log.open("rb") as file:
+            file.seek(self._log_start_bytes)
+            return file.read().decode(errors="replace")
+
+    def log_tail(self) -> str:
+        """The last lines of the log, after the errors among the earlier ones; no tables."""
+        lines = [
+            line[:_LINE_CHARACTERS]
+            for line in self.log_text().splitlines()
+            if line.strip() and not line.startswith(("|", "+-"))
+        ]
+        earlier, tail = lines[:-_TAIL_LINES], lines[-_TAIL_LINES:]
+        errors = [line for line in earlier if line.startswith("E")]
+        return "\n".join([*errors[-_TAIL_LINES:], *tail])
+
+    def __enter__(self) -> TritonServer:
+        self.start()
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _end_group(group: int) -> None:
+    """Kill what is left of a process group and wait until it is gone.
+
+    A killed process lives on until the kernel has taken it down, which takes a while where it
+    has much memory or the machine is busy. Zombies of other parents (init reaps them) do not
+    count: they hold nothing.
+    """
+    deadline_s = time.monotonic() + _GROUP_TIMEOUT_S
+    while _group_lives(group) and time.monotonic() < deadline_s:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+        time.sleep(_GROUP_POLL_S)
+
+
+def _group_lives(group: int) -> bool:
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, process_group = status.read_text().rpartition(")")[2].split()[:3]
+            if int(process_group) == group and state not in "ZX":
+                return True
+    return False
+
+
+def _answers_ok(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=_PROBE_TIMEOUT_S) as answer:
+            return bool(answer.status == 200)
+    except OSError:  # an HTTP status of refusal is one, too
+        return False
+
+
+def _accepts(endpoint: str) -> bool:
+    host, _, port = endpoint.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=_PROBE_TIMEOUT_S):
+            return True
+    except OSError:
+        return False
