@@ -19,7 +19,7 @@ from rich.table import Table
 from tritonclient.utils import InferenceServerException
 
 from brisk_client.inference import InferenceClient, Transport
-from brisk_client.samples.expectations import EXPECTED, Expectation, read_expectations
+from brisk_client.samples.expectations import EXPECTED, ExpectedAnswer, read_expectations
 
 RELATIVE_TOLERANCE = 1e-3
 ABSOLUTE_TOLERANCE = 1e-4
@@ -28,7 +28,7 @@ _SHOWN_VALUES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ShownAnswer:
     """What one model version answered over one transport.
 
     ``latency_ms``: median of the requests after the first; None where a request failed.
@@ -48,7 +48,7 @@ class Answer:
         return not self.problem
 
 
-def query_samples(repository: Path, *, http_url: str, grpc_url: str) -> list[Answer]:
+def query_samples(repository: Path, *, http_url: str, grpc_url: str) -> list[ShownAnswer]:
     """Ask every generated entry of ``repository``, in the order of their names."""
     entries = sorted(file.parent for file in repository.glob(f"*/{EXPECTED}"))
     questions = [(entry.name, each) for entry in entries for each in read_expectations(entry)]
@@ -63,7 +63,7 @@ def query_samples(repository: Path, *, http_url: str, grpc_url: str) -> list[Ans
         ]
 
 
-def ask(client: InferenceClient, model: str, expectation: Expectation) -> Answer:
+def ask(client: InferenceClient, model: str, expectation: ExpectedAnswer) -> ShownAnswer:
     """Ask once for the answer and a few times more for the latency."""
     shown = min(expectation.outputs, key=lambda name: expectation.outputs[name].size)
     expected = _excerpt(shown, expectation.outputs)
@@ -72,8 +72,8 @@ def ask(client: InferenceClient, model: str, expectation: Expectation) -> Answer
         outputs = client.infer(model, expectation.inputs, version=expectation.version)
         latency_ms = _latency_ms(client, model, expectation)
     except InferenceServerException as error:
-        return Answer(model, expectation.version, transport, "-", expected, None, str(error))
-    return Answer(
+        return ShownAnswer(model, expectation.version, transport, "-", expected, None, str(error))
+    return ShownAnswer(
         model,
         expectation.version,
         transport,
@@ -101,7 +101,7 @@ def difference(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndar
     return ""
 
 
-def _latency_ms(client: InferenceClient, model: str, expectation: Expectation) -> float:
+def _latency_ms(client: InferenceClient, model: str, expectation: ExpectedAnswer) -> float:
     times_ms = []
     for _ in range(_REPEATS):
         started_ns = time.perf_counter_ns()
@@ -119,7 +119,7 @@ def _excerpt(name: str, outputs: Mapping[str, np.ndarray]) -> str:
     return values + (" …" if flat.size > _SHOWN_VALUES else "")
 
 
-def table_of(answers: list[Answer]) -> Table:
+def table_of(answers: list[ShownAnswer]) -> Table:
     """One line for each answer; fits 80 columns."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("model", "v.", "via", "answer", "expected", "ok"):

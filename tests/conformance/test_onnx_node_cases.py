@@ -16,7 +16,7 @@ from brisk_client.benchmarks.conformance import (
     passing_exclusions,
     summarise,
 )
-from brisk_client.benchmarks.conformance.onnx_cases import Outcome, compare, run_case
+from brisk_client.benchmarks.conformance.onnx_cases import CaseOutcome, compare, run_case
 
 CPU = torch.device("cpu")
 
@@ -34,11 +34,11 @@ def cases(node_cases: list[Any]) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(cases: dict[str, object]) -> dict[str, Outcome]:
+def outcomes(cases: dict[str, object]) -> dict[str, CaseOutcome]:
     return {name: run_case(case, default_catalogue(), CPU) for name, case in cases.items()}
 
 
-def test_every_case_that_is_not_excluded_passes(outcomes: dict[str, Outcome]) -> None:
+def test_every_case_that_is_not_excluded_passes(outcomes: dict[str, CaseOutcome]) -> None:
     failures = {
         name: outcome.failure
         for name, outcome in outcomes.items()
@@ -47,21 +47,23 @@ def test_every_case_that_is_not_excluded_passes(outcomes: dict[str, Outcome]) ->
     assert failures == {}
 
 
-def test_every_excluded_case_fails(outcomes: dict[str, Outcome]) -> None:
+def test_every_excluded_case_fails(outcomes: dict[str, CaseOutcome]) -> None:
     assert passing_exclusions(outcomes.values()) == []
 
 
-def test_every_exclusion_covers_a_case(outcomes: dict[str, Outcome]) -> None:
+def test_every_exclusion_covers_a_case(outcomes: dict[str, CaseOutcome]) -> None:
     idle = [rule.pattern for rule in EXCLUSIONS if not any(map(rule.covers, outcomes))]
     assert idle == []
 
 
-def test_at_least_97_percent_of_all_cases_pass(outcomes: dict[str, Outcome]) -> None:
+def test_at_least_97_percent_of_all_cases_pass(outcomes: dict[str, CaseOutcome]) -> None:
     assert len(outcomes) > 1500
     assert sum(outcome.passed for outcome in outcomes.values()) / len(outcomes) >= EXPECTED_SHARE
 
 
-def test_the_report_of_the_benchmark_holds_all_its_checks(outcomes: dict[str, Outcome]) -> None:
+def test_the_report_of_the_benchmark_holds_all_its_checks(
+    outcomes: dict[str, CaseOutcome],
+) -> None:
     report = summarise(list(outcomes.values()))
     assert [check.name for check in report.checks if not check.ok] == []
     assert {row["group"]: row["cases"] for row in report.rows}["failed"] == 0
@@ -69,7 +71,7 @@ def test_the_report_of_the_benchmark_holds_all_its_checks(outcomes: dict[str, Ou
 
 
 def test_tuned_solutions_agree_with_the_reference_solution(
-    cases: dict[str, object], outcomes: dict[str, Outcome]
+    cases: dict[str, object], outcomes: dict[str, CaseOutcome]
 ) -> None:
     """Wherever a case passed with a tuned solution, the oracle gives the same within 1e-3."""
     differences: dict[str, str] = {}

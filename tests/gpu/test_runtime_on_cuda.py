@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from brisk.errors import BriskError
 from brisk.protocol.host.runtime_paths import runtime_place
 from brisk.protocol.records import Result, TensorForm
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.model_load import ModelDescription
 from brisk.stub.runtime_client.pending import OutputReader, Reply
 
@@ -45,7 +45,7 @@ class Answer(Reply):
 
 
 @pytest.fixture
-def connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Connection]:
+def connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RuntimeClient]:
     directory = Path(tempfile.mkdtemp(prefix="brisk-"))
     monkeypatch.setenv("BRISK_RUNTIME_DIR", str(directory))
     monkeypatch.setenv("BRISK_IDLE_EXIT_S", "1")
@@ -60,7 +60,7 @@ def connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Conn
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     onnx.save(model, tmp_path / "model.onnx")
     description = ModelDescription("conv", 1, str(tmp_path / "model.onnx"), 0, False, 64, "normal")
-    opened = Connection(runtime_place("cuda:0"), description, lambda level, text: None)
+    opened = RuntimeClient(runtime_place("cuda:0"), description, lambda level, text: None)
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         stack.callback(opened.close)
@@ -69,7 +69,7 @@ def connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Conn
 
 
 def test_a_convolution_on_the_gpu_agrees_with_the_definition(
-    connection: Connection, tmp_path: Path
+    connection: RuntimeClient, tmp_path: Path
 ) -> None:
     from onnx.reference import ReferenceEvaluator
 

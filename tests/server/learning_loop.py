@@ -15,7 +15,7 @@ from tritonclient import grpc
 
 import waiting
 from brisk.observer import Observer
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import ModelStatus
 from brisk.protocol.role import Role
 from brisk.triton.launch import TritonServer
@@ -51,7 +51,7 @@ class Loop:
 
     def status(self, model: str) -> ModelStatus:
         with Observer(
-            RuntimePlace(runtime_directory(self.server), "cpu"), Role.FOREGROUND
+            RuntimePaths(runtime_directory(self.server), "cpu"), Role.FOREGROUND
         ) as told:
             (found,) = (each for each in told.status().models if each.name == model)
             return found

@@ -19,7 +19,7 @@ from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
 from brisk.observer import Observer
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.role import Role
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
@@ -155,7 +155,7 @@ def test_a_workers_restart_is_counted_and_its_successor_adds_to_what_it_told(
 ) -> None:
     loads = value(scrape(server), "brisk_loads_total", model="deep")
     assert loads >= 1
-    with Observer(RuntimePlace(runtime_directory(server), "cpu"), Role.FOREGROUND) as observer:
+    with Observer(RuntimePaths(runtime_directory(server), "cpu"), Role.FOREGROUND) as observer:
         os.kill(observer.pid, signal.SIGKILL)
     found = wait_for(server, lambda found: value(found, "brisk_loads_total", model="deep") > loads)
     assert value(found, "brisk_worker_restarts_total", worker="foreground") == 1

@@ -16,7 +16,7 @@ from running import running_server, runtime_directory
 from tritonclient import http
 
 from brisk.observer import Observer
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.role import Role
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
@@ -44,7 +44,7 @@ def test_a_clients_trace_goes_on_in_the_worker(server: TritonServer) -> None:
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     described = http.InferInput("x", [1, 64], "FP32")
     described.set_data_from_numpy(np.ones((1, 64), np.float32))
-    place = RuntimePlace(runtime_directory(server), "cpu")
+    place = RuntimePaths(runtime_directory(server), "cpu")
     with (
         http.InferenceServerClient(server.endpoints.http) as client,
         Observer(place, Role.FOREGROUND) as observer,

@@ -11,7 +11,7 @@ from brisk import __version__
 from brisk.errors import ProtocolError, UnavailableError, named_error
 from brisk.protocol.channel import Receiver, check_peer, send_record
 from brisk.protocol.host.parent_watch import parent_of
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import (
     PROTOCOL_VERSION,
     AskStatistics,
@@ -42,7 +42,7 @@ class Observer:
     Raises UnavailableError where nobody answers, ProtocolError where it is another Brisk.
     """
 
-    def __init__(self, place: RuntimePlace, role: Role) -> None:
+    def __init__(self, place: RuntimePaths, role: Role) -> None:
         self._socket_path = place.socket_path(role)
         try:
             self._connection = place.connect(TIMEOUT_S, role)
@@ -133,7 +133,7 @@ class Observer:
         self.close()
 
 
-def observe_all(place: RuntimePlace) -> Iterator[Observer]:
+def observe_all(place: RuntimePaths) -> Iterator[Observer]:
     """An observer of every worker that lives, the foreground one first; close each.
 
     To connect to a background worker would start one, so it is looked for among the processes.

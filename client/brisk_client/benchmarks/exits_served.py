@@ -31,7 +31,7 @@ from brisk.exits.files.versions import caches_file
 from brisk.exits.model_graph import read_graph
 from brisk.exits.sources import Sources
 from brisk.observer import Observer
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.role import Role
 from brisk_client.benchmarks.exits.data import digits_case
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
@@ -61,7 +61,7 @@ SIDES: dict[str, tuple[str, Parameters | None]] = {
 
 
 @dataclass(slots=True)
-class Side:
+class ServedSide:
     """Latencies of requests, and rows whose class is that of the model without caches."""
 
     times_s: list[float] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Subject:
+class ServedSubject:
     """A model with its caches, and inputs that did not train them."""
 
     model: Path
@@ -130,12 +130,14 @@ def main(arguments: Sequence[str]) -> int:
     )
 
 
-def _named(model: Path, data: Path) -> Subject:
+def _named(model: Path, data: Path) -> ServedSubject:
     try:
         cascade = read_cascade(caches_file(model), digest_of(model))
     except DamagedFileError as error:
         raise InvalidModelError(f"caches of '{model}': {error}") from error
-    return Subject(model, cascade, unlearned(model, read_samples(data, read_graph(model))).inputs)
+    return ServedSubject(
+        model, cascade, unlearned(model, read_samples(data, read_graph(model))).inputs
+    )
 
 
 def unlearned(model: Path, samples: Samples) -> Samples:
@@ -164,7 +166,7 @@ def unlearned(model: Path, samples: Samples) -> Samples:
     return kept
 
 
-def _digits(quick: bool) -> Subject:
+def _digits(quick: bool) -> ServedSubject:
     case = digits_case(quick)
     case.folder.mkdir(parents=True, exist_ok=True)
     settings = ExplorationSettings(
@@ -173,10 +175,10 @@ def _digits(quick: bool) -> Subject:
     found = explore(case.model, case.training, case.folder, settings, case.more_to_fit)
     if found.cascade is None:
         raise InvalidModelError(f"the network of the digits got no caches: {found.reason}")
-    return Subject(case.model, found.cascade, case.evaluation.inputs)
+    return ServedSubject(case.model, found.cascade, case.evaluation.inputs)
 
 
-def _write_entry(entry: Path, subject: Subject, *, with_caches: bool) -> None:
+def _write_entry(entry: Path, subject: ServedSubject, *, with_caches: bool) -> None:
     """Its configuration is completed by the backend, but for batching."""
     version = entry / "1"
     version.mkdir(parents=True)
@@ -186,7 +188,7 @@ def _write_entry(entry: Path, subject: Subject, *, with_caches: bool) -> None:
     (entry / "config.pbtxt").write_text(f'backend: "brisk" max_batch_size: {max(BATCHES)}\n')
 
 
-def _told(place: RuntimePlace) -> tuple[int, int]:
+def _told(place: RuntimePaths) -> tuple[int, int]:
     """Rows that could have been answered early so far, and those that were."""
     with Observer(place, Role.FOREGROUND) as observer:
         models = observer.status().models
@@ -195,7 +197,7 @@ def _told(place: RuntimePlace) -> tuple[int, int]:
 
 
 def _await_caches(
-    place: RuntimePlace, client: InferenceClient, samples: Mapping[str, np.ndarray]
+    place: RuntimePaths, client: InferenceClient, samples: Mapping[str, np.ndarray]
 ) -> None:
     """Until both entries are warm and the runtime has read the caches."""
     deadline_s = time.monotonic() + 120
@@ -210,12 +212,12 @@ def _await_caches(
 
 def _measure(
     client: InferenceClient, samples: Mapping[str, np.ndarray], batch: int, quick: bool
-) -> dict[str, Side]:
+) -> dict[str, ServedSide]:
     """The same inputs to all sides, the order changing with each."""
     rows = len(next(iter(samples.values())))
     starts = list(range(0, rows - batch + 1, batch))
     starts = starts[:150] if quick else starts * PASSES
-    sides = {name: Side() for name in SIDES}
+    sides = {name: ServedSide() for name in SIDES}
     names = list(SIDES)
     for turn, start in enumerate([*starts[:WARM_UP], *starts]):
         inputs = {name: array[start : start + batch] for name, array in samples.items()}
@@ -236,7 +238,7 @@ def _measure(
     return sides
 
 
-def _rows(sides: dict[str, Side], batch: int, early: float) -> list[dict[str, Any]]:
+def _rows(sides: dict[str, ServedSide], batch: int, early: float) -> list[dict[str, Any]]:
     base = statistics.fmean(sides["without caches"].times_s)
     return [
         {
@@ -254,7 +256,7 @@ def _rows(sides: dict[str, Side], batch: int, early: float) -> list[dict[str, An
     ]
 
 
-def _checks(sides: dict[str, Side], promise: float) -> list[Check]:
+def _checks(sides: dict[str, ServedSide], promise: float) -> list[Check]:
     """At batch 1."""
     base, side, out = (sides[name] for name in ("without caches", "with caches", "opted out"))
     speed_up = statistics.fmean(base.times_s) / statistics.fmean(side.times_s)

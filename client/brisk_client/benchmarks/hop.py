@@ -19,9 +19,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import TensorForm
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.model_load import ModelDescription
 from brisk.stub.runtime_client.sync_wait import EYES_OPEN_NS
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
@@ -147,7 +147,9 @@ def summarise_parts(requests: str, samples: Sequence[HopTimes]) -> list[dict[str
     return rows
 
 
-def _ask(connection: Connection, image: np.ndarray, count: int, pause_s: float) -> list[HopTimes]:
+def _ask(
+    connection: RuntimeClient, image: np.ndarray, count: int, pause_s: float
+) -> list[HopTimes]:
     samples = []
     for _ in range(count):
         reply = TimedReply()
@@ -176,14 +178,14 @@ def _ask(connection: Connection, image: np.ndarray, count: int, pause_s: float) 
 
 
 @contextmanager
-def _connection(threads: int) -> Iterator[Connection]:
+def _connection(threads: int) -> Iterator[RuntimeClient]:
     """A connection, with the model loaded, to a runtime of its own."""
     with tempfile.TemporaryDirectory(prefix="brisk-hop-") as folder:
         file = Path(folder) / "model.onnx"
         onnx.save(_model(), file)
         description = ModelDescription("hop", 1, str(file), 0, False, 100, "normal")
-        place = RuntimePlace(Path(folder) / "runtime", "cpu")
-        connection = Connection(place, description, lambda level, text: None)
+        place = RuntimePaths(Path(folder) / "runtime", "cpu")
+        connection = RuntimeClient(place, description, lambda level, text: None)
         with environment({"BRISK_THREADS": str(threads), "BRISK_IDLE_EXIT_S": "0.2"}):
             connection.open()
             try:

@@ -76,7 +76,7 @@ QUICK = (
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PreemptOptions:
     """What shall be measured.
 
     ``workloads``, ``sides``, ``settings``, ``networks``: None is all, or some where it shall be
@@ -118,7 +118,7 @@ class Plan:
         return [name for name in PROBED if name in self.sides]
 
 
-def plan_of(choice: Choice) -> Plan:
+def plan_of(choice: PreemptOptions) -> Plan:
     """Raises InvalidConfigurationError where settings or peers are not there."""
     quick = choice.quick
     sides = choice.sides or (QUICK_SIDES if quick else (RT_ONLY, *POLICIES, TRITON))
@@ -139,7 +139,7 @@ def plan_of(choice: Choice) -> Plan:
     )
 
 
-def run(choice: Choice) -> Report:
+def run(choice: PreemptOptions) -> Report:
     """Measure the parts wanted. Raises InvalidConfigurationError, WorkloadFailedError,
     ServerFailedError.
     """
@@ -243,7 +243,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--points", type=int, default=POINTS, help="interruptions of the part equality")
     chosen = parser.parse_args(arguments)
     report = run(
-        Choice(
+        PreemptOptions(
             chosen.quick,
             chosen.part or PARTS,
             chosen.workload,

@@ -15,7 +15,7 @@ from rich.console import Console
 from brisk_client.disb.clients.settling import wait_until_settled
 from brisk_client.disb.sampling import (
     REALTIME,
-    Sample,
+    WorkloadSample,
     describe,
     median_ratio,
     sample,
@@ -128,7 +128,7 @@ class _Rounds:
     ``screened``: columns of short runs, by side.
     """
 
-    samples: dict[str, list[Sample]] = field(default_factory=dict)
+    samples: dict[str, list[WorkloadSample]] = field(default_factory=dict)
     factors: list[float] = field(default_factory=list)
     alone_s: list[Mapping[str, float]] = field(default_factory=list)
     screened: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -173,7 +173,7 @@ def _measure(running: Sequence[Side], workload: Workload, name: str, extent: Ext
     return found
 
 
-def _say(what: str, taken: Sample) -> None:
+def _say(what: str, taken: WorkloadSample) -> None:
     console = Console(stderr=True, highlight=False)
     console.print(f"{what}: {describe(taken)}", soft_wrap=True)
 

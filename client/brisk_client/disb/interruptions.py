@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from brisk.observer import Observer
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import SampleRecord
 from brisk.protocol.role import Role
 from brisk.telemetry import metrics
@@ -27,7 +27,7 @@ class Interruptions:
     To look at the background worker starts one, so a best-effort request should have come before.
     """
 
-    def __init__(self, place: RuntimePlace) -> None:
+    def __init__(self, place: RuntimePaths) -> None:
         with contextlib.ExitStack() as opened:
             self._observers = [
                 opened.enter_context(Observer(place, role))

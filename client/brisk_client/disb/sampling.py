@@ -21,7 +21,7 @@ REALTIME = "realtime"
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class WorkloadSample:
     """One run. ``latency_ms``: of the answered real-time requests, from when they were due.
 
     ``per_s``: answers of all classes. ``lag``, ``generator_share``: how late the load generator
@@ -38,7 +38,7 @@ class Sample:
     machine: MachineTime
 
 
-def sample(side: Side, workload: Workload, warm_ups: int) -> Sample:
+def sample(side: Side, workload: Workload, warm_ups: int) -> WorkloadSample:
     """Run the workload on the side. Raises WorkloadFailedError."""
     asked = side.fit(workload)
     with tempfile.TemporaryDirectory(prefix="brisk-rows-") as folder:
@@ -52,7 +52,7 @@ def sample(side: Side, workload: Workload, warm_ups: int) -> Sample:
             if row.job_class == REALTIME and row.status == OK
         )
     realtime = outcome.of_class(REALTIME)
-    return Sample(
+    return WorkloadSample(
         latency_ms=latency_ms,
         per_s=outcome.per_s(),
         dropped=realtime.dropped,
@@ -63,7 +63,7 @@ def sample(side: Side, workload: Workload, warm_ups: int) -> Sample:
     )
 
 
-def describe(found: Sample) -> str:
+def describe(found: WorkloadSample) -> str:
     """One line for the terminal."""
     if not found.latency_ms:
         return "no real-time request was answered"
@@ -80,7 +80,7 @@ def _shown(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.2f}"
 
 
-def summarise_side(samples: Mapping[str, Sequence[Sample]], name: str) -> dict[str, Any]:
+def summarise_side(samples: Mapping[str, Sequence[WorkloadSample]], name: str) -> dict[str, Any]:
     """Columns of side ``name``: its times over all rounds, and ratios to RT-only.
 
     Percentiles are of the answers of all rounds together, and so are their ratios. The ratio of
@@ -108,7 +108,7 @@ def summarise_side(samples: Mapping[str, Sequence[Sample]], name: str) -> dict[s
     }
 
 
-def summarise_screening(taken: Sample) -> dict[str, Any]:
+def summarise_screening(taken: WorkloadSample) -> dict[str, Any]:
     """Columns of a short run that only decides whether its side is worth a long one."""
     return {
         **_latency([taken]),
@@ -118,7 +118,7 @@ def summarise_screening(taken: Sample) -> dict[str, Any]:
     }
 
 
-def _latency(own: Sequence[Sample]) -> dict[str, Any]:
+def _latency(own: Sequence[WorkloadSample]) -> dict[str, Any]:
     pooled = [value for each in own for value in each.latency_ms]
     row: dict[str, Any] = {"realtime_answers": len(pooled)}
     if pooled:
@@ -132,7 +132,7 @@ def _latency(own: Sequence[Sample]) -> dict[str, Any]:
     return row
 
 
-def _ratios(own: Sequence[Sample], base: Sequence[Sample]) -> dict[str, Any]:
+def _ratios(own: Sequence[WorkloadSample], base: Sequence[WorkloadSample]) -> dict[str, Any]:
     """Of latencies; nothing where no round has answers of both."""
     means = [
         statistics.fmean(each.latency_ms) / statistics.fmean(alone.latency_ms)

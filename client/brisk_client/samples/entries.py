@@ -16,7 +16,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from brisk_client.samples import digits, encoder, mlp, resnet
-from brisk_client.samples.expectations import EXPECTED, Expectation, write_expectations
+from brisk_client.samples.expectations import EXPECTED, ExpectedAnswer, write_expectations
 
 ACCURACY = "accuracy.json"
 
@@ -30,7 +30,7 @@ class BuiltVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SampleModel:
     """One entry: how each version is built (by version number), and one request for it."""
 
     name: str
@@ -73,24 +73,24 @@ def _trained_digits(recipe: digits.DigitsRecipe) -> BuiltVersion:
 _NARROW = digits.DigitsRecipe(channels=(16, 32, 64), pooled=1, epochs=3, seed=1)
 _WIDE = digits.DigitsRecipe(channels=(32, 64, 64, 128, 128), pooled=2, epochs=8, seed=2)
 
-SAMPLES: tuple[Sample, ...] = (
-    Sample(
+SAMPLES: tuple[SampleModel, ...] = (
+    SampleModel(
         "resnet50",
         {1: lambda: BuiltVersion(resnet.build_resnet("resnet50", (3, 4, 6, 3), 4, seed=50))},
         _image,
     ),
-    Sample(
+    SampleModel(
         "digits_cnn",
         {1: lambda: _trained_digits(_NARROW), 2: lambda: _trained_digits(_WIDE)},
         _digit_images,
     ),
-    Sample(
+    SampleModel(
         "encoder",
         {1: lambda: BuiltVersion(encoder.build_encoder("encoder", seed=6))},
         _sentences,
     ),
-    Sample("mlp", {1: lambda: BuiltVersion(mlp.build_mlp("mlp", seed=3))}, _features),
-    Sample(
+    SampleModel("mlp", {1: lambda: BuiltVersion(mlp.build_mlp("mlp", seed=3))}, _features),
+    SampleModel(
         "resnet18_ort",
         {1: lambda: BuiltVersion(resnet.build_resnet("resnet18", (2, 2, 2, 2), 1, seed=18))},
         _image,
@@ -98,11 +98,11 @@ SAMPLES: tuple[Sample, ...] = (
 )
 
 
-def generate(sample: Sample, entry: Path) -> None:
+def generate(sample: SampleModel, entry: Path) -> None:
     """Write the entry's models, then what they should answer; the last file says it is whole."""
     (entry / EXPECTED).unlink(missing_ok=True)
     request = sample.request()
-    expectations: list[Expectation] = []
+    expectations: list[ExpectedAnswer] = []
     accuracies: dict[str, float] = {}
     for version, build in sample.versions.items():
         built = build()
@@ -111,7 +111,7 @@ def generate(sample: Sample, entry: Path) -> None:
         path.write_bytes(built.model.SerializeToString())
         if built.accuracy is not None:
             accuracies[str(version)] = round(built.accuracy, 4)
-        expectations.append(Expectation(version, request, _answer(built.model, request)))
+        expectations.append(ExpectedAnswer(version, request, _answer(built.model, request)))
     if accuracies:
         (entry / ACCURACY).write_text(json.dumps(accuracies) + "\n")
     write_expectations(entry, expectations)

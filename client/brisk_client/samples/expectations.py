@@ -15,7 +15,7 @@ _DIGEST = "digest"
 
 
 @dataclass(frozen=True, slots=True)
-class Expectation:
+class ExpectedAnswer:
     """A request to one version of a model, and the right answer."""
 
     version: int
@@ -45,7 +45,7 @@ def is_current(entry: Path) -> bool:
     )
 
 
-def write_expectations(entry: Path, expectations: Sequence[Expectation]) -> None:
+def write_expectations(entry: Path, expectations: Sequence[ExpectedAnswer]) -> None:
     arrays: dict[str, np.ndarray] = {_DIGEST: np.array(sources_digest())}
     for each in expectations:
         arrays |= {f"{each.version}/input/{name}": array for name, array in each.inputs.items()}
@@ -54,7 +54,7 @@ def write_expectations(entry: Path, expectations: Sequence[Expectation]) -> None
         np.savez(file, **arrays)
 
 
-def read_expectations(entry: Path) -> list[Expectation]:
+def read_expectations(entry: Path) -> list[ExpectedAnswer]:
     """What ``write_expectations`` stored, in order of version; FileNotFoundError without it."""
     with np.load(entry / EXPECTED) as stored:
         arrays = {tuple(key.split("/", 2)): stored[key] for key in stored.files if key != _DIGEST}
@@ -64,6 +64,6 @@ def read_expectations(entry: Path) -> list[Expectation]:
 
     versions = sorted({key[0] for key in arrays}, key=int)
     return [
-        Expectation(int(version), side(version, "input"), side(version, "output"))
+        ExpectedAnswer(int(version), side(version, "input"), side(version, "output"))
         for version in versions
     ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk_client.benchmarks.cold.machine.zygote import Sample
+from brisk_client.benchmarks.cold.machine.zygote import ColdSample
 from brisk_client.benchmarks.cold.measure import EngineSamples
 from brisk_client.benchmarks.cold.registry import engine_names, engine_of
 from brisk_client.benchmarks.cold.report.results import rows, speedup
@@ -14,7 +14,7 @@ from brisk_client.benchmarks.cold.report.results import rows, speedup
 
 def _samples(engine: str, firsts_s: list[float], warm_s: float = 0.1) -> EngineSamples:
     following = [warm_s * 1.05, warm_s, warm_s]
-    samples = [Sample(first, first, following, [warm_s] * 3) for first in firsts_s]
+    samples = [ColdSample(first, first, following, [warm_s] * 3) for first in firsts_s]
     return EngineSamples(engine, [Path("model.onnx")], samples, [])
 
 
@@ -61,7 +61,7 @@ def test_inferences_are_compared_with_warm_ones_of_their_own_sample() -> None:
 
 
 def test_without_warm_inferences_only_those_that_were_timed_are_told() -> None:
-    samples = EngineSamples("brisk", [], [Sample(2.0, 2.0, [1.0], [])], [])
+    samples = EngineSamples("brisk", [], [ColdSample(2.0, 2.0, [1.0], [])], [])
     (row,) = rows("process", "m", 64, {"brisk": samples})
     assert row["second_ms"] == pytest.approx(1000.0)
     assert not {"third_ms", "warm_ms", "first_over_warm"} & row.keys()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from brisk.errors import InvalidModelError
-from brisk.exits.adaptation.adapter import Adapter, Outcome
+from brisk.exits.adaptation.adapter import AdaptationOutcome, Adapter
 from brisk.exits.adaptation.settings import AdaptationSettings
 from brisk.exits.data.samples import Samples, divide
 from brisk.exits.sources import Sources
@@ -19,7 +19,7 @@ from brisk_client.benchmarks.exits import data as exit_data
 from brisk_client.benchmarks.exits import streams as exit_streams
 from brisk_client.benchmarks.exits.case import ALPHAS, measure_streams
 from brisk_client.benchmarks.exits.data import caches_folder, digits_case, fashion_case, unlike
-from brisk_client.benchmarks.exits.runs import Bench
+from brisk_client.benchmarks.exits.runs import ExitBench
 from brisk_client.benchmarks.exits.streams import divided, zipf_intervals
 from brisk_client.benchmarks.exits_served import unlearned
 from brisk_client.report import Report
@@ -150,17 +150,17 @@ def test_a_stream_is_followed_as_the_product_learns(
             asked.append(arguments[-1])
             super().__init__(*arguments)
 
-        def adapt(self, now_s: float) -> Outcome:
+        def adapt(self, now_s: float) -> AdaptationOutcome:
             times_s.append(now_s)
             return super().adapt(now_s)
 
     monkeypatch.setattr(exit_streams, "Adapter", Noting)
-    case = exit_data.Case(
+    case = exit_data.ExitCase(
         *("digits", adapted.model_file, Samples({"image": adapted.images}), Samples({})),
         *(None, adapted.model_file.parent, ()),
         streamed=Samples({"image": adapted.drifted(tuple(range(10)))}, adapted.labels),
     )
-    bench = Bench(adapted.model_file)
+    bench = ExitBench(adapted.model_file)
     report = Report("exits", {}, {}, [], [])
     try:
         measure_streams(report, case, adapted.cascade, bench, None)

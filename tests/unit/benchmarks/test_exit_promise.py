@@ -26,7 +26,7 @@ from brisk_client.benchmarks.exits.compositions import (
     figure_checks,
     variant_sets,
 )
-from brisk_client.benchmarks.exits.promise import Tally, exact_interval, split_often
+from brisk_client.benchmarks.exits.promise import SplitTally, exact_interval, split_often
 
 POOL, TUNE, CALIBRATE = 6000, 600, 800
 
@@ -116,12 +116,12 @@ def test_a_split_is_judged_by_rows_that_it_has_not_used(monkeypatch: pytest.Monk
 
 def test_broken_splits_are_held_against_the_exact_interval() -> None:
     def holds(broken: int) -> bool:
-        tally = Tally(proved=100, cascade_broken=broken)
+        tally = SplitTally(proved=100, cascade_broken=broken)
         return exit_promise._checks("model", 0.97, 0.95, tally, 100)[0].ok
 
     assert [holds(broken) for broken in (0, 5, 9, 11, 30)] == [True, True, True, False, False]
     assert exact_interval(5, 100) == pytest.approx((0.0164, 0.1128), abs=1e-3)
-    assert not exit_promise._checks("model", 0.97, 0.95, Tally(), 100), "nothing was promised"
+    assert not exit_promise._checks("model", 0.97, 0.95, SplitTally(), 100), "nothing was promised"
 
 
 def problem_of(names: Sequence[str]) -> CompositionProblem:

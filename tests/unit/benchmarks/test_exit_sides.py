@@ -12,7 +12,7 @@ import pytest
 from brisk.exits.data.samples import Samples
 from brisk_client.benchmarks.exits import tails as exit_tails
 from brisk_client.benchmarks.exits import video as exit_video
-from brisk_client.benchmarks.exits.runs import BARE, Bench, Version
+from brisk_client.benchmarks.exits.runs import BARE, ExitBench, Version
 from brisk_client.benchmarks.exits.tails import TailCase, tail_rows
 from brisk_client.benchmarks.exits.video import READINGS, squares_of, video_intervals
 from unit.exits.cascades import Served, images, network, served
@@ -23,7 +23,7 @@ def test_sides_in_turns_are_judged_by_the_bare_model(tmp_path: Path) -> None:
     onnx.save(network(tail="plain"), file)
     model = served(tail="plain")
     samples = Samples({"image": images(24)})
-    bench = Bench(file)
+    bench = ExitBench(file)
     try:
         sides = bench.measure(
             {

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk_client.benchmarks.exits_served import SIDES, Side, _checks, _rows, run
+from brisk_client.benchmarks.exits_served import SIDES, ServedSide, _checks, _rows, run
 
 
-def sides(with_caches_ms: float, agreeing: int = 98) -> dict[str, Side]:
+def sides(with_caches_ms: float, agreeing: int = 98) -> dict[str, ServedSide]:
     times = {"without caches": 10.0, "with caches": with_caches_ms, "opted out": 11.0}
     return {
-        name: Side(
+        name: ServedSide(
             [times[name] / 1e3] * 1000, 10 * agreeing if name == "with caches" else 1000, 1000
         )
         for name in SIDES

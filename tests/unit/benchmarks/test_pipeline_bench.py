@@ -19,7 +19,7 @@ from brisk_client.benchmarks.pipeline.planners import PLANNERS, load_bench
 from brisk_client.benchmarks.pipeline.scenes import (
     DIGITS,
     SHAPES,
-    Part,
+    ScenePart,
     digits_of,
     draw,
     make_scenes,
@@ -30,7 +30,7 @@ HOUR_NS = 3_600_000_000_000
 
 
 def test_scenes_are_the_same_every_time_and_of_both_kinds() -> None:
-    once, again = (make_scenes(40, seed=5, part=Part.MEASURED) for _ in range(2))
+    once, again = (make_scenes(40, seed=5, part=ScenePart.MEASURED) for _ in range(2))
     np.testing.assert_array_equal(once.images, again.images)
     assert set(once.kinds) == {0, 1}
     np.testing.assert_array_equal(once.kinds, (once.labels >= DIGITS).astype(int))
@@ -38,7 +38,7 @@ def test_scenes_are_the_same_every_time_and_of_both_kinds() -> None:
 
 
 def test_requests_show_digits_that_neither_trained_nor_validated_a_network() -> None:
-    pictures = [{image.tobytes() for image in digits_of(part)[0]} for part in Part]
+    pictures = [{image.tobytes() for image in digits_of(part)[0]} for part in ScenePart]
     assert sum(map(len, pictures)) == len(set().union(*pictures))
     assert all(len(part) > 150 for part in pictures)
 
@@ -89,7 +89,7 @@ def test_a_written_network_answers_as_torch_does() -> None:
         nn.Flatten(),
         nn.Linear(4, 3),
     ).eval()
-    images = make_scenes(3, seed=1, part=Part.TRAINED).images
+    images = make_scenes(3, seed=1, part=ScenePart.TRAINED).images
     (answer,) = ReferenceEvaluator(networks._write("n", network, 3)).run(None, {"image": images})
     np.testing.assert_allclose(answer, networks._scores(network, images), rtol=1e-3, atol=1e-5)
 
@@ -98,7 +98,7 @@ def test_planners_with_the_same_variants_answer_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline_planners, "WARM_UP", 2)
-    images = make_scenes(8, seed=1, part=Part.TRAINED).images
+    images = make_scenes(8, seed=1, part=ScenePart.TRAINED).images
     accuracies: dict[str, dict[str, float]] = {}
     for task, classes in {networks.PLATE: 10, **networks.TASKS}.items():
         accuracies[task] = {}

@@ -22,10 +22,10 @@ from brisk_client.benchmarks.start.sides import (
     PREPARED,
     PYTHON,
     PYTHON_PREPARED,
-    Bench,
     BriskFirst,
     PeerPrepared,
     PythonOnnxRuntime,
+    StartBench,
 )
 
 
@@ -47,8 +47,8 @@ def case(tmp_path: Path) -> Case:
     return case_of(str(write(tmp_path / "tiny.onnx")), {}, NOTHING_GIVEN)
 
 
-def _bench(case: Case, folder: Path) -> Bench:
-    return Bench(case, locate_server(), 1, folder, folder / "backends")
+def _bench(case: Case, folder: Path) -> StartBench:
+    return StartBench(case, locate_server(), 1, folder, folder / "backends")
 
 
 def _row(engine: str, first_ms: float, **more: Any) -> dict[str, Any]:

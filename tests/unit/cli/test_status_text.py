@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from brisk.cli.status.text import Snapshot, render
+from brisk.cli.status.text import StatusSnapshot, render
 from brisk.protocol.records import Incident, ModelStatus, RunStatus, SampleRecord, Status
 
 
@@ -45,7 +45,7 @@ def shown(*models: ModelStatus) -> str:
     )
     samples = (SampleRecord("brisk_held_bytes", ("foreground", "resident"), (2**20,)),)
     page = io.StringIO()
-    Console(file=page, width=200).print(render(Snapshot(status, samples, 1.0), None))
+    Console(file=page, width=200).print(render(StatusSnapshot(status, samples, 1.0), None))
     return page.getvalue()
 
 

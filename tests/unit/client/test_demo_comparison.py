@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk_client.demo import Answer, difference, table_of
+from brisk_client.demo import ShownAnswer, difference, table_of
 from brisk_client.samples.expectations import (
     EXPECTED,
-    Expectation,
+    ExpectedAnswer,
     is_current,
     read_expectations,
     write_expectations,
@@ -38,8 +38,8 @@ def test_a_different_answer_says_what_differs(outputs: dict[str, np.ndarray], re
 
 
 def test_a_table_has_a_line_for_each_answer() -> None:
-    right = Answer("net", 1, "HTTP", "1 1 …", "1 1 …", 0.5, "")
-    wrong = Answer("net", 1, "gRPC", "-", "1 1 …", None, "unavailable")
+    right = ShownAnswer("net", 1, "HTTP", "1 1 …", "1 1 …", 0.5, "")
+    wrong = ShownAnswer("net", 1, "gRPC", "-", "1 1 …", None, "unavailable")
     assert right.right
     assert not wrong.right
     assert table_of([right, wrong]).row_count == 2
@@ -47,8 +47,8 @@ def test_a_table_has_a_line_for_each_answer() -> None:
 
 def test_expectations_survive_storing(tmp_path: Path) -> None:
     stored = [
-        Expectation(10, {"x": ONES}, {"y": ONES * 10}),
-        Expectation(2, {"x": ONES}, {"y/with/slashes": ONES * 2}),
+        ExpectedAnswer(10, {"x": ONES}, {"y": ONES * 10}),
+        ExpectedAnswer(2, {"x": ONES}, {"y/with/slashes": ONES * 2}),
     ]
     write_expectations(tmp_path, stored)
     read = read_expectations(tmp_path)
@@ -59,7 +59,7 @@ def test_expectations_survive_storing(tmp_path: Path) -> None:
 
 def test_an_entry_is_current_only_with_its_models_and_the_present_code(tmp_path: Path) -> None:
     assert not is_current(tmp_path)
-    write_expectations(tmp_path, [Expectation(1, {"x": ONES}, {"y": ONES})])
+    write_expectations(tmp_path, [ExpectedAnswer(1, {"x": ONES}, {"y": ONES})])
     assert not is_current(tmp_path)
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "model.onnx").touch()

@@ -13,15 +13,17 @@ from brisk_client.disb import comparison, preemption
 from brisk_client.disb.clients.probe import Timed
 from brisk_client.disb.figures import plot_figures
 from brisk_client.disb.machine_time import MachineTime, between, read_ticks
-from brisk_client.disb.sampling import Sample, describe, median_ratio, summarise_side
+from brisk_client.disb.sampling import WorkloadSample, describe, median_ratio, summarise_side
 from brisk_client.disb.setup.chains import PROBE_WIDTH, chain_of
 from brisk_client.disb.setup.networks import NETWORKS
 from brisk_client.report import Report
 from brisk_client.workload.results.histogram import Histogram
 
 
-def _sample(latency_ms: list[float], per_s: float) -> Sample:
-    return Sample(tuple(latency_ms), per_s, 0, 0, Histogram(), 0.02, MachineTime(0.75, 0.01))
+def _sample(latency_ms: list[float], per_s: float) -> WorkloadSample:
+    return WorkloadSample(
+        tuple(latency_ms), per_s, 0, 0, Histogram(), 0.02, MachineTime(0.75, 0.01)
+    )
 
 
 def _report(rows: list[dict[str, Any]]) -> Report:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk.doctor.base import Finding, Verdict
+from brisk.doctor.base import Finding, Severity
 from brisk.doctor.installation import auto_complete, cache, forked_stubs
 from brisk.doctor.machine import scheduling, scheduling_groups, shared_memory, spinning, threads
 from brisk.fork_server.build import LAUNCHER
@@ -23,15 +23,15 @@ def test_auto_completion_is_advised_against_and_incomplete_entries_are_named(
     (tmp_path / "bare" / "config.pbtxt").write_text('backend: "brisk"')
     server = {"server": os.getpid(), "repositories": (tmp_path,)}
     (found,) = auto_complete.look(deployment(tmp_path, **server))
-    assert found.verdict is Verdict.ADVICE
+    assert found.verdict is Severity.ADVICE
     assert "(bare)" in found.change
     off = deployment(
         tmp_path, command=("tritonserver", "--disable-auto-complete-config"), **server
     )
     (found,) = auto_complete.look(off)
-    assert found.verdict is Verdict.GOOD
+    assert found.verdict is Severity.GOOD
     (found,) = auto_complete.look(deployment(tmp_path))
-    assert found.verdict is Verdict.UNKNOWN
+    assert found.verdict is Severity.UNKNOWN
 
 
 def test_without_a_launcher_stubs_start_anew_and_the_check_says_what_it_takes(
@@ -44,14 +44,14 @@ def test_without_a_launcher_stubs_start_anew_and_the_check_says_what_it_takes(
         )
         return found
 
-    assert look().verdict is Verdict.ADVICE
+    assert look().verdict is Severity.ADVICE
     assert "C++ compiler" in look().change
     (tmp_path / "brisk").mkdir()
     (tmp_path / "brisk" / LAUNCHER).touch()
-    assert look().verdict is Verdict.GOOD
+    assert look().verdict is Severity.GOOD
     assert "remove BRISK_FORK_STUBS" in look(BRISK_FORK_STUBS="0").change
     (found,) = forked_stubs.look(deployment(tmp_path))
-    assert found.verdict is Verdict.UNKNOWN
+    assert found.verdict is Severity.UNKNOWN
 
 
 def test_little_shared_memory_is_a_problem(
@@ -70,16 +70,16 @@ def test_more_threads_than_cores_are_a_problem_and_a_quota_below_them_costs(
     tmp_path: Path,
 ) -> None:
     (found,) = threads.look(deployment(tmp_path))
-    assert found.verdict is Verdict.GOOD
+    assert found.verdict is Severity.GOOD
     many = {"BRISK_THREADS": str(CORES + 1)}
     (found,) = threads.look(deployment(tmp_path, environment=many))
-    assert (found.verdict, found.change) == (Verdict.PROBLEM, f"BRISK_THREADS={CORES} or less")
+    assert (found.verdict, found.change) == (Severity.PROBLEM, f"BRISK_THREADS={CORES} or less")
     group = tmp_path / "pod" / "container"
     group.mkdir(parents=True)
     (group / "cpu.max").write_text("max 100000")
     (tmp_path / "pod" / "cpu.max").write_text("50000 100000")
     _, found = threads.look(deployment(tmp_path, cgroup=group))
-    assert found.verdict is Verdict.ADVICE
+    assert found.verdict is Severity.ADVICE
     assert "may use 0.5 cores" in found.found
     (tmp_path / "pod" / "cpu.max").unlink()
     (group / "cpu.max").unlink()
@@ -94,23 +94,23 @@ def test_more_threads_than_cores_are_a_problem_and_a_quota_below_them_costs(
 @pytest.mark.parametrize("variable", [{"GOMP_SPINCOUNT": "1000"}, {"OMP_WAIT_POLICY": "ACTIVE"}])
 def test_spinning_is_advised_against(variable: dict[str, str], tmp_path: Path) -> None:
     (found,) = spinning.look(deployment(tmp_path, environment=variable))
-    assert found.verdict is Verdict.ADVICE
+    assert found.verdict is Severity.ADVICE
     (found,) = spinning.look(deployment(tmp_path))
-    assert found.verdict is Verdict.GOOD
+    assert found.verdict is Severity.GOOD
 
 
 def test_a_refused_scheduling_class_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (found,) = scheduling.look(deployment(tmp_path))
-    assert found.verdict in (Verdict.GOOD, Verdict.ADVICE)
+    assert found.verdict in (Severity.GOOD, Severity.ADVICE)
 
     def refuse(*arguments: object) -> None:
         raise PermissionError
 
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
     (found,) = scheduling.look(deployment(tmp_path))
-    assert found.verdict is Verdict.ADVICE
+    assert found.verdict is Severity.ADVICE
 
 
 def test_a_scheduling_group_is_a_control_group_with_a_weight_or_else_a_session(
@@ -137,16 +137,16 @@ def test_a_server_and_a_runtime_in_different_scheduling_groups_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (found,) = scheduling_groups.look(deployment(tmp_path))
-    assert found == Finding("scheduling groups", Verdict.UNKNOWN, "no server runs here")
+    assert found == Finding("scheduling groups", Severity.UNKNOWN, "no server runs here")
     monkeypatch.setattr(scheduling_groups, "_runtime", lambda device: 7)
     monkeypatch.setattr(scheduling_groups, "scheduling_group", lambda process: f"group {process}")
     (found,) = scheduling_groups.look(deployment(tmp_path, server=6))
     assert (found.verdict, found.found) == (
-        Verdict.ADVICE,
+        Severity.ADVICE,
         "the server is in group 6, the runtime in group 7",
     )
     (found,) = scheduling_groups.look(deployment(tmp_path, server=7))
-    assert found.verdict is Verdict.GOOD
+    assert found.verdict is Severity.GOOD
 
 
 def test_a_cache_that_others_can_write_is_told(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_cache_that_others_can_write_is_told(tmp_path: Path) -> None:
     directory.mkdir(parents=True)
     directory.chmod(0o777)
     (found,) = cache.look(deployment(tmp_path))
-    assert found.verdict is Verdict.ADVICE
+    assert found.verdict is Severity.ADVICE
     assert f"{directory} has mode 0777" in found.found
 
 
@@ -166,4 +166,4 @@ def test_a_cache_that_cannot_be_written_is_told(
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     chosen = deployment(tmp_path, environment={"BRISK_CACHE_DIR": "/somewhere"})
     (found,) = cache.look(chosen)
-    assert (found.verdict, found.found) == (Verdict.ADVICE, "/somewhere cannot be written")
+    assert (found.verdict, found.found) == (Severity.ADVICE, "/somewhere cannot be written")

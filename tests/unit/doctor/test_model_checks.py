@@ -16,7 +16,7 @@ import pytest
 
 from brisk import __version__
 from brisk.doctor import checks
-from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.doctor.base import Deployment, Finding, Severity
 from brisk.doctor.deployment import find_deployment
 from brisk.doctor.installation import artefacts, interpreter, operators, protocol
 from brisk.doctor.machine import descriptors, spinning
@@ -36,14 +36,14 @@ def test_a_python_without_onnxruntime_is_a_problem(tmp_path: Path) -> None:
     python.chmod(0o755)
     chosen = deployment(tmp_path, environment={"BRISK_PYTHON": str(python)})
     (found,) = interpreter.look(chosen)
-    assert found.verdict is Verdict.PROBLEM
+    assert found.verdict is Severity.PROBLEM
     assert "No module named 'onnxruntime'" in found.found
 
 
 def test_models_that_onnx_runtime_does_not_take_are_named(tmp_path: Path) -> None:
     write_model(tmp_path, "Det")
     (found,) = operators.look(deployment(tmp_path, repositories=(tmp_path,)))
-    assert (found.verdict, "all 1 models" in found.found) == (Verdict.GOOD, True)
+    assert (found.verdict, "all 1 models" in found.found) == (Severity.GOOD, True)
     write_model(tmp_path, "Nonesuch")
     (tmp_path / "broken" / "1").mkdir(parents=True)
     (tmp_path / "broken" / "1" / "model.onnx").write_bytes(b"no model")
@@ -52,7 +52,7 @@ def test_models_that_onnx_runtime_does_not_take_are_named(tmp_path: Path) -> Non
     (tmp_path / "relu" / "config.pbtxt").write_text(asked)
     findings = operators.look(deployment(tmp_path, repositories=(tmp_path,)))
     found = [(each.verdict, each.found) for each in findings]
-    assert [verdict for verdict, _ in found] == [Verdict.PROBLEM] * 3
+    assert [verdict for verdict, _ in found] == [Severity.PROBLEM] * 3
     for (_, text), name, reason in zip(
         found,
         ("broken", "nonesuch", "relu"),
@@ -69,7 +69,7 @@ def test_a_library_of_custom_operators_belongs_to_its_entry(tmp_path: Path) -> N
     (tmp_path / "relu" / "config.pbtxt").write_text(named)
     looked_at = deployment(tmp_path, repositories=(tmp_path,))
     (found,) = operators.look(looked_at)
-    assert found.verdict is Verdict.PROBLEM
+    assert found.verdict is Severity.PROBLEM
     assert "absent.so" in found.found
     assert list(artefacts.look(looked_at)) == []
 
@@ -81,12 +81,12 @@ def test_layers_of_reference_operators_are_named_on_a_gpu(
     looked_at = deployment(tmp_path, repositories=(tmp_path,), device="cuda:0")
     monkeypatch.setattr(operators, "_reference_operators", lambda *arguments: Counter())
     (found,) = operators.look(looked_at)
-    assert found.verdict is Verdict.GOOD
+    assert found.verdict is Severity.GOOD
     monkeypatch.setattr(operators, "_reference_operators", lambda *arguments: Counter(Det=2))
     (found,) = operators.look(looked_at)
-    assert (found.verdict, "Det ×2" in found.found) == (Verdict.ADVICE, True)
+    assert (found.verdict, "Det ×2" in found.found) == (Severity.ADVICE, True)
     (found,) = artefacts.look(looked_at)
-    assert found.verdict is Verdict.GOOD
+    assert found.verdict is Severity.GOOD
 
 
 def test_models_without_a_prepared_form_or_with_a_damaged_one_are_told(tmp_path: Path) -> None:
@@ -97,15 +97,15 @@ def test_models_without_a_prepared_form_or_with_a_damaged_one_are_told(tmp_path:
     server = {"BRISK_CACHE_DIR": str(cache), "BRISK_THREADS": "2"}
     looked_at = deployment(tmp_path, repositories=(repository,), environment=server)
     (found,) = artefacts.look(looked_at)
-    assert found.verdict is Verdict.ADVICE
+    assert found.verdict is Severity.ADVICE
     assert "2 of 2 models have none here (relu, tanh)" in found.found
     done = [_prepared(repository / name, cache) for name in ("relu", "tanh")]
     (found,) = artefacts.look(looked_at)
-    assert (found.verdict, "all 2 models" in found.found) == (Verdict.GOOD, True)
+    assert (found.verdict, "all 2 models" in found.found) == (Severity.GOOD, True)
     done[0].chmod(0o600)
     done[0].write_bytes(b"damaged")
     (found,) = artefacts.look(looked_at)
-    assert (found.verdict, "stale or damaged" in found.found) == (Verdict.ADVICE, True)
+    assert (found.verdict, "stale or damaged" in found.found) == (Severity.ADVICE, True)
     assert str(done[0]) in found.found
     done[0].unlink()
     model = repository / "tanh" / "1" / "model.onnx"
@@ -131,21 +131,21 @@ def _prepared(entry: Path, cache: Path) -> Path:
 def test_no_runtime_is_no_fault(tmp_path: Path) -> None:
     environment = {"BRISK_RUNTIME_DIR": str(tmp_path / "none")}
     (found,) = protocol.look(deployment(tmp_path, environment=environment))
-    assert found.verdict is Verdict.UNKNOWN
+    assert found.verdict is Severity.UNKNOWN
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(
     ("answer", "verdict", "text"),
     [
-        (Welcome(PROTOCOL_VERSION, __version__, 7), Verdict.GOOD, "worker 7"),
-        (Refused("protocol_error", "this runtime is Brisk 0.0"), Verdict.PROBLEM, "is Brisk 0.0"),
-        (Cancel(1), Verdict.PROBLEM, "answers Cancel to a greeting"),
-        (None, Verdict.PROBLEM, "is silent"),
+        (Welcome(PROTOCOL_VERSION, __version__, 7), Severity.GOOD, "worker 7"),
+        (Refused("protocol_error", "this runtime is Brisk 0.0"), Severity.PROBLEM, "is Brisk 0.0"),
+        (Cancel(1), Severity.PROBLEM, "answers Cancel to a greeting"),
+        (None, Severity.PROBLEM, "is silent"),
     ],
 )
 def test_a_runtime_of_another_version_is_a_problem(
-    answer: Record | None, verdict: Verdict, text: str
+    answer: Record | None, verdict: Severity, text: str
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="brisk-") as folder:  # a socket's path must be short
         environment = {"BRISK_RUNTIME_DIR": folder}
@@ -177,12 +177,12 @@ def test_every_finding_that_is_not_good_says_what_it_costs_and_what_to_do(tmp_pa
         environment={"BRISK_THREADS": "999", "GOMP_SPINCOUNT": "1", "BRISK_PYTHON": "/absent"},
     )
     findings: list[Finding] = list(checks.examine(bad))
-    assert {finding.check for finding in findings if finding.verdict is Verdict.PROBLEM} == {
+    assert {finding.check for finding in findings if finding.verdict is Severity.PROBLEM} == {
         "threads",
         "runtime's Python",
     }
     for finding in findings:
-        told = finding.verdict in (Verdict.ADVICE, Verdict.PROBLEM)
+        told = finding.verdict in (Severity.ADVICE, Severity.PROBLEM)
         assert bool(finding.cost) == bool(finding.change) == told, finding
 
 

@@ -11,7 +11,7 @@ import torch
 from onnx import parser
 
 from brisk.errors import InternalError, InvalidRequestError
-from brisk.execution.frame import Frame
+from brisk.execution.frame import TorchFrame
 from brisk.execution.loading import LoadedProgram, load_program
 from brisk.execution.serial import run_serially
 from brisk.graph.reader import build_program
@@ -37,7 +37,7 @@ def ones(*shape: int) -> torch.Tensor:
 
 def test_a_step_runs_one_layer_and_the_last_one_says_so() -> None:
     loaded = chain()
-    frame = Frame(loaded, {"x": ones(2, 3), "y": ones(1, 3)})
+    frame = TorchFrame(loaded, {"x": ones(2, 3), "y": ones(1, 3)})
     finished = [frame.step() for _ in loaded.layers]
     assert finished == [False, False, False, True]
     assert frame.is_finished
@@ -47,7 +47,7 @@ def test_a_step_runs_one_layer_and_the_last_one_says_so() -> None:
 
 def test_values_are_freed_after_their_last_use_and_outputs_are_kept() -> None:
     loaded = chain()
-    frame = Frame(loaded, {"x": ones(2, 3), "y": ones(1, 3)})
+    frame = TorchFrame(loaded, {"x": ones(2, 3), "y": ones(1, 3)})
     while not frame.step():
         pass
     alive = sum(value is not None for value in frame._values)
@@ -55,7 +55,7 @@ def test_values_are_freed_after_their_last_use_and_outputs_are_kept() -> None:
 
 
 def test_results_before_the_end_are_an_internal_error() -> None:
-    frame = Frame(chain(), {"x": ones(2, 3), "y": ones(1, 3)})
+    frame = TorchFrame(chain(), {"x": ones(2, 3), "y": ones(1, 3)})
     frame.step()
     with pytest.raises(InternalError, match="has run 1 of 4 layers"):
         frame.results()
@@ -89,12 +89,12 @@ def test_inputs_that_do_not_fit_are_refused_before_anything_runs(
     inputs: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidRequestError, match=message):
-        Frame(chain(), inputs)
+        TorchFrame(chain(), inputs)
 
 
 def test_an_unknown_requested_output_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match=r"no output \['v'\]; its outputs are"):
-        Frame(chain(), {"x": ones(1, 3), "y": ones(1, 3)}, ["v"])
+        TorchFrame(chain(), {"x": ones(1, 3), "y": ones(1, 3)}, ["v"])
 
 
 def test_sizes_that_do_not_fit_one_another_are_the_requests_fault_and_name_the_layer() -> None:
@@ -125,7 +125,7 @@ def test_empty_batches_run_through() -> None:
 
 def test_frames_of_one_program_do_not_share_values() -> None:
     loaded = chain()
-    first = Frame(loaded, {"x": ones(1, 3), "y": ones(1, 3)})
+    first = TorchFrame(loaded, {"x": ones(1, 3), "y": ones(1, 3)})
     first.step()
     second: Any = run_serially(loaded, {"x": 2 * ones(1, 3), "y": ones(1, 3)})
     while not first.step():

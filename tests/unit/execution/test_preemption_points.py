@@ -11,7 +11,7 @@ import pytest
 import torch
 from onnx import parser
 
-from brisk.execution.frame import Frame
+from brisk.execution.frame import TorchFrame
 from brisk.execution.loading import LoadedProgram, load_program
 from brisk.execution.serial import run_serially
 from brisk.graph.reader import build_program
@@ -60,14 +60,14 @@ def test_answers_are_the_same_to_the_last_bit_over_ten_thousand_preemptions() ->
     expected = [bits(run_serially(programs[kind], inputs[kind])) for kind in range(2)]
     assert min(len(program.layers) for program in programs) >= 3
     preemptions = finished = 0
-    runs: list[tuple[int, Frame]] = []
+    runs: list[tuple[int, TorchFrame]] = []
     with torch.inference_mode():
         while preemptions < POINTS or runs:
             may_begin = preemptions < POINTS and len(runs) < 4
             if not runs or (may_begin and chance.random() < 0.4):
                 preemptions += bool(runs)
                 kind = chance.randrange(2)
-                runs.append((kind, Frame(programs[kind], inputs[kind])))
+                runs.append((kind, TorchFrame(programs[kind], inputs[kind])))
             kind, frame = runs[-1]
             if frame.step():
                 assert bits(frame.results()) == expected[kind]
@@ -105,7 +105,7 @@ class LateDevice(Stream):
 
 
 def test_no_more_layers_are_outstanding_than_the_queue_takes() -> None:
-    device, frame = LateDevice(), Frame(load(DEEP), {"x": torch.randn(2, 6)})
+    device, frame = LateDevice(), TorchFrame(load(DEEP), {"x": torch.randn(2, 6)})
     queue = HostQueue(device, 2)
     outstanding: deque[int] = deque()
     while True:
@@ -127,7 +127,7 @@ def test_a_run_that_is_preempted_goes_on_behind_its_last_issued_layer() -> None:
     expected = bits(run_serially(program, inputs))
     low, high = LateDevice(), LateDevice()
     lazy, urgent = HostQueue(low, 2), HostQueue(high, None)
-    frame, other = Frame(program, inputs), Frame(load(WIDE), {"x": torch.randn(2, 4)})
+    frame, other = TorchFrame(program, inputs), TorchFrame(load(WIDE), {"x": torch.randn(2, 4)})
     while lazy.has_room():
         lazy.issue(frame)
     assert frame.position == 2
@@ -146,7 +146,7 @@ def test_a_run_that_is_preempted_goes_on_behind_its_last_issued_layer() -> None:
 
 def test_a_device_that_is_done_when_a_call_returns_has_room_and_keeps_no_events() -> None:
     device = LateDevice()
-    queue, frame = HostQueue(device, None), Frame(load(WIDE), {"x": torch.randn(2, 4)})
+    queue, frame = HostQueue(device, None), TorchFrame(load(WIDE), {"x": torch.randn(2, 4)})
     while not queue.issue(frame):
         assert queue.has_room()
         assert queue.is_done()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from brisk.exits.adaptation.reference import Reference, write_reference
+from brisk.exits.adaptation.reference import ReferenceData, write_reference
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.data.collecting import collect
@@ -34,7 +34,7 @@ class Adapted:
     model_file: Path
     base: BaseModel
     cascade: Cascade
-    reference: Reference
+    reference: ReferenceData
     images: np.ndarray
     labels: np.ndarray
 

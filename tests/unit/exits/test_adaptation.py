@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from brisk.exits.adaptation import adapter as adapter_module
-from brisk.exits.adaptation.adapter import Adapter, Outcome
+from brisk.exits.adaptation.adapter import AdaptationOutcome, Adapter
 from brisk.exits.adaptation.features import Material, gather
 from brisk.exits.adaptation.reference import read_reference, reference_file
 from brisk.exits.adaptation.replay_buffer import SampleWindow, Use, recent_choice
@@ -32,7 +32,7 @@ def adapter_of(adapted: Adapted, settings: AdaptationSettings | None = None) -> 
 
 def fed(
     adapted: Adapted, images: np.ndarray, settings: AdaptationSettings | None = None
-) -> Outcome:
+) -> AdaptationOutcome:
     adapter = adapter_of(adapted, settings)
     adapter.take({"image": images}, 0.0)
     return adapter.adapt(1.0)

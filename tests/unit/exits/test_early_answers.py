@@ -10,7 +10,7 @@ import pytest
 
 from brisk.exits.heads.lookup_model import LookedUp
 from brisk.exits.scores import ScoreForm, as_form
-from brisk.exits.serving.lane import LookUpLane, Outcome, Ticket, look_up
+from brisk.exits.serving.lane import LookUpLane, LookUpOutcome, Ticket, look_up
 from brisk.exits.serving.places import find_places
 from unit.exits.cascades import Served, finish, hidden_at, images, served, start
 
@@ -28,7 +28,7 @@ class StagedLane(LookUpLane):
     def perform(self) -> None:
         ticket = self.taken.pop(0)
         found = look_up(ticket.look_up, ticket.hidden, ticket.threshold)
-        ticket.outcome = found or Outcome((), None)
+        ticket.outcome = found or LookUpOutcome((), None)
 
 
 def by_hand(model: Served, inputs: np.ndarray) -> tuple[np.ndarray, list[int | None]]:

@@ -9,14 +9,14 @@ from brisk.exits.guarantee.version_trial import (
     FEWEST_AUDITED,
     FEWEST_ROWS,
     PATIENT_ROWS,
-    Trial,
-    Verdict,
+    TrialResult,
+    VersionTrial,
 )
 
 
-def trial(present: float, candidate: float, rows: int, seed: int = 0) -> Trial:
+def trial(present: float, candidate: float, rows: int, seed: int = 0) -> VersionTrial:
     """Each row spares half of the model with the probability given."""
-    random, made = np.random.default_rng(seed), Trial()
+    random, made = np.random.default_rng(seed), VersionTrial()
     for saving, chance in ((made.present, present), (made.candidate, candidate)):
         for hit in random.random(rows) < chance:
             saving.add(1, 0.5 * float(hit))
@@ -24,28 +24,28 @@ def trial(present: float, candidate: float, rows: int, seed: int = 0) -> Trial:
 
 
 def test_runs_get_the_two_versions_in_turns() -> None:
-    made = Trial()
+    made = VersionTrial()
     assert [made.takes_candidate() for _ in range(6)] == [False, True] * 3
 
 
 def test_nothing_is_said_before_both_have_had_enough_rows() -> None:
-    assert trial(0.9, 0.0, FEWEST_ROWS - 1).verdict(FEWEST_AUDITED) is Verdict.OPEN
-    assert Trial().verdict(0) is Verdict.OPEN
+    assert trial(0.9, 0.0, FEWEST_ROWS - 1).verdict(FEWEST_AUDITED) is TrialResult.OPEN
+    assert VersionTrial().verdict(0) is TrialResult.OPEN
 
 
 @pytest.mark.parametrize(
     ("present", "candidate", "verdict"),
     [
-        (0.5, 0.8, Verdict.BETTER),
-        (0.5, 0.5, Verdict.BETTER),
-        (0.0, 0.0, Verdict.BETTER),
-        (0.8, 0.5, Verdict.WORSE),
-        (0.9, 0.0, Verdict.WORSE),
-        (1.0, 0.9, Verdict.WORSE),
+        (0.5, 0.8, TrialResult.BETTER),
+        (0.5, 0.5, TrialResult.BETTER),
+        (0.0, 0.0, TrialResult.BETTER),
+        (0.8, 0.5, TrialResult.WORSE),
+        (0.9, 0.0, TrialResult.WORSE),
+        (1.0, 0.9, TrialResult.WORSE),
     ],
 )
 def test_a_version_that_spares_clearly_less_does_not_stay(
-    present: float, candidate: float, verdict: Verdict
+    present: float, candidate: float, verdict: TrialResult
 ) -> None:
     trials = [trial(present, candidate, FEWEST_ROWS, seed) for seed in range(50)]
     found = [made.verdict(FEWEST_AUDITED) for made in trials]
@@ -53,14 +53,14 @@ def test_a_version_that_spares_clearly_less_does_not_stay(
 
 
 def test_late_exits_spare_less_than_early_ones_however_often_they_answer() -> None:
-    made = Trial()
+    made = VersionTrial()
     made.present.add(100, 0.8)
     made.present.add(100, 0.0)
     made.candidate.add(200, 0.1)
-    assert made.verdict(FEWEST_AUDITED) is Verdict.WORSE
+    assert made.verdict(FEWEST_AUDITED) is TrialResult.WORSE
 
 
 def test_a_version_that_spares_more_is_audited_before_it_stays() -> None:
-    assert trial(0.5, 0.8, FEWEST_ROWS).verdict(FEWEST_AUDITED - 1) is Verdict.OPEN
-    assert trial(0.5, 0.0, FEWEST_ROWS).verdict(0) is Verdict.WORSE, "it has answered nothing"
-    assert trial(0.5, 0.8, PATIENT_ROWS).verdict(0) is Verdict.BETTER, "no audit comes through"
+    assert trial(0.5, 0.8, FEWEST_ROWS).verdict(FEWEST_AUDITED - 1) is TrialResult.OPEN
+    assert trial(0.5, 0.0, FEWEST_ROWS).verdict(0) is TrialResult.WORSE, "it has answered nothing"
+    assert trial(0.5, 0.8, PATIENT_ROWS).verdict(0) is TrialResult.BETTER, "no audit comes through"

@@ -10,7 +10,7 @@ import pytest
 from brisk.protocol.channel import Receiver
 from brisk.protocol.records import Announce, Record, Release
 from brisk.protocol.shared_memory.arena import Arena
-from brisk.stub.runtime_client.sender import QUIET_NS, DirectLine
+from brisk.stub.runtime_client.sender import QUIET_NS, DirectSender
 
 
 def received(connection: socket.socket) -> list[Record]:
@@ -27,7 +27,7 @@ def test_only_after_a_silence_is_a_request_announced(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns[0])
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        line = DirectLine(Arena(), "foreground")
+        line = DirectSender(Arena(), "foreground")
         line.announce()  # there is no worker yet
         line.connect(ours)
         line.announce()

@@ -85,10 +85,10 @@ import os, sys, types
 sys.modules["triton_python_backend_utils"] = types.SimpleNamespace(
     TRITONSERVER_RESPONSE_COMPLETE_FINAL=1
 )
-from brisk.stub.preload.numpy_import import import_intake
+from brisk.stub.preload.numpy_import import import_request_handler
 before = dict(os.environ)
 finders = list(sys.meta_path)
-print(import_intake().__name__, dict(os.environ) == before, sys.meta_path == finders)
+print(import_request_handler().__name__, dict(os.environ) == before, sys.meta_path == finders)
 print(type(sys.modules["numpy.random"]).__name__)
 import numpy
 print(len(os.listdir("/proc/self/task")), numpy.random.default_rng(1).integers(3, 4))
@@ -113,7 +113,7 @@ def test_an_intake_s_numpy_brings_no_threads_and_runs_the_rest_of_it_on_demand(
     )
     assert ended.returncode == 0, ended.stderr
     imported, kind, threads, rest = ended.stdout.splitlines()
-    assert imported == "Intake True True"
+    assert imported == "RequestHandler True True"
     assert kind == "_LazyModule"
     count = 1 if chosen is None else min(2, len(os.sched_getaffinity(0)))
     assert threads == f"{count} 3"

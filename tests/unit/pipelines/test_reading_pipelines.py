@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from brisk.errors import InvalidModelError
-from brisk.pipelines import Source, read_pipeline
+from brisk.pipelines import NodeSource, read_pipeline
 from brisk.stub.config.pipeline_signature import model_signature
 from unit.pipelines.pipeline_entries import confident, describe_fork, network, scaler, write
 
@@ -36,7 +36,7 @@ def test_a_description_is_read_with_its_nodes_in_the_order_they_can_run(
     assert read.objective_ns == 10**9
     assert (read.policy, read.replanning) == ("proportional", "incremental")
     assert read.inputs == ("x",)
-    assert read.outputs == {"y": Source("join", "y")}
+    assert read.outputs == {"y": NodeSource("join", "y")}
     assert {path.name for _, path in read.networks} >= {"first_small.onnx", "join.onnx"}
 
 

@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping
 
 from hypothesis import strategies
 
-from brisk.planning import Dag, Execution, Node, Variant
+from brisk.planning import Dag, Execution, NetworkVariant, QueryNode
 
 MS = 1_000_000
 
 
-def node(name: str, *variants: tuple[float, int], after: tuple[str, ...] = ()) -> Node:
+def node(name: str, *variants: tuple[float, int], after: tuple[str, ...] = ()) -> QueryNode:
     """Variants as accuracy and latency in ms, named by their latency."""
-    return Node(
+    return QueryNode(
         name,
-        tuple(Variant(f"{ms} ms", accuracy, ms * MS) for accuracy, ms in variants),
+        tuple(NetworkVariant(f"{ms} ms", accuracy, ms * MS) for accuracy, ms in variants),
         after,
     )
 
@@ -25,7 +25,7 @@ def node(name: str, *variants: tuple[float, int], after: tuple[str, ...] = ()) -
 @strategies.composite
 def dags(draw: strategies.DrawFn, most_nodes: int = 5, most_variants: int = 3) -> Dag:
     """Any graph, forks and joins among them, latencies of 1 to 60 ms."""
-    nodes: list[Node] = []
+    nodes: list[QueryNode] = []
     for index in range(draw(strategies.integers(1, most_nodes))):
         names = [node.name for node in nodes]
         after = draw(strategies.sets(strategies.sampled_from(names))) if names else set()
@@ -48,20 +48,20 @@ def chains(draw: strategies.DrawFn) -> Dag:
     nodes = draw(dags(most_nodes=5)).nodes
     return Dag(
         tuple(
-            Node(each.name, each.variants, (nodes[place - 1].name,) if place else ())
+            QueryNode(each.name, each.variants, (nodes[place - 1].name,) if place else ())
             for place, each in enumerate(nodes)
         )
     )
 
 
-def paths(dag: Dag, execution: Execution) -> Iterator[tuple[Node, ...]]:
+def paths(dag: Dag, execution: Execution) -> Iterator[tuple[QueryNode, ...]]:
     """Every path from a node without predecessors to one without successors, one by one."""
     if execution is Execution.SERIAL:
         yield dag.nodes
         return
     followers = {node.name: [n for n in dag.nodes if node.name in n.after] for node in dag.nodes}
 
-    def walk(path: tuple[Node, ...]) -> Iterator[tuple[Node, ...]]:
+    def walk(path: tuple[QueryNode, ...]) -> Iterator[tuple[QueryNode, ...]]:
         behind = followers[path[-1].name]
         if not behind:
             yield path

@@ -12,7 +12,7 @@ from brisk.planning import (
     POLICIES,
     Dag,
     Execution,
-    Node,
+    QueryNode,
     exact,
     split_equally,
     split_in_proportion,
@@ -134,4 +134,4 @@ def test_nodes_out_of_order_are_refused() -> None:
     with pytest.raises(InvalidModelError, match=r"node 'b' .* comes before \['a'\]"):
         Dag((node("b", (0.9, 1), after=("a",)), node("a", (0.9, 1))))
     with pytest.raises(InvalidModelError, match="node 'a' has no variant"):
-        Dag((Node("a", ()),))
+        Dag((QueryNode("a", ()),))

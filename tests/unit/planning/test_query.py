@@ -11,10 +11,10 @@ from brisk.planning import (
     POLICIES,
     Dag,
     Execution,
+    NetworkVariant,
     Policy,
     Query,
     Replanning,
-    Variant,
     split_equally,
     split_in_proportion,
 )
@@ -68,7 +68,7 @@ def test_a_query_past_its_time_ends_as_fast_as_it_can() -> None:
 
 def test_a_variant_that_usually_answers_early_is_planned_so_where_a_whole_run_is_in_time() -> None:
     """100 ms are left: 54 for the detector's whole run leave the 36 of the fastest face."""
-    early = Variant("54 ms", 0.941, 54 * MS, usual_ns=10 * MS)
+    early = NetworkVariant("54 ms", 0.941, 54 * MS, usual_ns=10 * MS)
     dag = Dag((replace(TRAFFIC.nodes[0], variants=(TRAFFIC.nodes[0].variants[0], early)),
                TRAFFIC.nodes[1]))  # fmt: skip
     for left_ms, replanning, expected in (

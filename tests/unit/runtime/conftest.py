@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from unit.runtime.runtime_process import (
     describe,
     end_processes,
@@ -28,20 +28,20 @@ def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def place() -> Iterator[RuntimePlace]:
+def place() -> Iterator[RuntimePaths]:
     """Where a runtime of the test's own may be; it is ended afterwards. The path is short."""
     parent = Path(tempfile.mkdtemp(prefix="brisk-"))
-    own = RuntimePlace(parent / "runtime", "cpu")
+    own = RuntimePaths(parent / "runtime", "cpu")
     yield own
     end_processes(own)
     shutil.rmtree(parent)
 
 
 @pytest.fixture(scope="module")
-def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimePlace]:
+def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimePaths]:
     """The place of a runtime that serves all tests of a file."""
     parent = Path(tempfile.mkdtemp(prefix="brisk-"))
-    shared = RuntimePlace(parent / "runtime", "cpu")
+    shared = RuntimePaths(parent / "runtime", "cpu")
     model = quick_model(tmp_path_factory.mktemp("shared") / "shared.onnx")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("BRISK_THREADS", "1")

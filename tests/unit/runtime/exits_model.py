@@ -22,7 +22,7 @@ from brisk.exits.model_graph import read_graph
 from brisk.exits.points import exit_points
 from brisk.exits.scores import find_scores
 from brisk.protocol.records import TensorForm
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from unit.exits.cascades import CLASSES, SIDE, hidden_at, images, network
 from unit.runtime.runtime_process import Answer
 
@@ -90,7 +90,10 @@ def _agree(look_up: LookUp, hidden: torch.Tensor, favourite: int) -> None:
 
 
 def ask(
-    connection: Connection, inputs: np.ndarray, job_class: str = "normal", ppm: int | None = None
+    connection: RuntimeClient,
+    inputs: np.ndarray,
+    job_class: str = "normal",
+    ppm: int | None = None,
 ) -> Answer:
     value = np.ascontiguousarray(inputs)
     staged = connection.stage((TensorForm("image", "FP32", value.shape),), [value.nbytes])

@@ -17,9 +17,9 @@ from onnx import TensorProto, helper
 
 from brisk.errors import BriskError
 from brisk.protocol.channel import send_record
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import AttachSlab, Result, TensorForm
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.model_load import ModelDescription
 from brisk.stub.runtime_client.pending import OutputReader, Reply
 from runtime_processes import processes_started_in
@@ -71,7 +71,7 @@ class Answer(Reply):
 
 
 def submit(
-    connection: Connection,
+    connection: RuntimeClient,
     value: np.ndarray,
     job_class: str = "normal",
     deadline_ns: int | None = None,
@@ -86,7 +86,7 @@ def submit(
     return connection.submit(*asked, arrived_ns=arrived_ns), answer
 
 
-def infer(connection: Connection, value: np.ndarray) -> np.ndarray:
+def infer(connection: RuntimeClient, value: np.ndarray) -> np.ndarray:
     return submit(connection, value)[1].output()
 
 
@@ -132,7 +132,7 @@ def describe(path: Path, **changes: object) -> ModelDescription:
     return ModelDescription(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def processes_of(place: RuntimePlace) -> list[int]:
+def processes_of(place: RuntimePaths) -> list[int]:
     """The supervisor first, then its worker; ended ones are left out."""
     found = []
     for process in processes_started_in(place.base):
@@ -149,16 +149,16 @@ def _parent(process: int) -> int:
     return 0
 
 
-def supervisor_of(place: RuntimePlace) -> int:
+def supervisor_of(place: RuntimePaths) -> int:
     return processes_of(place)[0]
 
 
-def worker_of(place: RuntimePlace) -> int:
+def worker_of(place: RuntimePaths) -> int:
     wait_until(lambda: len(processes_of(place)) == 2, "a worker")
     return processes_of(place)[1]
 
 
-def background_worker_of(place: RuntimePlace) -> int | None:
+def background_worker_of(place: RuntimePaths) -> int | None:
     """None where there is none."""
     for process in processes_of(place):
         with contextlib.suppress(OSError):
@@ -171,7 +171,7 @@ def kill(process: int) -> None:
     os.kill(process, signal.SIGKILL)
 
 
-def end_processes(place: RuntimePlace) -> None:
+def end_processes(place: RuntimePaths) -> None:
     for process in processes_of(place):
         with contextlib.suppress(ProcessLookupError):
             kill(process)
@@ -179,9 +179,9 @@ def end_processes(place: RuntimePlace) -> None:
 
 
 @contextlib.contextmanager
-def opened(place: RuntimePlace, model: ModelDescription) -> Iterator[Connection]:
+def opened(place: RuntimePaths, model: ModelDescription) -> Iterator[RuntimeClient]:
     """A connection that has loaded ``model``; closed afterwards."""
-    connection = Connection(place, model, lambda level, text: None)
+    connection = RuntimeClient(place, model, lambda level, text: None)
     connection.open()
     try:
         yield connection

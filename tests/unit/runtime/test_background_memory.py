@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import InternalError, InvalidRequestError, UnavailableError
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.runtime.preemption.memory_limit import shortage
 from unit.runtime.runtime_process import (
     background_worker_of,
@@ -52,13 +52,13 @@ def greedy(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bounded(place: RuntimePlace, monkeypatch: pytest.MonkeyPatch) -> RuntimePlace:
+def bounded(place: RuntimePaths, monkeypatch: pytest.MonkeyPatch) -> RuntimePaths:
     monkeypatch.setenv("BRISK_BACKGROUND_MIB", "128")
     return place
 
 
 def test_a_request_beyond_the_bound_fails_alone(
-    bounded: RuntimePlace, greedy: Path, quick: Path
+    bounded: RuntimePaths, greedy: Path, quick: Path
 ) -> None:
     with opened(bounded, describe(quick)) as other, opened(bounded, describe(greedy)) as both:
         small, large = np.ones((2, 4), np.float32), np.ones((400, 4), np.float32)
@@ -74,7 +74,7 @@ def test_a_request_beyond_the_bound_fails_alone(
 
 
 def test_a_model_too_large_for_the_background_is_refused_there_and_tried_again(
-    bounded: RuntimePlace, tmp_path: Path
+    bounded: RuntimePaths, tmp_path: Path
 ) -> None:
     path = tmp_path / "large.onnx"
     weights = np.zeros((4, 10_000_000), np.float32)

@@ -23,9 +23,9 @@ from brisk.exits.files.versions import (
     samples_folder,
 )
 from brisk.observer import Observer
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.role import Role
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.exits_model import Model, ask, make_model, taken
 from unit.runtime.runtime_process import describe, end_processes, opened, quick_model
 from waiting import wait_until
@@ -35,20 +35,20 @@ NEVER = 2.0
 
 
 @pytest.fixture(autouse=True)
-def _cache(place: RuntimePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def _cache(place: RuntimePaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test looks where the runtime does."""
     monkeypatch.setenv("BRISK_CACHE_DIR", str(place.base.parent / "cache"))
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[RuntimePlace]:
+def place() -> Iterator[RuntimePaths]:
     """Of a runtime with a cache directory of its own, which samples everything."""
     parent = Path(tempfile.mkdtemp(prefix="brisk-"))
     compiled = cache_directory() / "native"  # else every run compiles the executor
     compiled.mkdir(parents=True, exist_ok=True)
     (parent / "cache").mkdir()
     (parent / "cache" / "native").symlink_to(compiled.resolve())
-    own = RuntimePlace(parent / "runtime", "cpu")
+    own = RuntimePaths(parent / "runtime", "cpu")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("BRISK_CACHE_DIR", str(parent / "cache"))
         environment.setenv("BRISK_SAMPLED_SHARE", "1")
@@ -66,14 +66,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 @pytest.fixture
-def connection(place: RuntimePlace, model: Model) -> Iterator[Connection]:
+def connection(place: RuntimePaths, model: Model) -> Iterator[RuntimeClient]:
     with opened(place, describe(model.file, max_batch_size=64, batching=True)) as made:
         wait_until(lambda: taken(ask(made, model.easy[:1])) == model.name, "an early answer")
         make_private_folder(model.file)
         yield made
 
 
-def revision(place: RuntimePlace) -> int:
+def revision(place: RuntimePaths) -> int:
     with Observer(place, Role.FOREGROUND) as observer:
         (model,) = (each for each in observer.status().models if each.exits)
         return model.revision
@@ -88,7 +88,7 @@ def version_of(model: Model, number: int, threshold: float | None = None) -> Cas
 
 
 def ask_until(
-    connection: Connection, model: Model, condition: Callable[[], bool], what: str
+    connection: RuntimeClient, model: Model, condition: Callable[[], bool], what: str
 ) -> None:
     """Go on asking, several at a time: a trial needs traffic. Long, for a machine that is busy."""
     deadline_s = time.monotonic() + 180
@@ -100,7 +100,7 @@ def ask_until(
 
 
 def test_a_new_version_is_served_in_turns_and_then_alone(
-    connection: Connection, place: RuntimePlace, model: Model
+    connection: RuntimeClient, place: RuntimePaths, model: Model
 ) -> None:
     write_cascade(candidate_file(model.file), version_of(model, 1, 1e-9))
     ask_until(connection, model, lambda: revision(place) == 1, "the new version")
@@ -110,7 +110,7 @@ def test_a_new_version_is_served_in_turns_and_then_alone(
 
 
 def test_a_version_that_answers_less_is_deleted(
-    connection: Connection, place: RuntimePlace, model: Model
+    connection: RuntimeClient, place: RuntimePaths, model: Model
 ) -> None:
     before = revision(place)
     write_cascade(candidate_file(model.file), version_of(model, 7, NEVER))
@@ -125,7 +125,7 @@ def test_a_version_that_answers_less_is_deleted(
 
 
 def test_a_damaged_version_is_deleted_and_the_present_one_goes_on(
-    connection: Connection, place: RuntimePlace, model: Model
+    connection: RuntimeClient, place: RuntimePaths, model: Model
 ) -> None:
     before = revision(place)
     write_cascade(candidate_file(model.file), version_of(model, 8))
@@ -138,7 +138,7 @@ def test_a_damaged_version_is_deleted_and_the_present_one_goes_on(
 
 
 def test_caches_that_are_trained_anew_take_the_place_of_adapted_ones_without_a_load(
-    connection: Connection, place: RuntimePlace, model: Model
+    connection: RuntimeClient, place: RuntimePaths, model: Model
 ) -> None:
     write_cascade(caches_file(model.file), version_of(model, 20, NEVER))
     later_ns = caches_file(model.file).stat().st_mtime_ns + 10**9
@@ -150,6 +150,6 @@ def test_caches_that_are_trained_anew_take_the_place_of_adapted_ones_without_a_l
     assert revision(place) == 21
 
 
-def test_the_requests_are_kept_as_samples(connection: Connection, model: Model) -> None:
+def test_the_requests_are_kept_as_samples(connection: RuntimeClient, model: Model) -> None:
     ask(connection, model.easy).output()
     wait_until(lambda: any(samples_folder(model.file).glob("*.npz")), "a sample")

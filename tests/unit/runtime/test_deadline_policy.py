@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.protocol.host.runtime_paths import RuntimePlace
-from brisk.stub.runtime_client.client import Connection
+from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -30,12 +30,12 @@ ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 @pytest.fixture(scope="module")
 def connections(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[Connection, Connection]]:
+) -> Iterator[tuple[RuntimeClient, RuntimeClient]]:
     """To a slow model and to a quick one, which both workers have loaded."""
     directory = tmp_path_factory.mktemp("models")
     models = slow_model(directory / "slow.onnx", steps=100), quick_model(directory / "quick.onnx")
     parent = Path(tempfile.mkdtemp(prefix="brisk-"))
-    place = RuntimePlace(parent / "runtime", "cpu")
+    place = RuntimePaths(parent / "runtime", "cpu")
     with pytest.MonkeyPatch.context() as environment:
         for name, value in {"THREADS": "1", "POLICY": "deadline", "ARTEFACTS": "off"}.items():
             environment.setenv(f"BRISK_{name}", value)
@@ -55,7 +55,7 @@ def within(seconds: float) -> int:
 
 
 def test_of_a_class_the_earlier_deadline_interrupts_and_no_deadline_waits(
-    connections: tuple[Connection, Connection],
+    connections: tuple[RuntimeClient, RuntimeClient],
 ) -> None:
     slow, quick = connections
     undisturbed = submit(slow, SLOW_INPUT)[1].output()
@@ -70,7 +70,7 @@ def test_of_a_class_the_earlier_deadline_interrupts_and_no_deadline_waits(
 
 
 def test_best_effort_work_runs_beside_a_real_time_run_that_has_time_to_spare(
-    connections: tuple[Connection, Connection],
+    connections: tuple[RuntimeClient, RuntimeClient],
 ) -> None:
     slow, quick = connections
     urgent = submit(slow, SLOW_INPUT, "realtime", within(60))[1]
@@ -81,7 +81,7 @@ def test_best_effort_work_runs_beside_a_real_time_run_that_has_time_to_spare(
 
 
 def test_best_effort_work_is_held_while_a_real_time_run_has_no_deadline_to_reckon_with(
-    connections: tuple[Connection, Connection],
+    connections: tuple[RuntimeClient, RuntimeClient],
 ) -> None:
     slow, quick = connections
     urgent = submit(slow, SLOW_INPUT, "realtime")[1]

@@ -15,12 +15,12 @@ from brisk.cli.caches import command as caches
 from brisk.exits.files.artefact import write_cascade
 from brisk.exits.files.versions import caches_file
 from brisk.observer import Observer
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.inference import SequenceStep
 from brisk.protocol.records import StateForm
 from brisk.protocol.role import Role
 from brisk.runtime.early_exit.served_caches import REVIEWED_ROWS
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.telemetry.metrics import SWITCHED_OFF_EXITS
 from unit.runtime.exits_model import MILLION, Model, ask, make_model, taken
 from unit.runtime.runtime_process import (
@@ -41,19 +41,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 @pytest.fixture(scope="module")
-def connection(shared_place: RuntimePlace, model: Model) -> Iterator[Connection]:
+def connection(shared_place: RuntimePaths, model: Model) -> Iterator[RuntimeClient]:
     described = describe(model.file, max_batch_size=64, batching=True)
     with opened(shared_place, described) as made:
         wait_until(lambda: taken(ask(made, model.easy[:1])) == model.name, "an early answer")
         yield made
 
 
-def by_the_model(connection: Connection, inputs: np.ndarray) -> np.ndarray:
+def by_the_model(connection: RuntimeClient, inputs: np.ndarray) -> np.ndarray:
     return ask(connection, inputs, ppm=MILLION).output()
 
 
 def test_an_answer_says_which_exit_gave_it_unless_the_request_wants_the_model(
-    connection: Connection, model: Model
+    connection: RuntimeClient, model: Model
 ) -> None:
     mixed = np.concatenate([model.easy[:1], model.hard[:1]])
     assert taken(ask(connection, model.easy)) == model.name
@@ -64,7 +64,7 @@ def test_an_answer_says_which_exit_gave_it_unless_the_request_wants_the_model(
 
 
 def test_a_request_with_a_state_is_never_answered_early(
-    connection: Connection, model: Model, shared_place: RuntimePlace, tmp_path: Path
+    connection: RuntimeClient, model: Model, shared_place: RuntimePaths, tmp_path: Path
 ) -> None:
     """Its state is an input that is answered early where a client sends it."""
     assert taken(ask(connection, model.easy)) == model.name
@@ -85,7 +85,7 @@ def test_a_request_with_a_state_is_never_answered_early(
 
 
 def test_joined_requests_each_get_their_own_rows_and_the_easy_ones_first(
-    connection: Connection, model: Model, shared_place: RuntimePlace, tmp_path: Path
+    connection: RuntimeClient, model: Model, shared_place: RuntimePaths, tmp_path: Path
 ) -> None:
     rows = [row[None] for pair in zip(model.easy, model.hard, strict=True) for row in pair]
     alone = [ask(connection, row).output() for row in rows]
@@ -103,7 +103,7 @@ def test_joined_requests_each_get_their_own_rows_and_the_easy_ones_first(
 
 
 def test_a_run_with_exits_that_was_parked_ends_right(
-    connection: Connection, model: Model, shared_place: RuntimePlace, tmp_path: Path
+    connection: RuntimeClient, model: Model, shared_place: RuntimePaths, tmp_path: Path
 ) -> None:
     big = np.concatenate([np.concatenate([model.easy, model.hard]) for _ in range(4)])
     undisturbed = ask(connection, big)
@@ -119,7 +119,9 @@ def test_a_run_with_exits_that_was_parked_ends_right(
             assert taken(answer) == taken(undisturbed)
 
 
-def test_the_background_worker_has_caches_of_its_own(connection: Connection, model: Model) -> None:
+def test_the_background_worker_has_caches_of_its_own(
+    connection: RuntimeClient, model: Model
+) -> None:
     deadline_s = time.monotonic() + 120  # it gets only what other processes leave
     is_early = False
     while not is_early:
@@ -135,9 +137,9 @@ def test_the_background_worker_has_caches_of_its_own(connection: Connection, mod
 
 
 def test_status_and_caches_show_tell_what_exits_have_answered(
-    connection: Connection,
+    connection: RuntimeClient,
     model: Model,
-    shared_place: RuntimePlace,
+    shared_place: RuntimePaths,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -160,7 +162,7 @@ def test_status_and_caches_show_tell_what_exits_have_answered(
 
 
 def test_an_exit_that_costs_more_than_it_spares_is_switched_off_and_told(
-    shared_place: RuntimePlace,
+    shared_place: RuntimePaths,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -13,10 +13,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.runtime.preemption.suspend import Freezer, release
-from brisk.scheduling.policies import Trial
-from brisk.stub.runtime_client.client import Connection
+from brisk.scheduling.policies import PaddingTrial
+from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -116,11 +116,11 @@ def test_a_layer_goes_on_beside_a_run_where_it_might_begin(
     pair = Pair("padded")
     pair.gate.begin_layer()
     pair.gate.close(1, None)
-    pair.gate.describe_run(None, 2, slowdown, Trial.NONE)
+    pair.gate.describe_run(None, 2, slowdown, PaddingTrial.NONE)
     assert pair.foreground._admits_layers(0) is not is_stopped
-    for trial in (Trial.ALONE, Trial.BESIDE):
+    for trial in (PaddingTrial.ALONE, PaddingTrial.BESIDE):
         pair.gate.describe_run(None, 2, slowdown, trial)
-        assert pair.foreground._admits_layers(0) is (trial is Trial.BESIDE)
+        assert pair.foreground._admits_layers(0) is (trial is PaddingTrial.BESIDE)
 
 
 @pytest.mark.parametrize("policy", ["shared", "sequential"])
@@ -194,7 +194,7 @@ ROWS = np.random.default_rng(0).standard_normal((WIDTH, WIDTH), np.float32)
 class Staged:
     """A best-effort layer that has just begun in a runtime of its own, and a real-time model."""
 
-    def __init__(self, urgent: Connection, lazy: Connection, place: RuntimePlace) -> None:
+    def __init__(self, urgent: RuntimeClient, lazy: RuntimeClient, place: RuntimePaths) -> None:
         self.place = place
         self.urgent = urgent
         submit(urgent, SLOW_INPUT, "realtime")[1].output()
@@ -214,7 +214,7 @@ class Staged:
 
 @pytest.fixture
 def staged(
-    place: RuntimePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Staged]:
     monkeypatch.setenv("BRISK_POLICY", "preemptive")
     long = one_long_layer(tmp_path / "long.onnx")

@@ -12,7 +12,7 @@ import numpy as np
 from brisk import __version__
 from brisk.protocol.channel import Receiver, send_record
 from brisk.protocol.codec import encode_record
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import (
     PROTOCOL_VERSION,
     AskStatistics,
@@ -63,7 +63,7 @@ def records(model: Path) -> list[Record]:
     ]
 
 
-def welcomed(place: RuntimePlace) -> socket.socket:
+def welcomed(place: RuntimePaths) -> socket.socket:
     connection = place.connect(30.0)
     send_record(connection, Hello(PROTOCOL_VERSION, __version__, 1, 0))
     Receiver(connection).receive()
@@ -75,7 +75,7 @@ def resident_bytes(process: int) -> int:
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096
 
 
-def test_damaged_messages_leave_the_worker_as_it_was(place: RuntimePlace, quick: Path) -> None:
+def test_damaged_messages_leave_the_worker_as_it_was(place: RuntimePaths, quick: Path) -> None:
     chance = random.Random(0)
     with opened(place, describe(quick)) as good:
         infer(good, ROW)

@@ -15,7 +15,7 @@ from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.preemption.realtime import Foreground
 from brisk.runtime.worker.batch import RequestJob, Run
 from brisk.scheduling.job import Job, JobClass, JobState
-from brisk.scheduling.policies import POLICIES, Limits, Trial
+from brisk.scheduling.policies import POLICIES, Limits, PaddingTrial
 from brisk.scheduling.policy import most_urgent_first
 from brisk.scheduling.profile import FIRST_PAIRS, ProfileTable, RunProfile
 
@@ -208,7 +208,7 @@ def test_the_first_runs_of_a_model_are_trials_by_which_its_slowdown_is_known() -
         pair.foreground.ended(one)
     assert held == [True, True, True, False] * (FIRST_PAIRS // 2) + [True, True, True, False]
     assert profile.slowdown == pytest.approx(1.0)
-    assert pair.gate.realtime().trial is Trial.NONE
+    assert pair.gate.realtime().trial is PaddingTrial.NONE
 
 
 def test_only_layers_with_the_processors_to_themselves_tell_what_they_take() -> None:

@@ -17,7 +17,7 @@ import pytest
 from brisk import __version__
 from brisk.protocol.channel import Receiver, send_record
 from brisk.protocol.codec import MAX_RECORD_BYTES, encode_record
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import (
     PROTOCOL_VERSION,
     AttachSlab,
@@ -38,7 +38,7 @@ from brisk.protocol.records import (
     TensorForm,
     Welcome,
 )
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.runtime_process import (
     attach,
     describe,
@@ -58,8 +58,8 @@ ROW = np.ones((1, 4), np.float32)
 
 @pytest.fixture(scope="module")
 def good(
-    shared_place: RuntimePlace, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Connection]:
+    shared_place: RuntimePaths, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RuntimeClient]:
     """A well-behaved connection that must notice nothing."""
     model = quick_model(tmp_path_factory.mktemp("good") / "good.onnx")
     with opened(shared_place, describe(model, max_batch_size=8, batching=True)) as connection:
@@ -67,7 +67,7 @@ def good(
 
 
 @pytest.fixture
-def others_go_on(shared_place: RuntimePlace, good: Connection) -> Iterator[None]:
+def others_go_on(shared_place: RuntimePaths, good: RuntimeClient) -> Iterator[None]:
     worker = worker_of(shared_place)
     yield
     np.testing.assert_array_equal(infer(good, ROW), -ROW)
@@ -75,7 +75,7 @@ def others_go_on(shared_place: RuntimePlace, good: Connection) -> Iterator[None]
 
 
 @pytest.fixture
-def raw(shared_place: RuntimePlace, others_go_on: None) -> Iterator[socket.socket]:
+def raw(shared_place: RuntimePaths, others_go_on: None) -> Iterator[socket.socket]:
     with shared_place.connect(10.0) as connection:
         yield connection
 
@@ -118,7 +118,7 @@ def test_a_peer_that_does_not_greet_is_dropped(raw: socket.socket, data: bytes) 
 
 
 def test_a_message_of_random_bytes_never_does_harm(
-    shared_place: RuntimePlace, others_go_on: None
+    shared_place: RuntimePaths, others_go_on: None
 ) -> None:
     source = random.Random(5)
     for _ in range(50):
@@ -202,7 +202,7 @@ def test_a_mark_that_is_too_small_ends_the_connection_of_a_request(
 
 
 def test_a_mark_that_is_too_small_for_a_load_does_not_stop_other_loads(
-    shared_place: RuntimePlace, welcome: socket.socket, quick: Path
+    shared_place: RuntimePaths, welcome: socket.socket, quick: Path
 ) -> None:
     attach(welcome)
     send_record(welcome, load(quick, Region(0, 0, 0)))
@@ -245,7 +245,7 @@ def test_a_model_number_used_twice_is_refused_and_the_first_stays(
 
 
 def test_descriptors_sent_before_the_greeting_are_not_kept(
-    shared_place: RuntimePlace, others_go_on: None
+    shared_place: RuntimePaths, others_go_on: None
 ) -> None:
     worker = worker_of(shared_place)
 
@@ -261,7 +261,7 @@ def test_descriptors_sent_before_the_greeting_are_not_kept(
     wait_until(lambda: held() <= before, f"{before} descriptors")
 
 
-def test_a_peer_that_never_reads_harms_nobody(welcome: socket.socket, good: Connection) -> None:
+def test_a_peer_that_never_reads_harms_nobody(welcome: socket.socket, good: RuntimeClient) -> None:
     attach(welcome)
     welcome.setblocking(False)
     data = encode_record(ask(model=3))
@@ -276,7 +276,7 @@ def test_a_peer_that_never_reads_harms_nobody(welcome: socket.socket, good: Conn
 
 
 def test_a_worker_that_cannot_accept_any_more_goes_on_with_those_it_has(
-    shared_place: RuntimePlace, good: Connection, others_go_on: None
+    shared_place: RuntimePaths, good: RuntimeClient, others_go_on: None
 ) -> None:
     """Connections beyond the limit of open files wait; when some have gone they are taken."""
     worker = worker_of(shared_place)

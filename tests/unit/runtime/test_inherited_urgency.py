@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from brisk.protocol.host.runtime_paths import RuntimePlace
-from brisk.stub.runtime_client.client import Connection
+from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.runtime_process import describe, opened, submit
 
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
@@ -36,12 +36,12 @@ def long_to_load(path: Path, layers: int = 800) -> Path:
 
 
 def test_the_load_that_a_real_time_request_waits_for_goes_before_those_of_normal_models(
-    place: RuntimePlace, tmp_path: Path
+    place: RuntimePaths, tmp_path: Path
 ) -> None:
     """The foreground worker has the best-effort model only once such a request has come."""
     loaded_s: dict[str, float] = {}
 
-    def load(connection: Connection, name: str) -> None:
+    def load(connection: RuntimeClient, name: str) -> None:
         connection.open()
         loaded_s[name] = time.monotonic()
 
@@ -50,7 +50,7 @@ def test_the_load_that_a_real_time_request_waits_for_goes_before_those_of_normal
         others = {}
         for number in range(4):
             path = long_to_load(tmp_path / f"normal{number}.onnx")
-            others[path.stem] = Connection(place, describe(path), lambda level, text: None)
+            others[path.stem] = RuntimeClient(place, describe(path), lambda level, text: None)
         threads = [threading.Thread(target=load, args=(c, n)) for n, c in others.items()]
         for thread in threads:
             thread.start()

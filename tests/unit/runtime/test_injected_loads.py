@@ -18,8 +18,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import BriskError
-from brisk.protocol.host.runtime_paths import RuntimePlace
-from brisk.stub.runtime_client.client import Connection
+from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.runtime_process import (
     describe,
     end_processes,
@@ -109,10 +109,10 @@ def fault(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def faulty_place(fault: Path) -> Iterator[RuntimePlace]:
+def faulty_place(fault: Path) -> Iterator[RuntimePaths]:
     """A runtime with the fault in it, which serves all tests; a model besides is always open."""
     parent = Path(tempfile.mkdtemp(prefix="brisk-"))
-    made = RuntimePlace(parent / "runtime", "cpu")
+    made = RuntimePaths(parent / "runtime", "cpu")
     (fault.parent / "sitecustomize.py").write_text(FAULTS)
     with pytest.MonkeyPatch.context() as environment:
         search = f"{fault.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
@@ -131,7 +131,7 @@ def faulty_place(fault: Path) -> Iterator[RuntimePlace]:
 
 
 @pytest.fixture
-def other(faulty_place: RuntimePlace, quick: Path) -> Iterator[Connection]:
+def other(faulty_place: RuntimePaths, quick: Path) -> Iterator[RuntimeClient]:
     with opened(faulty_place, describe(quick)) as connection:
         yield connection
 
@@ -141,15 +141,15 @@ def chain(tmp_path: Path) -> tuple[Path, np.ndarray]:
     return _chain(tmp_path / "chain" / "1" / "model.onnx")
 
 
-def _assert_others_are_served(other: Connection) -> None:
+def _assert_others_are_served(other: RuntimeClient) -> None:
     rows = np.arange(8, dtype=np.float32).reshape(2, 4)
     np.testing.assert_array_equal(infer(other, rows), -rows)
 
 
 @pytest.mark.parametrize("word", ["slow", "hang"])
 def test_a_slow_or_hung_lane_delays_the_answer(
-    faulty_place: RuntimePlace,
-    other: Connection,
+    faulty_place: RuntimePaths,
+    other: RuntimeClient,
     chain: tuple[Path, np.ndarray],
     fault: Path,
     word: str,
@@ -164,7 +164,7 @@ def test_a_slow_or_hung_lane_delays_the_answer(
 
 
 def test_a_load_that_ends_its_worker_once_is_done_again(
-    faulty_place: RuntimePlace, other: Connection, chain: tuple[Path, np.ndarray], fault: Path
+    faulty_place: RuntimePaths, other: RuntimeClient, chain: tuple[Path, np.ndarray], fault: Path
 ) -> None:
     path, expected = chain
     worker = worker_of(faulty_place)
@@ -176,7 +176,7 @@ def test_a_load_that_ends_its_worker_once_is_done_again(
 
 
 def test_a_load_that_ends_every_worker_is_given_up_and_others_are_served(
-    faulty_place: RuntimePlace, other: Connection, chain: tuple[Path, np.ndarray], fault: Path
+    faulty_place: RuntimePaths, other: RuntimeClient, chain: tuple[Path, np.ndarray], fault: Path
 ) -> None:
     path, _ = chain
     fault.write_text("crash!")
@@ -188,7 +188,7 @@ def test_a_load_that_ends_every_worker_is_given_up_and_others_are_served(
         fault.unlink()
 
 
-def _load_and_ask(place: RuntimePlace, path: Path) -> None:
+def _load_and_ask(place: RuntimePaths, path: Path) -> None:
     """Either the load or the request is told; which is a matter of time."""
     with opened(place, describe(path)) as connection:
         error = submit(connection, ROWS)[1].wait().error
@@ -197,7 +197,7 @@ def _load_and_ask(place: RuntimePlace, path: Path) -> None:
 
 
 def test_a_load_that_fails_half_way_fails_requests_by_its_reason_and_can_be_tried_again(
-    faulty_place: RuntimePlace, other: Connection, chain: tuple[Path, np.ndarray], fault: Path
+    faulty_place: RuntimePaths, other: RuntimeClient, chain: tuple[Path, np.ndarray], fault: Path
 ) -> None:
     path, expected = chain
     worker = worker_of(faulty_place)
@@ -211,7 +211,7 @@ def test_a_load_that_fails_half_way_fails_requests_by_its_reason_and_can_be_trie
 
 
 def test_a_model_cut_off_while_it_is_mapped_ends_a_worker_and_is_refused_then(
-    faulty_place: RuntimePlace, other: Connection, chain: tuple[Path, np.ndarray], fault: Path
+    faulty_place: RuntimePaths, other: RuntimeClient, chain: tuple[Path, np.ndarray], fault: Path
 ) -> None:
     """Its pages are gone: whoever touches one gets SIGBUS. The next worker sees what it is."""
     path, _ = chain

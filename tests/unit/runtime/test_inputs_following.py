@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from brisk.errors import CancelledError
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import Infer, InferForm, Region, TensorForm
 from brisk.protocol.shared_memory import request_flags
 from brisk.runtime.requests.connections import Peer
 from brisk.runtime.requests.pending_inputs import AWAKE_NS, Arriving
 from brisk.stub.runtime_client import client as connecting
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.runtime_process import (
     Answer,
     describe,
@@ -40,13 +40,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def connection(shared_place: RuntimePlace, models: Path) -> Iterator[Connection]:
+def connection(shared_place: RuntimePaths, models: Path) -> Iterator[RuntimeClient]:
     with opened(shared_place, describe(models)) as connection:
         yield connection
 
 
 def ahead(
-    connection: Connection, value: np.ndarray, before: Callable[[], None] = lambda: None
+    connection: RuntimeClient, value: np.ndarray, before: Callable[[], None] = lambda: None
 ) -> Answer:
     """Ask for ``-value``; ``before`` is called when the record is sent and no input written."""
     staged = connection.stage((TensorForm("x", "FP32", value.shape),), [value.nbytes])
@@ -66,14 +66,14 @@ def random_rows(seed: int, count: int = ROWS) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((count, 4)).astype(np.float32)
 
 
-def test_nothing_is_computed_before_the_inputs_are_there(connection: Connection) -> None:
+def test_nothing_is_computed_before_the_inputs_are_there(connection: RuntimeClient) -> None:
     value = random_rows(0)
     answer = ahead(connection, value, lambda: time.sleep(0.05))
     np.testing.assert_array_equal(answer.output(), -value)
 
 
 def test_others_are_served_while_inputs_are_awaited(
-    connection: Connection, shared_place: RuntimePlace, models: Path
+    connection: RuntimeClient, shared_place: RuntimePaths, models: Path
 ) -> None:
     value = random_rows(1)
     with opened(shared_place, describe(models)) as other:
@@ -86,7 +86,7 @@ def test_others_are_served_while_inputs_are_awaited(
 
 
 def test_many_requests_of_many_sizes_are_answered_right(
-    shared_place: RuntimePlace, models: Path
+    shared_place: RuntimePaths, models: Path
 ) -> None:
     """Three frontends at once; sizes that follow, and sizes that do not."""
     wrong: list[str] = []
@@ -107,7 +107,7 @@ def test_many_requests_of_many_sizes_are_answered_right(
     assert wrong == []
 
 
-def test_inputs_that_cannot_be_written_end_their_request(connection: Connection) -> None:
+def test_inputs_that_cannot_be_written_end_their_request(connection: RuntimeClient) -> None:
     def fail() -> None:
         raise ZeroDivisionError
 
@@ -121,7 +121,7 @@ def test_inputs_that_cannot_be_written_end_their_request(connection: Connection)
 
 
 def test_inputs_that_cannot_be_written_ahead_of_their_record_leave_nothing(
-    connection: Connection,
+    connection: RuntimeClient,
 ) -> None:
     def fail() -> None:
         raise ZeroDivisionError
@@ -134,7 +134,7 @@ def test_inputs_that_cannot_be_written_ahead_of_their_record_leave_nothing(
 
 
 def test_a_worker_that_dies_while_inputs_are_written_costs_nothing(
-    place: RuntimePlace, quick: Path
+    place: RuntimePaths, quick: Path
 ) -> None:
     value = random_rows(2)
     with opened(place, describe(quick)) as connection:
@@ -151,7 +151,7 @@ def test_a_worker_that_dies_while_inputs_are_written_costs_nothing(
 
 
 def test_a_frontend_that_dies_while_it_writes_is_forgotten(
-    connection: Connection, shared_place: RuntimePlace, models: Path
+    connection: RuntimeClient, shared_place: RuntimePaths, models: Path
 ) -> None:
     with opened(shared_place, describe(models)) as dying:
 

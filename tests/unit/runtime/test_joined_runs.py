@@ -10,8 +10,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from brisk.errors import InvalidRequestError
-from brisk.protocol.host.runtime_paths import RuntimePlace
-from brisk.stub.runtime_client.client import Connection
+from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.runtime_process import SLOW_INPUT, Answer, describe, submit
 
 
@@ -34,11 +34,11 @@ def lookup_model(path: Path) -> Path:
 
 
 def test_the_bad_request_of_a_joined_run_fails_alone(
-    shared_place: RuntimePlace, slow: Path, tmp_path: Path
+    shared_place: RuntimePaths, slow: Path, tmp_path: Path
 ) -> None:
     lookup = describe(lookup_model(tmp_path / "lookup.onnx"), max_batch_size=8, batching=True)
-    blocker = Connection(shared_place, describe(slow), lambda level, text: None)
-    joined = Connection(shared_place, lookup, lambda level, text: None)
+    blocker = RuntimeClient(shared_place, describe(slow), lambda level, text: None)
+    joined = RuntimeClient(shared_place, lookup, lambda level, text: None)
     blocker.open()
     joined.open()
     with contextlib.closing(blocker), contextlib.closing(joined):

@@ -9,7 +9,7 @@ import pytest
 
 from brisk.protocol.records import Infer, InferForm, Region, TensorForm
 from brisk.runtime.worker.batch import Request, profile_key
-from brisk.runtime.worker.batcher import Turns
+from brisk.runtime.worker.batcher import Batcher
 from brisk.scheduling.job import Job, JobClass
 from brisk.scheduling.policy import most_urgent_first
 from brisk.scheduling.profile import ProfileTable
@@ -22,7 +22,7 @@ def turns_with(
     job_class: JobClass = JobClass.NORMAL,
     deadline_ns: int | None = None,
     run_ns: int | None = None,
-) -> Turns:
+) -> Batcher:
     """Requests of so many rows, waiting, for a model that batches; each takes ``run_ns`` alone."""
     binding: Any = SimpleNamespace(
         key="m",
@@ -42,7 +42,7 @@ def turns_with(
         queue.add(job, None, "m")
         if run_ns is not None:
             profiles.find(profile_key(payload)).learn_run(run_ns, beside=False)
-    return Turns(queue, most_urgent_first, profiles, lambda: 0)
+    return Batcher(queue, most_urgent_first, profiles, lambda: 0)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.runtime.preemption.best_effort import niceness_for
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
@@ -30,7 +30,7 @@ def execution_ns(answer: Answer) -> int:
 
 
 def test_best_effort_work_gets_its_share_beside_real_time_work_that_never_ends(
-    place: RuntimePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRISK_POLICY", "preemptive")
     monkeypatch.setenv("BRISK_BESTEFFORT_SHARE", str(SHARE))

@@ -15,8 +15,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from brisk.protocol.host.runtime_paths import RuntimePlace
-from brisk.stub.runtime_client.client import Connection
+from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.runtime_process import describe, opened, submit
 from unit.runtime.test_inherited_urgency import long_to_load
 
@@ -40,7 +40,7 @@ def busy_processors() -> Iterator[None]:
 
 
 def test_a_load_that_others_starve_does_not_keep_the_lock_from_a_real_time_request(
-    place: RuntimePlace, tmp_path: Path, busy_processors: None
+    place: RuntimePaths, tmp_path: Path, busy_processors: None
 ) -> None:
     urgent = describe(long_to_load(tmp_path / "urgent.onnx", 20), job_class="realtime")
     longest_s = []
@@ -49,7 +49,7 @@ def test_a_load_that_others_starve_does_not_keep_the_lock_from_a_real_time_reque
             submit(connection, ROWS, "realtime")[1].output()
         for number in range(LOADS):
             path = long_to_load(tmp_path / f"other{number}.onnx", 1500)
-            other = Connection(place, describe(path), lambda level, text: None)
+            other = RuntimeClient(place, describe(path), lambda level, text: None)
             load = threading.Thread(target=other.open)
             load.start()
             took_s = []
@@ -81,11 +81,11 @@ def large(path: Path) -> Path:
 
 
 def test_page_faults_of_a_load_that_others_starve_do_not_hold_up_those_of_a_real_time_request(
-    place: RuntimePlace, tmp_path: Path, busy_processors: None
+    place: RuntimePaths, tmp_path: Path, busy_processors: None
 ) -> None:
     """Requests have ever more rows, so that each needs memory that was not mapped before."""
 
-    def open_and_ask(other: Connection) -> None:
+    def open_and_ask(other: RuntimeClient) -> None:
         other.open()
         submit(other, np.ones((1, WIDTH), np.float32))[1].output()
 
@@ -95,7 +95,7 @@ def test_page_faults_of_a_load_that_others_starve_do_not_hold_up_those_of_a_real
     with opened(place, urgent) as connection:
         submit(connection, ROWS, "realtime")[1].output()
         for _ in range(FAULTING_LOADS):
-            other = Connection(place, describe(path), lambda level, text: None)
+            other = RuntimeClient(place, describe(path), lambda level, text: None)
             load = threading.Thread(target=open_and_ask, args=(other,))
             load.start()
             took_s = []

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.scheduling.share import PATIENCE_NS
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -40,10 +40,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @contextlib.contextmanager
 def connected(
     models: tuple[Path, Path], share: str | None
-) -> Iterator[tuple[Connection, Connection]]:
+) -> Iterator[tuple[RuntimeClient, RuntimeClient]]:
     """To both, in a runtime of their own."""
     parent = Path(tempfile.mkdtemp(prefix="brisk-"))
-    place = RuntimePlace(parent / "runtime", "cpu")
+    place = RuntimePaths(parent / "runtime", "cpu")
     with pytest.MonkeyPatch.context() as environment:
         if share is not None:
             environment.setenv("BRISK_NORMAL_SHARE", share)
@@ -62,7 +62,7 @@ def connected(
 class Flood:
     """Real-time requests of which some always wait, as a client sends who wants to go first."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: RuntimeClient) -> None:
         self._connection = connection
         self._sent = [self._submit() for _ in range(IN_FLIGHT)]
         self.answers = 0
@@ -82,7 +82,7 @@ class Flood:
 
 
 def answers_beside_a_flood(
-    urgent: Connection, normal: Connection, seconds: float
+    urgent: RuntimeClient, normal: RuntimeClient, seconds: float
 ) -> tuple[int, int]:
     """How many requests of the flood and of a normal client are answered; all are right."""
     undisturbed = submit(normal, SLOW_INPUT)[1].output()

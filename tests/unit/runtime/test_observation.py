@@ -18,7 +18,7 @@ from brisk.cli.status.command import look
 from brisk.cli.status.text import render
 from brisk.errors import UnavailableError
 from brisk.observer import Observer, observe_all
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import AskStatistics, ForgetStatistics, SampleRecord, StatisticsTold
 from brisk.protocol.role import Role
 from unit.runtime.runtime_process import (
@@ -42,7 +42,7 @@ def values(samples: list[SampleRecord]) -> dict[str, tuple[int, ...]]:
 
 
 def test_the_state_of_models_and_runs_is_told(
-    place: RuntimePlace, quick: Path, slow: Path
+    place: RuntimePaths, quick: Path, slow: Path
 ) -> None:
     with (
         opened(place, describe(quick)) as connection,
@@ -73,7 +73,7 @@ def _is_settled(observer: Observer, name: str) -> bool:
     return any(model.name == name and model.is_settled for model in observer.status().models)
 
 
-def test_what_went_wrong_is_told_the_newest_first(place: RuntimePlace, quick: Path) -> None:
+def test_what_went_wrong_is_told_the_newest_first(place: RuntimePaths, quick: Path) -> None:
     with opened(place, describe(quick)) as connection:
         for shape in ((2, 3), (2, 5)):
             assert submit(connection, np.ones(shape, np.float32))[1].wait().error is not None
@@ -93,7 +93,7 @@ def ask_news(observer: Observer) -> StatisticsTold:
 
 
 def test_news_are_told_once_and_everything_to_who_asks_for_it(
-    place: RuntimePlace, quick: Path
+    place: RuntimePaths, quick: Path
 ) -> None:
     loads = "brisk_loads_total quick 1 loaded"
     with opened(place, describe(quick)), Observer(place, Role.FOREGROUND) as observer:
@@ -103,7 +103,7 @@ def test_news_are_told_once_and_everything_to_who_asks_for_it(
         assert values(observer.statistics())[loads] == (1,)
 
 
-def test_one_frontend_of_a_server_is_told_until_it_goes(place: RuntimePlace, quick: Path) -> None:
+def test_one_frontend_of_a_server_is_told_until_it_goes(place: RuntimePaths, quick: Path) -> None:
     loads = "brisk_loads_total quick 1 loaded"
     with opened(place, describe(quick)), Observer(place, Role.FOREGROUND) as heir:
         with Observer(place, Role.FOREGROUND) as dies:
@@ -116,7 +116,7 @@ def test_one_frontend_of_a_server_is_told_until_it_goes(place: RuntimePlace, qui
 
 
 def test_a_frontend_that_withdraws_what_it_showed_leaves_all_to_the_next(
-    place: RuntimePlace, quick: Path
+    place: RuntimePaths, quick: Path
 ) -> None:
     loads = "brisk_loads_total quick 1 loaded"
     with opened(place, describe(quick)), Observer(place, Role.FOREGROUND) as heir:
@@ -134,7 +134,7 @@ def test_a_frontend_that_withdraws_what_it_showed_leaves_all_to_the_next(
         assert values(list(told[-1].samples))[loads] == (1,)
 
 
-def test_a_worker_that_replaces_a_dead_one_says_so(place: RuntimePlace, quick: Path) -> None:
+def test_a_worker_that_replaces_a_dead_one_says_so(place: RuntimePaths, quick: Path) -> None:
     restarts = "brisk_worker_restarts_total foreground"
     with opened(place, describe(quick)) as connection:
         with Observer(place, Role.FOREGROUND) as observer:
@@ -146,7 +146,7 @@ def test_a_worker_that_replaces_a_dead_one_says_so(place: RuntimePlace, quick: P
 
 
 def test_looking_starts_no_worker_and_shows_all_that_live(
-    place: RuntimePlace, quick: Path
+    place: RuntimePaths, quick: Path
 ) -> None:
     with opened(place, describe(quick)) as connection:
         observers = list(observe_all(place))
@@ -159,7 +159,7 @@ def test_looking_starts_no_worker_and_shows_all_that_live(
 
 
 def test_a_trace_has_the_wait_the_layers_and_the_answer_of_each_request(
-    place: RuntimePlace, quick: Path, slow: Path
+    place: RuntimePaths, quick: Path, slow: Path
 ) -> None:
     with opened(place, describe(quick)) as connection:
         infer(connection, ROW)
@@ -184,7 +184,7 @@ def test_a_trace_has_the_wait_the_layers_and_the_answer_of_each_request(
     assert not [span for span in spans if span.lane == FRONTEND], "nobody said when it arrived"
 
 
-def test_a_trace_tells_when_the_stub_had_the_request(place: RuntimePlace, quick: Path) -> None:
+def test_a_trace_tells_when_the_stub_had_the_request(place: RuntimePaths, quick: Path) -> None:
     with opened(place, describe(quick)) as connection:
         infer(connection, ROW)
         with Observer(place, Role.FOREGROUND) as observer:
@@ -198,12 +198,12 @@ def test_a_trace_tells_when_the_stub_had_the_request(place: RuntimePlace, quick:
     assert way.name == "to the worker, normal"
 
 
-def test_no_runtime_is_an_error_that_names_the_place(place: RuntimePlace) -> None:
+def test_no_runtime_is_an_error_that_names_the_place(place: RuntimePaths) -> None:
     with pytest.raises(UnavailableError, match=r"no runtime of cpu answers at .*foreground\.sock"):
         Observer(place, Role.FOREGROUND)
 
 
-def test_the_command_prints_tables_and_json(place: RuntimePlace, quick: Path) -> None:
+def test_the_command_prints_tables_and_json(place: RuntimePaths, quick: Path) -> None:
     environment = {**os.environ, "BRISK_RUNTIME_DIR": str(place.base)}
     with opened(place, describe(quick)) as connection:
         infer(connection, ROW)
@@ -221,7 +221,7 @@ def test_the_command_prints_tables_and_json(place: RuntimePlace, quick: Path) ->
     assert worker["status"]["models"][0]["name"] == "quick"
 
 
-def test_rates_are_of_the_time_between_two_looks(place: RuntimePlace, quick: Path) -> None:
+def test_rates_are_of_the_time_between_two_looks(place: RuntimePaths, quick: Path) -> None:
     from rich.console import Console
 
     with opened(place, describe(quick)) as connection, contextlib.ExitStack() as stack:

@@ -21,11 +21,11 @@ from brisk.errors import (
 )
 from brisk.observer import Observer
 from brisk.protocol.channel import Receiver, send_record
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import PROTOCOL_VERSION, Hello, LoadModel, Region
 from brisk.protocol.role import Role
 from brisk.protocol.shared_memory.request_flags import MARK_BYTES
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.telemetry.metrics import PIPELINE_NODES, PIPELINE_OBJECTIVES
 from unit.pipelines.pipeline_entries import (
     confident,
@@ -55,7 +55,7 @@ def version(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def served(place: RuntimePlace, path: Path, **changes: Any) -> Iterator[Connection]:
+def served(place: RuntimePaths, path: Path, **changes: Any) -> Iterator[RuntimeClient]:
     with opened(place, describe(path, name="fork", **changes)) as connection:
         yield connection
 
@@ -70,7 +70,7 @@ def one_node(file: str, **more: Any) -> dict[str, Any]:
 
 
 def test_a_fork_and_its_join_answer_as_their_networks_do(
-    shared_place: RuntimePlace, version: Path
+    shared_place: RuntimePaths, version: Path
 ) -> None:
     with served(shared_place, write(version, describe_fork(version))) as connection:
         for count in (1, 2, 300):
@@ -78,7 +78,7 @@ def test_a_fork_and_its_join_answer_as_their_networks_do(
             np.testing.assert_allclose(infer(connection, x), 4 * x, rtol=1e-5)
 
 
-def test_joined_requests_have_their_own_rows(shared_place: RuntimePlace, version: Path) -> None:
+def test_joined_requests_have_their_own_rows(shared_place: RuntimePaths, version: Path) -> None:
     path = write(version, describe_fork(version))
     with served(shared_place, path, max_batch_size=8, batching=True) as connection:
         sent = [submit(connection, X + number)[1] for number in range(20)]
@@ -87,7 +87,7 @@ def test_joined_requests_have_their_own_rows(shared_place: RuntimePlace, version
 
 
 def test_an_early_answer_is_taken_where_every_row_is_sure(
-    shared_place: RuntimePlace, version: Path
+    shared_place: RuntimePaths, version: Path
 ) -> None:
     confident(version / "early.onnx", factor=100)
     scaler(version / "late.onnx", 2.0)
@@ -102,7 +102,7 @@ def test_an_early_answer_is_taken_where_every_row_is_sure(
 
 
 def test_little_time_makes_every_node_take_its_fastest_variant(
-    shared_place: RuntimePlace, version: Path
+    shared_place: RuntimePaths, version: Path
 ) -> None:
     """The answers say which."""
     scaler(version / "quick.onnx", 1.0)
@@ -129,7 +129,7 @@ def test_little_time_makes_every_node_take_its_fastest_variant(
 
 
 def test_a_pipeline_shares_its_networks_with_ordinary_entries(
-    place: RuntimePlace, version: Path
+    place: RuntimePaths, version: Path
 ) -> None:
     other = scaler(version.parent.parent / "doubler" / "1" / "model.onnx", 2.0)
     description = one_node("")
@@ -154,7 +154,7 @@ def test_a_pipeline_shares_its_networks_with_ordinary_entries(
 
 
 def test_errors_of_a_node_name_it_and_its_variant(
-    shared_place: RuntimePlace, version: Path
+    shared_place: RuntimePaths, version: Path
 ) -> None:
     node = helper.make_node("MatMul", ["x", "x"], ["y"])
     network(version / "square.onnx", [node], {"x": ["n", "m"]}, {"y": ["n", "m"]})
@@ -169,39 +169,39 @@ def test_errors_of_a_node_name_it_and_its_variant(
 
 
 def test_a_trial_that_fails_refuses_the_load_and_says_how_to_change_it(
-    shared_place: RuntimePlace, version: Path
+    shared_place: RuntimePaths, version: Path
 ) -> None:
     node = helper.make_node("Concat", ["x", "three"], ["y"], axis=0)
     weights = {"three": np.zeros((3, 3), np.float32)}
     network(version / "wide.onnx", [node], {"x": ["n", "m"]}, {"y": ["n", "m"]}, weights)
     path = write(version, one_node("wide.onnx"))
     with pytest.raises(Exception, match=r"node 'single', variant 'only': .*trial_shapes"):
-        Connection(shared_place, describe(path), lambda level, text: None).open()
+        RuntimeClient(shared_place, describe(path), lambda level, text: None).open()
 
 
 def test_a_pipeline_whose_networks_do_not_load_is_refused_with_their_names(
-    shared_place: RuntimePlace, version: Path
+    shared_place: RuntimePaths, version: Path
 ) -> None:
     description = describe_fork(version)
     (version / "left_large.onnx").write_bytes(b"no model")
     path = write(version, description)
     with pytest.raises(InvalidModelError, match="node 'left', variant 'large'"):
-        Connection(shared_place, describe(path), lambda level, text: None).open()
+        RuntimeClient(shared_place, describe(path), lambda level, text: None).open()
     describe_fork(version)
     with served(shared_place, write(version, description)) as connection:
         np.testing.assert_allclose(infer(connection, X), 4 * X)
 
 
 def test_a_wrong_description_is_refused_by_the_runtime_too(
-    shared_place: RuntimePlace, version: Path
+    shared_place: RuntimePaths, version: Path
 ) -> None:
     path = write(version, {"nodes": {}})
     with pytest.raises(InvalidModelError, match="objective_ms must be"):
-        Connection(shared_place, describe(path), lambda level, text: None).open()
+        RuntimeClient(shared_place, describe(path), lambda level, text: None).open()
 
 
 def test_a_running_pipeline_is_cancelled_interrupted_and_late_between_layers(
-    shared_place: RuntimePlace, version: Path
+    shared_place: RuntimePaths, version: Path
 ) -> None:
     slow_model_in(version)
     quick = scaler(version.parent.parent / "quick" / "1" / "model.onnx", 2.0)
@@ -218,7 +218,7 @@ def test_a_running_pipeline_is_cancelled_interrupted_and_late_between_layers(
 
 
 def test_a_real_time_pipeline_does_not_wait_for_the_normal_run_of_its_network(
-    shared_place: RuntimePlace, version: Path
+    shared_place: RuntimePaths, version: Path
 ) -> None:
     """The run that it parks is of the very session that its node needs."""
     (version.parent.parent / "slow" / "1").mkdir(parents=True)
@@ -244,7 +244,7 @@ def slow_model_in(version: Path) -> None:
 
 
 def test_a_pipeline_that_nobody_waits_for_any_more_is_not_kept(
-    place: RuntimePlace, version: Path, quick: Path
+    place: RuntimePaths, version: Path, quick: Path
 ) -> None:
     slow_model_in(version)
     path = write(version, one_node("slow.onnx"))
@@ -261,7 +261,7 @@ def test_a_pipeline_that_nobody_waits_for_any_more_is_not_kept(
         wait_until(lambda: look.status().model_count == 1, "the end of the load")
 
 
-def test_what_pipelines_choose_is_counted(place: RuntimePlace, version: Path) -> None:
+def test_what_pipelines_choose_is_counted(place: RuntimePaths, version: Path) -> None:
     with (
         served(place, write(version, describe_fork(version))) as connection,
         Observer(place, Role.FOREGROUND) as look,

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from brisk.observer import Observer
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.role import Role
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.telemetry.metrics import AUDITED_ANSWERS, EARLY_ANSWERS, PIPELINE_NODES, Metric
 from unit.pipelines.pipeline_entries import confident, scaler, slow_variant, write
 from unit.runtime.exits_model import MILLION, Model, ask, make_model
@@ -29,7 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 @pytest.fixture(scope="module")
-def connection(shared_place: RuntimePlace, model: Model) -> Iterator[Connection]:
+def connection(shared_place: RuntimePaths, model: Model) -> Iterator[RuntimeClient]:
     node = {
         "inputs": {"image": "request.image"},
         "variants": {"only": {"file": "network.onnx", "accuracy": 1}},
@@ -49,7 +49,7 @@ def connection(shared_place: RuntimePlace, model: Model) -> Iterator[Connection]
         yield made
 
 
-def told(place: RuntimePlace, metric: Metric, *labels: str) -> int:
+def told(place: RuntimePaths, metric: Metric, *labels: str) -> int:
     """The sum of the foreground worker's series that have these labels."""
     with Observer(place, Role.FOREGROUND) as observer:
         return sum(
@@ -60,7 +60,7 @@ def told(place: RuntimePlace, metric: Metric, *labels: str) -> int:
 
 
 def test_a_network_of_a_pipeline_answers_early_unless_the_request_opts_out(
-    connection: Connection, model: Model, shared_place: RuntimePlace
+    connection: RuntimeClient, model: Model, shared_place: RuntimePaths
 ) -> None:
     place, name = shared_place, "detecting:detect"
     mixed = np.concatenate([model.easy, model.hard])
@@ -75,7 +75,7 @@ def test_a_network_of_a_pipeline_answers_early_unless_the_request_opts_out(
 
 
 def test_a_node_that_is_answered_early_is_counted_as_such(
-    connection: Connection, model: Model, shared_place: RuntimePlace
+    connection: RuntimeClient, model: Model, shared_place: RuntimePaths
 ) -> None:
     labels = ("detecting", "detect", "only")
     early = told(shared_place, PIPELINE_NODES, *labels, "early")
@@ -87,7 +87,7 @@ def test_a_node_that_is_answered_early_is_counted_as_such(
 
 
 def test_a_variant_behind_frequent_early_answers_is_planned_as_a_fast_one(
-    shared_place: RuntimePlace, tmp_path: Path
+    shared_place: RuntimePaths, tmp_path: Path
 ) -> None:
     """Its whole run takes more than the node's half of the objective, and less than all of it.
 
@@ -137,7 +137,7 @@ def test_a_variant_behind_frequent_early_answers_is_planned_as_a_fast_one(
 
 
 def test_early_answers_within_a_pipeline_are_audited(
-    connection: Connection, model: Model, shared_place: RuntimePlace
+    connection: RuntimeClient, model: Model, shared_place: RuntimePaths
 ) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not told(shared_place, AUDITED_ANSWERS, "detecting:detect", "agrees"):
@@ -146,7 +146,9 @@ def test_early_answers_within_a_pipeline_are_audited(
     assert not told(shared_place, AUDITED_ANSWERS, "detecting:detect", "differs")
 
 
-def test_requests_of_other_agreement_are_not_joined(connection: Connection, model: Model) -> None:
+def test_requests_of_other_agreement_are_not_joined(
+    connection: RuntimeClient, model: Model
+) -> None:
     answers = [
         ask(connection, model.easy[:1], ppm=ppm) for _ in range(20) for ppm in (None, MILLION)
     ]
@@ -157,7 +159,9 @@ def test_requests_of_other_agreement_are_not_joined(connection: Connection, mode
         )
 
 
-def test_other_files_of_the_version_are_as_they_were(model: Model, connection: Connection) -> None:
+def test_other_files_of_the_version_are_as_they_were(
+    model: Model, connection: RuntimeClient
+) -> None:
     assert {file.name for file in Path(model.file.parent).iterdir()} == {
         "network.onnx",
         "network.caches",

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from brisk.errors import UnavailableError
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import TensorForm
 from brisk.protocol.shared_memory import request_flags
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -43,10 +43,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def strict(models: tuple[Path, Path]) -> Iterator[RuntimePlace]:
+def strict(models: tuple[Path, Path]) -> Iterator[RuntimePaths]:
     """A runtime that lets best-effort layers run only while there is no real-time work."""
     parent = Path(tempfile.mkdtemp(prefix="brisk-"))
-    place = RuntimePlace(parent / "runtime", "cpu")
+    place = RuntimePaths(parent / "runtime", "cpu")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("BRISK_THREADS", "1")
         environment.setenv("BRISK_POLICY", "preemptive")
@@ -57,20 +57,20 @@ def strict(models: tuple[Path, Path]) -> Iterator[RuntimePlace]:
 
 
 @pytest.fixture
-def slow(strict: RuntimePlace, models: tuple[Path, Path]) -> Iterator[Connection]:
+def slow(strict: RuntimePaths, models: tuple[Path, Path]) -> Iterator[RuntimeClient]:
     with opened(strict, describe(models[0])) as connection:
         yield connection
 
 
 @pytest.fixture
-def quick(strict: RuntimePlace, models: tuple[Path, Path]) -> Iterator[Connection]:
+def quick(strict: RuntimePaths, models: tuple[Path, Path]) -> Iterator[RuntimeClient]:
     with opened(strict, describe(models[1])) as connection:
         submit(connection, ROWS, "besteffort")[1].output()
         yield connection
 
 
 def test_best_effort_work_waits_for_real_time_work_and_not_for_normal_work(
-    slow: Connection, quick: Connection
+    slow: RuntimeClient, quick: RuntimeClient
 ) -> None:
     urgent, _ = submit_and_see_begin(slow, "realtime")
     lazy = submit(quick, ROWS, "besteffort")[1]
@@ -86,7 +86,7 @@ def test_best_effort_work_waits_for_real_time_work_and_not_for_normal_work(
 
 
 def test_real_time_work_takes_the_place_of_normal_work_which_then_ends_right(
-    slow: Connection, quick: Connection
+    slow: RuntimeClient, quick: RuntimeClient
 ) -> None:
     undisturbed = submit(slow, SLOW_INPUT)[1].output()
     normal = submit(slow, SLOW_INPUT)[1]
@@ -97,7 +97,7 @@ def test_real_time_work_takes_the_place_of_normal_work_which_then_ends_right(
 
 
 def test_a_real_time_client_that_vanishes_lets_best_effort_work_go_on(
-    strict: RuntimePlace, models: tuple[Path, Path], quick: Connection
+    strict: RuntimePaths, models: tuple[Path, Path], quick: RuntimeClient
 ) -> None:
     with opened(strict, describe(models[0])) as gone:
         for _ in range(30):
@@ -112,7 +112,7 @@ def test_a_real_time_client_that_vanishes_lets_best_effort_work_go_on(
 
 
 def test_a_foreground_worker_that_dies_in_real_time_work_leaves_no_gate_closed(
-    strict: RuntimePlace, models: tuple[Path, Path], quick: Connection
+    strict: RuntimePaths, models: tuple[Path, Path], quick: RuntimeClient
 ) -> None:
     with opened(strict, describe(models[0])) as gone:
         submit(gone, SLOW_INPUT, "realtime")
@@ -128,7 +128,7 @@ def test_a_foreground_worker_that_dies_in_real_time_work_leaves_no_gate_closed(
 
 
 def test_a_real_time_request_that_must_be_late_is_refused_at_once(
-    slow: Connection, quick: Connection
+    slow: RuntimeClient, quick: RuntimeClient
 ) -> None:
     for _ in range(3):  # how long a run takes is learnt
         began_ns = time.monotonic_ns()
@@ -145,7 +145,9 @@ def test_a_real_time_request_that_must_be_late_is_refused_at_once(
     assert "time-out ran out" in str(late), "only real-time requests are refused beforehand"
 
 
-def submit_and_see_begin(connection: Connection, job_class: str = "normal") -> tuple[Answer, int]:
+def submit_and_see_begin(
+    connection: RuntimeClient, job_class: str = "normal"
+) -> tuple[Answer, int]:
     """A request for the slow model, which runs when this returns, and its number."""
     staged = connection.stage((TensorForm("x", "FP32", SLOW_INPUT.shape),), [SLOW_INPUT.nbytes])
     connection.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
@@ -156,7 +158,7 @@ def submit_and_see_begin(connection: Connection, job_class: str = "normal") -> t
 
 
 def test_a_full_queue_makes_room_for_real_time_work_and_says_when_to_try_again(
-    strict: RuntimePlace, models: tuple[Path, Path]
+    strict: RuntimePaths, models: tuple[Path, Path]
 ) -> None:
     """One runs, two wait, which is the bound: the next of their class is refused."""
     with opened(strict, describe(models[0], max_queue_size=2)) as connection:

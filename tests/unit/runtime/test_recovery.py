@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from brisk.errors import InternalError, InvalidModelError, InvalidRequestError, UnavailableError
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import TensorForm
 from brisk.protocol.role import Role
 from brisk.protocol.shared_memory import request_flags
-from brisk.stub.runtime_client.client import Connection
-from brisk.stub.runtime_client.sender import DirectLine
+from brisk.stub.runtime_client.client import RuntimeClient
+from brisk.stub.runtime_client.sender import DirectSender
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -39,7 +39,7 @@ from waiting import wait_until
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 
 
-def sixteen(connection: Connection) -> list[tuple[np.ndarray, Answer]]:
+def sixteen(connection: RuntimeClient) -> list[tuple[np.ndarray, Answer]]:
     inputs = [ROWS + number for number in range(16)]
     return [(value, submit(connection, value)[1]) for value in inputs]
 
@@ -56,15 +56,17 @@ def logged() -> list[str]:
 
 
 @pytest.fixture
-def connection(shared_place: RuntimePlace, quick: Path, logged: list[str]) -> Iterator[Connection]:
-    made = Connection(shared_place, describe(quick), lambda level, text: logged.append(text))
+def connection(
+    shared_place: RuntimePaths, quick: Path, logged: list[str]
+) -> Iterator[RuntimeClient]:
+    made = RuntimeClient(shared_place, describe(quick), lambda level, text: logged.append(text))
     made.open()
     yield made
     made.close()
 
 
 def test_requests_in_flight_survive_their_worker(
-    shared_place: RuntimePlace, connection: Connection, slow: Path, logged: list[str]
+    shared_place: RuntimePaths, connection: RuntimeClient, slow: Path, logged: list[str]
 ) -> None:
     with opened(shared_place, describe(slow)) as busy:
         _, holding = submit(busy, SLOW_INPUT)
@@ -81,7 +83,7 @@ def test_requests_in_flight_survive_their_worker(
 
 
 def test_requests_in_flight_survive_the_supervisor(
-    shared_place: RuntimePlace, connection: Connection, slow: Path
+    shared_place: RuntimePaths, connection: RuntimeClient, slow: Path
 ) -> None:
     with opened(shared_place, describe(slow)) as busy:
         submit(busy, SLOW_INPUT)
@@ -93,7 +95,7 @@ def test_requests_in_flight_survive_the_supervisor(
 
 
 def test_worker_after_worker_may_die_while_nothing_runs(
-    shared_place: RuntimePlace, connection: Connection
+    shared_place: RuntimePaths, connection: RuntimeClient
 ) -> None:
     for _ in range(3):
         kill(worker_of(shared_place))
@@ -101,9 +103,9 @@ def test_worker_after_worker_may_die_while_nothing_runs(
 
 
 def test_a_request_that_ran_in_two_dying_workers_is_refused_by_name_and_others_go_on(
-    shared_place: RuntimePlace, connection: Connection, slow: Path, logged: list[str]
+    shared_place: RuntimePaths, connection: RuntimeClient, slow: Path, logged: list[str]
 ) -> None:
-    suspect = Connection(shared_place, describe(slow), lambda level, text: logged.append(text))
+    suspect = RuntimeClient(shared_place, describe(slow), lambda level, text: logged.append(text))
     suspect.open()
     with contextlib.closing(suspect):
         staged = suspect.stage((TensorForm("x", "FP32", SLOW_INPUT.shape),), [SLOW_INPUT.nbytes])
@@ -126,7 +128,7 @@ def test_a_request_that_ran_in_two_dying_workers_is_refused_by_name_and_others_g
 
 
 def test_a_request_that_only_waited_is_not_blamed(
-    shared_place: RuntimePlace, connection: Connection, slow: Path
+    shared_place: RuntimePaths, connection: RuntimeClient, slow: Path
 ) -> None:
     with opened(shared_place, describe(slow)) as busy:
         first, second = (submit(busy, SLOW_INPUT)[1] for _ in range(2))
@@ -137,7 +139,7 @@ def test_a_request_that_only_waited_is_not_blamed(
 
 
 def test_a_cancelled_request_is_answered_even_if_its_worker_dies(
-    shared_place: RuntimePlace, slow: Path
+    shared_place: RuntimePaths, slow: Path
 ) -> None:
     with opened(shared_place, describe(slow)) as connection:
         number, answer = submit(connection, SLOW_INPUT)
@@ -148,7 +150,7 @@ def test_a_cancelled_request_is_answered_even_if_its_worker_dies(
 
 
 def test_a_model_that_has_gone_meanwhile_is_told_after_a_restart(
-    shared_place: RuntimePlace, connection: Connection, quick: Path
+    shared_place: RuntimePaths, connection: RuntimeClient, quick: Path
 ) -> None:
     quick.unlink()
     kill(worker_of(shared_place))
@@ -158,7 +160,7 @@ def test_a_model_that_has_gone_meanwhile_is_told_after_a_restart(
 
 
 def test_a_runtime_that_cannot_be_restarted_makes_requests_unavailable_not_eternal(
-    place: RuntimePlace, quick: Path
+    place: RuntimePaths, quick: Path
 ) -> None:
     """The lock cannot even be opened: an error of the system, none of ours."""
     with opened(place, describe(quick)) as connection:
@@ -176,11 +178,11 @@ def test_a_runtime_that_cannot_be_restarted_makes_requests_unavailable_not_etern
 
 
 def test_a_record_that_cannot_be_sent_breaks_the_line_instead_of_being_forgotten(
-    connection: Connection,
+    connection: RuntimeClient,
 ) -> None:
     """The socket's buffer is too small for it; the next line's is not."""
     line = connection._links[Role.FOREGROUND]._line
-    assert isinstance(line, DirectLine)
+    assert isinstance(line, DirectSender)
     assert line._socket is not None
     line._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     staged = connection.stage((TensorForm("x" * 50_000, "FP32", (1, 4)),), [16])
@@ -191,7 +193,7 @@ def test_a_record_that_cannot_be_sent_breaks_the_line_instead_of_being_forgotten
 
 
 def test_a_runtime_that_nobody_needs_ends_and_leaves_nothing(
-    place: RuntimePlace, quick: Path
+    place: RuntimePaths, quick: Path
 ) -> None:
     with opened(place, describe(quick)) as connection:
         infer(connection, ROWS)
@@ -204,7 +206,7 @@ def test_a_runtime_that_nobody_needs_ends_and_leaves_nothing(
 
 
 def test_a_connection_that_comes_as_a_runtime_ends_is_served(
-    place: RuntimePlace, quick: Path
+    place: RuntimePaths, quick: Path
 ) -> None:
     with opened(place, describe(quick)) as connection:
         infer(connection, ROWS)
@@ -214,7 +216,7 @@ def test_a_connection_that_comes_as_a_runtime_ends_is_served(
 
 
 def test_a_supervisor_told_to_end_ends_its_worker_and_leaves_nothing(
-    place: RuntimePlace, quick: Path
+    place: RuntimePaths, quick: Path
 ) -> None:
     with opened(place, describe(quick)) as connection:
         infer(connection, ROWS)
@@ -225,7 +227,7 @@ def test_a_supervisor_told_to_end_ends_its_worker_and_leaves_nothing(
 
 
 def test_a_second_runtime_for_a_place_gives_way(
-    shared_place: RuntimePlace, connection: Connection
+    shared_place: RuntimePaths, connection: RuntimeClient
 ) -> None:
     before = processes_of(shared_place)
     environment = {

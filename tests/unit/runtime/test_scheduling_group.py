@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from unit.runtime.runtime_process import (
     background_worker_of,
     describe,
@@ -26,7 +26,7 @@ ROWS = np.ones((2, 4), np.float32)
 
 
 def test_both_workers_are_in_the_starters_session_and_in_a_process_group_of_their_own(
-    place: RuntimePlace, quick: Path, monkeypatch: pytest.MonkeyPatch
+    place: RuntimePaths, quick: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And as nice as the starter was at first, whatever it has become for its own model."""
     at_first = os.getpriority(os.PRIO_PROCESS, 0) + 3
@@ -45,7 +45,7 @@ def test_both_workers_are_in_the_starters_session_and_in_a_process_group_of_thei
     reason="this kernel makes no scheduling group of a session",
 )
 def test_best_effort_work_is_in_the_scheduling_group_of_what_it_gives_way_to(
-    place: RuntimePlace, quick: Path
+    place: RuntimePaths, quick: Path
 ) -> None:
     own = Path("/proc/self/autogroup").read_text()
     with opened(place, describe(quick)) as connection:
@@ -57,7 +57,7 @@ def test_best_effort_work_is_in_the_scheduling_group_of_what_it_gives_way_to(
 
 
 def test_a_hang_up_of_the_terminal_does_not_end_a_runtime(
-    place: RuntimePlace, quick: Path
+    place: RuntimePaths, quick: Path
 ) -> None:
     with opened(place, describe(quick)) as connection:
         worker = worker_of(place)

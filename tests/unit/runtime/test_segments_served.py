@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 from brisk.errors import InvalidModelError
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     describe,
@@ -29,10 +29,10 @@ ROWS = np.random.default_rng(5).standard_normal((3, 512)).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
-def onnxruntime_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimePlace]:
+def onnxruntime_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimePaths]:
     """The place of a runtime that computes every model by ONNX Runtime, for all tests here."""
     parent = Path(tempfile.mkdtemp(prefix="brisk-"))
-    place = RuntimePlace(parent / "runtime", "cpu")
+    place = RuntimePaths(parent / "runtime", "cpu")
     model = quick_model(tmp_path_factory.mktemp("shared") / "shared.onnx")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("BRISK_THREADS", "1")
@@ -52,7 +52,7 @@ def contributed(path: Path) -> Path:
 
 
 def test_an_operator_that_only_onnxruntime_has_is_served(
-    place: RuntimePlace, tmp_path: Path
+    place: RuntimePaths, tmp_path: Path
 ) -> None:
     value = np.arange(16, dtype=np.float32).reshape(4, 4)
     with opened(place, describe(contributed(tmp_path / "model.onnx"))) as connection:
@@ -60,7 +60,7 @@ def test_an_operator_that_only_onnxruntime_has_is_served(
 
 
 def test_what_it_does_not_know_is_refused_with_its_reason(
-    place: RuntimePlace, tmp_path: Path
+    place: RuntimePaths, tmp_path: Path
 ) -> None:
     nodes = [helper.make_node("Nonesuch", ["x"], ["y"], name="odd")]
     model = save(tmp_path / "model.onnx", nodes, [info("x", "n")], [info("y", "n")])
@@ -74,7 +74,7 @@ def test_what_it_does_not_know_is_refused_with_its_reason(
 
 
 def test_answers_before_and_after_the_exchange_are_onnxruntime_s(
-    onnxruntime_place: RuntimePlace, tmp_path: Path
+    onnxruntime_place: RuntimePaths, tmp_path: Path
 ) -> None:
     path = chain(tmp_path / "model.onnx", layers=40)
     expected = whole(path, {"x": ROWS})["y"]
@@ -88,7 +88,7 @@ def test_answers_before_and_after_the_exchange_are_onnxruntime_s(
 
 
 def test_a_realtime_request_interrupts_a_long_model_between_its_segments(
-    onnxruntime_place: RuntimePlace, tmp_path: Path, slow: Path
+    onnxruntime_place: RuntimePaths, tmp_path: Path, slow: Path
 ) -> None:
     with (
         opened(onnxruntime_place, describe(slow)) as long,
@@ -105,7 +105,7 @@ def test_a_realtime_request_interrupts_a_long_model_between_its_segments(
         np.testing.assert_allclose(answer.output(), expected, rtol=1e-4)
 
 
-def test_requests_of_a_model_are_joined(onnxruntime_place: RuntimePlace, tmp_path: Path) -> None:
+def test_requests_of_a_model_are_joined(onnxruntime_place: RuntimePaths, tmp_path: Path) -> None:
     path = chain(tmp_path / "model.onnx", layers=40)
     single = {row: whole(path, {"x": ROWS[row : row + 1]})["y"] for row in range(3)}
     described = describe(path, max_batch_size=8, batching=True)

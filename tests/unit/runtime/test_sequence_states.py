@@ -14,11 +14,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import CancelledError, InvalidModelError, InvalidRequestError, UnavailableError
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import LoadModel, Region, SequenceStep, StateForm, TensorForm
 from brisk.runtime.requests.sequences import IDLE_MARGIN_NS, Sequences
 from brisk.scheduling.job import Job, JobClass
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.model_load import ModelDescription
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
@@ -67,7 +67,7 @@ def stateful(path: Path, **changes: object) -> ModelDescription:
 
 
 def take_step(
-    connection: Connection,
+    connection: RuntimeClient,
     value: float,
     sequence: int | str = 1,
     *,
@@ -88,7 +88,7 @@ def total(answer: Answer) -> float:
 
 
 def test_steps_that_come_at_once_are_done_in_order(
-    shared_place: RuntimePlace, accumulator: Path
+    shared_place: RuntimePaths, accumulator: Path
 ) -> None:
     with opened(shared_place, stateful(accumulator, max_queue_size=1000)) as connection:
         sequences: list[int | str] = [7, "7", 8, "eight"]
@@ -103,7 +103,7 @@ def test_steps_that_come_at_once_are_done_in_order(
 
 
 def test_a_request_that_is_late_or_cancelled_leaves_the_state_as_it_was(
-    place: RuntimePlace, accumulator: Path, tmp_path: Path
+    place: RuntimePaths, accumulator: Path, tmp_path: Path
 ) -> None:
     slow = describe(slow_model(tmp_path / "slow.onnx"))
     with opened(place, stateful(accumulator)) as connection, opened(place, slow) as other:
@@ -121,7 +121,7 @@ def test_a_request_that_is_late_or_cancelled_leaves_the_state_as_it_was(
 
 
 def test_steps_that_wait_for_each_other_are_bounded(
-    place: RuntimePlace, accumulator: Path, tmp_path: Path
+    place: RuntimePaths, accumulator: Path, tmp_path: Path
 ) -> None:
     slow = describe(slow_model(tmp_path / "slow.onnx"))
     small = stateful(accumulator, max_queue_size=3)
@@ -138,7 +138,7 @@ def test_steps_that_wait_for_each_other_are_bounded(
 
 
 def test_a_sequence_that_has_ended_is_forgotten(
-    shared_place: RuntimePlace, accumulator: Path
+    shared_place: RuntimePaths, accumulator: Path
 ) -> None:
     with opened(shared_place, stateful(accumulator)) as connection:
         assert total(take_step(connection, 1, start=True, end=True)[1]) == 1
@@ -147,7 +147,7 @@ def test_a_sequence_that_has_ended_is_forgotten(
         assert "the state of sequence 1 of model 'accumulator' is lost" in str(error)
 
 
-def test_a_dead_worker_takes_the_states_with_it(place: RuntimePlace, accumulator: Path) -> None:
+def test_a_dead_worker_takes_the_states_with_it(place: RuntimePaths, accumulator: Path) -> None:
     with opened(place, stateful(accumulator)) as connection:
         assert total(take_step(connection, 1, start=True)[1]) == 1
         kill(worker_of(place))
@@ -160,7 +160,7 @@ def test_a_dead_worker_takes_the_states_with_it(place: RuntimePlace, accumulator
         assert total(take_step(connection, 3)[1]) == 6
 
 
-def test_instances_have_states_of_their_own(shared_place: RuntimePlace, accumulator: Path) -> None:
+def test_instances_have_states_of_their_own(shared_place: RuntimePaths, accumulator: Path) -> None:
     model = stateful(accumulator)
     with opened(shared_place, model) as one, opened(shared_place, model) as other:
         assert total(take_step(one, 1, start=True)[1]) == 1
@@ -170,7 +170,7 @@ def test_instances_have_states_of_their_own(shared_place: RuntimePlace, accumula
 
 
 def test_a_state_has_to_belong_to_a_sequence(
-    shared_place: RuntimePlace, accumulator: Path
+    shared_place: RuntimePaths, accumulator: Path
 ) -> None:
     with opened(shared_place, stateful(accumulator)) as connection:
         error = submit(connection, np.ones((1, 2), np.float32))[1].wait().error
@@ -181,7 +181,7 @@ def test_a_state_has_to_belong_to_a_sequence(
     ("content", "complaint"), [(b"1234", "takes 8 bytes, got 4"), (None, "No such file")]
 )
 def test_a_first_state_that_cannot_be_read_refuses_the_model(
-    shared_place: RuntimePlace,
+    shared_place: RuntimePaths,
     accumulator: Path,
     tmp_path: Path,
     content: bytes | None,

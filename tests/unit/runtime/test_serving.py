@@ -16,9 +16,9 @@ from brisk.errors import (
     ProtocolError,
     UnavailableError,
 )
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import TensorForm
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -35,13 +35,13 @@ def rows(count: int) -> np.ndarray:
     return np.arange(count * 4, dtype=np.float32).reshape(count, 4)
 
 
-def test_an_answer_is_the_model_s(shared_place: RuntimePlace, quick: Path) -> None:
+def test_an_answer_is_the_model_s(shared_place: RuntimePaths, quick: Path) -> None:
     with opened(shared_place, describe(quick)) as connection:
         for count in (1, 7, 0, 300_000):
             np.testing.assert_array_equal(infer(connection, rows(count)), -rows(count))
 
 
-def test_an_answer_says_how_long_it_took(shared_place: RuntimePlace, quick: Path) -> None:
+def test_an_answer_says_how_long_it_took(shared_place: RuntimePaths, quick: Path) -> None:
     with opened(shared_place, describe(quick)) as connection:
         result = submit(connection, rows(1))[1].wait().result
     assert result is not None
@@ -51,7 +51,7 @@ def test_an_answer_says_how_long_it_took(shared_place: RuntimePlace, quick: Path
 
 
 def test_many_requests_at_once_are_answered_once_each(
-    shared_place: RuntimePlace, quick: Path
+    shared_place: RuntimePaths, quick: Path
 ) -> None:
     with opened(shared_place, describe(quick, max_queue_size=1000)) as connection:
         sent = [submit(connection, rows(count))[1] for count in range(300)]
@@ -62,7 +62,7 @@ def test_many_requests_at_once_are_answered_once_each(
 
 
 def test_memory_of_answered_requests_is_used_again(
-    shared_place: RuntimePlace, quick: Path
+    shared_place: RuntimePaths, quick: Path
 ) -> None:
     with opened(shared_place, describe(quick)) as connection:
         before = connection.statistics()
@@ -73,15 +73,15 @@ def test_memory_of_answered_requests_is_used_again(
     assert after["slabs"] <= 2
 
 
-def test_several_connections_share_one_session(shared_place: RuntimePlace, slow: Path) -> None:
+def test_several_connections_share_one_session(shared_place: RuntimePaths, slow: Path) -> None:
     with opened(shared_place, describe(slow)):
-        second = Connection(shared_place, describe(slow), lambda level, text: None)
+        second = RuntimeClient(shared_place, describe(slow), lambda level, text: None)
         assert second.open() == 0, "it was loaded already"
         second.close()
 
 
 def test_joined_requests_get_their_own_rows_back(
-    shared_place: RuntimePlace, quick: Path, slow: Path
+    shared_place: RuntimePaths, quick: Path, slow: Path
 ) -> None:
     batched = describe(quick, max_batch_size=8, batching=True)
     with opened(shared_place, describe(slow)) as busy, opened(shared_place, batched) as connection:
@@ -93,9 +93,9 @@ def test_joined_requests_get_their_own_rows_back(
 
 
 def test_a_missing_model_is_named_and_others_go_on(
-    shared_place: RuntimePlace, quick: Path, tmp_path: Path
+    shared_place: RuntimePaths, quick: Path, tmp_path: Path
 ) -> None:
-    missing = Connection(
+    missing = RuntimeClient(
         shared_place, describe(tmp_path / "missing.onnx"), lambda level, text: None
     )
     with opened(shared_place, describe(quick)) as connection:
@@ -108,18 +108,18 @@ def test_a_missing_model_is_named_and_others_go_on(
 
 @pytest.mark.parametrize("content", [b"", b"no model at all", b"\x08\x08\x3a\xff\x01"])
 def test_a_broken_model_is_refused_and_the_worker_lives(
-    shared_place: RuntimePlace, tmp_path: Path, content: bytes
+    shared_place: RuntimePaths, tmp_path: Path, content: bytes
 ) -> None:
     worker = worker_of(shared_place)
     path = tmp_path / "broken.onnx"
     path.write_bytes(content)
     with pytest.raises(InvalidModelError):
-        Connection(shared_place, describe(path), lambda level, text: None).open()
+        RuntimeClient(shared_place, describe(path), lambda level, text: None).open()
     assert worker_of(shared_place) == worker
 
 
 def test_a_refusal_longer_than_a_record_is_cut_not_fatal(
-    shared_place: RuntimePlace, tmp_path: Path
+    shared_place: RuntimePaths, tmp_path: Path
 ) -> None:
     """A message that names an absurdly named operator must not end the worker."""
     worker = worker_of(shared_place)
@@ -136,12 +136,12 @@ def test_a_refusal_longer_than_a_record_is_cut_not_fatal(
     onnx.save(model, tmp_path / "absurd.onnx")
     description = describe(tmp_path / "absurd.onnx")
     with pytest.raises(InvalidModelError, match="Absurd"):
-        Connection(shared_place, description, lambda level, text: None).open()
+        RuntimeClient(shared_place, description, lambda level, text: None).open()
     assert worker_of(shared_place) == worker
 
 
 def test_a_request_that_does_not_fit_the_model_is_refused(
-    shared_place: RuntimePlace, quick: Path
+    shared_place: RuntimePaths, quick: Path
 ) -> None:
     with opened(shared_place, describe(quick)) as connection:
         error = submit(connection, np.ones((2, 5), np.float32))[1].wait().error
@@ -150,7 +150,7 @@ def test_a_request_that_does_not_fit_the_model_is_refused(
 
 
 def test_a_request_too_long_for_a_record_is_refused_alone(
-    shared_place: RuntimePlace, quick: Path
+    shared_place: RuntimePaths, quick: Path
 ) -> None:
     with opened(shared_place, describe(quick)) as connection:
         used = connection.statistics()["used_bytes"]
@@ -163,14 +163,14 @@ def test_a_request_too_long_for_a_record_is_refused_alone(
         assert connection.statistics()["used_bytes"] == used
 
 
-def test_an_unknown_class_is_refused(shared_place: RuntimePlace, quick: Path) -> None:
+def test_an_unknown_class_is_refused(shared_place: RuntimePaths, quick: Path) -> None:
     with opened(shared_place, describe(quick)) as connection:
         error = submit(connection, rows(1), job_class="fast")[1].wait().error
     assert isinstance(error, InvalidRequestError)
     assert "unknown class 'fast'" in str(error)
 
 
-def test_a_running_request_can_be_cancelled(shared_place: RuntimePlace, slow: Path) -> None:
+def test_a_running_request_can_be_cancelled(shared_place: RuntimePaths, slow: Path) -> None:
     with opened(shared_place, describe(slow)) as connection:
         number, answer = submit(connection, SLOW_INPUT)
         time.sleep(0.05)
@@ -183,7 +183,7 @@ def test_a_running_request_can_be_cancelled(shared_place: RuntimePlace, slow: Pa
         assert answer.times == 1
 
 
-def test_a_waiting_request_can_be_cancelled(shared_place: RuntimePlace, slow: Path) -> None:
+def test_a_waiting_request_can_be_cancelled(shared_place: RuntimePaths, slow: Path) -> None:
     with opened(shared_place, describe(slow)) as connection:
         _, first = submit(connection, SLOW_INPUT)
         number, second = submit(connection, SLOW_INPUT)
@@ -194,7 +194,7 @@ def test_a_waiting_request_can_be_cancelled(shared_place: RuntimePlace, slow: Pa
 
 
 def test_a_request_whose_time_runs_out_while_it_waits_is_answered_in_time(
-    shared_place: RuntimePlace, slow: Path
+    shared_place: RuntimePaths, slow: Path
 ) -> None:
     with opened(shared_place, describe(slow)) as connection:
         _, first = submit(connection, SLOW_INPUT)
@@ -208,13 +208,13 @@ def test_a_request_whose_time_runs_out_while_it_waits_is_answered_in_time(
         first.output()
 
 
-def test_a_request_that_comes_too_late_is_not_run(shared_place: RuntimePlace, quick: Path) -> None:
+def test_a_request_that_comes_too_late_is_not_run(shared_place: RuntimePaths, quick: Path) -> None:
     with opened(shared_place, describe(quick)) as connection:
         error = submit(connection, rows(1), deadline_ns=time.monotonic_ns() - 1)[1].wait().error
     assert isinstance(error, UnavailableError)
 
 
-def test_a_full_queue_refuses_and_takes_again(shared_place: RuntimePlace, slow: Path) -> None:
+def test_a_full_queue_refuses_and_takes_again(shared_place: RuntimePaths, slow: Path) -> None:
     with opened(shared_place, describe(slow, max_queue_size=2)) as connection:
         sent = [submit(connection, SLOW_INPUT)]
         time.sleep(0.2)  # the first one runs, and does so for about a second
@@ -231,7 +231,7 @@ def test_a_full_queue_refuses_and_takes_again(shared_place: RuntimePlace, slow: 
         submit(connection, SLOW_INPUT)[1].output()
 
 
-def test_closing_answers_what_is_in_flight(shared_place: RuntimePlace, slow: Path) -> None:
+def test_closing_answers_what_is_in_flight(shared_place: RuntimePaths, slow: Path) -> None:
     with opened(shared_place, describe(slow)) as connection:
         sent = [submit(connection, SLOW_INPUT)[1] for _ in range(3)]
     for answer in sent:
@@ -242,7 +242,7 @@ def test_closing_answers_what_is_in_flight(shared_place: RuntimePlace, slow: Pat
 
 
 def test_a_worker_keeps_nothing_of_connections_that_have_gone(
-    shared_place: RuntimePlace, quick: Path, slow: Path
+    shared_place: RuntimePaths, quick: Path, slow: Path
 ) -> None:
     worker = worker_of(shared_place)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.runtime.preemption.slices import SLICE_NS, shorten_slices
 from unit.runtime.runtime_process import (
     background_worker_of,
@@ -89,7 +89,7 @@ def test_a_thread_of_another_policy_stays_as_it_is() -> None:
 
 @needs_slices
 def test_all_threads_of_the_foreground_worker_take_short_turns_and_none_of_the_background_one(
-    place: RuntimePlace, quick: Path
+    place: RuntimePaths, quick: Path
 ) -> None:
     with opened(place, describe(quick)) as connection:
         infer(connection, ROWS)

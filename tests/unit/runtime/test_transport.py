@@ -15,7 +15,7 @@ import pytest
 from brisk.protocol.channel import Receiver, new_socket, send_record
 from brisk.protocol.records import AttachSlab, Cancel, Log, Record
 from brisk.runtime.requests import connections as module
-from brisk.runtime.requests.connections import Arrival, Departure, Peer, Transport
+from brisk.runtime.requests.connections import Arrival, Connections, Departure, Peer
 from open_files import nothing_left_open
 
 LARGE = Log("info", "x" * 150_000)
@@ -23,31 +23,31 @@ LARGE = Log("info", "x" * 150_000)
 
 
 @pytest.fixture
-def transport() -> Iterator[Transport]:
+def transport() -> Iterator[Connections]:
     with nothing_left_open():
         listener = new_socket()
         listener.bind(f"\0brisk-test-{os.getpid()}-{time.monotonic_ns()}")
         listener.listen(64)
-        made = Transport([listener])
+        made = Connections([listener])
         yield made
         made.close()
         listener.close()
 
 
-def connect(transport: Transport) -> socket.socket:
+def connect(transport: Connections) -> socket.socket:
     connection = new_socket()
     connection.settimeout(10.0)
     connection.connect(next(iter(transport._listeners.values())).getsockname())
     return connection
 
 
-def only_peer(transport: Transport) -> Peer:
+def only_peer(transport: Connections) -> Peer:
     assert list(transport.poll(1.0)) == []
     (peer,) = transport.peers()
     return peer
 
 
-def events(transport: Transport, count: int) -> list[Arrival | Departure]:
+def events(transport: Connections, count: int) -> list[Arrival | Departure]:
     found: list[Arrival | Departure] = []
     deadline_s = time.monotonic() + 10.0
     while len(found) < count:
@@ -56,7 +56,7 @@ def events(transport: Transport, count: int) -> list[Arrival | Departure]:
     return found
 
 
-def test_records_arrive_with_their_peer_and_the_end_as_a_departure(transport: Transport) -> None:
+def test_records_arrive_with_their_peer_and_the_end_as_a_departure(transport: Connections) -> None:
     connection = connect(transport)
     peer = only_peer(transport)
     assert peer.pid == os.getpid()
@@ -72,7 +72,7 @@ def test_records_arrive_with_their_peer_and_the_end_as_a_departure(transport: Tr
     assert transport.peer_count == 0
 
 
-def test_garbage_is_a_departure_with_its_reason(transport: Transport) -> None:
+def test_garbage_is_a_departure_with_its_reason(transport: Connections) -> None:
     connection = connect(transport)
     peer = only_peer(transport)
     connection.send(b"garbage")
@@ -83,7 +83,7 @@ def test_garbage_is_a_departure_with_its_reason(transport: Transport) -> None:
     connection.close()
 
 
-def test_one_busy_peer_does_not_keep_another_waiting(transport: Transport) -> None:
+def test_one_busy_peer_does_not_keep_another_waiting(transport: Connections) -> None:
     first, second = connect(transport), connect(transport)
     list(transport.poll(1.0))
     for number in range(module.RECORDS_PER_TURN + 10):
@@ -97,7 +97,7 @@ def test_one_busy_peer_does_not_keep_another_waiting(transport: Transport) -> No
 
 @pytest.mark.parametrize("count", [3, 4, 8])
 def test_a_slow_reader_gets_everything_in_order_and_then_nothing_is_left_to_do(
-    transport: Transport, count: int
+    transport: Connections, count: int
 ) -> None:
     connection = connect(transport)
     peer = only_peer(transport)
@@ -119,7 +119,7 @@ def test_a_slow_reader_gets_everything_in_order_and_then_nothing_is_left_to_do(
     connection.close()
 
 
-def test_exactly_one_record_too_many_leaves_no_spinning_behind(transport: Transport) -> None:
+def test_exactly_one_record_too_many_leaves_no_spinning_behind(transport: Connections) -> None:
     connection = connect(transport)
     peer = only_peer(transport)
     receiver = Receiver(connection)
@@ -139,7 +139,7 @@ def test_exactly_one_record_too_many_leaves_no_spinning_behind(transport: Transp
 
 
 def test_a_slab_given_up_before_the_peer_reads_of_it_can_still_be_sent(
-    transport: Transport,
+    transport: Connections,
 ) -> None:
     connection = connect(transport)
     peer = only_peer(transport)
@@ -163,7 +163,7 @@ def test_a_slab_given_up_before_the_peer_reads_of_it_can_still_be_sent(
     connection.close()
 
 
-def test_what_a_dropped_peer_never_read_is_given_back(transport: Transport) -> None:
+def test_what_a_dropped_peer_never_read_is_given_back(transport: Connections) -> None:
     connection = connect(transport)
     peer = only_peer(transport)
     transport.send(peer, LARGE)
@@ -179,7 +179,7 @@ def test_what_a_dropped_peer_never_read_is_given_back(transport: Transport) -> N
 
 
 def test_a_peer_that_never_reads_is_given_up(
-    transport: Transport, monkeypatch: pytest.MonkeyPatch
+    transport: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_OUTBOX_RECORDS", 10)
     connection = connect(transport)
@@ -190,7 +190,7 @@ def test_a_peer_that_never_reads_is_given_up(
     connection.close()
 
 
-def test_waking_ends_a_wait_from_any_thread_once(transport: Transport) -> None:
+def test_waking_ends_a_wait_from_any_thread_once(transport: Connections) -> None:
     transport.wake()
     transport.wake()
     started_s = time.monotonic()
@@ -200,7 +200,7 @@ def test_waking_ends_a_wait_from_any_thread_once(transport: Transport) -> None:
 
 
 def test_connections_beyond_the_limit_of_open_files_wait_for_others_to_go(
-    transport: Transport,
+    transport: Connections,
 ) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     crowd = [connect(transport) for _ in range(6)]
@@ -229,7 +229,7 @@ def test_closing_leaves_nothing_open(tmp_path: Path) -> None:
         listener = new_socket()
         listener.bind(f"\0brisk-test-closing-{os.getpid()}")
         listener.listen(4)
-        transport = Transport([listener])
+        transport = Connections([listener])
         connections = [connect(transport) for _ in range(3)]
         list(transport.poll(1.0))
         transport.close()

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import TensorForm
 from brisk.protocol.shared_memory import request_flags
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -31,19 +31,19 @@ from waiting import wait_until
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 
 
-def foreground_worker_of(place: RuntimePlace) -> int:
+def foreground_worker_of(place: RuntimePaths) -> int:
     others = {supervisor_of(place), background_worker_of(place)}
     (worker,) = set(processes_of(place)) - others
     return worker
 
 
-def background(place: RuntimePlace) -> int:
+def background(place: RuntimePaths) -> int:
     worker = background_worker_of(place)
     assert worker is not None
     return worker
 
 
-def answer_in(connection: Connection, job_class: str) -> np.ndarray:
+def answer_in(connection: RuntimeClient, job_class: str) -> np.ndarray:
     return submit(connection, ROWS, job_class)[1].output()
 
 
@@ -53,15 +53,17 @@ def logged() -> list[str]:
 
 
 @pytest.fixture
-def connection(shared_place: RuntimePlace, quick: Path, logged: list[str]) -> Iterator[Connection]:
-    made = Connection(shared_place, describe(quick), lambda level, text: logged.append(text))
+def connection(
+    shared_place: RuntimePaths, quick: Path, logged: list[str]
+) -> Iterator[RuntimeClient]:
+    made = RuntimeClient(shared_place, describe(quick), lambda level, text: logged.append(text))
     made.open()
     yield made
     made.close()
 
 
 def test_the_background_worker_comes_with_the_first_best_effort_request(
-    place: RuntimePlace, quick: Path
+    place: RuntimePaths, quick: Path
 ) -> None:
     with opened(place, describe(quick)) as connection:
         for job_class in ("realtime", "normal"):
@@ -78,21 +80,21 @@ def test_the_background_worker_comes_with_the_first_best_effort_request(
 
 
 def test_a_best_effort_model_is_loaded_in_the_background_alone(
-    shared_place: RuntimePlace, quick: Path
+    shared_place: RuntimePaths, quick: Path
 ) -> None:
     lazy = describe(quick, job_class="besteffort")
     with opened(shared_place, lazy) as connection:
         np.testing.assert_array_equal(answer_in(connection, "besteffort"), -ROWS)
-        second = Connection(shared_place, lazy, lambda level, text: None)
+        second = RuntimeClient(shared_place, lazy, lambda level, text: None)
         assert second.open() == 0, "the background worker has it"
         second.close()
-        urgent = Connection(shared_place, describe(quick), lambda level, text: None)
+        urgent = RuntimeClient(shared_place, describe(quick), lambda level, text: None)
         assert urgent.open() > 0, "the foreground worker had to load it"
         urgent.close()
 
 
 def test_a_background_worker_killed_while_it_runs_costs_nobody_an_answer(
-    shared_place: RuntimePlace, connection: Connection, slow: Path, logged: list[str]
+    shared_place: RuntimePaths, connection: RuntimeClient, slow: Path, logged: list[str]
 ) -> None:
     answer_in(connection, "besteffort")
     with opened(shared_place, describe(slow, job_class="besteffort")) as lazy:
@@ -120,7 +122,7 @@ def test_a_background_worker_killed_while_it_runs_costs_nobody_an_answer(
 
 
 def test_a_foreground_worker_killed_does_not_touch_best_effort_requests(
-    shared_place: RuntimePlace, connection: Connection, slow: Path
+    shared_place: RuntimePaths, connection: RuntimeClient, slow: Path
 ) -> None:
     with opened(shared_place, describe(slow, job_class="besteffort")) as lazy:
         _, long = submit(lazy, SLOW_INPUT, "besteffort")
@@ -132,7 +134,7 @@ def test_a_foreground_worker_killed_does_not_touch_best_effort_requests(
 
 
 def test_a_background_worker_that_stands_still_holds_no_real_time_request_up(
-    shared_place: RuntimePlace, connection: Connection
+    shared_place: RuntimePaths, connection: RuntimeClient
 ) -> None:
     """More best-effort requests than its socket takes, from the thread that sends urgent ones."""
     answer_in(connection, "besteffort")
@@ -158,7 +160,7 @@ def test_a_background_worker_that_stands_still_holds_no_real_time_request_up(
 
 
 def test_a_best_effort_request_for_a_runtime_that_has_gone_is_answered_by_the_next(
-    place: RuntimePlace, quick: Path
+    place: RuntimePaths, quick: Path
 ) -> None:
     with opened(place, describe(quick)) as connection:
         answer_in(connection, "besteffort")
@@ -168,7 +170,7 @@ def test_a_best_effort_request_for_a_runtime_that_has_gone_is_answered_by_the_ne
 
 
 def test_an_idle_background_worker_ends_and_comes_again_when_asked_for(
-    place: RuntimePlace, quick: Path
+    place: RuntimePaths, quick: Path
 ) -> None:
     with opened(place, describe(quick)) as connection:
         with opened(place, describe(quick, job_class="besteffort")) as lazy:

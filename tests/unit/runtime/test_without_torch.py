@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from brisk.errors import BriskError
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
     describe,
@@ -28,7 +28,7 @@ def has_torch(process: int) -> bool:
 
 
 def test_requests_of_every_outcome_and_class_leave_torch_alone(
-    place: RuntimePlace, tmp_path: Path, slow: Path
+    place: RuntimePaths, tmp_path: Path, slow: Path
 ) -> None:
     joined = describe(quick_model(tmp_path / "joined.onnx"), max_batch_size=8, batching=True)
     broken = tmp_path / "broken.onnx"

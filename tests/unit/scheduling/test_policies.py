@@ -12,18 +12,30 @@ from brisk.scheduling.policies import (
     DEFAULT_POLICY,
     POLICIES,
     Limits,
+    PaddingTrial,
     Policy,
     Realtime,
     Snapshot,
-    Trial,
     find_policy,
 )
 
 QUIET = Realtime(
-    count=0, end_ns=None, threads=0, deadline_ns=None, slowdown=None, trial=Trial.NONE, load=0.0
+    count=0,
+    end_ns=None,
+    threads=0,
+    deadline_ns=None,
+    slowdown=None,
+    trial=PaddingTrial.NONE,
+    load=0.0,
 )
 BUSY = Realtime(
-    count=1, end_ns=1_000, threads=2, deadline_ns=None, slowdown=None, trial=Trial.NONE, load=0.0
+    count=1,
+    end_ns=1_000,
+    threads=2,
+    deadline_ns=None,
+    slowdown=None,
+    trial=PaddingTrial.NONE,
+    load=0.0,
 )
 NOW = Snapshot(
     now_ns=100,
@@ -71,7 +83,7 @@ def test_only_the_sequential_policy_runs_everything_in_one_worker() -> None:
 def test_preemptive_holds_whatever_is_known() -> None:
     admits = POLICIES["preemptive"].admits
     assert not admits(beside(slowdown=1.0, threads=1))
-    assert not admits(beside(trial=Trial.BESIDE))
+    assert not admits(beside(trial=PaddingTrial.BESIDE))
 
 
 def test_padded_fills_what_a_run_on_fewer_processors_leaves() -> None:
@@ -109,8 +121,8 @@ def test_padded_allows_a_run_the_less_the_more_requests_wait_for_it(
 
 def test_padded_follows_a_trial_whatever_else_is_known() -> None:
     admits = POLICIES["padded"].admits
-    assert not admits(beside(trial=Trial.ALONE, slowdown=1.0))
-    assert admits(beside(trial=Trial.BESIDE, slowdown=9.0))
+    assert not admits(beside(trial=PaddingTrial.ALONE, slowdown=1.0))
+    assert admits(beside(trial=PaddingTrial.BESIDE, slowdown=9.0))
 
 
 def test_deadline_lets_best_effort_work_in_while_there_is_time_to_spare() -> None:

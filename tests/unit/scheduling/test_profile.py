@@ -8,7 +8,7 @@ import pytest
 
 from brisk.errors import UnavailableError
 from brisk.scheduling.admission import predict, refuse_if_late, retry_hint
-from brisk.scheduling.policies import Trial
+from brisk.scheduling.policies import PaddingTrial
 from brisk.scheduling.profile import (
     FIRST_PAIRS,
     LONGEST_INTERVAL,
@@ -88,22 +88,22 @@ def test_a_run_is_tried_alone_and_beside_in_turns_and_rarely_again() -> None:
     tried = []
     while profile.slowdown is None:
         tried.append(profile.next_trial(1.05))
-        profile.learn_run(100, beside=tried[-1] is Trial.BESIDE)
-    block = [*[Trial.ALONE] * RUNS_ALONE, Trial.BESIDE]
+        profile.learn_run(100, beside=tried[-1] is PaddingTrial.BESIDE)
+    block = [*[PaddingTrial.ALONE] * RUNS_ALONE, PaddingTrial.BESIDE]
     runs = (RUNS_ALONE + 1) * FIRST_PAIRS // 2 + RUNS_ALONE - 1  # two comparisons a block
     assert tried == (block * FIRST_PAIRS)[:runs]
     profile.next_trial(1.05)
     later = [profile.next_trial(1.05) for _ in range(10 * TRIAL_INTERVAL)]
-    assert later.count(Trial.ALONE) == 10
-    assert later.count(Trial.BESIDE) == 0
+    assert later.count(PaddingTrial.ALONE) == 10
+    assert later.count(PaddingTrial.BESIDE) == 0
 
 
 def test_what_is_held_is_tried_beside_again_ever_more_rarely() -> None:
     profile = learnt([100] * FIRST_PAIRS, [300] * FIRST_PAIRS)
     later = [profile.next_trial(1.05) for _ in range(4 * LONGEST_INTERVAL)]
-    tried = [number for number, trial in enumerate(later, 1) if trial is Trial.BESIDE]
+    tried = [number for number, trial in enumerate(later, 1) if trial is PaddingTrial.BESIDE]
     assert tried == [TRIAL_INTERVAL * (2**n - 1) for n in range(1, 6)] + [1008, 1520, 2032]
-    assert Trial.ALONE not in later
+    assert PaddingTrial.ALONE not in later
 
 
 def test_a_verdict_that_changes_is_tried_at_short_intervals_again() -> None:
@@ -111,9 +111,9 @@ def test_a_verdict_that_changes_is_tried_at_short_intervals_again() -> None:
     for _ in range(LONGEST_INTERVAL):
         profile.next_trial(1.05)
     later = [profile.next_trial(3.5) for _ in range(2 * TRIAL_INTERVAL)]
-    assert later.count(Trial.ALONE) == 2
+    assert later.count(PaddingTrial.ALONE) == 2
     tried = [profile.next_trial(1.05) for _ in range(TRIAL_INTERVAL)]
-    assert tried.count(Trial.BESIDE) == 1
+    assert tried.count(PaddingTrial.BESIDE) == 1
 
 
 def test_a_clear_slowdown_takes_fewer_comparisons() -> None:

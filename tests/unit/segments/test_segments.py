@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import InvalidModelError
 from brisk.segments.model import cutting
-from brisk.segments.model.cutting import Span, cut_points
+from brisk.segments.model.cutting import NodeSpan, cut_points
 from brisk.segments.model.extraction import extract, normalise
 from brisk.segments.model.model_file import read_model_file
 from unit.segments.segment_models import by_segments, chain, info, save, source_of, whole
@@ -135,7 +135,7 @@ def test_constant_nodes_are_in_every_segment_that_reads_them(tmp_path: Path) -> 
     normalise(model)
     assert [node.op_type for node in model.graph.node] == ["Mul", "Abs", "Mul", "Mul"]
     typed = onnx.shape_inference.infer_shapes(model)
-    first, second = extract(typed, [Span(0, 2, 0.0), Span(2, 4, 0.0)])
+    first, second = extract(typed, [NodeSpan(0, 2, 0.0), NodeSpan(2, 4, 0.0)])
     assert (first.inputs, first.outputs, second.inputs) == (("x",), ("b",), ("b",))
     assert {tensor.name for tensor in second.proto.graph.initializer} == {"half", "two"}
     answers = by_segments(source_of(path), {"x": ROWS})
@@ -162,7 +162,7 @@ def test_a_body_reads_values_of_segments_before_it(tmp_path: Path) -> None:
     )
     model = onnx.load(path)
     first, second = extract(
-        onnx.shape_inference.infer_shapes(model), [Span(0, 3, 0.0), Span(3, 5, 0.0)]
+        onnx.shape_inference.infer_shapes(model), [NodeSpan(0, 3, 0.0), NodeSpan(3, 5, 0.0)]
     )
     assert set(second.inputs) == {"a", "total"}
     assert {tensor.name for tensor in second.proto.graph.initializer} == {"weight", "limit"}

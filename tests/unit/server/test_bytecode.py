@@ -42,5 +42,5 @@ def test_what_is_installed_as_a_copy_is_compiled(tmp_path: Path) -> None:
     (tmp_path / "python").mkdir()
     (tmp_path / "python" / LIBRARY).touch()
     backend = install(tmp_path, copy=True)
-    for file in (backend / "model.py", backend / "brisk" / "frontend" / "backend.py"):
+    for file in (backend / "model.py", backend / "brisk" / "stub" / "backend.py"):
         assert _compiled(file).is_file()

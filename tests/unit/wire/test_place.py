@@ -16,7 +16,7 @@ import pytest
 from brisk.errors import InvalidConfigurationError
 from brisk.protocol.host.runtime_paths import (
     MAX_SOCKET_PATH_BYTES,
-    RuntimePlace,
+    RuntimePaths,
     base_directory,
     runtime_place,
 )
@@ -25,7 +25,7 @@ from open_files import nothing_left_open
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[RuntimePlace]:
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[RuntimePaths]:
     parent = Path(tempfile.mkdtemp(prefix="brisk-"))
     monkeypatch.setenv("BRISK_RUNTIME_DIR", str(parent / "runtime"))
     yield runtime_place("cpu")
@@ -36,7 +36,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def process_that(hold: RuntimePlace) -> tuple[int, int]:
+def process_that(hold: RuntimePaths) -> tuple[int, int]:
     """A process that holds the lock until it is killed, and a pipe that says so."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -80,7 +80,7 @@ def test_a_relative_directory_is_the_same_for_a_runtime_that_starts_elsewhere(
     assert base_directory() == Path.cwd() / "run"
 
 
-def test_every_device_has_a_place_of_its_own(place: RuntimePlace) -> None:
+def test_every_device_has_a_place_of_its_own(place: RuntimePaths) -> None:
     assert runtime_place("cuda:1").directory.name == "cuda-1"
     assert place.directory.name == "cpu"
 
@@ -102,13 +102,13 @@ def test_a_path_too_long_for_a_socket_is_refused_with_its_remedy(
         runtime_place("cpu")
 
 
-def test_directories_are_made_for_their_user_alone(place: RuntimePlace) -> None:
+def test_directories_are_made_for_their_user_alone(place: RuntimePaths) -> None:
     place.prepare()
     assert (mode(place.base), mode(place.directory)) == (0o700, 0o700)
 
 
 def test_a_device_s_directory_that_others_could_enter_is_closed_to_them(
-    place: RuntimePlace,
+    place: RuntimePaths,
 ) -> None:
     place.prepare()
     place.directory.chmod(0o777)
@@ -117,7 +117,7 @@ def test_a_device_s_directory_that_others_could_enter_is_closed_to_them(
 
 
 def test_the_mode_of_a_directory_given_for_general_use_is_left_alone(
-    place: RuntimePlace,
+    place: RuntimePaths,
 ) -> None:
     """Root may well say BRISK_RUNTIME_DIR=/run."""
     place.base.mkdir()
@@ -126,13 +126,13 @@ def test_the_mode_of_a_directory_given_for_general_use_is_left_alone(
     assert (mode(place.base), mode(place.directory)) == (0o755, 0o700)
 
 
-def test_something_else_in_the_place_is_refused(place: RuntimePlace) -> None:
+def test_something_else_in_the_place_is_refused(place: RuntimePaths) -> None:
     place.base.write_text("a file")
     with pytest.raises(InvalidConfigurationError, match=r"cannot be used .*BRISK_RUNTIME_DIR"):
         place.prepare()
 
 
-def test_a_link_in_the_place_is_refused(place: RuntimePlace) -> None:
+def test_a_link_in_the_place_is_refused(place: RuntimePaths) -> None:
     elsewhere = place.base.parent / "elsewhere"
     elsewhere.mkdir()
     place.base.symlink_to(elsewhere)
@@ -141,14 +141,14 @@ def test_a_link_in_the_place_is_refused(place: RuntimePlace) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_a_directory_of_another_user_is_refused(place: RuntimePlace) -> None:
+def test_a_directory_of_another_user_is_refused(place: RuntimePaths) -> None:
     place.base.mkdir()
     os.chown(place.base, 65534, 65534)
     with pytest.raises(InvalidConfigurationError, match="must be a directory of user 0"):
         place.prepare()
 
 
-def test_one_process_at_a_time_holds_the_place(place: RuntimePlace) -> None:
+def test_one_process_at_a_time_holds_the_place(place: RuntimePaths) -> None:
     place.prepare()
     child, reading = process_that(place)
     assert os.read(reading, 1) == b"y"
@@ -161,7 +161,7 @@ def test_one_process_at_a_time_holds_the_place(place: RuntimePlace) -> None:
     place.remove(lock)
 
 
-def test_what_a_killed_runtime_left_is_swept(place: RuntimePlace) -> None:
+def test_what_a_killed_runtime_left_is_swept(place: RuntimePaths) -> None:
     place.prepare()
     child, reading = process_that(place)
     os.read(reading, 1)
@@ -174,7 +174,7 @@ def test_what_a_killed_runtime_left_is_swept(place: RuntimePlace) -> None:
     assert place.sweep(), "sweeping what is not there is no failure"
 
 
-def test_another_device_s_runtime_keeps_its_directory(place: RuntimePlace) -> None:
+def test_another_device_s_runtime_keeps_its_directory(place: RuntimePaths) -> None:
     other = runtime_place("cuda:0")
     other.prepare()
     held = other.try_lock()
@@ -187,7 +187,7 @@ def test_another_device_s_runtime_keeps_its_directory(place: RuntimePlace) -> No
     assert not place.base.exists()
 
 
-def test_a_lock_of_a_removed_file_is_not_taken_for_the_place_s(place: RuntimePlace) -> None:
+def test_a_lock_of_a_removed_file_is_not_taken_for_the_place_s(place: RuntimePaths) -> None:
     """Whoever waits for the lock when its holder removes it must lock the new file."""
     place.prepare()
     first = place.try_lock()
@@ -201,7 +201,7 @@ def test_a_lock_of_a_removed_file_is_not_taken_for_the_place_s(place: RuntimePla
 
 
 def test_no_two_threads_that_come_and_go_ever_hold_the_place_together(
-    place: RuntimePlace,
+    place: RuntimePaths,
 ) -> None:
     holders, most, failures = 0, 0, []
     counting = threading.Lock()
@@ -232,6 +232,6 @@ def test_no_two_threads_that_come_and_go_ever_hold_the_place_together(
     assert most == 1
 
 
-def test_nobody_to_connect_to_is_the_socket_s_error(place: RuntimePlace) -> None:
+def test_nobody_to_connect_to_is_the_socket_s_error(place: RuntimePaths) -> None:
     with nothing_left_open(), pytest.raises(FileNotFoundError):
         place.connect(1.0)

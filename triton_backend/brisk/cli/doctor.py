@@ -29,7 +29,7 @@ def doctor(
     be seen; else at what this shell's environment would give one. Exit status 1 where something
     cannot work as it is.
     """
-    from brisk.doctor.base import Verdict
+    from brisk.doctor.base import Severity
     from brisk.doctor.checks import examine
     from brisk.doctor.deployment import find_deployment
 
@@ -41,7 +41,7 @@ def doctor(
             _show(finding)
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
-    if any(finding.verdict is Verdict.PROBLEM for finding in findings):
+    if any(finding.verdict is Severity.PROBLEM for finding in findings):
         raise typer.Exit(1)
 
 

@@ -48,14 +48,14 @@ def workload(
 
     from brisk_client.report import show, write_json
     from brisk_client.workload.results.plots import plot_run
-    from brisk_client.workload.results.progress import Progress
+    from brisk_client.workload.results.progress import RunProgress
     from brisk_client.workload.results.summary import summarise_run
     from brisk_client.workload.sending.runner import run_workload
     from brisk_client.workload.spec.errors import WorkloadFailedError
 
     wanted = _read(file, seconds, model or [])
     try:
-        with Progress(wanted, Console()) as progress:
+        with RunProgress(wanted, Console()) as progress:
             outcome = run_workload(wanted, url, rows=rows, watch=progress.update)
     except WorkloadFailedError as error:
         raise UnavailableError(str(error)) from None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 
-class Verdict(str, Enum):
+class Severity(str, Enum):
     """``ADVICE`` costs something, ``PROBLEM`` stops something from working; ``UNKNOWN`` cannot
     be seen from here."""
 
@@ -27,7 +27,7 @@ class Finding:
     """
 
     check: str
-    verdict: Verdict
+    verdict: Severity
     found: str
     cost: str = ""
     change: str = ""
@@ -51,7 +51,7 @@ class Deployment:
     cgroup: Path
 
 
-class Check(Protocol):
+class DeploymentCheck(Protocol):
     """A module of this package; its docstring says why the matter is one."""
 
     NAME: str

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator
 from typing import cast
 
-from brisk.doctor.base import Check, Deployment, Finding, Verdict
+from brisk.doctor.base import Deployment, DeploymentCheck, Finding, Severity
 
 CHECKS = (
     "installation.interpreter",
@@ -30,9 +30,9 @@ CHECKS = (
 def examine(deployment: Deployment) -> Iterator[Finding]:
     """A check that fails itself is a finding, and stops no other."""
     for name in CHECKS:
-        check = cast(Check, importlib.import_module(f"brisk.doctor.{name}"))
+        check = cast(DeploymentCheck, importlib.import_module(f"brisk.doctor.{name}"))
         try:
             yield from check.look(deployment)
         except Exception as error:  # noqa: BLE001  # whatever it is: the others must be heard
             text = f"the check itself failed: {type(error).__name__}: {error}"
-            yield Finding(check.NAME, Verdict.UNKNOWN, text)
+            yield Finding(check.NAME, Severity.UNKNOWN, text)

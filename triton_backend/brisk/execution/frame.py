@@ -15,7 +15,7 @@ _OURS = (torch.cuda.OutOfMemoryError, MemoryError, TypeError, AttributeError)
 """Exceptions that no request can be blamed for."""
 
 
-class Frame:
+class TorchFrame:
     """Runs a program one layer at a time; belongs to one thread at a time.
 
     Raises InvalidRequestError where the inputs do not fit the program, from the constructor or,

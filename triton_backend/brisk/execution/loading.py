@@ -182,7 +182,7 @@ def _with_moves(kernel: Kernel, moves: Sequence[int], device: torch.device) -> K
 
 def _load_context(device: torch.device, catalogue: Catalogue) -> LoadContext:
     def load_body(body: Program, constants: Mapping[str, np.ndarray]) -> BodyRunner:
-        from brisk.execution.frame import Frame  # a body runs as a program does
+        from brisk.execution.frame import TorchFrame  # a body runs as a program does
 
         checked = load_program(body, device, catalogue, constants)
         loaded = dataclasses.replace(
@@ -191,7 +191,7 @@ def _load_context(device: torch.device, catalogue: Catalogue) -> LoadContext:
         names = [variable.name for variable in body.outputs]
 
         def run(values: Mapping[str, Value]) -> list[Value]:
-            frame = Frame(loaded, values)
+            frame = TorchFrame(loaded, values)
             while not frame.step():
                 pass
             results = frame.results()

@@ -10,7 +10,7 @@ import torch
 
 from brisk.execution.placement import host_values, operands_to_move
 from brisk.graph.program import Program
-from brisk.solutions.base import Problem, Solution, Verdict
+from brisk.solutions.base import Applicability, Problem, Solution
 from brisk.solutions.catalogue import Catalogue
 from brisk.solutions.problem import make_problem
 
@@ -28,12 +28,12 @@ class LayerPlan:
 
     problem: Problem
     solution: Solution
-    passed_over: tuple[tuple[Solution, Verdict], ...]
+    passed_over: tuple[tuple[Solution, Applicability], ...]
     moves: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExecutionPlan:
     """One entry for each layer of the program, in its order."""
 
     program: Program
@@ -56,7 +56,7 @@ def make_plan(
     device: torch.device,
     catalogue: Catalogue,
     outer_constants: Mapping[str, np.ndarray] = NO_CONSTANTS,
-) -> Plan:
+) -> ExecutionPlan:
     """Choose a solution for every layer.
 
     Raises UnsupportedOperatorError naming the first layer that has none.
@@ -68,11 +68,11 @@ def make_plan(
         on_host = any(name in host for name in layer.outputs)
         problem = make_problem(program, layer, constants, _CPU if on_host else device)
         layers.append(_plan_layer(problem, catalogue, operands_to_move(problem, host)))
-    return Plan(program, device, tuple(layers))
+    return ExecutionPlan(program, device, tuple(layers))
 
 
 def _plan_layer(problem: Problem, catalogue: Catalogue, moves: tuple[int, ...]) -> LayerPlan:
-    passed_over: list[tuple[Solution, Verdict]] = []
+    passed_over: list[tuple[Solution, Applicability]] = []
     for solution, verdict in catalogue.consider(problem):
         if verdict.ok:
             return LayerPlan(problem, solution, tuple(passed_over), moves)

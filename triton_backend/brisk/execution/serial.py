@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from brisk.execution.frame import Frame
+from brisk.execution.frame import TorchFrame
 from brisk.execution.loading import LoadedProgram
 from brisk.solutions.base import Value
 
@@ -18,7 +18,7 @@ def run_serially(
     if not torch.is_inference_mode_enabled():
         with torch.inference_mode():
             return run_serially(loaded, inputs, requested)
-    frame = Frame(loaded, inputs, requested)
+    frame = TorchFrame(loaded, inputs, requested)
     while not frame.step():
         pass
     return frame.results()

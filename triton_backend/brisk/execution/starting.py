@@ -11,7 +11,7 @@ import torch
 
 from brisk.execution.loaded_layer import LoadedLayer
 from brisk.execution.loading import FramePlan, LoadedProgram, load_layer
-from brisk.execution.plan import Plan, make_plan
+from brisk.execution.plan import ExecutionPlan, make_plan
 from brisk.graph.reader import read_program
 from brisk.segments.starting import Lanes, dealt, lane_count, without_collections
 from brisk.segments.table import GiveWay, LayerTable
@@ -23,7 +23,7 @@ from brisk.solutions.catalogue import Catalogue, default_catalogue
 class StartingProgram:
     """A program that can run at once, as ``plan`` says."""
 
-    plan: Plan
+    plan: ExecutionPlan
     loaded: LoadedProgram
     table: LayerTable[LoadedLayer]
     recorder: Recorder

@@ -42,7 +42,7 @@ _ROOM = " " * 8192
 """In the fork server's command line, for those of its stubs."""
 
 
-class Settings(NamedTuple):
+class ForkSettings(NamedTuple):
     """What a fork server is told. ``flags`` are Python's in a stub of Triton's making."""
 
     backend: str
@@ -105,14 +105,14 @@ def attend_launchers(arguments: list[bytes], niceness: int) -> None:
     threading.Thread(target=attend, name="brisk-launchers", daemon=True).start()
 
 
-def take_settings() -> Settings:
+def take_settings() -> ForkSettings:
     """Those of this process, a fork server, whose children shall find nothing of them."""
     os.environ.pop(SOCKET_VARIABLE, None)
     os.environ.pop(LISTENER_VARIABLE, None)
-    return Settings(**json.loads(os.environ.pop(SETTINGS_VARIABLE)))
+    return ForkSettings(**json.loads(os.environ.pop(SETTINGS_VARIABLE)))
 
 
-def take_listener(settings: Settings) -> socket.socket:
+def take_listener(settings: ForkSettings) -> socket.socket:
     """The socket that this process, a fork server, was given. Raises OSError."""
     listener = socket.socket(fileno=settings.listener)
     listener.set_inheritable(False)
@@ -142,7 +142,7 @@ def _start(listener: socket.socket, arguments: list[bytes], niceness: int) -> No
 
     backend = os.fsdecode(arguments[BACKEND])
     descriptor = listener.fileno()
-    settings = Settings(backend, int(arguments[SERVER]), niceness, list(sys.flags), descriptor)
+    settings = ForkSettings(backend, int(arguments[SERVER]), niceness, list(sys.flags), descriptor)
     environment = _environment()
     preloads = environment.get("LD_PRELOAD", "")
     preload = f"{backend}/{PRELOAD}"

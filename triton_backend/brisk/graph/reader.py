@@ -23,8 +23,9 @@ DETACHED_BYTES = 4096
 def read_program(path: Path) -> Program:
     """The optimised program of the ONNX file at ``path``.
 
-    Weights are views of the mapped file: see ``brisk.graph.files.mapping``. Raises InvalidModelError
-    (or its subclass UnsupportedOperatorError) naming the file and what is wrong with it.
+    Weights are views of the mapped file: see ``brisk.graph.files.mapping``. Raises
+    InvalidModelError (or its subclass UnsupportedOperatorError) naming the file and what is
+    wrong with it.
     """
     try:
         data = map_file(path)

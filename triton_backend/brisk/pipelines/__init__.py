@@ -6,8 +6,8 @@ Standard library only: Triton's stub reads it as well as the runtime.
 from brisk.pipelines.description import (
     EarlyAnswer,
     NodeDescription,
+    NodeSource,
     PipelineDescription,
-    Source,
     VariantDescription,
 )
 from brisk.pipelines.parsing import is_pipeline, read_pipeline
@@ -17,8 +17,8 @@ __all__ = [
     "EarlyAnswer",
     "NetworkSignature",
     "NodeDescription",
+    "NodeSource",
     "PipelineDescription",
-    "Source",
     "TensorType",
     "VariantDescription",
     "check_networks",

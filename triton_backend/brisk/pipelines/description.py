@@ -11,7 +11,7 @@ REQUEST = "request"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class NodeSource:
     """A tensor that a node makes; ``node`` None: one that the request brings."""
 
     node: str | None
@@ -48,7 +48,7 @@ class NodeDescription:
     """``inputs``: where each input tensor of the node's networks comes from."""
 
     name: str
-    inputs: Mapping[str, Source]
+    inputs: Mapping[str, NodeSource]
     variants: tuple[VariantDescription, ...]
     early_answer: EarlyAnswer | None
 
@@ -80,7 +80,7 @@ class PipelineDescription:
     policy: str
     replanning: str
     nodes: tuple[NodeDescription, ...]
-    outputs: Mapping[str, Source]
+    outputs: Mapping[str, NodeSource]
     trial_shapes: Mapping[str, tuple[int, ...]]
 
     @property

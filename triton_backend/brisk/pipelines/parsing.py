@@ -14,8 +14,8 @@ from brisk.pipelines.description import (
     REQUEST,
     EarlyAnswer,
     NodeDescription,
+    NodeSource,
     PipelineDescription,
-    Source,
     VariantDescription,
 )
 from brisk.pipelines.fields import Fields, Problems, hint, is_number, parse_object, shown
@@ -117,7 +117,7 @@ def _early_answer(value: Any, node: str, path: Path, problems: Problems) -> Earl
 
 def _sources(
     given: Mapping[str, Any], place: str, nodes: Mapping[str, Any], problems: Problems
-) -> dict[str, Source]:
+) -> dict[str, NodeSource]:
     sources = {}
     for tensor, text in given.items():
         node, dot, name = text.partition(".") if isinstance(text, str) else ("", "", "")
@@ -128,7 +128,7 @@ def _sources(
             known = hint(node, [*nodes, REQUEST])
             problems.note(place, f"'{tensor:.60}' comes from unknown node '{node:.60}'{known}")
         else:
-            sources[tensor] = Source(None if node == REQUEST else node, name)
+            sources[tensor] = NodeSource(None if node == REQUEST else node, name)
     return sources
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from brisk.pipelines.description import PipelineDescription, Source
+from brisk.pipelines.description import NodeSource, PipelineDescription
 from brisk.pipelines.fields import Problems, hint
 
 
@@ -88,7 +88,7 @@ def _outputs(
     return outputs
 
 
-def _reads(description: PipelineDescription) -> Iterator[tuple[str, Source]]:
+def _reads(description: PipelineDescription) -> Iterator[tuple[str, NodeSource]]:
     for node in description.nodes:
         yield from ((f"node '{node.name}'", source) for source in node.inputs.values())
     yield from (("outputs", source) for source in description.outputs.values())
@@ -126,7 +126,9 @@ def _take(
         taken[name] = TensorType(before.element or wanted.element, shape)
 
 
-def _types(source: Source, made: Mapping[str, Sequence[NetworkSignature]]) -> Iterator[TensorType]:
+def _types(
+    source: NodeSource, made: Mapping[str, Sequence[NetworkSignature]]
+) -> Iterator[TensorType]:
     for network in made.get(source.node or "", ()):
         if source.tensor in network.outputs:
             yield network.outputs[source.tensor]

@@ -11,7 +11,7 @@ from brisk.planning.choosing import (
     split_equally,
     split_in_proportion,
 )
-from brisk.planning.dag import Dag, Execution, Node, Variant
+from brisk.planning.dag import Dag, Execution, NetworkVariant, QueryNode
 from brisk.planning.profile import LatencyProfile
 from brisk.planning.query import Query, Replanning
 
@@ -21,11 +21,11 @@ __all__ = [
     "Dag",
     "Execution",
     "LatencyProfile",
-    "Node",
+    "NetworkVariant",
     "Policy",
     "Query",
+    "QueryNode",
     "Replanning",
-    "Variant",
     "exact",
     "split_equally",
     "split_in_proportion",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from brisk.planning.dag import Dag, Execution, Node, Variant
+from brisk.planning.dag import Dag, Execution, NetworkVariant, QueryNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Choice:
     """``budget_ns``: what the node may take by the plan; less than its variant takes where no
     variant is fast enough. It is negative where the time is over already."""
 
-    variant: Variant
+    variant: NetworkVariant
     budget_ns: int
 
 
@@ -48,7 +48,7 @@ def _split(
     }
 
 
-def most_accurate_within(node: Node, budget_ns: int) -> Variant:
+def most_accurate_within(node: QueryNode, budget_ns: int) -> NetworkVariant:
     """GATI's PickBestModel: the most accurate variant whose full run fits, else the fastest.
 
     Of equally accurate ones the faster.
@@ -65,7 +65,7 @@ class _Part:
 
     latency_ns: int
     accuracy: float
-    variants: tuple[Variant, ...]
+    variants: tuple[NetworkVariant, ...]
 
 
 def exact(dag: Dag, left_ns: int, execution: Execution) -> dict[str, Choice]:

@@ -10,7 +10,7 @@ from brisk.errors import InvalidModelError
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class NetworkVariant:
     """One network for a node's task. ``accuracy``: share of right answers, 0 to 1.
 
     ``full_ns``: what it takes without an early answer. ``usual_ns``: within which most of its
@@ -29,11 +29,11 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class QueryNode:
     """``after``: names of the nodes whose outputs it reads. ``variants``: at least one."""
 
     name: str
-    variants: tuple[Variant, ...]
+    variants: tuple[NetworkVariant, ...]
     after: tuple[str, ...] = ()
 
     @property
@@ -41,7 +41,7 @@ class Node:
         """The maximum execution time among its variants: C_i of GATI's equation 4."""
         return max(variant.full_ns for variant in self.variants)
 
-    def variant(self, name: str) -> Variant:
+    def variant(self, name: str) -> NetworkVariant:
         return next(variant for variant in self.variants if variant.name == name)
 
 
@@ -61,11 +61,11 @@ class Execution(Enum):
 class Dag:
     """Nodes in an order in which they can run. Raises InvalidModelError where there is none."""
 
-    nodes: tuple[Node, ...]
-    _by_name: Mapping[str, Node] = field(init=False, repr=False, compare=False)
+    nodes: tuple[QueryNode, ...]
+    _by_name: Mapping[str, QueryNode] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        names: dict[str, Node] = {}
+        names: dict[str, QueryNode] = {}
         for node in self.nodes:
             missing = [name for name in node.after if name not in names]
             if missing or node.name in names or not node.variants:
@@ -76,14 +76,14 @@ class Dag:
             names[node.name] = node
         object.__setattr__(self, "_by_name", names)
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> QueryNode:
         return self._by_name[name]
 
     def without(self, names: Collection[str]) -> Dag:
         """What is left to run once ``names`` have run, or have at least begun."""
         return Dag(
             tuple(
-                Node(node.name, node.variants, tuple(n for n in node.after if n not in names))
+                QueryNode(node.name, node.variants, tuple(n for n in node.after if n not in names))
                 for node in self.nodes
                 if node.name not in names
             )
@@ -100,7 +100,9 @@ class Dag:
             )
         )
 
-    def is_in_time(self, name: str, variant: Variant, left_ns: int, execution: Execution) -> bool:
+    def is_in_time(
+        self, name: str, variant: NetworkVariant, left_ns: int, execution: Execution
+    ) -> bool:
         """Whether a whole run of ``variant`` leaves time for the fastest ones of all others."""
         weights = {node.name: min(each.full_ns for each in node.variants) for node in self.nodes}
         weights[name] = variant.full_ns
@@ -126,7 +128,7 @@ class Dag:
         return {name: upstream[name] + downstream[name] for name in upstream}
 
 
-def _as_usual(variant: Variant) -> Variant:
+def _as_usual(variant: NetworkVariant) -> NetworkVariant:
     if variant.usual_ns is None or not variant.may_be_early:
         return variant
     return replace(variant, full_ns=variant.usual_ns, usual_ns=None)

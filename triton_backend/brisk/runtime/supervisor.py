@@ -17,7 +17,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 
 from brisk.protocol.channel import new_socket
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.role import Role
 from brisk.runtime.worker_slot import WorkerSlot
 
@@ -28,7 +28,7 @@ UNWATCHED_S = 0.1
 """Time between two looks at workers whose end the kernel does not tell."""
 
 
-def listen(place: RuntimePlace, role: Role) -> socket.socket:
+def listen(place: RuntimePaths, role: Role) -> socket.socket:
     """The place's socket. Precondition: this process holds the place's lock."""
     path = place.socket_path(role)
     path.unlink(missing_ok=True)

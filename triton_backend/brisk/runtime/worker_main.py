@@ -19,7 +19,7 @@ from brisk.runtime.preemption.memory_limit import limit_memory
 from brisk.runtime.preemption.pacing import Pacing
 from brisk.runtime.preemption.realtime import Foreground
 from brisk.runtime.preemption.slices import shorten_slices
-from brisk.runtime.requests.connections import Arrival, Transport
+from brisk.runtime.requests.connections import Arrival, Connections
 from brisk.runtime.settings import Settings
 from brisk.runtime.worker.device import open_device
 from brisk.runtime.worker.worker import Worker
@@ -48,7 +48,7 @@ def run_worker(
     else:
         shorten_slices()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-    transport = Transport(listeners)
+    transport = Connections(listeners)
     try:
         opened = open_device(device)
     except InvalidConfigurationError as error:
@@ -68,7 +68,7 @@ def run_worker(
             worker.step()
 
 
-def _refuse_all(transport: Transport, error: BriskError, idle_exit_s: float) -> None:
+def _refuse_all(transport: Connections, error: BriskError, idle_exit_s: float) -> None:
     """Answer every peer's first record with ``error`` until none has come for the idle time."""
     last_s = time.monotonic()
     while time.monotonic() - last_s < idle_exit_s:

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from brisk.scheduling.policies.base import Trial
+from brisk.scheduling.policies.base import PaddingTrial
 
 WEIGHT = 0.2
 """Of the newest measurement in a layer's average."""
@@ -74,7 +74,7 @@ class RunProfile:
         """The verdict at the last look; None: there was none."""
         self._pause = self._left = TRIAL_INTERVAL
 
-    def next_trial(self, limit: float) -> Trial:
+    def next_trial(self, limit: float) -> PaddingTrial:
         """Which of the two the next run should measure, where there is best-effort work.
 
         ``limit``: slowdown up to which runs are beside it anyway.
@@ -83,17 +83,17 @@ class RunProfile:
         if slowdown is None:
             was_beside = self._last is not None and self._last.beside
             is_over = was_beside or self._block >= RUNS_ALONE
-            return Trial.BESIDE if was_beside is not is_over else Trial.ALONE
+            return PaddingTrial.BESIDE if was_beside is not is_over else PaddingTrial.ALONE
         is_harmed = slowdown > limit
         if is_harmed is not self._is_harmed:
             self._is_harmed, self._pause, self._left = is_harmed, TRIAL_INTERVAL, TRIAL_INTERVAL
         self._left -= 1
         if self._left > 0:
-            return Trial.NONE
+            return PaddingTrial.NONE
         if is_harmed:
             self._pause = min(2 * self._pause, LONGEST_INTERVAL)
         self._left = self._pause
-        return Trial.BESIDE if is_harmed else Trial.ALONE
+        return PaddingTrial.BESIDE if is_harmed else PaddingTrial.ALONE
 
     def learn_run(self, taken_ns: int, beside: bool, threads: int = 1) -> None:
         """What a whole run took, with or without best-effort work beside it.

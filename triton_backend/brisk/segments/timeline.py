@@ -19,7 +19,7 @@ class EventKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TimelineEvent:
     """``stolen``: done by this lane in place of the one whose work it was."""
 
     lane: str
@@ -36,7 +36,7 @@ class Timeline:
 
     started_ns: int
     answered_ns: int
-    events: tuple[Event, ...]
+    events: tuple[TimelineEvent, ...]
 
     def total_ns(self, kind: EventKind) -> int:
         """Time spent in stages of a kind until the first answer, over all lanes."""
@@ -92,6 +92,6 @@ class Recorder:
         return end_ns
 
     def timeline(self, answered_ns: int) -> Timeline:
-        events = (Event(*event) for event in self._events.copy())
+        events = (TimelineEvent(*event) for event in self._events.copy())
         ordered = sorted(events, key=lambda event: event.start_ns)
         return Timeline(self.started_ns, answered_ns, tuple(ordered))

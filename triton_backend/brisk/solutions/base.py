@@ -29,18 +29,18 @@ changes its operands. Its outputs may alias operands or constants only as views.
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Applicability:
     """Whether a solution applies to a problem, and the reason in words."""
 
     ok: bool
     reason: str
 
 
-APPLIES = Verdict(True, "applies")
+APPLIES = Applicability(True, "applies")
 
 
-def refused(reason: str) -> Verdict:
-    return Verdict(False, reason)
+def refused(reason: str) -> Applicability:
+    return Applicability(False, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Solution(ABC):
         """The (domain, operator) pairs it can be asked about; empty: any."""
 
     @abstractmethod
-    def check(self, problem: Problem) -> Verdict:
+    def check(self, problem: Problem) -> Applicability:
         """Decide from static types alone; never raises."""
 
     def transform(self, problem: Problem) -> Mapping[str, torch.Tensor]:

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 
 from brisk.errors import UnsupportedOperatorError
-from brisk.solutions.base import Problem, Solution, Verdict
+from brisk.solutions.base import Applicability, Problem, Solution
 
 FAMILIES: tuple[str, ...] = (
     "images.convolution",
@@ -53,7 +53,7 @@ class Catalogue:
         """The solutions that know the problem's operator, best first."""
         return self._by_operator.get((problem.domain, problem.operator), self._general)
 
-    def consider(self, problem: Problem) -> Iterator[tuple[Solution, Verdict]]:
+    def consider(self, problem: Problem) -> Iterator[tuple[Solution, Applicability]]:
         """Candidates with their verdicts, best first; lazy, so a caller may stop at the first."""
         for solution in self.candidates(problem):
             yield solution, solution.check(problem)
@@ -73,7 +73,7 @@ class Catalogue:
             + ("; ".join(reasons) or "no candidate knows the operator")
         )
 
-    def explain(self, problem: Problem) -> list[tuple[Solution, Verdict]]:
+    def explain(self, problem: Problem) -> list[tuple[Solution, Applicability]]:
         """Every candidate with its verdict, in order of preference."""
         return list(self.consider(problem))
 

@@ -12,13 +12,13 @@ from brisk.graph.deferral import settled
 from brisk.graph.program import Program
 from brisk.solutions.base import (
     APPLIES,
+    Applicability,
     BodyRunner,
     Kernel,
     LoadContext,
     Problem,
     Solution,
     Value,
-    Verdict,
     refused,
 )
 from brisk.solutions.rules import attribute
@@ -36,7 +36,7 @@ class Control(Solution):
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset(("", name) for name in _LOADERS)
 
-    def check(self, problem: Problem) -> Verdict:
+    def check(self, problem: Problem) -> Applicability:
         if any(not isinstance(body, Program) for body in _bodies(problem).values()):
             return refused("a body is not a program")
         return APPLIES

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from brisk.graph.program import Attribute, Epilogue
-from brisk.solutions.base import APPLIES, Problem, Verdict, refused
+from brisk.solutions.base import APPLIES, Applicability, Problem, refused
 from brisk.solutions.values import TORCH_DTYPES, from_numpy
 
 Finish: TypeAlias = Callable[[torch.Tensor, "Sequence[torch.Tensor]"], torch.Tensor]
@@ -102,7 +102,7 @@ def clip_bounds(step: Epilogue) -> tuple[float, float]:
     return low, number(step.attributes, "max", infinity)
 
 
-def check_epilogue(problem: Problem) -> Verdict:
+def check_epilogue(problem: Problem) -> Applicability:
     """Whether every step is known and every operand has the result's dtype."""
     if len(problem.layer.outputs) != 1:
         return refused(f"{len(problem.layer.outputs)} outputs, a fused layer has one")

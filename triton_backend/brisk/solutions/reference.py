@@ -17,12 +17,12 @@ from brisk.graph.deferral import settled
 from brisk.graph.program import Node
 from brisk.solutions.base import (
     APPLIES,
+    Applicability,
     Kernel,
     LoadContext,
     Problem,
     Solution,
     Value,
-    Verdict,
     refused,
 )
 from brisk.solutions.onnx_nodes import node_proto, operator_sets
@@ -38,7 +38,7 @@ class Reference(Solution):
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset()
 
-    def check(self, problem: Problem) -> Verdict:
+    def check(self, problem: Problem) -> Applicability:
         for node in problem.layer.nodes:
             if not onnx.defs.has(node.operator, node.domain):
                 return refused(f"{node.describe()} is no standard ONNX operator")

@@ -11,13 +11,13 @@ import torch
 from brisk.graph.program import Container
 from brisk.solutions.base import (
     APPLIES,
+    Applicability,
     Kernel,
     LoadContext,
     Operand,
     Problem,
     Solution,
     Value,
-    Verdict,
     refused,
 )
 from brisk.solutions.values import TORCH_DTYPES, from_numpy
@@ -58,7 +58,7 @@ class RuleFamily(Solution):
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset(self.rules)
 
-    def check(self, problem: Problem) -> Verdict:
+    def check(self, problem: Problem) -> Applicability:
         rule = self.rules.get((problem.domain, problem.operator))
         if rule is None:
             return refused(f"no rule for {problem.operator}")

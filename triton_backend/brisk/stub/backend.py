@@ -20,8 +20,8 @@ from brisk.stub.config.entry import Entry, find_model, read_entry
 from brisk.stub.config.parameters import REALTIME
 from brisk.stub.log import log
 from brisk.stub.metrics.publisher import Publisher, publishing_interval_s
-from brisk.stub.preload.numpy_import import import_intake
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.preload.numpy_import import import_request_handler
+from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.runtime_start import NICENESS, start_if_absent
 from brisk.telemetry import STATISTICS
 
@@ -38,7 +38,7 @@ class ModelInstance:
         try:
             self._entry = read_entry(arguments)
             self._publisher = Publisher(STATISTICS, self._log, publishing_interval_s())
-            self._connection = Connection(
+            self._connection = RuntimeClient(
                 runtime_place(self._entry.device),
                 self._entry.describe(),
                 self._log,
@@ -48,10 +48,10 @@ class ModelInstance:
                 renice(realtime_niceness())  # refused: the stub stays as urgent as others
             load_ns = None
             if self._entry.parameters.is_lazy:
-                intake = import_intake()
+                intake = import_request_handler()
             else:
                 self._connection.begin()
-                intake = import_intake()  # while the model is loading
+                intake = import_request_handler()  # while the model is loading
                 load_ns = self._connection.wait_loaded()
         except BriskError as error:
             raise pb_utils.TritonModelException(f"{self._label}: {error}") from None
@@ -61,7 +61,7 @@ class ModelInstance:
         start_fork_server(command_line(), NICENESS)
 
     def execute(self, requests: list[Any]) -> list[Any] | None:
-        """Take the requests in: see ``Intake.execute``."""
+        """Take the requests in: see ``RequestHandler.execute``."""
         return self._intake.execute(requests)
 
     def finalize(self) -> None:

@@ -18,7 +18,7 @@ from brisk.stub.config.parameters import request_agreement, request_class, reque
 from brisk.stub.metrics.accounting import RequestAccount
 from brisk.stub.request_parameters import request_parameters, trace_context
 from brisk.stub.response import TritonReply, send_nothing
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.sync_wait import EYES_OPEN_NS, WAIT_NS, Promptness
 from brisk.stub.tensors import read_inputs
 from brisk.telemetry import STATISTICS
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from brisk.stub.sequence_steps import Steps
 
 
-class Intake:
+class RequestHandler:
     """Of one model instance; Triton calls it from one thread."""
 
     def __init__(
-        self, entry: Entry, connection: Connection, log: Callable[[str, str], None]
+        self, entry: Entry, connection: RuntimeClient, log: Callable[[str, str], None]
     ) -> None:
         self._entry = entry
         self._connection = connection

@@ -27,7 +27,7 @@ _ANY = re.compile(r"brisk_server_\d+_|triton_\w+_backend_shm_region_")
 """Of all that Python backends make unless told otherwise: ``triton_<backend>_backend_…``."""
 
 
-class Region(NamedTuple):
+class StubRegion(NamedTuple):
     """``size_bytes``: what it takes of the file system."""
 
     path: Path
@@ -50,7 +50,7 @@ def with_prefix(options: Sequence[str], prefix: str) -> tuple[str, ...]:
     return (*options, f"--backend-config=python,{PREFIX_OPTION}={prefix}")
 
 
-def remove_left(shared_memory: Path = SHARED_MEMORY) -> list[Region]:
+def remove_left(shared_memory: Path = SHARED_MEMORY) -> list[StubRegion]:
     """Remove the regions of servers of ours that are gone, and tell which these were.
 
     Only what is proved to be so: this user's files, whose name says that a process of our
@@ -70,13 +70,13 @@ def remove_left(shared_memory: Path = SHARED_MEMORY) -> list[Region]:
     return removed
 
 
-def left(shared_memory: Path = SHARED_MEMORY) -> list[Region]:
+def left(shared_memory: Path = SHARED_MEMORY) -> list[StubRegion]:
     """Regions, of any server, that no process uses: this user's, or all if it is root."""
     user = os.geteuid()
     return unused(_regions(shared_memory, user or None))
 
 
-def unused(regions: Iterable[Region]) -> list[Region]:
+def unused(regions: Iterable[StubRegion]) -> list[StubRegion]:
     """Those that no process of this machine, as far as it is seen from here, has in its memory,
     nor in its command line: a stub's names its region, and a server's the prefix of its regions.
 
@@ -102,7 +102,7 @@ def _read(file: Path) -> bytes:
         return b""
 
 
-def _regions(shared_memory: Path, user: int | None) -> Iterator[Region]:
+def _regions(shared_memory: Path, user: int | None) -> Iterator[StubRegion]:
     """All that look like Triton's, of a user or of all."""
     for path in sorted(shared_memory.iterdir()):
         if not _ANY.match(path.name):
@@ -110,7 +110,7 @@ def _regions(shared_memory: Path, user: int | None) -> Iterator[Region]:
         with contextlib.suppress(OSError):
             status = path.lstat()
             if stat.S_ISREG(status.st_mode) and user in (None, status.st_uid):
-                yield Region(path, status.st_blocks * 512)
+                yield StubRegion(path, status.st_blocks * 512)
 
 
 def _has_ended(process: int, birth: int, namespace: int) -> bool:

@@ -54,9 +54,11 @@ def run(
     holds are not measured again, and checks and plots are of all its rows. Raises LookupError
     for a name that there is not, UnusableReportError for a file that cannot be resumed.
     """
-    from brisk_client.benchmarks.cold.benchmark import Choice, run_parts
+    from brisk_client.benchmarks.cold.benchmark import ColdOptions, run_parts
 
-    choice = Choice(quick, models, engines, parts, threads, batches, rounds, folder, plots, given)
+    choice = ColdOptions(
+        quick, models, engines, parts, threads, batches, rounds, folder, plots, given
+    )
     return run_parts(choice, file, resumes=resumes)
 
 

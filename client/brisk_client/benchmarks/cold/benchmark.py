@@ -74,7 +74,7 @@ NOTES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ColdOptions:
     """What of the benchmark is run; see ``brisk_client.benchmarks.cold.run``."""
 
     quick: bool
@@ -89,7 +89,7 @@ class Choice:
     given: GivenInputs = NOTHING_GIVEN
 
 
-def run_parts(choice: Choice, file: Path | None, *, resumes: bool) -> Report:
+def run_parts(choice: ColdOptions, file: Path | None, *, resumes: bool) -> Report:
     """``file`` takes the report after every piece, of which those it holds are left out."""
     threads = choice.threads or len(os.sched_getaffinity(0))
     report = Report(
@@ -119,7 +119,7 @@ def is_file(model: str) -> bool:
     return model.endswith(".onnx")
 
 
-def _built(choice: Choice) -> list[str]:
+def _built(choice: ColdOptions) -> list[str]:
     """Names of the benchmark's own models: those chosen, all where nothing was."""
     if choice.models:
         return [model_of(name).name for name in choice.models if not is_file(name)]
@@ -129,7 +129,7 @@ def _built(choice: Choice) -> list[str]:
 class _Bench:
     """Measures one model at one batch size after the other, part by part."""
 
-    def __init__(self, choice: Choice, threads: int, report: Report, ledger: Ledger) -> None:
+    def __init__(self, choice: ColdOptions, threads: int, report: Report, ledger: Ledger) -> None:
         self._choice = choice
         self._threads = threads
         self._report = report

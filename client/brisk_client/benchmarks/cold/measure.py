@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from brisk_client.benchmarks.cold.engines.base import EngineUnavailableError
 from brisk_client.benchmarks.cold.machine import page_cache
-from brisk_client.benchmarks.cold.machine.zygote import Sample, Task, Zygote, prepare_apart
+from brisk_client.benchmarks.cold.machine.zygote import ColdSample, ColdTask, Zygote, prepare_apart
 from brisk_client.benchmarks.cold.models import ModelFiles
 from brisk_client.benchmarks.cold.registry import engine_of
 
@@ -35,7 +35,7 @@ class EngineSamples:
 
     engine: str
     files: list[Path]
-    samples: list[Sample]
+    samples: list[ColdSample]
     disk_s: list[float]
     """With the page cache dropped: seconds to read ``files`` from the disk, once a round."""
 
@@ -111,7 +111,7 @@ def measure(
                     page_cache.drop(ours.files)
                 else:
                     page_cache.warm(ours.files)
-                task = Task(
+                task = ColdTask(
                     engine=name,
                     model=str(files.model),
                     prepared=prepared[name].artefact,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from brisk.solutions.catalogue import default_catalogue
-from brisk_client.benchmarks.conformance.onnx_cases import Outcome, collect_cases, run_case
+from brisk_client.benchmarks.conformance.onnx_cases import CaseOutcome, collect_cases, run_case
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
 from brisk_client.report import Check, Report, plot_bars
@@ -46,7 +46,7 @@ def exclusion_of(name: str) -> Exclusion | None:
     return next((exclusion for exclusion in EXCLUSIONS if exclusion.covers(name)), None)
 
 
-def passing_exclusions(outcomes: Iterable[Outcome]) -> list[str]:
+def passing_exclusions(outcomes: Iterable[CaseOutcome]) -> list[str]:
     """Excluded cases that pass all the same, other than by chance: their exclusion is wrong."""
     return [
         outcome.name
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     )
 
 
-def summarise(outcomes: Sequence[Outcome]) -> Report:
+def summarise(outcomes: Sequence[CaseOutcome]) -> Report:
     """The report of ``outcomes``: one row for each group, checks, and every exclusion."""
     passed = [outcome for outcome in outcomes if outcome.passed]
     excluded = [outcome for outcome in outcomes if exclusion_of(outcome.name) is not None]
@@ -110,7 +110,7 @@ def summarise(outcomes: Sequence[Outcome]) -> Report:
     )
 
 
-def _exclusion_notes(excluded: Iterable[Outcome]) -> list[str]:
+def _exclusion_notes(excluded: Iterable[CaseOutcome]) -> list[str]:
     counts = Counter(exclusion_of(outcome.name) for outcome in excluded)
     return [
         f"excluded: {exclusion.pattern} ({count} cases): {exclusion.reason}"
@@ -119,7 +119,7 @@ def _exclusion_notes(excluded: Iterable[Outcome]) -> list[str]:
     ]
 
 
-def _operators(outcomes: Iterable[Outcome]) -> str:
+def _operators(outcomes: Iterable[CaseOutcome]) -> str:
     """Case names without their variants, most frequent first: ``cast 98, attention 93 …``."""
     words = (outcome.name.removeprefix("test_").split("_")[0] for outcome in outcomes)
     return ", ".join(f"{word} {count}" for word, count in Counter(words).most_common())

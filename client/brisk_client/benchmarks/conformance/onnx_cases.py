@@ -27,7 +27,7 @@ The cases expect what numpy gives that rounds after every step; who rounds once 
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CaseOutcome:
     """What one case gave: no failure where it passed; the solutions of its layers, in order."""
 
     name: str
@@ -54,7 +54,7 @@ def collect_cases() -> list[Any]:
         return list(node.collect_testcases(None))
 
 
-def run_case(case: Any, catalogue: Catalogue, device: torch.device) -> Outcome:
+def run_case(case: Any, catalogue: Catalogue, device: torch.device) -> CaseOutcome:
     """Load the case's model and compare every output of every data set; never raises."""
     solutions: tuple[str, ...] = ()
     outputs: list[Any] = []
@@ -76,10 +76,10 @@ def run_case(case: Any, catalogue: Catalogue, device: torch.device) -> Outcome:
                 difference = compare(actual, as_array(wanted), case.rtol, case.atol)
                 if difference is not None:
                     failure = f"output '{value.name}': {difference}"
-                    return Outcome(case.name, failure, solutions, tuple(outputs))
+                    return CaseOutcome(case.name, failure, solutions, tuple(outputs))
     except BriskError as error:
-        return Outcome(case.name, f"{type(error).__name__}: {error}", solutions, ())
-    return Outcome(case.name, None, solutions, tuple(outputs))
+        return CaseOutcome(case.name, f"{type(error).__name__}: {error}", solutions, ())
+    return CaseOutcome(case.name, None, solutions, tuple(outputs))
 
 
 def as_array(value: Any) -> Any:

@@ -26,7 +26,7 @@ from brisk.triton.locate import locate_server
 from brisk_client.benchmarks.density.expectations import ENTRIES, IDLE, MODEL, all_checks
 from brisk_client.benchmarks.density.runtime import measure_runtime, session_bytes
 from brisk_client.benchmarks.density.server import Found, find
-from brisk_client.benchmarks.density.sides import BRISK, Bench, all_sides
+from brisk_client.benchmarks.density.sides import BRISK, DensityBench, all_sides
 from brisk_client.benchmarks.engines.process import one_line
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
@@ -94,7 +94,7 @@ def run(
         assembled = assemble(place / "backends", installation)
         count = entries or (QUICK_ENTRIES if quick else COUNT)
         many, one = (
-            Bench(case, number, installation, threads, place / part, assembled)
+            DensityBench(case, number, installation, threads, place / part, assembled)
             for case, number, part in zip(cases, (count, 1), ("many", "one"), strict=True)
         )
         report.rows += _entry_rows(many, backends, starts or (QUICK_STARTS if quick else STARTS))
@@ -140,7 +140,9 @@ def main(arguments: Sequence[str]) -> int:
     )
 
 
-def _entry_rows(bench: Bench, backends: Sequence[Path], starts: int) -> list[dict[str, Any]]:
+def _entry_rows(
+    bench: DensityBench, backends: Sequence[Path], starts: int
+) -> list[dict[str, Any]]:
     """A row for each side; one that fails once is left out from then on."""
     sides = all_sides(bench, backends)
     for side in sides:
@@ -189,7 +191,7 @@ def _figures(found: Sequence[Found]) -> Mapping[str, float]:
     }
 
 
-def _runtime_rows(bench: Bench) -> list[dict[str, Any]]:
+def _runtime_rows(bench: DensityBench) -> list[dict[str, Any]]:
     """The runtime's own memory, and what the model adds to it and to a process of its own."""
     rows: list[dict[str, Any]] = []
     model = {"part": MODEL, "model": bench.case.name}

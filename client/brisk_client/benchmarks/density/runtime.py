@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.role import Role
 from brisk.stub.runtime_client.runtime_start import open_connection
 from brisk_client.benchmarks.density.memory import ProcessMemory, settled_memory
 from brisk_client.benchmarks.density.server import ask, running
-from brisk_client.benchmarks.density.sides import Bench, Brisk
+from brisk_client.benchmarks.density.sides import Brisk, DensityBench
 from brisk_client.benchmarks.engines.onnxruntime_prepared import VARIABLES
 from brisk_client.benchmarks.harness.served_server import processes_of
 from brisk_client.benchmarks.start.server_start import runtime_folder
@@ -37,7 +37,7 @@ class Added:
     asked: int
 
 
-def measure_runtime(bench: Bench) -> Added:
+def measure_runtime(bench: DensityBench) -> Added:
     """Start a runtime, then a server with one entry beside it.
 
     Raises BriskError and InferenceServerException.
@@ -92,7 +92,7 @@ def _connect(runtime: Path, role: Role, environment: Mapping[str, str]) -> socke
     before = dict(os.environ)
     os.environ.update(environment)
     try:
-        return open_connection(RuntimePlace(runtime, "cpu"), role)
+        return open_connection(RuntimePaths(runtime, "cpu"), role)
     finally:
         os.environ.clear()
         os.environ.update(before)

@@ -16,7 +16,7 @@ import numpy as np
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.benchmarks.density.memory import ProcessMemory, settled_memory, shared_once
-from brisk_client.benchmarks.density.sides import Bench, Side
+from brisk_client.benchmarks.density.sides import DensityBench, DensitySide
 from brisk_client.benchmarks.engines.agreement import agree
 from brisk_client.benchmarks.harness.served_server import processes_of
 from brisk_client.benchmarks.start.case import Case
@@ -66,7 +66,7 @@ class Found:
         return shared_once(self.memory) / 1e6
 
 
-def find(side: Side, bench: Bench, rounds: int) -> Found:
+def find(side: DensitySide, bench: DensityBench, rounds: int) -> Found:
     """Start the side's server, ask each entry once a round, end it.
 
     Raises ServerFailedError and InferenceServerException.

@@ -24,7 +24,7 @@ PYTHON = "python backend, onnxruntime"
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class DensityBench:
     """What all sides share. ``folder``: where theirs lie; ``backends``: with Brisk in it."""
 
     case: Case
@@ -39,12 +39,12 @@ class Bench:
         return [f"{self.case.name}_{number}" for number in range(self.entries)]
 
 
-class Side(ABC):
+class DensitySide(ABC):
     """A server's backends and repository, which stay as starts leave them."""
 
     name: str
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: DensityBench) -> None:
         self._bench = bench
 
     @property
@@ -83,14 +83,14 @@ class Side(ABC):
             config.write(more)
 
 
-class Brisk(Side):
+class Brisk(DensitySide):
     name = BRISK
 
     def _write(self, name: str, file: Path) -> None:
         self._write_onnx(name, file, "brisk")
 
 
-class PythonOnnxRuntime(Side):
+class PythonOnnxRuntimeEntries(DensitySide):
     """A model of the Python backend that calls ONNX Runtime, as its user writes it."""
 
     name = PYTHON
@@ -100,10 +100,10 @@ class PythonOnnxRuntime(Side):
         write_python_entry(self.repository, file, name, ONNXRUNTIME_MODEL, values)
 
 
-class PeerBackend(Side):
+class PeerBackendEntries(DensitySide):
     """Another backend, from a folder of its own that holds no Brisk."""
 
-    def __init__(self, bench: Bench, source: Path) -> None:
+    def __init__(self, bench: DensityBench, source: Path) -> None:
         super().__init__(bench)
         self._source = source
         self.name = f"{source.name} backend"
@@ -126,6 +126,10 @@ class PeerBackend(Side):
         self._write_onnx(name, file, self._source.name, more)
 
 
-def all_sides(bench: Bench, peers: Sequence[Path]) -> list[Side]:
+def all_sides(bench: DensityBench, peers: Sequence[Path]) -> list[DensitySide]:
     """In the order of the report."""
-    return [Brisk(bench), PythonOnnxRuntime(bench), *(PeerBackend(bench, peer) for peer in peers)]
+    return [
+        Brisk(bench),
+        PythonOnnxRuntimeEntries(bench),
+        *(PeerBackendEntries(bench, peer) for peer in peers),
+    ]

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 
-class Bottleneck(nn.Module):
+class EagerBottleneck(nn.Module):
     """ResNet's bottleneck block (He et al., 2015), the stride on the 3x3 convolution."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
@@ -85,7 +85,7 @@ def _resnet50() -> nn.Module:
     inputs = 64
     for stage, (width, depth) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
         for index in range(depth):
-            layers.append(Bottleneck(inputs, width, 2 if stage and not index else 1))
+            layers.append(EagerBottleneck(inputs, width, 2 if stage and not index else 1))
             inputs = 4 * width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
 

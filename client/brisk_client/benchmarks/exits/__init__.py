@@ -22,13 +22,13 @@ from brisk_client.benchmarks.exits.case import ACCURACY, measure_latency, measur
 from brisk_client.benchmarks.exits.compositions import composition_rows
 from brisk_client.benchmarks.exits.data import (
     FASHION,
-    Case,
+    ExitCase,
     cifar_case,
     digits_case,
     fashion_case,
 )
 from brisk_client.benchmarks.exits.promise import promise_rows
-from brisk_client.benchmarks.exits.runs import Bench
+from brisk_client.benchmarks.exits.runs import ExitBench
 from brisk_client.benchmarks.exits.tails import tail_rows
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
@@ -50,7 +50,7 @@ NOTES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExitsOptions:
     """``parts`` of PARTS; none: only train. ``plots``: a folder to draw into."""
 
     quick: bool = False
@@ -62,7 +62,7 @@ class Wanted:
     video: Path | None = None
 
 
-def run(wanted: Wanted) -> Report:
+def run(wanted: ExitsOptions) -> Report:
     """Cases without data are left out."""
     report = Report(
         name="exits",
@@ -72,7 +72,7 @@ def run(wanted: Wanted) -> Report:
         checks=[],
         notes=list(NOTES),
     )
-    makers: dict[str, Callable[[], Case | None]] = {
+    makers: dict[str, Callable[[], ExitCase | None]] = {
         "digits": lambda: digits_case(wanted.quick),
         "fashion": lambda: fashion_case(wanted.fashion, wanted.quick),
         "cifar": lambda: cifar_case(wanted.quick),
@@ -111,14 +111,14 @@ def main(arguments: Sequence[str]) -> int:
         "--look-ups", choices=[way.value for way in LookUps], default=LookUps.AUTOMATIC.value
     )
     chosen = parser.parse_args(arguments)
-    wanted = Wanted(
+    wanted = ExitsOptions(
         *(chosen.quick, chosen.cases, chosen.parts, LookUps(chosen.look_ups)),
         *(chosen.fashion, chosen.plot, chosen.video),
     )
     return deliver(run(wanted), chosen, None)
 
 
-def _measure_case(report: Report, case: Case, wanted: Wanted) -> None:
+def _measure_case(report: Report, case: ExitCase, wanted: ExitsOptions) -> None:
     settings = ExplorationSettings(
         accuracy=ACCURACY,
         points=4 if wanted.quick else 8,
@@ -127,7 +127,7 @@ def _measure_case(report: Report, case: Case, wanted: Wanted) -> None:
         jobs=2,
     )
     case.folder.mkdir(parents=True, exist_ok=True)
-    bench = Bench(case.model)
+    bench = ExitBench(case.model)
     try:
         if "variants" in wanted.parts:
             _add(report, composition_rows(case, ACCURACY, bench, wanted.quick))

@@ -13,13 +13,13 @@ import numpy as np
 
 from brisk.exits.base_model import BaseModel, load_base
 from brisk.exits.data.samples import Samples
-from brisk_client.benchmarks.exits.data import Case
+from brisk_client.benchmarks.exits.data import ExitCase
 from brisk_client.benchmarks.exits.runs import Other
 
 CALIBRATED_ROWS = 200
 
 
-def alternatives(case: Case) -> dict[str, Other]:
+def alternatives(case: ExitCase) -> dict[str, Other]:
     """By name; without ONNX Runtime, which quantises, only the smaller model."""
     found: dict[str, Other] = {}
     if case.smaller is not None:

@@ -9,10 +9,10 @@ from typing import Any
 from brisk.exits.cascade import Cascade
 from brisk.exits.guarantee.audit import STATED_AUDITS
 from brisk_client.benchmarks.exits.alternatives import alternatives
-from brisk_client.benchmarks.exits.data import Case
+from brisk_client.benchmarks.exits.data import ExitCase
 from brisk_client.benchmarks.exits.guards import audits_until_off, load_for, softmax_cascade
 from brisk_client.benchmarks.exits.plots import plot_sides
-from brisk_client.benchmarks.exits.runs import BARE, Bench, Other, Side, Version
+from brisk_client.benchmarks.exits.runs import BARE, ExitBench, ExitSide, Other, Version
 from brisk_client.benchmarks.exits.streams import (
     ADAPTIVE,
     STATIC,
@@ -38,7 +38,12 @@ ALPHAS = (1.5, 3.0)
 
 
 def measure_latency(
-    report: Report, case: Case, cascade: Cascade, bench: Bench, quick: bool, plots: Path | None
+    report: Report,
+    case: ExitCase,
+    cascade: Cascade,
+    bench: ExitBench,
+    quick: bool,
+    plots: Path | None,
 ) -> None:
     """Latency and agreement of all sides, on inputs that took no part in training."""
     base = load_for(case.model, cascade)
@@ -70,7 +75,7 @@ def measure_latency(
                 report.notes.append(f"plot: {plot_sides(case.name, sides, plots)}")
 
 
-def _row(label: str, name: str, batch: int, side: Side, base: Side) -> dict[str, Any]:
+def _row(label: str, name: str, batch: int, side: ExitSide, base: ExitSide) -> dict[str, Any]:
     return {
         "model": label,
         "side": name,
@@ -85,7 +90,7 @@ def _row(label: str, name: str, batch: int, side: Side, base: Side) -> dict[str,
     }
 
 
-def _latency_checks(case: Case, sides: dict[str, Side], base: Side) -> list[Check]:
+def _latency_checks(case: ExitCase, sides: dict[str, ExitSide], base: ExitSide) -> list[Check]:
     checks = []
     for accuracy, wanted in SPEED_UPS.items():
         side = sides.get(f"caches, {accuracy:.0%}")
@@ -105,7 +110,7 @@ def _latency_checks(case: Case, sides: dict[str, Side], base: Side) -> list[Chec
     return checks
 
 
-def _audit_check(label: str, sides: dict[str, Side]) -> Check:
+def _audit_check(label: str, sides: dict[str, ExitSide]) -> Check:
     early = sides[f"caches, {ACCURACY:.0%}"].agreed_early
     audits = audits_until_off(early, ACCURACY, STATED_AUDITS) if early else None
     return Check(
@@ -117,7 +122,7 @@ def _audit_check(label: str, sides: dict[str, Side]) -> Check:
 
 
 def measure_streams(
-    report: Report, case: Case, cascade: Cascade, bench: Bench, video: Path | None
+    report: Report, case: ExitCase, cascade: Cascade, bench: ExitBench, video: Path | None
 ) -> None:
     """Static and adapting caches on Zipf streams, where the case has images for them, and on a
     video."""

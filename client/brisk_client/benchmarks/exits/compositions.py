@@ -33,9 +33,9 @@ from brisk.exits.exploration.shortlist import Finalist
 from brisk.exits.guarantee.calibration import threshold_for
 from brisk.exits.learning.settings import PredictorSettings
 from brisk.exits.variants import PAPER
-from brisk_client.benchmarks.exits.data import Case
+from brisk_client.benchmarks.exits.data import ExitCase
 from brisk_client.benchmarks.exits.promise import look_through
-from brisk_client.benchmarks.exits.runs import BARE, Bench, Version
+from brisk_client.benchmarks.exits.runs import BARE, ExitBench, Version
 from brisk_client.report import Check
 from brisk_client.tails import tail_or_shortage
 
@@ -56,7 +56,7 @@ Chain = tuple[int, ...]
 
 
 def composition_rows(
-    case: Case, accuracy: float, bench: Bench, quick: bool
+    case: ExitCase, accuracy: float, bench: ExitBench, quick: bool
 ) -> tuple[list[dict[str, Any]], list[Check]]:
     """Rows of the variants, then of the chains."""
     names = tuple(one.name for one in PAPER)
@@ -100,7 +100,7 @@ def figure_checks(label: str, rows: Sequence[Mapping[str, Any]]) -> list[Check]:
     return checks
 
 
-def _variant_rows(case: Case, found: Exploration, accuracy: float) -> Iterator[dict[str, Any]]:
+def _variant_rows(case: ExitCase, found: Exploration, accuracy: float) -> Iterator[dict[str, Any]]:
     """At the least threshold that keeps ``accuracy`` on tuning rows; counted on the evaluation."""
     assembly = found.studied.assembly
     looked = look_through(found.studied, case.evaluation)
@@ -145,7 +145,11 @@ def variant_sets(problem: CompositionProblem) -> dict[str, frozenset[str]]:
 
 
 def _chain_rows(
-    case: Case, found: Exploration, settings: ExplorationSettings, bench: Bench, quick: bool
+    case: ExitCase,
+    found: Exploration,
+    settings: ExplorationSettings,
+    bench: ExitBench,
+    quick: bool,
 ) -> list[dict[str, Any]]:
     """One for each figure and way; a chain that several ways compose is run once."""
     problem = found.problem

@@ -48,7 +48,7 @@ _DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Case:
+class ExitCase:
     """A network at least as deep as ResNet-50, which GATI's figures are for.
 
     ``training`` and ``more_to_fit`` make the caches. The network was trained on none of
@@ -87,7 +87,7 @@ EVALUATED, STREAMED, POOL = 1100, 8000, 10_000
 """Images of Fashion-MNIST that nothing else uses."""
 
 
-def digits_case(quick: bool) -> Case:
+def digits_case(quick: bool) -> ExitCase:
     """A ResNet-50 of a quarter of the original's size on scikit-learn's digits at 32x32 pixels.
 
     Trained here, a minute or two, and kept in the cache directory.
@@ -108,7 +108,7 @@ def digits_case(quick: bool) -> Case:
         dataclasses.replace(recipe, blocks=SMALLER_BLOCKS),
         network,
     )
-    return Case(
+    return ExitCase(
         "resnet50 on digits",
         model,
         caches,
@@ -120,7 +120,7 @@ def digits_case(quick: bool) -> Case:
     )
 
 
-def fashion_case(folder: Path, quick: bool) -> Case | None:
+def fashion_case(folder: Path, quick: bool) -> ExitCase | None:
     """The same network on Fashion-MNIST, caches trained on its test images; None without them.
 
     ``folder`` as Debian's package dataset-fashion-mnist has it. Training images that did not train
@@ -141,7 +141,7 @@ def fashion_case(folder: Path, quick: bool) -> Case | None:
     )
     recipe = BottleneckRecipe(width=32, epochs=3, batch_rows=64, learning_rate=0.05, mirrored=True)
     model = kept_network("resnet50-fashion", recipe, network)
-    return Case(
+    return ExitCase(
         "resnet50 on Fashion-MNIST",
         model,
         caches,
@@ -217,7 +217,7 @@ def _read_idx(folder: Path, part: str) -> Samples | None:
     return Samples({"image": scaled}, classes.astype(np.int64))
 
 
-def cifar_case(quick: bool) -> Case | None:
+def cifar_case(quick: bool) -> ExitCase | None:
     """ResNet-56; None where the data is not there.
 
     Its training images fit predictors: with 20,000 of them a Conv2 of 64 channels behind half of
@@ -233,7 +233,7 @@ def cifar_case(quick: bool) -> Case | None:
     fitted, evaluation, caches = unlike(
         [parts["train"], test.take(slice(0, kept)), test.take(slice(kept, None))]
     )
-    return Case(
+    return ExitCase(
         "resnet56 on CIFAR-10",
         model,
         caches,

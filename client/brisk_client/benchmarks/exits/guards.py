@@ -18,7 +18,7 @@ from brisk.exits.heads.building import network_of
 from brisk.exits.heads.lookup import SoftmaxLookUp
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.model_graph import read_graph
-from brisk_client.benchmarks.exits.data import Case
+from brisk_client.benchmarks.exits.data import ExitCase
 
 INJECTED = 0.1
 """Share of an exit's answers that are made wrong."""
@@ -31,7 +31,7 @@ def load_for(model: Path, cascade: Cascade) -> BaseModel:
     return load_graph(graph, 1, taps_of(points, cascade.scores, graph))
 
 
-def softmax_cascade(base: BaseModel, cascade: Cascade, case: Case) -> Cascade | None:
+def softmax_cascade(base: BaseModel, cascade: Cascade, case: ExitCase) -> Cascade | None:
     """With calibrated thresholds on the softmax (GATI, Fig. 23); None where nothing is proved.
 
     Tuned and calibrated on the rows that the cascade itself was.

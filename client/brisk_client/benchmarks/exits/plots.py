@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from brisk_client.benchmarks.exits.runs import Side
+from brisk_client.benchmarks.exits.runs import ExitSide
 
 TAILS = 1.3
 """The CDF ends there, in slowest 95th percentiles: single slow requests would squeeze the rest."""
 
 
-def plot_sides(label: str, sides: Mapping[str, Side], folder: Path) -> Path:
+def plot_sides(label: str, sides: Mapping[str, ExitSide], folder: Path) -> Path:
     """One file: left the CDF of latencies (GATI, Fig. 6a), right agreement against the mean."""
     import matplotlib
 

@@ -34,7 +34,7 @@ from brisk.exits.guarantee.bounds import lower_bound, upper_bound
 from brisk.exits.guarantee.calibration import CascadeCount, Looked, count_cascade, in_order
 from brisk.exits.heads.building import network_of
 from brisk.exits.heads.lookup import LookUp
-from brisk_client.benchmarks.exits.data import Case
+from brisk_client.benchmarks.exits.data import ExitCase
 from brisk_client.report import Check
 
 SPLITS = {False: 100, True: 20}
@@ -45,7 +45,7 @@ INTERVAL = 0.95
 
 
 @dataclass(slots=True)
-class Tally:
+class SplitTally:
     """Of one promise: splits that prove it, and those of them whose rest breaks it.
 
     ``disagreements``: of the answers as served, of each split. ``lengths``: how often a chain had
@@ -83,7 +83,7 @@ def _network(studied: Studied, one: Tried) -> LookUp:
 
 
 def promise_rows(
-    case: Case, studied: Studied, settings: ExplorationSettings, quick: bool
+    case: ExitCase, studied: Studied, settings: ExplorationSettings, quick: bool
 ) -> tuple[list[dict[str, Any]], list[Check]]:
     """A row and two checks for each promise that was proved at all; one check that one was."""
     division = case.division
@@ -111,11 +111,11 @@ def split_often(
     pool: Sequence[Looked],
     sizes: tuple[int, int],
     splits: int,
-) -> dict[float, Tally]:
+) -> dict[float, SplitTally]:
     """By accuracy. ``sizes``: rows to tune and to calibrate; the rest of the pool judges."""
     random = np.random.default_rng(0)
     promises = (settings.promise, *settings.stricter)
-    tallies = {promise.accuracy: Tally() for promise in promises}
+    tallies = {promise.accuracy: SplitTally() for promise in promises}
     for _ in range(splits):
         order = random.permutation(len(pool[0].scores))
         tune, calibrate, rest = np.split(order, np.cumsum(sizes))
@@ -154,7 +154,7 @@ def _least_expected(entered: Sequence[Finalist]) -> Finalist:
     return min(entered, key=lambda one: one.latency_s)
 
 
-def _note(tally: Tally, count: CascadeCount, accuracy: float) -> None:
+def _note(tally: SplitTally, count: CascadeCount, accuracy: float) -> None:
     tally.proved += 1
     answering = [one for one in count.exits if one.answered]
     tally.lengths[len(answering)] += 1
@@ -164,7 +164,7 @@ def _note(tally: Tally, count: CascadeCount, accuracy: float) -> None:
     tally.exit_broken += any(one.right < accuracy * one.answered for one in answering)
 
 
-def _row(label: str, accuracy: float, tally: Tally, splits: int, rest: int) -> dict[str, Any]:
+def _row(label: str, accuracy: float, tally: SplitTally, splits: int, rest: int) -> dict[str, Any]:
     found = tally.disagreements or [0.0]
     lengths = (f"{count} of {length}" for length, count in sorted(tally.lengths.items()))
     return {
@@ -182,7 +182,7 @@ def _row(label: str, accuracy: float, tally: Tally, splits: int, rest: int) -> d
 
 
 def _checks(
-    label: str, accuracy: float, confidence: float, tally: Tally, splits: int
+    label: str, accuracy: float, confidence: float, tally: SplitTally, splits: int
 ) -> list[Check]:
     """That the share of broken splits is not above 1 - confidence, by the exact binomial
     interval; a split that proves nothing breaks nothing."""

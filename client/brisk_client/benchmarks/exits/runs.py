@@ -39,7 +39,7 @@ Other = Callable[[Mapping[str, np.ndarray]], list[int]]
 
 
 @dataclass(slots=True)
-class Side:
+class ExitSide:
     """Seconds from a batch's start to each row's answer, and what was answered."""
 
     times_s: list[float] = field(default_factory=list)
@@ -70,14 +70,14 @@ class Side:
     def quantile_s(self, share: float) -> float:
         return quantile(self.times_s, share)
 
-    def add(self, other: Side) -> None:
+    def add(self, other: ExitSide) -> None:
         self.times_s += other.times_s
         self.agreeing += other.agreeing
         self.by_exit += other.by_exit
         self.agreed_early += other.agreed_early
 
 
-class Bench:
+class ExitBench:
     """A model loaded bare and, for each set of exits, cut at them; one thread of its own."""
 
     def __init__(self, model: Path) -> None:
@@ -91,7 +91,7 @@ class Bench:
 
     def measure(
         self, versions: Mapping[str, Version | Other], samples: Samples, batch: int, quick: bool
-    ) -> dict[str, Side]:
+    ) -> dict[str, ExitSide]:
         """``bare`` and each version on the same inputs, in any order, another with each input.
 
         A side that always came behind one which runs the same early layers would find its weights
@@ -101,7 +101,7 @@ class Bench:
         starts = list(range(0, len(samples) - batch + 1, batch))
         if quick:
             starts = starts[:QUICK_BATCHES]
-        sides = {name: Side() for name in (BARE, *versions)}
+        sides = {name: ExitSide() for name in (BARE, *versions)}
         names = list(sides)
         for turn, start in enumerate([*starts[:WARM_UP], *starts]):
             inputs = bind_rows(samples.take(slice(start, start + batch)))
@@ -118,23 +118,23 @@ class Bench:
 
     def _run(
         self, version: Version | Other | None, inputs: Mapping[str, np.ndarray], truth: list[int]
-    ) -> Side:
+    ) -> ExitSide:
         if version is None:
             started_s = time.perf_counter()
             self._whole.run(inputs)
             taken_s = time.perf_counter() - started_s
-            return Side([taken_s] * len(truth), len(truth))
+            return ExitSide([taken_s] * len(truth), len(truth))
         if isinstance(version, Version):
             return self._run_early(version, inputs, truth)
         started_s = time.perf_counter()
         found = version(inputs)
         taken_s = time.perf_counter() - started_s
         agreeing = sum(one == other for one, other in zip(found, truth, strict=True))
-        return Side([taken_s] * len(truth), agreeing)
+        return ExitSide([taken_s] * len(truth), agreeing)
 
     def _run_early(
         self, version: Version, inputs: Mapping[str, np.ndarray], truth: list[int]
-    ) -> Side:
+    ) -> ExitSide:
         cascade = version.cascade
         if cascade.taps not in self._cut:
             self._cut[cascade.taps] = load_graph(self._graph, 1, cascade.taps)
@@ -143,7 +143,7 @@ class Bench:
         assert places is not None, "the caches are of this model"
         assert level is not None, "the caches keep this accuracy"
         lane = None if version.synchronous else self._lane
-        side = Side([0.0] * len(truth))
+        side = ExitSide([0.0] * len(truth))
         started_s = time.perf_counter()
         frame = ExitingFrame(cut.program, cascade, places, level, lane, inputs)
         finished = False

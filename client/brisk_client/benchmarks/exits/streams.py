@@ -25,8 +25,8 @@ from brisk.exits.cascade import Cascade
 from brisk.exits.data.samples import Samples
 from brisk.exits.heads.building import network_of
 from brisk.runtime.settings import ADAPTATION_S, SAMPLED_SHARE
-from brisk_client.benchmarks.exits.data import Case
-from brisk_client.benchmarks.exits.runs import BARE, Bench, Side, Version
+from brisk_client.benchmarks.exits.data import ExitCase
+from brisk_client.benchmarks.exits.runs import BARE, ExitBench, ExitSide, Version
 
 PERIODS = 3
 STATIC, ADAPTIVE = "static caches", "adaptive caches"
@@ -53,7 +53,7 @@ class StreamRow:
 
     stream: str
     number: int
-    sides: dict[str, Side]
+    sides: dict[str, ExitSide]
     outcome: str
     retraining_s: float
     adapted: Cascade
@@ -115,10 +115,10 @@ def zipf_intervals(streamed: Samples, alpha: float) -> Iterator[Interval]:
 
 
 def follow(
-    bench: Bench,
+    bench: ExitBench,
     base: BaseModel,
     cascade: Cascade,
-    case: Case,
+    case: ExitCase,
     intervals: Iterable[Interval],
 ) -> Iterator[StreamRow]:
     """Of each interval: some of the requests are sampled, caches learn, latency is measured."""

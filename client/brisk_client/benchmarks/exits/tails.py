@@ -23,7 +23,7 @@ from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.model_graph import read_graph
 from brisk.exits.points import exit_points, spread
 from brisk.exits.scores import find_scores
-from brisk_client.benchmarks.exits.runs import BARE, Bench, Version
+from brisk_client.benchmarks.exits.runs import BARE, ExitBench, Version
 from brisk_client.samples.bottleneck import BottleneckRecipe, untrained_bottleneck
 from brisk_client.tails import tail_or_shortage
 
@@ -62,7 +62,7 @@ def _rows(case: TailCase, folder: Path) -> Iterator[dict[str, Any]]:
     cascade = _missing_cascade(model, case.variant)
     images = np.random.default_rng(0).random((max(RUNS), 1, SIDE, SIDE)).astype(np.float32)
     versions = {"synchronous": Version(cascade, True), "asynchronous": Version(cascade, False)}
-    bench = Bench(model)
+    bench = ExitBench(model)
     try:
         for batch, runs in RUNS.items():
             order = np.arange(batch * runs) % len(images)

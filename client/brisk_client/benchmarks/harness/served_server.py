@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.triton.backend_directory import assemble
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import locate_server
@@ -45,9 +45,9 @@ class BenchmarkServer:
         self._runtime = runtime
 
     @property
-    def place(self) -> RuntimePlace:
+    def place(self) -> RuntimePaths:
         """Of the CPU's runtime."""
-        return RuntimePlace(self._runtime, "cpu")
+        return RuntimePaths(self._runtime, "cpu")
 
     def processes(self) -> list[ServerProcess]:
         """tritonserver, its stubs, Brisk's runtime with its workers; those that live now."""

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 
 _END_TIMEOUT_S = 120.0
 
@@ -27,7 +27,7 @@ def environment(changes: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def wait_until_gone(place: RuntimePlace) -> None:
+def wait_until_gone(place: RuntimePaths) -> None:
     """Until the runtime has ended, as it does when nobody is connected, and cleaned up."""
     deadline_s = time.monotonic() + _END_TIMEOUT_S
     while place.directory.exists() and time.monotonic() < deadline_s:

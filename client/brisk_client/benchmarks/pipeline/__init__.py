@@ -26,11 +26,11 @@ from brisk_client.benchmarks.pipeline.networks import TrainedNetworks, trained_n
 from brisk_client.benchmarks.pipeline.planners import (
     PLANNERS,
     WARM_UP,
-    Bench,
+    PlannerBench,
     Served,
     load_bench,
 )
-from brisk_client.benchmarks.pipeline.scenes import Part, make_scenes
+from brisk_client.benchmarks.pipeline.scenes import ScenePart, make_scenes
 from brisk_client.report import Check, Report
 
 CROPS = 4
@@ -99,7 +99,7 @@ def _requests(
     networks: TrainedNetworks, count: int
 ) -> tuple[list[dict[str, np.ndarray]], np.ndarray]:
     """A plate and four crops each; labels [count, 5]: the plate's first."""
-    scenes = make_scenes(count * CROPS, seed=3, part=Part.MEASURED)
+    scenes = make_scenes(count * CROPS, seed=3, part=ScenePart.MEASURED)
     crops = scenes.images.reshape(count, CROPS, *scenes.images.shape[1:])
     (plates,), numbers = networks.plates.inputs.values(), networks.plates.labels
     assert numbers is not None
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _measure(
-    bench: Bench, policy: str, tightness: float, labels: np.ndarray, report: Report
+    bench: PlannerBench, policy: str, tightness: float, labels: np.ndarray, report: Report
 ) -> None:
     """One row for each planner; every request is served by all of them, the first one in turns."""
     objective_ns = int(bench.slowest_ns * tightness)

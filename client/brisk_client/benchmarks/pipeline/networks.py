@@ -28,13 +28,13 @@ from brisk.exits.data.samples import Samples
 from brisk.exits.exploration import ExplorationSettings, explore
 from brisk.exits.files.artefact import digest_of, write_cascade
 from brisk.exits.files.versions import caches_file
-from brisk_client.benchmarks.exits.data import Case, digits_case
+from brisk_client.benchmarks.exits.data import ExitCase, digits_case
 from brisk_client.benchmarks.pipeline.scenes import (
     DIGITS,
     NOISE,
     SHAPES,
     SIDE,
-    Part,
+    ScenePart,
     Scenes,
     make_scenes,
 )
@@ -86,7 +86,7 @@ class TrainedNetworks:
 def trained_networks() -> TrainedNetworks:
     """From the cache, else trained now: some minutes."""
     root = Path(os.environ.get("BRISK_CACHE_DIR") or Path.home() / ".cache" / "brisk")
-    parts = [part.value for part in Part]
+    parts = [part.value for part in ScenePart]
     recipe = repr(
         (CLASSIFIERS, EPOCHS, TASKS, TRAINED_ON, VALIDATED_ON, _LEARNING_RATE, NOISE, parts)
     )
@@ -112,8 +112,8 @@ def trained_networks() -> TrainedNetworks:
 
 
 def _train_all(folder: Path) -> dict[str, object]:
-    training = make_scenes(TRAINED_ON, seed=1, part=Part.TRAINED)
-    validation = make_scenes(VALIDATED_ON, seed=2, part=Part.VALIDATED)
+    training = make_scenes(TRAINED_ON, seed=1, part=ScenePart.TRAINED)
+    validation = make_scenes(VALIDATED_ON, seed=2, part=ScenePart.VALIDATED)
     accuracies: dict[str, dict[str, float]] = {}
     for task, classes in TASKS.items():
         accuracies[task] = {}
@@ -127,7 +127,7 @@ def _train_all(folder: Path) -> dict[str, object]:
     return {"accuracies": accuracies}
 
 
-def _readers(case: Case, folder: Path) -> tuple[dict[str, float], str]:
+def _readers(case: ExitCase, folder: Path) -> tuple[dict[str, float], str]:
     """Both readers of plates in ``folder``, the large one's caches beside it.
 
     What `brisk caches train` would do; an exploration of `brisk bench exits` is gone on with.

@@ -15,12 +15,12 @@ import onnx
 
 from brisk.exits.files.versions import caches_file
 from brisk.pipelines import read_pipeline
-from brisk.planning import POLICIES, Dag, Node, Query, Replanning
+from brisk.planning import POLICIES, Dag, Query, QueryNode, Replanning
 from brisk.runtime.early_exit.served_caches import read_version
 from brisk.runtime.models.kinds.segment_session import SegmentSession
 from brisk.runtime.models.session import Session, load_session
 from brisk.runtime.pipelines.frame import PipelineFrame
-from brisk.runtime.pipelines.network import Network, NetworkRun, Signature
+from brisk.runtime.pipelines.network import NetworkRun, PipelineNetwork, Signature
 from brisk.runtime.pipelines.session import PipelineSession, assemble
 from brisk.runtime.pipelines.trial import WHOLE_MODEL, try_pipeline
 from brisk.segments.starting import usable_cores
@@ -44,7 +44,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class PlannerBench:
     """``reading_ns``: by frame, what each reader takes with its caches; only the oracle looks.
 
     ``spared``: by reader, the share of the plates that caches answer.
@@ -81,7 +81,7 @@ def load_bench(
     folder: Path,
     frames: Sequence[Mapping[str, np.ndarray]],
     others: Sequence[Mapping[str, np.ndarray]],
-) -> Bench:
+) -> PlannerBench:
     """Load the networks once, make both pipelines of them, try and warm them.
 
     ``others`` warm them, and nothing is measured of these: how long networks take is learned.
@@ -104,7 +104,7 @@ def load_bench(
         for _ in try_pipeline(made[name]):
             pass
     tensors, warming = tuple(frames), tuple(others)
-    bench = Bench(made["plain"], made["early"], warming)
+    bench = PlannerBench(made["plain"], made["early"], warming)
     for turn in range(WARM_UP):  # every network is run, and its latency learned, with real crops
         for objective_ns in (0, 10**9):
             for planner in PLANNERS[:3]:
@@ -164,7 +164,7 @@ def node_inputs(task: str) -> tuple[str, ...]:
     return {PLATE: ("plate",), "join": ()}.get(task, ("image",))
 
 
-def _takes_ns(network: Network, image: np.ndarray) -> float:
+def _takes_ns(network: PipelineNetwork, image: np.ndarray) -> float:
     """The median of some whole runs: objectives must not follow a moment's noise."""
     taken = []
     for _ in range(TIMED):
@@ -211,7 +211,7 @@ def _known(dag: Dag, reading_ns: Mapping[str, int]) -> Dag:
     """The query with the reader's latency as it will be."""
     return Dag(
         tuple(
-            Node(
+            QueryNode(
                 node.name,
                 tuple(replace(each, full_ns=reading_ns[each.name]) for each in node.variants),
                 node.after,

@@ -31,7 +31,7 @@ class Scenes:
     labels: np.ndarray
 
 
-class Part(Enum):
+class ScenePart(Enum):
     """Digits that train networks, that say how accurate they are, and that requests show. No
     picture is in two of them."""
 
@@ -40,16 +40,16 @@ class Part(Enum):
     MEASURED = "measured"
 
 
-def digits_of(part: Part) -> tuple[np.ndarray, np.ndarray]:
+def digits_of(part: ScenePart) -> tuple[np.ndarray, np.ndarray]:
     """Images float32 [count, 1, 8, 8] of 0..16, and labels int64 [count]."""
     split = digits_split()
-    if part is Part.TRAINED:
+    if part is ScenePart.TRAINED:
         return split.train_images, split.train_labels
-    half = slice(None, None, 2) if part is Part.VALIDATED else slice(1, None, 2)
+    half = slice(None, None, 2) if part is ScenePart.VALIDATED else slice(1, None, 2)
     return split.test_images[half], split.test_labels[half]
 
 
-def make_scenes(count: int, seed: int, part: Part) -> Scenes:
+def make_scenes(count: int, seed: int, part: ScenePart) -> Scenes:
     """Half digits, half shapes, mixed; digits of ``part``. Shapes are drawn anew every time."""
     random = np.random.default_rng(seed)
     digits, labels = digits_of(part)

@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 
 from brisk_client.demo import difference
 from brisk_client.inference import InferenceClient, Transport
-from brisk_client.samples.expectations import EXPECTED, Expectation, read_expectations
+from brisk_client.samples.expectations import EXPECTED, ExpectedAnswer, read_expectations
 
 _GRACE_S = 90.0
 _SHOWN_ERRORS = 5
@@ -102,7 +102,7 @@ def _ask(
     number: int,
     url: str,
     transport: Transport,
-    questions: list[tuple[str, Expectation]],
+    questions: list[tuple[str, ExpectedAnswer]],
     times_s: tuple[float, float],
     ready: threading.Barrier,
     tally: _Tally,

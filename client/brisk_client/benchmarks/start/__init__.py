@@ -45,9 +45,9 @@ from brisk_client.benchmarks.start.server_start import ServerCommand, StartTimes
 from brisk_client.benchmarks.start.sides import (
     FIRST,
     PYTHON,
-    Bench,
-    Side,
     SideUnavailableError,
+    StartBench,
+    StartSide,
     UnknownSideError,
     all_sides,
     chosen_sides,
@@ -112,7 +112,7 @@ def run(
         for number, case in enumerate(cases):
             place = Path(folder) / str(number)
             place.mkdir()
-            bench = Bench(case, installation, threads, place, assembled)
+            bench = StartBench(case, installation, threads, place, assembled)
             chosen = chosen_sides(all_sides(bench, backends), sides)
             starts = _Starts(bench, chosen, configurations, transport)
             starts.measure(rounds or (QUICK_ROUNDS if quick else ROUNDS))
@@ -190,8 +190,8 @@ class _Starts:
 
     def __init__(
         self,
-        bench: Bench,
-        sides: Sequence[Side],
+        bench: StartBench,
+        sides: Sequence[StartSide],
         configurations: Sequence[Configuration],
         transport: Transport,
     ) -> None:
@@ -230,7 +230,7 @@ class _Starts:
                 if turn:
                     self._taken.setdefault(key, []).append(times)
 
-    def _start(self, side: Side, configuration: Configuration) -> StartTimes:
+    def _start(self, side: StartSide, configuration: Configuration) -> StartTimes:
         repository = side.repository(configuration)
         command = ServerCommand(
             self._bench.installation,

@@ -36,7 +36,7 @@ class SideUnavailableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class StartBench:
     """What all sides share. ``folder``: where theirs lie; ``backends``: with Brisk in it."""
 
     case: Case
@@ -46,13 +46,13 @@ class Bench:
     backends: Path
 
 
-class Side(ABC):
+class StartSide(ABC):
     """One row of the report at each of its configurations."""
 
     name: str
     configurations: Sequence[Configuration] = tuple(Configuration)
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: StartBench) -> None:
         self._bench = bench
 
     @property
@@ -75,7 +75,7 @@ class Side(ABC):
         return self._bench.folder / f"{self.name} {configuration.name.lower()}".replace(" ", "-")
 
 
-class BriskFirst(Side):
+class BriskFirst(StartSide):
     """Nothing is there but the entry: no artefact, an empty cache directory."""
 
     name = FIRST
@@ -119,7 +119,7 @@ class BriskPrepared(BriskFirst):
         return self._folder(configuration) / "repository"
 
 
-class PythonOnnxRuntime(Side):
+class PythonOnnxRuntime(StartSide):
     """A model of the Python backend that calls ONNX Runtime, as its user writes it."""
 
     name = PYTHON
@@ -137,12 +137,12 @@ class PythonOnnxRuntime(Side):
         return folder
 
 
-class PythonPrepared(Side):
+class PythonPrepared(StartSide):
     """The same from an optimised model with external weights, optimisation off."""
 
     configurations = (Configuration.COMPLETE,)
 
-    def __init__(self, bench: Bench, *, prepacking: bool) -> None:
+    def __init__(self, bench: StartBench, *, prepacking: bool) -> None:
         super().__init__(bench)
         self.name = PYTHON_PREPARED[0 if prepacking else 1]
         self._prepacking = prepacking
@@ -157,10 +157,10 @@ class PythonPrepared(Side):
         return folder
 
 
-class PeerBackend(Side):
+class PeerBackend(StartSide):
     """Another backend, from a folder of its own that holds no Brisk."""
 
-    def __init__(self, bench: Bench, source: Path) -> None:
+    def __init__(self, bench: StartBench, source: Path) -> None:
         super().__init__(bench)
         self._backend = source.name
         self._source = source
@@ -193,7 +193,7 @@ class PeerPrepared(PeerBackend):
 
     configurations = (Configuration.COMPLETE,)
 
-    def __init__(self, bench: Bench, source: Path) -> None:
+    def __init__(self, bench: StartBench, source: Path) -> None:
         super().__init__(bench, source)
         self.name = f"{source.name} backend prepared"
 
@@ -216,7 +216,7 @@ class PeerPrepared(PeerBackend):
         return folder
 
 
-def optimised(bench: Bench) -> Path:
+def optimised(bench: StartBench) -> Path:
     """The case's model as ONNX Runtime saved it; made by the first call.
 
     Raises NotPreparedError.
@@ -224,9 +224,9 @@ def optimised(bench: Bench) -> Path:
     return prepare_apart(bench.case.file, bench.folder / "optimised", bench.threads).resolve()
 
 
-def all_sides(bench: Bench, peers: Sequence[Path]) -> list[Side]:
+def all_sides(bench: StartBench, peers: Sequence[Path]) -> list[StartSide]:
     """In the order of the report."""
-    sides: list[Side] = [
+    sides: list[StartSide] = [
         BriskFirst(bench),
         BriskPrepared(bench),
         PythonOnnxRuntime(bench),
@@ -244,7 +244,7 @@ class UnknownSideError(Exception):
     """There is no side of that name; the message says which there are."""
 
 
-def chosen_sides(sides: Sequence[Side], names: Sequence[str]) -> list[Side]:
+def chosen_sides(sides: Sequence[StartSide], names: Sequence[str]) -> list[StartSide]:
     """Those of ``names``; all where there are none. Raises UnknownSideError."""
     known = [side.name for side in sides]
     for name in names:

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import TensorForm
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.model_load import ModelDescription
 from brisk_client.benchmarks.harness.surroundings import environment, wait_until_gone
 from brisk_client.benchmarks.harness.timed_reply import TimedReply
@@ -51,9 +51,9 @@ class ProbedModel:
 
     def __init__(
         self,
-        place: RuntimePlace,
+        place: RuntimePaths,
         name: str,
-        connection: Connection,
+        connection: RuntimeClient,
         shape: tuple[int, ...],
         output: str,
     ) -> None:
@@ -120,7 +120,7 @@ def probed_runtime(
         tempfile.TemporaryDirectory(prefix="brisk-probe-") as folder,
         contextlib.ExitStack() as on,
     ):
-        place = RuntimePlace(Path(folder) / "runtime", "cpu")
+        place = RuntimePaths(Path(folder) / "runtime", "cpu")
         on.callback(wait_until_gone, place)
         own = {"BRISK_IDLE_EXIT_S": IDLE_EXIT_S, "BRISK_ARTEFACTS": "off"}
         on.enter_context(environment({**variables, **own}))
@@ -129,7 +129,7 @@ def probed_runtime(
             file = Path(folder) / f"{name}.onnx"
             onnx.save(model, file)
             description = ModelDescription(name, 1, str(file), 0, False, 100, "normal")
-            connection = Connection(place, description, lambda level, text: None)
+            connection = RuntimeClient(place, description, lambda level, text: None)
             connection.open()
             on.callback(connection.close)
             declared = model.graph.input[0].type.tensor_type.shape

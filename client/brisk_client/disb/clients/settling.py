@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from brisk.observer import Observer
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.role import role_of
 
 _TIMEOUT_S = 300.0
@@ -17,7 +17,7 @@ _TIMEOUT_S = 300.0
 _LOOK_S = 0.05
 
 
-def wait_until_settled(place: RuntimePlace, model: str, job_class: str, alias: str = "") -> None:
+def wait_until_settled(place: RuntimePaths, model: str, job_class: str, alias: str = "") -> None:
     """Until the worker of ``job_class`` exchanges no kernel of ``model`` any more.
 
     ``alias``: another entry of the same file; a worker that has both lists one of the names.

@@ -13,7 +13,7 @@ from brisk_client.workload.sending.runner import Counts
 from brisk_client.workload.spec.description import Workload
 
 
-class Progress:
+class RunProgress:
     """A table that is drawn anew with each ``update``; a context manager.
 
     Draws nothing where the output is no terminal.
@@ -42,7 +42,7 @@ class Progress:
             table.add_row(task.name, task.job_class or "", task.model, *numbers)
         return table
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> RunProgress:
         if self._is_shown:
             self._live.__enter__()
         return self

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 
-class Fields:
+class WorkloadFields:
     """One object of the document. ``place`` names it in messages: ``task 'vgg_rt', load``.
 
     Every method raises ValueError.

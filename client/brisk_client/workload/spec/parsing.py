@@ -25,7 +25,7 @@ from brisk_client.workload.spec.description import (
     Trace,
     Workload,
 )
-from brisk_client.workload.spec.fields import Fields
+from brisk_client.workload.spec.fields import WorkloadFields
 from brisk_client.workload.spec.traces import read_trace, window
 
 _WORKLOAD = ("time", "tasks", "seed")
@@ -59,7 +59,7 @@ def read_workload(file: Path) -> Workload:
 
 def parse_workload(document: Any, folder: Path) -> Workload:
     """``folder`` is where relative traces are. Raises ValueError naming task and field."""
-    fields = Fields(document, "workload", _WORKLOAD)
+    fields = WorkloadFields(document, "workload", _WORKLOAD)
     duration_s = fields.number("time", above=True)
     tasks = tuple(_task(value, folder, duration_s) for value in fields.list("tasks"))
     if not tasks:
@@ -74,9 +74,9 @@ def parse_workload(document: Any, folder: Path) -> Workload:
 
 def _task(value: Any, folder: Path, duration_s: float) -> Task:
     name = value.get("id") if isinstance(value, Mapping) else None
-    fields = Fields(value, f"task '{name}'", _TASK)
+    fields = WorkloadFields(value, f"task '{name}'", _TASK)
     name = fields.text("id")
-    client = Fields(fields.any("client"), f"task '{name}', client", _CLIENT)
+    client = WorkloadFields(fields.any("client"), f"task '{name}', client", _CLIENT)
     deadline_s = None
     if fields.has("deadline_ms"):
         deadline_s = fields.number("deadline_ms", above=True) / 1e3
@@ -94,7 +94,7 @@ def _task(value: Any, folder: Path, duration_s: float) -> Task:
     )
 
 
-def _job_class(fields: Fields, name: str) -> str | None:
+def _job_class(fields: WorkloadFields, name: str) -> str | None:
     if not fields.has("class"):
         return next((c for end, c in _SUFFIXES.items() if name.endswith(end)), None)
     try:
@@ -103,7 +103,7 @@ def _job_class(fields: Fields, name: str) -> str | None:
         raise ValueError(f"{fields.place}: {error}") from None
 
 
-def _sizes(client: Fields) -> dict[str, tuple[int, ...]]:
+def _sizes(client: WorkloadFields) -> dict[str, tuple[int, ...]]:
     if not client.has("sizes"):
         return {}
     value = client.any("sizes")
@@ -116,13 +116,13 @@ def _sizes(client: Fields) -> dict[str, tuple[int, ...]]:
     return {name: tuple(shape) for name, shape in value.items()}
 
 
-def _load(task: Fields, folder: Path, duration_s: float) -> Load:
+def _load(task: WorkloadFields, folder: Path, duration_s: float) -> Load:
     value = task.any("load")
     place = f"{task.place}, load"
     kind = value.get("type") if isinstance(value, Mapping) else None
     if kind not in _LOADS:
         raise ValueError(f"{place}: 'type' must be one of {', '.join(_LOADS)}, not {kind!r:.60}")
-    fields = Fields(value, place, _LOADS[kind])
+    fields = WorkloadFields(value, place, _LOADS[kind])
     if kind == "periodic":
         return _periodic(fields)
     if kind == "poisson":
@@ -134,7 +134,7 @@ def _load(task: Fields, folder: Path, duration_s: float) -> Load:
     return Continuous()
 
 
-def _periodic(fields: Fields) -> Periodic:
+def _periodic(fields: WorkloadFields) -> Periodic:
     """DISB coordinates periodic loads of priority 0 only; others start at once."""
     frequency_hz = fields.number("frequency", above=True)
     if fields.has("phase_ms"):
@@ -142,7 +142,7 @@ def _periodic(fields: Fields) -> Periodic:
     return Periodic(frequency_hz, None if fields.number("priority", 0.0) == 0 else 0.0)
 
 
-def _arrivals_s(fields: Fields, folder: Path, duration_s: float) -> tuple[float, ...]:
+def _arrivals_s(fields: WorkloadFields, folder: Path, duration_s: float) -> tuple[float, ...]:
     if fields.has("trace") == fields.has("file"):
         raise ValueError(f"{fields.place}: a trace has either 'trace' or 'file'")
     if fields.has("file"):
@@ -157,7 +157,7 @@ def _arrivals_s(fields: Fields, folder: Path, duration_s: float) -> tuple[float,
     return window(arrivals_s, fields.number("begin_s", 0.0), speed, duration_s)
 
 
-def _names(fields: Fields) -> tuple[str, ...]:
+def _names(fields: WorkloadFields) -> tuple[str, ...]:
     names = fields.list("prev_task_ids")
     if not names or not all(isinstance(name, str) for name in names):
         raise fields.wrong("prev_task_ids", "a list of task ids")

@@ -25,7 +25,7 @@ def draw_caches(model_file: Path, cascades: Mapping[str, Cascade], folder: Path)
     """
     try:
         from brisk_client.benchmarks.exits.plots import plot_sides
-        from brisk_client.benchmarks.exits.runs import Bench, Version
+        from brisk_client.benchmarks.exits.runs import ExitBench, Version
     except ImportError as error:
         raise InvalidConfigurationError(f"--plot needs the client's package: {error}") from error
     path = reference_file(model_file)
@@ -44,7 +44,7 @@ def draw_caches(model_file: Path, cascades: Mapping[str, Cascade], folder: Path)
         for name, cascade in cascades.items()
         for level in cascade.levels
     }
-    bench = Bench(model_file)
+    bench = ExitBench(model_file)
     try:
         sides = bench.measure(versions, inputs, 1, quick=True)
     finally:

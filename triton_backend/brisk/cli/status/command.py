@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from brisk.cli.status.text import Snapshot, render
+from brisk.cli.status.text import StatusSnapshot, render
 from brisk.observer import Observer, observe_all
 from brisk.protocol.host.runtime_paths import runtime_place
 
@@ -40,10 +40,10 @@ def status(
         _show(observers, 0.0 if once else interval)
 
 
-def look(observer: Observer) -> Snapshot:
+def look(observer: Observer) -> StatusSnapshot:
     """The state of one worker."""
     at_s = time.monotonic()
-    return Snapshot(observer.status(), tuple(observer.statistics()), at_s)
+    return StatusSnapshot(observer.status(), tuple(observer.statistics()), at_s)
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SHOWN_INCIDENTS = 8
 
 
-class Snapshot(NamedTuple):
+class StatusSnapshot(NamedTuple):
     """What a worker told at ``at_s``, CLOCK_MONOTONIC."""
 
     status: Status
@@ -23,7 +23,7 @@ class Snapshot(NamedTuple):
     at_s: float
 
 
-def render(now: Snapshot, before: Snapshot | None) -> Group:
+def render(now: StatusSnapshot, before: StatusSnapshot | None) -> Group:
     """Tables of one worker; rates where there is an earlier look."""
     from rich.console import Group
     from rich.text import Text
@@ -45,7 +45,7 @@ def render(now: Snapshot, before: Snapshot | None) -> Group:
     return Group(*parts)
 
 
-def _models(now: Snapshot, before: Snapshot | None) -> Table:
+def _models(now: StatusSnapshot, before: StatusSnapshot | None) -> Table:
     table = _table("model", "version", "state", "instances", "waiting", "answered", "per s")
     earlier = {}
     if before is not None:
@@ -103,7 +103,7 @@ def _runs(status: Status) -> Table:
     return table
 
 
-def _statistics(now: Snapshot) -> Table:
+def _statistics(now: StatusSnapshot) -> Table:
     table = _table("counted or held", "of", "value")
     for sample in sorted(now.samples, key=lambda sample: (sample.metric, sample.labels)):
         if sample.metric in METRICS:

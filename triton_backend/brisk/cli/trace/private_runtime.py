@@ -17,10 +17,10 @@ import numpy as np
 from brisk.errors import BriskError, InvalidModelError, UnavailableError
 from brisk.protocol.channel import check_peer
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import Result, TensorForm
 from brisk.protocol.role import Role
-from brisk.stub.runtime_client.client import Connection
+from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.model_load import ModelDescription
 from brisk.stub.runtime_client.pending import OutputReader, Reply
 from brisk.stub.runtime_client.runtime_start import open_connection
@@ -47,8 +47,8 @@ class PrivateRuntime:
 
     def __init__(self, device: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="brisk-own-"))
-        self.place = RuntimePlace(self._folder / "runtime", device)
-        self._connection: Connection | None = None
+        self.place = RuntimePaths(self._folder / "runtime", device)
+        self._connection: RuntimeClient | None = None
         self._supervisor = 0
 
     def load(self, file: Path, job_class: str) -> None:
@@ -62,7 +62,7 @@ class PrivateRuntime:
             max_queue_size=16,
             job_class=job_class,
         )
-        connection = Connection(self.place, description, lambda level, text: None)
+        connection = RuntimeClient(self.place, description, lambda level, text: None)
         connection.open()
         self._connection = connection
 

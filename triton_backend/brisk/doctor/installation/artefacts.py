@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.doctor.base import Deployment, Finding, Severity
 from brisk.doctor.entries import entry_tuning, model_files
 from brisk.errors import ArtefactError, BriskError
 
@@ -15,7 +15,7 @@ NAME = "artefacts"
 def look(deployment: Deployment) -> Iterator[Finding]:
     """Looked for where the server would look, as seen from here."""
     if deployment.device != "cpu":
-        yield Finding(NAME, Verdict.GOOD, "models on a GPU have none")
+        yield Finding(NAME, Severity.GOOD, "models on a GPU have none")
         return
     files = [file for file in model_files(deployment) if _uses_one(file)]
     missing, stale = [], []
@@ -28,7 +28,7 @@ def look(deployment: Deployment) -> Iterator[Finding]:
     for text in stale:
         yield Finding(
             NAME,
-            Verdict.ADVICE,
+            Severity.ADVICE,
             f"stale or damaged: {text}",
             "it is ignored: the model starts as slowly as the first time",
             "`brisk prepare` writes a new one; so does the runtime, after the next start",
@@ -37,14 +37,14 @@ def look(deployment: Deployment) -> Iterator[Finding]:
         names = ", ".join(str(file.parent.parent.name) for file in missing[:5])
         yield Finding(
             NAME,
-            Verdict.ADVICE,
+            Severity.ADVICE,
             f"{len(missing)} of {len(files)} models have none here ({names})",
             "their next start reads and cuts the model's file, and what runs fast is optimised "
             "anew after it (docs/cold-start.md has figures)",
             "`brisk prepare MODEL_DIR`, or nothing: the runtime writes them after a start",
         )
     elif files and not stale:
-        yield Finding(NAME, Verdict.GOOD, f"all {len(files)} models have one that fits")
+        yield Finding(NAME, Severity.GOOD, f"all {len(files)} models have one that fits")
 
 
 def _uses_one(file: Path) -> bool:

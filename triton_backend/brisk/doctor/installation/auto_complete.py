@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.doctor.base import Deployment, Finding, Severity
 from brisk.triton.options import option
 
 NAME = "auto-complete"
@@ -16,11 +16,11 @@ NAME = "auto-complete"
 
 def look(deployment: Deployment) -> Iterator[Finding]:
     if deployment.server is None:
-        yield Finding(NAME, Verdict.UNKNOWN, "no running server was found")
+        yield Finding(NAME, Severity.UNKNOWN, "no running server was found")
         return
     value = option(deployment.command, "disable-auto-complete-config")
     if value is not None and value.lower() not in ("false", "0"):
-        yield Finding(NAME, Verdict.GOOD, "switched off")
+        yield Finding(NAME, Severity.GOOD, "switched off")
         return
     incomplete = [
         file.parent.name
@@ -38,7 +38,7 @@ def look(deployment: Deployment) -> Iterator[Finding]:
         )
     yield Finding(
         NAME,
-        Verdict.ADVICE,
+        Severity.ADVICE,
         "on: every load asks a stub of its own to complete the configuration",
         "about 1.2 s of each model's load (1.4 s against 0.2 s)",
         first,

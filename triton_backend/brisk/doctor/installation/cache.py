@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from brisk.artefacts.place import cache_directory
-from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.doctor.base import Deployment, Finding, Severity
 from brisk.ownership import check_directory
 
 NAME = "cache"
@@ -19,7 +19,7 @@ def look(deployment: Deployment) -> Iterator[Finding]:
     if not os.access(present, os.W_OK | os.X_OK):
         yield Finding(
             NAME,
-            Verdict.ADVICE,
+            Severity.ADVICE,
             f"{directory} cannot be written",
             "nothing is kept between starts: every start reads and prepares each model again",
             "BRISK_CACHE_DIR=<a writable directory>; in a container, a volume",
@@ -30,7 +30,7 @@ def look(deployment: Deployment) -> Iterator[Finding]:
     except PermissionError as error:
         yield Finding(
             NAME,
-            Verdict.ADVICE,
+            Severity.ADVICE,
             str(error),
             "nothing in it is used: who may write there decides what code runs",
             "BRISK_CACHE_DIR=<a directory of the server's user alone>",
@@ -40,11 +40,11 @@ def look(deployment: Deployment) -> Iterator[Finding]:
     free = status.f_frsize * status.f_bavail
     found = f"{directory}, {free / 2**30:.1f} GiB free"
     if free >= WANTED_BYTES:
-        yield Finding(NAME, Verdict.GOOD, found)
+        yield Finding(NAME, Severity.GOOD, found)
         return
     yield Finding(
         NAME,
-        Verdict.ADVICE,
+        Severity.ADVICE,
         found,
         "a model whose artefact finds no room starts as slowly as the first time",
         "make room: an artefact takes about as much as its model",

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.doctor.base import Deployment, Finding, Severity
 
 NAME = "runtime's Python"
 TIMEOUT_S = 120.0
@@ -36,11 +36,11 @@ def look(deployment: Deployment) -> Iterator[Finding]:
     except (OSError, subprocess.TimeoutExpired) as error:
         problem = [str(error)]
     if not problem:
-        yield Finding(NAME, Verdict.GOOD, f"{python}: {done.stdout.strip()}")
+        yield Finding(NAME, Severity.GOOD, f"{python}: {done.stdout.strip()}")
         return
     yield Finding(
         NAME,
-        Verdict.PROBLEM,
+        Severity.PROBLEM,
         f"{python}: {problem[0]}",
         "no model can be loaded",
         "BRISK_PYTHON=<a Python that has onnxruntime, onnx and numpy> for tritonserver",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.doctor.base import Deployment, Finding, Severity
 from brisk.triton.regions import left
 
 NAME = "left regions"
@@ -20,17 +20,17 @@ def look(deployment: Deployment) -> Iterator[Finding]:
     try:
         regions = left(deployment.shared_memory)
     except OSError as error:
-        yield Finding(NAME, Verdict.UNKNOWN, f"{deployment.shared_memory}: {error}")
+        yield Finding(NAME, Severity.UNKNOWN, f"{deployment.shared_memory}: {error}")
         return
     if not regions:
-        yield Finding(NAME, Verdict.GOOD, f"none in {deployment.shared_memory} that nobody uses")
+        yield Finding(NAME, Severity.GOOD, f"none in {deployment.shared_memory} that nobody uses")
         return
     size_mib = sum(region.size_bytes for region in regions) / 2**20
     names = ", ".join(region.path.name for region in regions[:_MOST_NAMED])
     more = f" and {len(regions) - _MOST_NAMED} more" if len(regions) > _MOST_NAMED else ""
     yield Finding(
         NAME,
-        Verdict.ADVICE,
+        Severity.ADVICE,
         f"{len(regions)} in {deployment.shared_memory} that no process seen from here has mapped, "
         f"{size_mib:.1f} MiB: {names}{more}",
         "servers and stubs that were killed have left them; they take memory until the machine "

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.doctor.base import Deployment, Finding, Severity
 from brisk.doctor.entries import entry_tuning, model_files
 from brisk.errors import BriskError
 
@@ -20,7 +20,7 @@ NAME = "operators"
 def look(deployment: Deployment) -> Iterator[Finding]:
     files = model_files(deployment)
     if not files:
-        yield Finding(NAME, Verdict.UNKNOWN, "no model repository was given or found")
+        yield Finding(NAME, Severity.UNKNOWN, "no model repository was given or found")
         return
     on_cpu = deployment.device == "cpu"
     told = 0
@@ -34,14 +34,14 @@ def look(deployment: Deployment) -> Iterator[Finding]:
         except BriskError as error:
             told += 1
             yield Finding(
-                NAME, Verdict.PROBLEM, f"{file}: {error}", "it is not served", "fix the model"
+                NAME, Severity.PROBLEM, f"{file}: {error}", "it is not served", "fix the model"
             )
         if counts:
             told += 1
             yield _slow(file, counts, deployment.device)
     if not told:
         how = "ONNX Runtime takes all {} models" if on_cpu else "torch computes all {} models"
-        yield Finding(NAME, Verdict.GOOD, how.format(len(files)))
+        yield Finding(NAME, Severity.GOOD, how.format(len(files)))
 
 
 def _check_taken(file: Path) -> None:
@@ -55,7 +55,7 @@ def _slow(file: Path, counts: Counter[str], device: str) -> Finding:
     names = ", ".join(f"{operator} ×{count}" for operator, count in counts.most_common(5))
     return Finding(
         NAME,
-        Verdict.ADVICE,
+        Severity.ADVICE,
         f"{file}: by reference operators: {names}",
         "these are written for clarity, in numpy: some are hundreds of times slower",
         f"`brisk explain {file.parent.parent} --device {device} --all` says why; export the model "

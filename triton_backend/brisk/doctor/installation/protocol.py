@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from brisk import __version__
-from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.doctor.base import Deployment, Finding, Severity
 from brisk.errors import BriskError, ProtocolError, UnavailableError
 from brisk.protocol.channel import Receiver, check_peer, send_record
-from brisk.protocol.host.runtime_paths import RuntimePlace, runtime_place
+from brisk.protocol.host.runtime_paths import RuntimePaths, runtime_place
 from brisk.protocol.records import PROTOCOL_VERSION, Hello, Refused, Welcome
 
 NAME = "runtime"
@@ -18,21 +18,21 @@ TIMEOUT_S = 5.0
 def look(deployment: Deployment) -> Iterator[Finding]:
     try:
         yield Finding(
-            NAME, Verdict.GOOD, _greet(runtime_place(deployment.device, deployment.environment))
+            NAME, Severity.GOOD, _greet(runtime_place(deployment.device, deployment.environment))
         )
     except UnavailableError as error:
-        yield Finding(NAME, Verdict.UNKNOWN, str(error))
+        yield Finding(NAME, Severity.UNKNOWN, str(error))
     except BriskError as error:
         yield Finding(
             NAME,
-            Verdict.PROBLEM,
+            Severity.PROBLEM,
             str(error),
             "models of the newer backend cannot be loaded until the older runtime ends",
             "stop all servers that use it; it ends by itself BRISK_IDLE_EXIT_S (10 s) later",
         )
 
 
-def _greet(place: RuntimePlace) -> str:
+def _greet(place: RuntimePaths) -> str:
     try:
         connection = place.connect(TIMEOUT_S)
     except OSError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.doctor.base import Deployment, Finding, Severity
 
 NAME = "open files"
 WANTED = 4096
@@ -16,11 +16,11 @@ def look(deployment: Deployment) -> Iterator[Finding]:
     limits = Path(f"/proc/{process}/limits").read_text().splitlines()
     hard = next(line for line in limits if line.startswith("Max open files")).split()[4]
     if hard == "unlimited" or int(hard) >= WANTED:
-        yield Finding(NAME, Verdict.GOOD, f"up to {hard}")
+        yield Finding(NAME, Severity.GOOD, f"up to {hard}")
         return
     yield Finding(
         NAME,
-        Verdict.ADVICE,
+        Severity.ADVICE,
         f"up to {hard}",
         f"with more than about {int(hard) // 8} model instances further ones cannot connect",
         f"raise the hard limit: docker run --ulimit nofile={WANTED}:65536",

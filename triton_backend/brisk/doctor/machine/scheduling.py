@@ -7,18 +7,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.doctor.base import Deployment, Finding, Severity
 
 NAME = "scheduling classes"
 
 
 def look(deployment: Deployment) -> Iterator[Finding]:
     if _is_allowed():
-        yield Finding(NAME, Verdict.GOOD, "SCHED_IDLE may be used here")
+        yield Finding(NAME, Severity.GOOD, "SCHED_IDLE may be used here")
         return
     yield Finding(
         NAME,
-        Verdict.ADVICE,
+        Severity.ADVICE,
         "SCHED_IDLE is refused here",
         "what is made in the background runs at nice 19, as best-effort requests do, which it "
         "slows down",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.doctor.base import Deployment, Finding, Severity
 from brisk.doctor.installation.protocol import TIMEOUT_S
 from brisk.protocol.channel import check_peer
 from brisk.protocol.host.runtime_paths import runtime_place
@@ -23,15 +23,15 @@ def look(deployment: Deployment) -> Iterator[Finding]:
     runtime = _runtime(deployment.device)
     if deployment.server is None or runtime is None:
         missing = "server" if deployment.server is None else "runtime"
-        yield Finding(NAME, Verdict.UNKNOWN, f"no {missing} runs here")
+        yield Finding(NAME, Severity.UNKNOWN, f"no {missing} runs here")
         return
     groups = scheduling_group(deployment.server), scheduling_group(runtime)
     if groups[0] == groups[1]:
-        yield Finding(NAME, Verdict.GOOD, f"server and runtime share {groups[0]}")
+        yield Finding(NAME, Severity.GOOD, f"server and runtime share {groups[0]}")
         return
     yield Finding(
         NAME,
-        Verdict.ADVICE,
+        Severity.ADVICE,
         f"the server is in {groups[0]}, the runtime in {groups[1]}",
         "best-effort work competes with the server's processes as an equal: the "
         "slowest wake-up in a hundred took over 1 ms in two of five runs, in one group in none",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.doctor.base import Deployment, Finding, Severity
 
 NAME = "shared memory"
 WANTED_BYTES = 256 * 2**20
@@ -19,16 +19,16 @@ def look(deployment: Deployment) -> Iterator[Finding]:
     try:
         status = os.statvfs(deployment.shared_memory)
     except OSError as error:
-        yield Finding(NAME, Verdict.UNKNOWN, f"{deployment.shared_memory}: {error}")
+        yield Finding(NAME, Severity.UNKNOWN, f"{deployment.shared_memory}: {error}")
         return
     size, free = status.f_frsize * status.f_blocks, status.f_frsize * status.f_bavail
     found = f"{size / 2**20:.0f} MiB, {free / 2**20:.0f} MiB of them free"
     if free >= WANTED_BYTES:
-        yield Finding(NAME, Verdict.GOOD, found)
+        yield Finding(NAME, Severity.GOOD, found)
         return
     yield Finding(
         NAME,
-        Verdict.PROBLEM if free < NEEDED_BYTES else Verdict.ADVICE,
+        Severity.PROBLEM if free < NEEDED_BYTES else Severity.ADVICE,
         found,
         "loads fail or stubs die of SIGBUS when it is full: each model instance takes 1 MiB, each "
         "request in flight as much as its tensors",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.doctor.base import Deployment, Finding, Severity
 
 NAME = "spinning threads"
 
@@ -14,11 +14,11 @@ def look(deployment: Deployment) -> Iterator[Finding]:
     count = environment.get("GOMP_SPINCOUNT", "0")
     policy = environment.get("OMP_WAIT_POLICY", "")
     if policy.lower() != "active" and count == "0":
-        yield Finding(NAME, Verdict.GOOD, "OpenMP threads sleep when they have nothing to do")
+        yield Finding(NAME, Severity.GOOD, "OpenMP threads sleep when they have nothing to do")
         return
     yield Finding(
         NAME,
-        Verdict.ADVICE,
+        Severity.ADVICE,
         f"GOMP_SPINCOUNT is '{count}', OMP_WAIT_POLICY '{policy}'",
         "beside another busy process a large network took half as much time again; on a quiet "
         "machine a small one gained a tenth",

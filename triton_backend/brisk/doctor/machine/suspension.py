@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import Iterator
 
-from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.doctor.base import Deployment, Finding, Severity
 
 NAME = "freezing"
 
@@ -17,11 +17,11 @@ NAME = "freezing"
 def look(deployment: Deployment) -> Iterator[Finding]:
     refusal = _refusal()
     if refusal is None:
-        yield Finding(NAME, Verdict.GOOD, "best-effort layers can be stopped half-way")
+        yield Finding(NAME, Severity.GOOD, "best-effort layers can be stopped half-way")
         return
     yield Finding(
         NAME,
-        Verdict.ADVICE,
+        Severity.ADVICE,
         f"processes cannot be stopped by their descriptors here ({refusal})",
         "a best-effort layer that a real-time request comes upon goes on beside it at nice 19: "
         "such requests took up to a tenth longer",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from brisk.doctor.base import Deployment, Finding, Verdict
+from brisk.doctor.base import Deployment, Finding, Severity
 
 NAME = "threads"
 
@@ -20,7 +20,7 @@ def look(deployment: Deployment) -> Iterator[Finding]:
         whole = max(1, int(quota))
         yield Finding(
             NAME,
-            Verdict.ADVICE,
+            Severity.ADVICE,
             f"{threads} threads, but the control group may use {quota:g} cores",
             "the kernel stops all threads once the quota of a period (100 ms) is used up, also in "
             "the middle of a real-time request",
@@ -31,10 +31,10 @@ def look(deployment: Deployment) -> Iterator[Finding]:
 def _against_cores(threads: int, cores: int) -> Finding:
     found = f"{threads} threads on {cores} usable cores"
     if threads <= cores:
-        return Finding(NAME, Verdict.GOOD, found)
+        return Finding(NAME, Severity.GOOD, found)
     return Finding(
         NAME,
-        Verdict.PROBLEM,
+        Severity.PROBLEM,
         found,
         "every layer waits for the thread that is not running",
         f"BRISK_THREADS={cores} or less",

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from brisk.exits.adaptation.features import Material, gather, joined
-from brisk.exits.adaptation.reference import Reference, read_reference, reference_file
+from brisk.exits.adaptation.reference import ReferenceData, read_reference, reference_file
 from brisk.exits.adaptation.replay_buffer import (
     SampleWindow,
     Use,
@@ -39,7 +39,7 @@ JUDGED_HALF_LIVES = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AdaptationOutcome:
     """``cascade`` is the next version; None, with the ``reason``, where the old one stays.
 
     ``retraining_s``: of each cache, processor time. ``saved_s``: what an input of recent traffic
@@ -60,7 +60,7 @@ class Adapter:
         self,
         base: BaseModel,
         cascade: Cascade,
-        reference: Reference,
+        reference: ReferenceData,
         settings: AdaptationSettings,
     ) -> None:
         """Runs the base model on the reference and on outliers made of it, some seconds."""
@@ -104,7 +104,7 @@ class Adapter:
         if kinds == self._kinds:
             self.window.offer(inputs, now_s)
 
-    def adapt(self, now_s: float) -> Outcome:
+    def adapt(self, now_s: float) -> AdaptationOutcome:
         """Train all caches again; the next version, if it is better, is this one's from now on."""
         settings = self._settings
         parts = self._recent(now_s)
@@ -114,7 +114,7 @@ class Adapter:
                 f"there are {samples} different samples in {self.window.offered} offered; "
                 f"expected at least {settings.fewest_distinct}"
             )
-            return Outcome(None, text, samples)
+            return AdaptationOutcome(None, text, samples)
         fit = self._mixed(parts[Use.FIT], self._fit)
         select = self._mixed(parts[Use.SELECT], self._select)
         made, taken_s = [], []
@@ -127,7 +127,7 @@ class Adapter:
         exams = Exams(tune, parts[Use.HELD_OUT], self._held_out)
         verdict = judge(self.cascade, networks, exams)
         if not verdict.levels:
-            return Outcome(None, verdict.reason, samples, tuple(taken_s), verdict.saved)
+            return AdaptationOutcome(None, verdict.reason, samples, tuple(taken_s), verdict.saved)
         exits = tuple(
             dataclasses.replace(exit_, model=export_look_up(network, exit_.shape, exit_.variant))
             for exit_, network in zip(self.cascade.exits, networks, strict=True)
@@ -135,7 +135,7 @@ class Adapter:
         self.cascade = dataclasses.replace(
             self.cascade, exits=exits, levels=verdict.levels, revision=self.cascade.revision + 1
         )
-        return Outcome(self.cascade, "", samples, tuple(taken_s), verdict.saved)
+        return AdaptationOutcome(self.cascade, "", samples, tuple(taken_s), verdict.saved)
 
     def _recent(self, now_s: float) -> dict[Use, Material]:
         """By use: the window's samples, those to fit drawn by recency, others if recent."""
@@ -186,7 +186,7 @@ class Adapter:
         rows = random.permutation(len(original))[: max(wanted, 1)]
         return joined([recent, original.take(rows)])
 
-    def _make_strange(self, reference: Reference) -> Strange:
+    def _make_strange(self, reference: ReferenceData) -> Strange:
         outliers = make_outliers(reference.select, self._settings.seed)
         if not len(outliers):
             nothing = self._fit.take([])
@@ -199,7 +199,7 @@ class Adapter:
             torch.from_numpy(outliers.kinds[is_kept]),
         )
 
-    def _reserve(self, reference: Reference) -> None:
+    def _reserve(self, reference: ReferenceData) -> None:
         """Traffic that repeats the data of training is for what that was for."""
         parts = (reference.held_out, reference.select, reference.fit)
         for part, use in zip(parts, (Use.HELD_OUT, Use.SELECT, Use.FIT), strict=True):

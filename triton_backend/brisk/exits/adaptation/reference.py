@@ -24,7 +24,7 @@ LEARNED = "learned"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reference:
+class ReferenceData:
     """``fit`` has trained the caches, ``select`` has tuned them, ``held_out`` has proved them.
 
     ``learned``: marks (``brisk.exits.sources``) of every row that has trained or tuned them, kept
@@ -49,7 +49,7 @@ def write_reference(
     samples: Samples,
     division: Division,
     more: Samples | None = None,
-) -> Reference:
+) -> ReferenceData:
     """Keep some of what caches were trained with, at most ``MOST_ROWS`` and ``MOST_BYTES``, and of
     all of it what tells copies. ``more``: data that only fitted predictors."""
     row_bytes = sum(array[:1].nbytes for array in samples.inputs.values())
@@ -67,10 +67,10 @@ def write_reference(
         learned = np.concatenate([learned, marks(more.take(division.more).inputs)])
     tensors[LEARNED] = learned
     write_container(path, {"model_digest": model_digest}, tensors, MODE)
-    return Reference(model_digest, kept["fit"], kept["select"], kept["held_out"], learned)
+    return ReferenceData(model_digest, kept["fit"], kept["select"], kept["held_out"], learned)
 
 
-def read_reference(path: Path, model_digest: str) -> Reference:
+def read_reference(path: Path, model_digest: str) -> ReferenceData:
     """Raises DamagedFileError in words, OSError where there is no file."""
     container = read_container(path)
     if container.header.get("model_digest") != model_digest:
@@ -86,4 +86,4 @@ def read_reference(path: Path, model_digest: str) -> Reference:
     if not all(parts.values()):
         raise DamagedFileError("it lacks samples")
     fit, select, held_out = (Samples(part) for part in parts.values())
-    return Reference(model_digest, fit, select, held_out, learned)
+    return ReferenceData(model_digest, fit, select, held_out, learned)

@@ -34,7 +34,7 @@ REMEMBERED_SOURCES = 16_384
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sample:
+class BufferedSample:
     """One row of a request. ``inputs``: arrays without the batch dimension, of this process."""
 
     digest: bytes
@@ -55,7 +55,7 @@ class SampleWindow:
         self._recent_uses: OrderedDict[int, Use] = OrderedDict()
         self._most_rows = most_rows
         self._most_bytes = most_bytes
-        self._samples: OrderedDict[bytes, Sample] = OrderedDict()
+        self._samples: OrderedDict[bytes, BufferedSample] = OrderedDict()
         self._bytes = 0
         self.offered = 0
 
@@ -67,7 +67,7 @@ class SampleWindow:
         """Of all samples together."""
         return self._bytes
 
-    def samples(self) -> tuple[Sample, ...]:
+    def samples(self) -> tuple[BufferedSample, ...]:
         """Oldest first."""
         return tuple(self._samples.values())
 
@@ -89,9 +89,9 @@ class SampleWindow:
                 use = self._use_of(sources[row], digest)
             one = {name: np.array(array[row], order="C") for name, array in inputs.items()}
             size = sum(array.nbytes for array in one.values())
-            self._add(Sample(digest, one, arrived_s, size, sources[row], use))
+            self._add(BufferedSample(digest, one, arrived_s, size, sources[row], use))
 
-    def drop(self, sample: Sample) -> None:
+    def drop(self, sample: BufferedSample) -> None:
         """Forget a sample that is there."""
         del self._samples[sample.digest]
         self._bytes -= sample.size_bytes
@@ -106,7 +106,7 @@ class SampleWindow:
                 self._recent_uses.popitem(last=False)
         return self._recent_uses[source]
 
-    def _add(self, sample: Sample) -> None:
+    def _add(self, sample: BufferedSample) -> None:
         self.offered += 1
         before = self._samples.pop(sample.digest, None)
         self._bytes += sample.size_bytes - (before.size_bytes if before is not None else 0)
@@ -116,7 +116,7 @@ class SampleWindow:
             self._bytes -= oldest.size_bytes
 
 
-def newest_of_sources(samples: Sequence[Sample]) -> list[Sample]:
+def newest_of_sources(samples: Sequence[BufferedSample]) -> list[BufferedSample]:
     """The last sample of each source, in their order: copies are no more evidence."""
     found = {sample.source: sample for sample in samples}
     return [sample for sample in samples if found[sample.source] is sample]

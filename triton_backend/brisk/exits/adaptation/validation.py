@@ -34,7 +34,7 @@ class Exams:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Judgement:
     """``levels`` to publish, none where the new version is refused; ``reason`` in words.
 
     ``saved``: seconds that an input of recent traffic saves on average, before and with it.
@@ -45,7 +45,7 @@ class Verdict:
     saved: tuple[float, float]
 
 
-def judge(cascade: Cascade, networks: Sequence[LookUp], exams: Exams) -> Verdict:
+def judge(cascade: Cascade, networks: Sequence[LookUp], exams: Exams) -> Judgement:
     """``networks`` in place of the cascade's: the promise is proved on recent rows alone.
 
     Original ones would make it easy to prove and say nothing of the traffic. They must not refute
@@ -73,7 +73,7 @@ def judge(cascade: Cascade, networks: Sequence[LookUp], exams: Exams) -> Verdict
         if found is not None:
             broken = refutation(count_cascade(original, found.thresholds), promise)
             if broken and first:
-                return Verdict((), f"on original inputs {broken}", (saved(before), 0.0))
+                return Judgement((), f"on original inputs {broken}", (saved(before), 0.0))
             if not broken:
                 levels.append(Level(level.accuracy, found.thresholds, found.count))
         if first and not levels:
@@ -81,7 +81,7 @@ def judge(cascade: Cascade, networks: Sequence[LookUp], exams: Exams) -> Verdict
                 f"accuracy {level.accuracy:.2%} cannot be proved with confidence "
                 f"{cascade.confidence:.0%} on {recent.scores.shape[1]} held-out recent inputs"
             )
-            return Verdict((), text, (saved(before), 0.0))
+            return Judgement((), text, (saved(before), 0.0))
         if first:
             after = saved(count_cascade(recent, levels[0].thresholds))
     if after <= max(saved(before) * (1 + LEAST_GAIN), 0.0):
@@ -89,8 +89,8 @@ def judge(cascade: Cascade, networks: Sequence[LookUp], exams: Exams) -> Verdict
             f"it saves {after * 1e3:.3f} ms of a recent input on average, "
             f"the version that is served {saved(before) * 1e3:.3f} ms"
         )
-        return Verdict((), text, (saved(before), after))
-    return Verdict(tuple(levels), "", (saved(before), after))
+        return Judgement((), text, (saved(before), after))
+    return Judgement(tuple(levels), "", (saved(before), after))
 
 
 def refutation(count: CascadeCount, promise: Promise) -> str:

@@ -38,7 +38,7 @@ class DamagedFileError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Container:
+class TensorFile:
     """``header``: JSON values; ``tensors``: arrays by name, views of the file's bytes."""
 
     header: Mapping[str, Any]
@@ -76,7 +76,7 @@ def write_container(
         unfinished.unlink(missing_ok=True)
 
 
-def read_container(path: Path) -> Container:
+def read_container(path: Path) -> TensorFile:
     """Raises DamagedFileError saying what is wrong with the file; OSError as reading does."""
     try:
         with open_file(path, "the caches' file") as file:
@@ -111,7 +111,7 @@ def read_container(path: Path) -> Container:
         start = _PREFIX.size + length
         blobs = body[start + -start % ALIGNMENT :]
         tensors = {name: _tensor(blobs, entry) for name, entry in parsed["tensors"].items()}
-        return Container(parsed["header"], tensors)
+        return TensorFile(parsed["header"], tensors)
     except DamagedFileError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:

@@ -22,7 +22,7 @@ DEVIATIONS = 2.0
 """The new version is worse where it saves less by more than so many standard errors."""
 
 
-class Verdict(str, Enum):
+class TrialResult(str, Enum):
     """``OPEN``: go on in turns."""
 
     OPEN = "open"
@@ -54,7 +54,7 @@ class Saving:
 
 
 @dataclass(slots=True)
-class Trial:
+class VersionTrial:
     """Two versions side by side; ``turn`` counts runs."""
 
     present: Saving = field(default_factory=Saving)
@@ -66,20 +66,20 @@ class Trial:
         self.turn += 1
         return self.turn % 2 == 0
 
-    def verdict(self, audited: int) -> Verdict:
+    def verdict(self, audited: int) -> TrialResult:
         """``audited``: answers of the candidate that were compared with the whole model's.
 
         Where audits do not come, since nothing is left for them, it is judged without after
         ``PATIENT_ROWS`` rows.
         """
         if min(self.present.rows, self.candidate.rows) < FEWEST_ROWS:
-            return Verdict.OPEN
+            return TrialResult.OPEN
         if (
             audited < FEWEST_AUDITED
             and self.candidate.mean > 0
             and self.candidate.rows < PATIENT_ROWS
         ):
-            return Verdict.OPEN
+            return TrialResult.OPEN
         error = math.sqrt(self.present.variance_of_mean + self.candidate.variance_of_mean)
         behind = self.present.mean - self.candidate.mean
-        return Verdict.WORSE if behind > DEVIATIONS * error else Verdict.BETTER
+        return TrialResult.WORSE if behind > DEVIATIONS * error else TrialResult.BETTER

@@ -12,7 +12,7 @@ import numpy as np
 from brisk.errors import InternalError
 from brisk.exits.cascade import Cascade, Level
 from brisk.exits.scores import as_form
-from brisk.exits.serving.lane import LookUpLane, Outcome, Ticket, look_up
+from brisk.exits.serving.lane import LookUpLane, LookUpOutcome, Ticket, look_up
 from brisk.exits.serving.places import Places
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.program import SegmentProgram
@@ -225,7 +225,7 @@ class ExitingFrame:
             self._leaving.clear()
         return False
 
-    def _answer_hits(self, ticket: Ticket, outcome: Outcome) -> None:
+    def _answer_hits(self, ticket: Ticket, outcome: LookUpOutcome) -> None:
         """Answer those rows of a look-up that nothing has answered or found strange yet."""
         waiting = set(self._rows) - self._leaving - self._far
         fresh = [place for place, hit in enumerate(outcome.hits) if ticket.rows[hit] in waiting]

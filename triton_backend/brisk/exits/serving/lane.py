@@ -12,7 +12,7 @@ from brisk.exits.heads.lookup_model import LookedUp, ReadyLookUp
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class LookUpOutcome:
     """``hits``: places among the ticket's rows that are answered; ``logits`` [hits, classes].
 
     ``far``: places that lie far from all training data, which no later exit may answer.
@@ -37,27 +37,27 @@ class Ticket:
     threshold: float
     hidden: np.ndarray
     rows: tuple[int, ...]
-    outcome: Outcome | None = field(default=None)
+    outcome: LookUpOutcome | None = field(default=None)
 
 
-def look_up(ask: ReadyLookUp, hidden: np.ndarray, threshold: float) -> Outcome | None:
+def look_up(ask: ReadyLookUp, hidden: np.ndarray, threshold: float) -> LookUpOutcome | None:
     """Perform a look-up in this thread; None: it answers no row, and all are near."""
     try:
         looked = ask(hidden)
     except Exception as error:  # noqa: BLE001  # a cache must never take its model down
-        return Outcome((), None, (), error)
+        return LookUpOutcome((), None, (), error)
     hits, far = looked.scores >= threshold, ~looked.near
     if not hits.any() and not far.any():
         return None
     return _outcome(looked, hits, far)
 
 
-def _outcome(looked: LookedUp, hits: np.ndarray, far: np.ndarray) -> Outcome:
+def _outcome(looked: LookedUp, hits: np.ndarray, far: np.ndarray) -> LookUpOutcome:
     answered, strange = np.flatnonzero(hits), np.flatnonzero(far)
     logits = None
     if len(answered):
         logits = looked.logits if len(answered) == len(hits) else looked.logits[answered]
-    return Outcome(tuple(answered.tolist()), logits, tuple(strange.tolist()))
+    return LookUpOutcome(tuple(answered.tolist()), logits, tuple(strange.tolist()))
 
 
 class LookUpLane:
@@ -93,5 +93,5 @@ class LookUpLane:
 def _run(tickets: queue.SimpleQueue[Ticket | None]) -> None:
     while (ticket := tickets.get()) is not None:
         found = look_up(ticket.look_up, ticket.hidden, ticket.threshold)
-        ticket.outcome = found or Outcome((), None)
+        ticket.outcome = found or LookUpOutcome((), None)
         del ticket  # its hidden output is not kept until the next one comes

@@ -7,13 +7,13 @@ from brisk.exits.heads.lookup_model import Shape
 from brisk.exits.variants.base import Variant, weights_bytes
 from brisk.exits.variants.convolution import Convolution
 from brisk.exits.variants.fully_connected import FullyConnected
-from brisk.exits.variants.pooling import Pooling
+from brisk.exits.variants.pooling import PoolingVariant
 
 PAPER: tuple[Variant, ...] = (
     FullyConnected(1024),
     FullyConnected(512),
-    Pooling(8192),
-    Pooling(4096),
+    PoolingVariant(8192),
+    PoolingVariant(4096),
     Convolution(3, 1),
     Convolution(5, 2),
 )

@@ -10,7 +10,7 @@ from brisk.exits.heads.lookup_model import Shape
 from brisk.exits.variants.base import AsImage, Variant
 
 
-class Pooling(Variant):
+class PoolingVariant(Variant):
     """Input, pooling, hidden layer of at most h numbers, FC, output."""
 
     def __init__(self, size: int) -> None:

@@ -49,7 +49,7 @@ def _make_own(directory: Path) -> int:
     return status.st_mode
 
 
-class RuntimePlace(NamedTuple):
+class RuntimePaths(NamedTuple):
     """The directory of one device's runtime."""
 
     base: Path
@@ -143,7 +143,7 @@ class RuntimePlace(NamedTuple):
                 directory.rmdir()
 
 
-def runtime_place(device: str, environment: Mapping[str, str] = os.environ) -> RuntimePlace:
+def runtime_place(device: str, environment: Mapping[str, str] = os.environ) -> RuntimePaths:
     """The place of ``device`` (``cpu``, ``cuda:0``), not yet made.
 
     Raises InvalidConfigurationError for a device that cannot be, or a path too long for a
@@ -151,7 +151,7 @@ def runtime_place(device: str, environment: Mapping[str, str] = os.environ) -> R
     """
     if not _DEVICE.fullmatch(device):
         raise InvalidConfigurationError(f"device '{device}' is neither cpu nor cuda:<number>")
-    place = RuntimePlace(base_directory(environment), device)
+    place = RuntimePaths(base_directory(environment), device)
     longest = max(map(place.socket_path, Role), key=lambda path: len(os.fsencode(path)))
     if len(os.fsencode(longest)) > MAX_SOCKET_PATH_BYTES:
         raise InvalidConfigurationError(

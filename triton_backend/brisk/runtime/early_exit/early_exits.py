@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING
 
-from brisk.exits.guarantee.version_trial import Trial, Verdict
+from brisk.exits.guarantee.version_trial import TrialResult, VersionTrial
 from brisk.runtime.log import tell
 from brisk.segments.values import Value
 
@@ -42,7 +42,7 @@ class SessionCaches:
         self._served: ServedCaches | None = None
         self._predecessor: ServedCaches | None = None
         self._candidate: ServedCaches | None = None
-        self._trial = Trial()
+        self._trial = VersionTrial()
         self._arrived: deque[tuple[ServedCaches | None, bool]] = deque()
         self.changes: deque[Change] = deque()
         """What the main thread has decided, for whoever keeps the files; it empties this."""
@@ -62,7 +62,7 @@ class SessionCaches:
         while self._arrived:
             version, is_tried = self._arrived.popleft()
             self._candidate = version if is_tried else None
-            self._trial = Trial()
+            self._trial = VersionTrial()
             if not is_tried:
                 self._served, self._predecessor = version, None
         return self._served
@@ -137,13 +137,13 @@ class SessionCaches:
         if candidate is None:
             return
         verdict = trial.verdict(candidate.audit.audited)
-        if verdict is Verdict.OPEN:
+        if verdict is TrialResult.OPEN:
             return
         figures = (
             f"it spares {trial.candidate.mean:.1%} of the model, "
             f"the one before {trial.present.mean:.1%}"
         )
-        if verdict is Verdict.WORSE:
+        if verdict is TrialResult.WORSE:
             self._reject(figures)
             return
         version, self._candidate = self._candidate, None

@@ -28,7 +28,7 @@ REVIEW_CONFIDENCE = 0.999
 
 
 @dataclass(slots=True)
-class Use:
+class ExitUse:
     """Of one exit, since its last review: rows looked up and answered, and the worker's time."""
 
     looked: int = 0
@@ -42,7 +42,7 @@ class Tally:
 
     rows: int = 0
     answered: Counter[int] = field(default_factory=Counter)
-    uses: dict[int, Use] = field(default_factory=dict)
+    uses: dict[int, ExitUse] = field(default_factory=dict)
     has_failed: bool = False
     """Whether a look-up has raised something, which is told once."""
 
@@ -85,7 +85,7 @@ class ServedCaches:
         tally.rows += frame.rows
         for index, looked in enumerate(frame.looked):
             if looked:
-                use = tally.uses.setdefault(index, Use())
+                use = tally.uses.setdefault(index, ExitUse())
                 use.looked += looked
                 use.spent_ns += frame.spent_ns[index]
         for answer in frame.answers:
@@ -114,7 +114,7 @@ class ServedCaches:
                     f"{spared_s * 1e3:.3f} ms each, for {cost_s * 1e3:.3f} ms a look-up"
                 )
                 found.append(index)
-            self.tally.uses[index] = Use()
+            self.tally.uses[index] = ExitUse()
         return found
 
     def exits(self) -> tuple[ExitStatus, ...]:

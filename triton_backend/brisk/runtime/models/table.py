@@ -17,7 +17,7 @@ from brisk.protocol.shared_memory import request_flags
 from brisk.runtime.models.identity import identity_of
 from brisk.runtime.models.loader import LoadCompletion, Loader, LoadOutcome
 from brisk.runtime.models.session_entry import Binding, SessionEntry
-from brisk.runtime.pipelines.assembly import Assemblies, Assembly
+from brisk.runtime.pipelines.assembly import Assemblies, PipelineAssembly
 from brisk.runtime.pipelines.session import PipelineSession
 from brisk.runtime.pipelines.trial import Trials
 from brisk.runtime.preemption.thread_niceness import Precedence
@@ -187,7 +187,7 @@ class SessionTable:
                     entry.begin()
             ticket, now_ns = self._expect(entry), time.monotonic_ns()
             self._assemblies.add(
-                Assembly(ticket, entry, description, model.name, model.version, now_ns)
+                PipelineAssembly(ticket, entry, description, model.name, model.version, now_ns)
             )
         return entry
 

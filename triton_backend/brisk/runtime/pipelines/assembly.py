@@ -14,7 +14,7 @@ from brisk.runtime.pipelines.trial import Trials
 
 
 @dataclass(frozen=True, slots=True)
-class Assembly:
+class PipelineAssembly:
     """A pipeline that is waited for; ``name`` and ``version`` are its first asker's."""
 
     ticket: int
@@ -31,9 +31,9 @@ class Assemblies:
     def __init__(self, trials: Trials, loader: Loader) -> None:
         self._trials = trials
         self._loader = loader
-        self._waiting: list[Assembly] = []
+        self._waiting: list[PipelineAssembly] = []
 
-    def add(self, assembly: Assembly) -> None:
+    def add(self, assembly: PipelineAssembly) -> None:
         self._waiting.append(assembly)
         self.advance()
 
@@ -67,7 +67,7 @@ class Assemblies:
         return self._trials.drop(ticket)
 
 
-def _check_parts(assembly: Assembly) -> None:
+def _check_parts(assembly: PipelineAssembly) -> None:
     """Raise the error of the first network that was not loaded, with its name in the pipeline."""
     for words, path in assembly.description.networks:
         error = assembly.entry.parts[path].error

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from brisk.errors import InternalError
-from brisk.pipelines import Source
+from brisk.pipelines import NodeSource
 from brisk.planning import Query
 from brisk.runtime.early_exit.cached_run import CachedRun
-from brisk.runtime.pipelines.network import Network, NetworkRun, NodeNetworks, Signature
+from brisk.runtime.pipelines.network import NetworkRun, NodeNetworks, PipelineNetwork, Signature
 from brisk.segments.values import Value
 
 Labels = tuple[str, str]
@@ -40,7 +40,7 @@ class PipelineFrame:
         self,
         nodes: Sequence[NodeNetworks],
         inputs: Mapping[str, Value],
-        outputs: Mapping[str, Source],
+        outputs: Mapping[str, NodeSource],
         query: Query,
         signature: Signature,
         clock_ns: Callable[[], int],
@@ -61,7 +61,7 @@ class PipelineFrame:
         self._signature = signature
         self._clock_ns = clock_ns
         self._on_finish = on_finish
-        self._values = {Source(None, name): value for name, value in inputs.items()}
+        self._values = {NodeSource(None, name): value for name, value in inputs.items()}
         sources = [s for node in nodes for s in node.description.inputs.values()]
         self._reads = Counter([*sources, *outputs.values()])
         self._place = 0
@@ -127,12 +127,12 @@ class PipelineFrame:
         self._spent_ns = 0
         self._start(node, node.early or node.variants[self._variant])
 
-    def _take(self, source: Source) -> Value:
+    def _take(self, source: NodeSource) -> Value:
         """The value, forgotten if nothing behind reads it."""
         self._reads[source] -= 1
         return self._values[source] if self._reads[source] else self._values.pop(source)
 
-    def _start(self, node: NodeNetworks, network: Network) -> None:
+    def _start(self, node: NodeNetworks, network: PipelineNetwork) -> None:
         wanted = [s.tensor for s, count in self._reads.items() if s.node == node.description.name]
         early = node.description.early_answer
         if self._is_early and early is not None and early.confidence not in wanted:
@@ -172,8 +172,8 @@ class PipelineFrame:
         self._inputs = {}
         self._query.finish(name, self._clock_ns())
         for tensor, value in results.items():
-            if self._reads[Source(name, tensor)]:
-                self._values[Source(name, tensor)] = value
+            if self._reads[NodeSource(name, tensor)]:
+                self._values[NodeSource(name, tensor)] = value
         self._place += 1
         if self.is_finished:
             self._on_finish(self)

@@ -38,7 +38,7 @@ def shapes_of(values: Mapping[str, Value]) -> Shapes:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class PipelineNetwork:
     """A node's network with what it took; ``words`` name it in errors.
 
     ``profile``: of its whole runs. ``usual``: where early answers may come, of all runs in which
@@ -72,8 +72,8 @@ class NodeNetworks:
     """A node with its networks."""
 
     description: NodeDescription
-    variants: Mapping[str, Network]
-    early: Network | None
+    variants: Mapping[str, PipelineNetwork]
+    early: PipelineNetwork | None
 
 
 class NetworkRun:
@@ -81,7 +81,7 @@ class NetworkRun:
 
     def __init__(
         self,
-        network: Network,
+        network: PipelineNetwork,
         inputs: Mapping[str, Value],
         outputs: Sequence[str],
         signature: Signature,
@@ -146,5 +146,5 @@ class NetworkRun:
         return is_over
 
 
-def _named(network: Network, error: BriskError) -> BriskError:
+def _named(network: PipelineNetwork, error: BriskError) -> BriskError:
     return type(error)(f"{network.words}: {error}")

@@ -19,14 +19,14 @@ from brisk.pipelines import (
 from brisk.planning import (
     POLICIES,
     Dag,
-    Node,
+    NetworkVariant,
     Query,
+    QueryNode,
     Replanning,
-    Variant,
 )
 from brisk.runtime.models.session import Session
 from brisk.runtime.pipelines.frame import PipelineFrame
-from brisk.runtime.pipelines.network import Network, NodeNetworks, Signature
+from brisk.runtime.pipelines.network import NodeNetworks, PipelineNetwork, Signature
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
 
@@ -136,10 +136,10 @@ class PipelineSession:
         networks = self.nodes
         return Dag(
             tuple(
-                Node(
+                QueryNode(
                     node.name,
                     tuple(
-                        Variant(
+                        NetworkVariant(
                             each.name,
                             each.accuracy,
                             self._expect_ns(node, each.name, signature),
@@ -193,14 +193,14 @@ def assemble(
         node.name: NodeNetworks(
             node,
             {
-                variant.name: Network(
+                variant.name: PipelineNetwork(
                     f"node '{node.name}', variant '{variant.name}'", sessions[variant.path]
                 )
                 for variant in node.variants
             },
             None
             if node.early_answer is None
-            else Network(
+            else PipelineNetwork(
                 f"node '{node.name}', its early answer", sessions[node.early_answer.path]
             ),
         )

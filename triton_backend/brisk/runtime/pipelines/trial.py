@@ -13,7 +13,7 @@ import numpy as np
 
 from brisk.errors import BriskError, InternalError
 from brisk.graph.files.value_types import dtype_of_name
-from brisk.pipelines import Source, TensorType
+from brisk.pipelines import NodeSource, TensorType
 from brisk.runtime.models.loader import LoadOutcome
 from brisk.runtime.pipelines.network import NetworkRun, NodeNetworks, Signature
 from brisk.runtime.pipelines.session import PipelineSession
@@ -84,7 +84,7 @@ def try_pipeline(session: PipelineSession) -> Iterator[None]:
         name: _zeros(kind, shapes.get(name)) for name, kind in session.signature.inputs.items()
     }
     signature = Signature.of(inputs)
-    values = {Source(None, name): value for name, value in inputs.items()}
+    values = {NodeSource(None, name): value for name, value in inputs.items()}
     for node in session.nodes.values():
         try:
             yield from _try_node(node, values, signature, session.clock_ns)
@@ -100,7 +100,7 @@ def try_pipeline(session: PipelineSession) -> Iterator[None]:
 
 def _try_node(
     node: NodeNetworks,
-    values: dict[Source, Value],
+    values: dict[NodeSource, Value],
     signature: Signature,
     clock_ns: Callable[[], int],
 ) -> Iterator[None]:
@@ -119,7 +119,7 @@ def _try_node(
                 network.profile.forget()
         if network is node.variants[best]:
             for tensor, value in run.frame.results().items():
-                values[Source(node.description.name, tensor)] = value
+                values[NodeSource(node.description.name, tensor)] = value
 
 
 def _zeros(kind: TensorType, shape: tuple[int, ...] | None) -> Value:

@@ -16,7 +16,7 @@ import mmap
 import os
 from enum import IntEnum
 
-from brisk.scheduling.policies import Realtime, Trial
+from brisk.scheduling.policies import PaddingTrial, Realtime
 
 RECHECK_S = 0.01
 """How long a held layer sleeps before the policy is asked again."""
@@ -74,7 +74,7 @@ class Gate:
         end_ns: int | None,
         threads: int,
         slowdown: float | None,
-        trial: Trial,
+        trial: PaddingTrial,
         load: float = 0.0,
     ) -> None:
         """What the real-time run that begins now is expected to be: see ``Realtime``."""
@@ -88,7 +88,7 @@ class Gate:
     def open(self) -> None:
         """There is no real-time work any more."""
         self._words[_Field.COUNT] = 0
-        self.describe_run(None, 0, None, Trial.NONE)
+        self.describe_run(None, 0, None, PaddingTrial.NONE)
         if self._words[_Field.IS_HELD]:
             os.eventfd_write(self.alarm, 1)
 
@@ -122,7 +122,7 @@ class Gate:
             threads=words[_Field.THREADS],
             deadline_ns=words[_Field.DEADLINE_NS] or None,
             slowdown=slowdown_milli / _MILLI if slowdown_milli else None,
-            trial=Trial(words[_Field.TRIAL]),
+            trial=PaddingTrial(words[_Field.TRIAL]),
             load=words[_Field.LOAD_MILLI] / _MILLI,
         )
 

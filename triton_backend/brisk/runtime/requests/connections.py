@@ -88,7 +88,7 @@ class Departure:
     reason: str | None
 
 
-class Transport:
+class Connections:
     """All peers of a worker. One thread, except ``wake``."""
 
     def __init__(self, listeners: Sequence[socket.socket]) -> None:

@@ -46,7 +46,7 @@ from brisk.runtime.models.session_entry import Binding
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.preemption.memory_limit import shortage
 from brisk.runtime.requests.answers import load_failed
-from brisk.runtime.requests.connections import Arrival, Departure, Peer, Transport
+from brisk.runtime.requests.connections import Arrival, Connections, Departure, Peer
 from brisk.runtime.requests.pending_inputs import Arriving
 from brisk.runtime.requests.table import CANCELLED, RequestTable
 from brisk.runtime.worker.introspection import Observation
@@ -59,12 +59,12 @@ from brisk.telemetry.spans import SPANS
 _CLASSES = frozenset(job_class.value for job_class in JobClass)
 
 
-class Reception:
+class Dispatcher:
     """Takes the transport's events in."""
 
     def __init__(
         self,
-        transport: Transport,
+        transport: Connections,
         sessions: SessionTable,
         requests: RequestTable,
         observation: Observation,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brisk.protocol.host.parent_watch import birth_of, end_orphan
-from brisk.runtime.requests.connections import Transport
+from brisk.runtime.requests.connections import Connections
 
 ORPHAN_GRACE_NS = 3_000_000_000
 """How long a stub may live on after its server before the worker ends it."""
@@ -15,7 +15,7 @@ GREETING_TIMEOUT_NS = 10_000_000_000
 class Orphans:
     """Used by the worker's main thread."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Connections) -> None:
         self._transport = transport
 
     def retire(self, now_ns: int) -> None:

@@ -21,7 +21,7 @@ from brisk.protocol.records import Infer, Region
 from brisk.runtime.models.session_entry import Binding
 from brisk.runtime.preemption.pacing import Pacing
 from brisk.runtime.requests.answers import failure, result
-from brisk.runtime.requests.connections import Peer, Transport
+from brisk.runtime.requests.connections import Connections, Peer
 from brisk.runtime.requests.dry_run import Rehearsal
 from brisk.runtime.requests.sequences import OpenSequence
 from brisk.runtime.worker.batch import Request, RequestJob, profile_key
@@ -43,7 +43,7 @@ class RequestTable:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: Connections,
         ordering: OrderingKey,
         bound: int,
         pacing: Pacing,

@@ -13,7 +13,7 @@ from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue
 
 
-class Turns:
+class Batcher:
     """Takes jobs from ``queue``; used by the worker's main thread."""
 
     def __init__(

@@ -12,21 +12,21 @@ from brisk.runtime.early_exit.audits import Audits
 from brisk.runtime.early_exit.sampling import Sampler
 from brisk.runtime.preemption.memory_limit import shortage
 from brisk.runtime.preemption.pacing import Pacing
-from brisk.runtime.requests.connections import Transport
+from brisk.runtime.requests.connections import Connections
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.worker.batch import RequestJob, Run, split_results
-from brisk.runtime.worker.batcher import Turns
+from brisk.runtime.worker.batcher import Batcher
 from brisk.scheduling.job import JobState
 
 
-class RunEnds:
+class Completion:
     """Every job of a run is answered once, through here."""
 
     def __init__(
         self,
-        transport: Transport,
+        transport: Connections,
         requests: RequestTable,
-        turns: Turns,
+        turns: Batcher,
         pacing: Pacing,
         audits: Audits,
         sampler: Sampler,

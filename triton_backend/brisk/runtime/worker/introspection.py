@@ -24,7 +24,7 @@ from brisk.protocol.records import (
 from brisk.protocol.role import Role
 from brisk.runtime.models.session import Session
 from brisk.runtime.models.table import SessionTable
-from brisk.runtime.requests.connections import Peer, Transport
+from brisk.runtime.requests.connections import Connections, Peer
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.worker.batch import Run
 from brisk.telemetry import STATISTICS, Sample, metrics
@@ -49,7 +49,7 @@ class Observation:
         role: Role,
         device: str,
         threads: int,
-        transport: Transport,
+        transport: Connections,
         sessions: SessionTable,
         requests: RequestTable,
         runs: Sequence[Run],

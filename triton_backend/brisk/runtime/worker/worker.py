@@ -22,14 +22,14 @@ from brisk.runtime.pipelines.trial import Trials
 from brisk.runtime.preemption.gate import RECHECK_S
 from brisk.runtime.preemption.pacing import Pacing
 from brisk.runtime.preemption.thread_niceness import Precedence
-from brisk.runtime.requests.connections import Transport
-from brisk.runtime.requests.dispatcher import Reception
+from brisk.runtime.requests.connections import Connections
+from brisk.runtime.requests.dispatcher import Dispatcher
 from brisk.runtime.requests.orphaned_stubs import Orphans
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.settings import Settings
 from brisk.runtime.worker.batch import Run, begin_run
-from brisk.runtime.worker.batcher import Turns
-from brisk.runtime.worker.completion import RunEnds
+from brisk.runtime.worker.batcher import Batcher
+from brisk.runtime.worker.completion import Completion
 from brisk.runtime.worker.device import Device, StreamPriority
 from brisk.runtime.worker.host_queue import HostQueue
 from brisk.runtime.worker.introspection import Observation
@@ -47,7 +47,7 @@ class Worker:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: Connections,
         device: Device,
         ordering: OrderingKey,
         pacing: Pacing,
@@ -84,10 +84,10 @@ class Worker:
         self._requests = RequestTable(
             transport, ordering, settings.max_waiting, pacing, profiles, clock_ns
         )
-        self._turns = Turns(self._requests.queue, ordering, profiles, clock_ns)
+        self._turns = Batcher(self._requests.queue, ordering, profiles, clock_ns)
         self._audits = Audits(Auditor())
         sampler = Sampler(settings.sampled_share, settings.sample_bytes)
-        self._ends = RunEnds(
+        self._ends = Completion(
             transport, self._requests, self._turns, pacing, self._audits, sampler, clock_ns
         )
         self._is_held = False
@@ -105,7 +105,7 @@ class Worker:
             self._requests,
             self._stack.runs,
         )
-        self._reception = Reception(transport, sessions, self._requests, observation)
+        self._reception = Dispatcher(transport, sessions, self._requests, observation)
         self._orphans = Orphans(transport)
         self._idle_exit_ns = int(settings.idle_exit_s * 1e9)
         self._last_peer_ns = clock_ns()

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from brisk.errors import InvalidConfigurationError
 from brisk.scheduling.policies.base import (
     Limits,
+    PaddingTrial,
     Policy,
     Realtime,
     Snapshot,
-    Trial,
     run_slowdown,
 )
 from brisk.scheduling.policies.deadline import DEADLINE
@@ -42,10 +42,10 @@ __all__ = [
     "DEFAULT_POLICY",
     "POLICIES",
     "Limits",
+    "PaddingTrial",
     "Policy",
     "Realtime",
     "Snapshot",
-    "Trial",
     "find_policy",
     "run_slowdown",
 ]

@@ -34,7 +34,7 @@ def run_slowdown(limits: Limits, load: float) -> float:
     return 1.0 + (limits.slowdown - 1.0) * (1.0 - load)
 
 
-class Trial(IntEnum):
+class PaddingTrial(IntEnum):
     """Whether a real-time run is one of the few by which its slowdown is measured."""
 
     NONE = 0
@@ -58,7 +58,7 @@ class Realtime:
     threads: int
     deadline_ns: int | None
     slowdown: float | None
-    trial: Trial
+    trial: PaddingTrial
     load: float
 
 

@@ -17,7 +17,7 @@ REEF's two rules (5.2), for processors that the kernel hands over in the middle 
 
 from __future__ import annotations
 
-from brisk.scheduling.policies.base import Policy, Snapshot, Trial, run_slowdown
+from brisk.scheduling.policies.base import PaddingTrial, Policy, Snapshot, run_slowdown
 from brisk.scheduling.policy import more_urgent
 
 
@@ -25,8 +25,8 @@ def fits_in(snapshot: Snapshot) -> bool:
     realtime = snapshot.realtime
     if realtime.count == 0:
         return True
-    if realtime.trial is not Trial.NONE:
-        return realtime.trial is Trial.BESIDE
+    if realtime.trial is not PaddingTrial.NONE:
+        return realtime.trial is PaddingTrial.BESIDE
     return _ends_with_it(snapshot) and _takes_what_is_left(snapshot)
 
 

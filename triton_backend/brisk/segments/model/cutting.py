@@ -70,7 +70,7 @@ _NO_TENSORS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class NodeSpan:
     """Nodes ``start`` to ``stop`` (exclusive), predicted to take ``predicted_ns``."""
 
     start: int
@@ -91,7 +91,7 @@ def cut_points(
     size_bytes: int,
     longest_ns: float | None = None,
     taps: Collection[str] = (),
-) -> tuple[list[Span], ModelProto]:
+) -> tuple[list[NodeSpan], ModelProto]:
     """The spans of the model's nodes, in order; and the model with what is known of its types.
 
     ``size_bytes``: of the model's file. ``longest_ns``: None for LONGEST_SEGMENT_NS; 0 cuts at
@@ -102,7 +102,7 @@ def cut_points(
     """
     longest_ns = LONGEST_SEGMENT_NS if longest_ns is None else longest_ns
     nodes = model.graph.node
-    whole = [Span(0, len(nodes), 0.0)]
+    whole = [NodeSpan(0, len(nodes), 0.0)]
     is_small = size_bytes < SMALL_MODEL_BYTES and len(nodes) <= SMALL_MODEL_NODES
     if (is_small and longest_ns > 0 and not taps) or not can_be_cut(model.graph):
         return whole, model
@@ -115,9 +115,9 @@ def cut_points(
     total_ns = sum(times_ns)
     if longest_ns <= 0:
         ends = [*(each.position for each in _boundaries(typed.graph, types)), len(nodes)]
-        return [Span(start, stop, 0.0) for start, stop in pairwise([0, *ends])], typed
+        return [NodeSpan(start, stop, 0.0) for start, stop in pairwise([0, *ends])], typed
     forced = _tapped(typed.graph, types, taps)
-    spans = [Span(0, len(nodes), total_ns)]
+    spans = [NodeSpan(0, len(nodes), total_ns)]
     if total_ns > longest_ns:
         boundaries = list(_boundaries(typed.graph, types))
         spans = _spans(times_ns, boundaries, longest_ns, MOST_LOSS * total_ns)
@@ -185,8 +185,8 @@ def _tapped(
 
 
 def _with_forced(
-    spans: Sequence[Span], times_ns: Sequence[float], forced: frozenset[int], longest_ns: float
-) -> list[Span]:
+    spans: Sequence[NodeSpan], times_ns: Sequence[float], forced: frozenset[int], longest_ns: float
+) -> list[NodeSpan]:
     """Cut at ``forced``, too; ordinary cuts that this makes needless are left out."""
     elapsed = list(accumulate(times_ns, initial=0.0))
     ends = sorted({*(span.stop for span in spans), *forced})
@@ -195,12 +195,14 @@ def _with_forced(
         is_last = place == len(ends) - 1
         if end in forced or is_last or elapsed[ends[place + 1]] - elapsed[kept[-1]] > longest_ns:
             kept.append(end)
-    return [Span(start, stop, elapsed[stop] - elapsed[start]) for start, stop in pairwise(kept)]
+    return [
+        NodeSpan(start, stop, elapsed[stop] - elapsed[start]) for start, stop in pairwise(kept)
+    ]
 
 
 def _spans(
     times_ns: Sequence[float], boundaries: Sequence[_Boundary], longest_ns: float, budget_ns: float
-) -> list[Span]:
+) -> list[NodeSpan]:
     """As many cuts as their costs allow, evenly: segments get longer where they do not."""
     elapsed = list(accumulate(times_ns, initial=0.0))
     target_ns = longest_ns
@@ -209,11 +211,11 @@ def _spans(
         if sum(cut.cost_ns for cut in cuts) <= budget_ns:
             ends = [*(cut.position for cut in cuts), len(times_ns)]
             return [
-                Span(start, stop, elapsed[stop] - elapsed[start])
+                NodeSpan(start, stop, elapsed[stop] - elapsed[start])
                 for start, stop in pairwise([0, *ends])
             ]
         target_ns *= 1.5
-    return [Span(0, len(times_ns), elapsed[-1])]
+    return [NodeSpan(0, len(times_ns), elapsed[-1])]
 
 
 def _cheapest(

@@ -15,7 +15,7 @@ from onnx import (
     helper,
 )
 
-from brisk.segments.model.cutting import Span, constants_of, last_uses, reads_of, types_of
+from brisk.segments.model.cutting import NodeSpan, constants_of, last_uses, reads_of, types_of
 from brisk.segments.onnxruntime.refusals import shown
 
 
@@ -34,7 +34,7 @@ class Segment:
     words: str
 
 
-def extract(model: ModelProto, spans: Sequence[Span]) -> list[Segment]:
+def extract(model: ModelProto, spans: Sequence[NodeSpan]) -> list[Segment]:
     """The segments of ``model``, whose types are inferred where there are several."""
     graph = model.graph
     if len(spans) == 1:
@@ -75,8 +75,8 @@ def extract(model: ModelProto, spans: Sequence[Span]) -> list[Segment]:
 
 
 def _with_outputs(
-    graph: GraphProto, spans: Sequence[Span], last_use: Mapping[str, int]
-) -> Iterator[Span]:
+    graph: GraphProto, spans: Sequence[NodeSpan], last_use: Mapping[str, int]
+) -> Iterator[NodeSpan]:
     """Spans of which something is read behind them: others are joined with the next one.
 
     ONNX Runtime runs nothing without an output.
@@ -86,7 +86,7 @@ def _with_outputs(
         predicted_ns += span.predicted_ns
         nodes = graph.node[start : span.stop]
         if any(last_use.get(name, -1) >= span.stop for node in nodes for name in node.output):
-            yield Span(start, span.stop, predicted_ns)
+            yield NodeSpan(start, span.stop, predicted_ns)
             start, predicted_ns = span.stop, 0.0
 
 
@@ -158,7 +158,7 @@ def _info(name: str, types: Mapping[str, TypeProto]) -> ValueInfoProto:
     return info
 
 
-def _words(graph: GraphProto, span: Span) -> str:
+def _words(graph: GraphProto, span: NodeSpan) -> str:
     def name(position: int) -> str:
         node = graph.node[position]
         return shown(node.name or (node.output[0] if node.output else node.op_type))

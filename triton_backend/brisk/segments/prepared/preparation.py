@@ -33,7 +33,7 @@ from brisk.segments.prepared.form import (
     prepared_name,
 )
 from brisk.segments.prepared.saving import NamedWeight, OptimisedSegment, save_optimised
-from brisk.segments.prepared.trial import Trial, check_alike, packing_gain
+from brisk.segments.prepared.trial import SegmentTrial, check_alike, packing_gain
 
 DISK_FACTOR = 4.5
 """Default of what the prepared form may take, as a multiple of the model's files: int8 weights
@@ -142,7 +142,7 @@ class _Making:
         self._most_bytes = _SPARE_BYTES + int(
             disk_factor * sum(stamp[0] for stamp in self.before.values())
         )
-        self._trial = Trial(self.source.plan)
+        self._trial = SegmentTrial(self.source.plan)
         self._known: dict[bytes, int] = {}
         self.gains: list[float | None] = []
 

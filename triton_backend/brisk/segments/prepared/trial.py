@@ -25,7 +25,7 @@ LONGEST_S = 0.6
 """Of measuring a segment, once it has run ``LEAST_RUNS`` times in either form."""
 
 
-class Trial:
+class SegmentTrial:
     """The values of one run, as far as it has come; ``values`` None where it cannot go on."""
 
     def __init__(self, plan: SegmentPlan) -> None:
@@ -77,7 +77,9 @@ def check_alike(label: str, expected: list[Any], again: list[Any] | None, found:
         )
 
 
-def packing_gain(trial: Trial, segment: SegmentSpec, plain: Any, packed: Any) -> float | None:
+def packing_gain(
+    trial: SegmentTrial, segment: SegmentSpec, plain: Any, packed: Any
+) -> float | None:
     """The time of a run of ``plain`` over one of ``packed``, the fastest of each in turns."""
     times: tuple[list[float], list[float]] = ([], [])
     begun_s = time.perf_counter()

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 import torch
 
 from brisk.solutions.base import (
+    Applicability,
     Kernel,
     LoadContext,
     Problem,
     Solution,
-    Verdict,
     refused,
 )
 from brisk.solutions.binding import bound_kernel
@@ -46,7 +46,7 @@ def bound_operands(weights: Mapping[str, torch.Tensor]) -> list[torch.Tensor | N
     return [weights.get(name) for name in ("input", "weight", "bias")]
 
 
-def check_operands(problem: Problem) -> Verdict:
+def check_operands(problem: Problem) -> Applicability:
     """Whether dtypes and ranks are such that torch computes what ONNX defines."""
     source, weight = problem.operand(0), problem.operand(1)
     if source is None or weight is None:
@@ -72,7 +72,7 @@ class TorchConvolution(Solution):
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset({("", "Conv")})
 
-    def check(self, problem: Problem) -> Verdict:
+    def check(self, problem: Problem) -> Applicability:
         return check_operands(problem)
 
     def transform(self, problem: Problem) -> Mapping[str, torch.Tensor]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from brisk.solutions.base import Kernel, LoadContext, Problem, Solution, Verdict, refused
+from brisk.solutions.base import Applicability, Kernel, LoadContext, Problem, Solution, refused
 from brisk.solutions.binding import bound_kernel
 from brisk.solutions.images.convolution import bound_operands, check_operands, constant_weights
 from brisk.solutions.images.convolution_geometry import Geometry, integers, read_geometry
@@ -26,7 +26,7 @@ class TorchTransposedConvolution(Solution):
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset({("", "ConvTranspose")})
 
-    def check(self, problem: Problem) -> Verdict:
+    def check(self, problem: Problem) -> Applicability:
         verdict = check_operands(problem)
         if not verdict.ok:
             return verdict

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from brisk.solutions.base import Kernel, LoadContext, Problem, Solution, Verdict, refused
+from brisk.solutions.base import Applicability, Kernel, LoadContext, Problem, Solution, refused
 from brisk.solutions.binding import bound_kernel, constant_operands
 from brisk.solutions.epilogue import check_epilogue, number
 from brisk.solutions.rules import FLOATS
@@ -40,7 +40,7 @@ class FusedAttention(Solution):
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset({("brisk", "Attention")})
 
-    def check(self, problem: Problem) -> Verdict:
+    def check(self, problem: Problem) -> Applicability:
         operands = [operand for operand in problem.operands if operand is not None]
         if len(operands) < 3:
             return refused("query, key or value is missing")

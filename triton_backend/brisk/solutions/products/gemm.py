@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from brisk.solutions.base import Kernel, LoadContext, Problem, Solution, Verdict, refused
+from brisk.solutions.base import Applicability, Kernel, LoadContext, Problem, Solution, refused
 from brisk.solutions.binding import bound_kernel, constant_operands
 from brisk.solutions.epilogue import check_epilogue, number
 from brisk.solutions.rules import FLOATS
@@ -20,7 +20,7 @@ class TorchProduct(Solution):
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset({("", "Gemm"), ("", "MatMul"), ("brisk", "Linear")})
 
-    def check(self, problem: Problem) -> Verdict:
+    def check(self, problem: Problem) -> Applicability:
         dtypes = {operand.type.dtype for operand in problem.operands if operand is not None}
         if len(dtypes) != 1:
             return refused(f"dtypes {sorted(map(str, dtypes))} differ")

@@ -15,11 +15,11 @@ import torch
 
 from brisk.solutions.base import (
     APPLIES,
+    Applicability,
     Kernel,
     LoadContext,
     Problem,
     Solution,
-    Verdict,
     refused,
 )
 from brisk.solutions.epilogue import constant_tensor
@@ -50,7 +50,7 @@ class QuantisedConvolution(Solution):
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset({("", "QLinearConv"), ("", "ConvInteger")})
 
-    def check(self, problem: Problem) -> Verdict:
+    def check(self, problem: Problem) -> Applicability:
         source = problem.operand(0)
         if problem.epilogue:
             return refused("fused steps behind a quantised convolution")

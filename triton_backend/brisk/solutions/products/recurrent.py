@@ -15,11 +15,11 @@ import torch
 
 from brisk.solutions.base import (
     APPLIES,
+    Applicability,
     Kernel,
     LoadContext,
     Problem,
     Solution,
-    Verdict,
     refused,
 )
 from brisk.solutions.epilogue import constant_tensor
@@ -55,7 +55,7 @@ class Recurrent(Solution):
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset(("", operator) for operator in _CELLS)
 
-    def check(self, problem: Problem) -> Verdict:
+    def check(self, problem: Problem) -> Applicability:
         reason = _refuse_operands(problem) or _refuse_attributes(problem)
         return APPLIES if reason is None else refused(reason)
 

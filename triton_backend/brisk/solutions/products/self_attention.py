@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from brisk.solutions.base import Kernel, LoadContext, Problem, Solution, Verdict, refused
+from brisk.solutions.base import Applicability, Kernel, LoadContext, Problem, Solution, refused
 from brisk.solutions.binding import bound_kernel, constant_operands
 from brisk.solutions.epilogue import check_epilogue, constant_tensor, number
 from brisk.solutions.rules import FLOATS, attribute
@@ -36,7 +36,7 @@ class SelfAttention(Solution):
     def operators(self) -> frozenset[tuple[str, str]]:
         return frozenset({("brisk", "SelfAttention")})
 
-    def check(self, problem: Problem) -> Verdict:
+    def check(self, problem: Problem) -> Applicability:
         source, mask = problem.operand(0), problem.operand(MASK)
         if source is None or source.type.rank != 3 or source.constant is not None:
             return refused("the input is no variable of rank 3")

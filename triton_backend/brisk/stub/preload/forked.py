@@ -10,9 +10,9 @@ import signal
 import sys
 
 from brisk.fork_server.server import ForkServer
-from brisk.fork_server.start import Settings, say_not_forked, take_listener, take_settings
+from brisk.fork_server.start import ForkSettings, say_not_forked, take_listener, take_settings
 from brisk.protocol.host import stub_process
-from brisk.stub.preload.numpy_import import import_intake
+from brisk.stub.preload.numpy_import import import_request_handler
 
 
 def serve() -> None:
@@ -37,7 +37,7 @@ def serve() -> None:
     os._exit(0)
 
 
-def _is_like(settings: Settings) -> bool:
+def _is_like(settings: ForkSettings) -> bool:
     """Whether this Python runs under the same settings as one that the stub has started."""
     if list(sys.flags) == settings.flags:
         return True
@@ -48,7 +48,7 @@ def _is_like(settings: Settings) -> bool:
 
 
 def _import_frontend() -> None:
-    import_intake()  # first, since it imports numpy without threads
+    import_request_handler()  # first, since it imports numpy without threads
     import asyncio  # noqa: F401 - Triton's stub imports it and its thirty modules before the model
     import inspect  # noqa: F401 - the first line of log needs it
 

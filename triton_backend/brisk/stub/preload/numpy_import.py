@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from brisk.stub.request_handler import Intake
+    from brisk.stub.request_handler import RequestHandler
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -26,11 +26,11 @@ _ON_DEMAND = frozenset(
 """What numpy imports for its users' sake, a third of its time: run at their first use here."""
 
 
-def import_intake() -> type[Intake]:
+def import_request_handler() -> type[RequestHandler]:
     """The class, and with its module numpy."""
     with _one_blas_thread(), _on_demand():
-        from brisk.stub.request_handler import Intake
-    return Intake
+        from brisk.stub.request_handler import RequestHandler
+    return RequestHandler
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from brisk.errors import UnavailableError
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import (
     AskStatistics,
     ForgetStatistics,
@@ -27,7 +27,7 @@ from brisk.protocol.shared_memory.arena import Arena
 from brisk.stub.runtime_client.model_load import MODEL_NUMBER, ModelDescription
 from brisk.stub.runtime_client.pending import Reply, StagedRequest, stage_request
 from brisk.stub.runtime_client.runtime_start import reap_started
-from brisk.stub.runtime_client.worker_connection import Link
+from brisk.stub.runtime_client.worker_connection import WorkerConnection
 
 CAN_FOLLOW = os.uname().machine == "x86_64" and len(os.sched_getaffinity(0)) > 1
 """Whether another process computes beside this one, and sees its stores in their order."""
@@ -52,7 +52,7 @@ def _nobody(told: StatisticsTold) -> None:
     """Where no statistics are asked for."""
 
 
-class Connection:
+class RuntimeClient:
     """One model instance's connection. ``log(level, text)`` may be called from any thread.
 
     The model is loaded by the worker of its own class at once, and by the other one when the
@@ -61,7 +61,7 @@ class Connection:
 
     def __init__(
         self,
-        place: RuntimePlace,
+        place: RuntimePaths,
         model: ModelDescription,
         log: Callable[[str, str], None],
         tell: Callable[[StatisticsTold], None] = _nobody,
@@ -73,7 +73,7 @@ class Connection:
         self._log = log
         self._tell = tell
         self._arena = Arena()
-        self._links: dict[Role, Link] = {}
+        self._links: dict[Role, WorkerConnection] = {}
         self._forms: dict[_FormKey, InferForm] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -188,7 +188,7 @@ class Connection:
 
     def _submit_ahead(
         self,
-        link: Link,
+        link: WorkerConnection,
         record: Infer,
         staged: StagedRequest,
         reply: Reply,
@@ -211,7 +211,7 @@ class Connection:
     def attend(
         self, job_class: str, is_answered: Callable[[], bool], awake_ns: int, asleep_ns: int = 0
     ) -> bool:
-        """Await the answer to a request of ``job_class``: see ``Link.attend``."""
+        """Await the answer to a request of ``job_class``: see ``WorkerConnection.attend``."""
         link = self._links.get(role_of(job_class))
         return link is not None and link.attend(is_answered, awake_ns, asleep_ns)
 
@@ -256,7 +256,7 @@ class Connection:
             form = self._forms[key] = InferForm(MODEL_NUMBER, *key)
         return form
 
-    def _link(self, role: Role) -> Link | None:
+    def _link(self, role: Role) -> WorkerConnection | None:
         """The link to the worker of ``role``, opened by its first use; None once closing."""
         link = self._links.get(role)
         if link is not None:
@@ -270,8 +270,8 @@ class Connection:
                 link.open_later()
             return link
 
-    def _new_link(self, role: Role) -> Link:
-        link = self._links[role] = Link(
+    def _new_link(self, role: Role) -> WorkerConnection:
+        link = self._links[role] = WorkerConnection(
             self._place, role, self._model, self._arena, self._log, self._tell
         )
         return link

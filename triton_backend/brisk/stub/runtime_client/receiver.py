@@ -20,7 +20,7 @@ from brisk.protocol.records import (
 )
 from brisk.protocol.shared_memory.arena import ArenaView
 from brisk.stub.runtime_client.pending import PendingTable
-from brisk.stub.runtime_client.sender import Line
+from brisk.stub.runtime_client.sender import Sender
 
 
 class Answers:
@@ -33,7 +33,7 @@ class Answers:
     def __init__(
         self,
         lock: threading.Lock,
-        line: Line,
+        line: Sender,
         pending: PendingTable,
         settle: Callable[[ModelLoaded | BriskError], None],
         tell: Callable[[StatisticsTold], None],

@@ -16,7 +16,7 @@ from brisk.errors import (
     named_error,
 )
 from brisk.protocol.channel import Receiver, check_peer, send_record
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.host.stub_process import server_of_stub
 from brisk.protocol.records import PROTOCOL_VERSION, Hello, Refused, Welcome
 from brisk.protocol.role import Role
@@ -43,7 +43,7 @@ _started: list[subprocess.Popen[bytes]] = []
 
 
 def open_connection(
-    place: RuntimePlace, role: Role, timeout_s: float = START_TIMEOUT_S
+    place: RuntimePaths, role: Role, timeout_s: float = START_TIMEOUT_S
 ) -> socket.socket:
     """A greeted, blocking connection to a worker of ``place``, started if need be.
 
@@ -73,7 +73,7 @@ def open_connection(
     )
 
 
-def start_if_absent(place: RuntimePlace) -> None:
+def start_if_absent(place: RuntimePaths) -> None:
     """Start the runtime of ``place`` unless there is one, or one on its way; waits for nothing.
 
     For whoever knows that a connection will be wanted soon. Raises InvalidConfigurationError.
@@ -103,7 +103,7 @@ def _greet(connection: socket.socket, role: Role, deadline_s: float) -> socket.s
 
 
 def _start_if_absent(
-    place: RuntimePlace, starter: subprocess.Popen[bytes] | None
+    place: RuntimePaths, starter: subprocess.Popen[bytes] | None
 ) -> subprocess.Popen[bytes] | None:
     """Start a runtime unless one holds the place or ours is still on its way."""
     if starter is not None:

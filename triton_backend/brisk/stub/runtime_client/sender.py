@@ -15,7 +15,7 @@ from brisk.protocol.records import Announce, Record
 from brisk.protocol.shared_memory.arena import Arena
 
 
-class Line(Protocol):
+class Sender(Protocol):
     """Records to the worker of the moment; none while ``is_open`` is False.
 
     A line that cannot be written is shut down, for whatever reason: the receiver then reads the
@@ -50,7 +50,7 @@ QUIET_NS = 1_000_000
 _ANNOUNCEMENT = encode_record(Announce())
 
 
-class DirectLine:
+class DirectSender:
     """Sends in the caller's thread, which waits where the worker does not read.
 
     ``follower`` is the worker's name in the arena.
@@ -102,7 +102,7 @@ class DirectLine:
         self._socket = None
 
 
-class QueuedLine:
+class QueuedSender:
     """Sends in a thread of its own: whoever has a record to send never waits for the worker.
 
     A background worker may not read for long: it gets only what the processors have left. The
@@ -120,7 +120,7 @@ class QueuedLine:
         return self._is_open
 
     def connect(self, connection: socket.socket) -> None:
-        line = DirectLine(self._arena, self._follower)
+        line = DirectSender(self._arena, self._follower)
         self._sending = _Sending(line, connection, self._sending)
         self._is_open = True
 
@@ -144,7 +144,7 @@ class _Sending:
     """A thread that sends to one worker until it is told to end."""
 
     def __init__(
-        self, line: DirectLine, connection: socket.socket, previous: _Sending | None
+        self, line: DirectSender, connection: socket.socket, previous: _Sending | None
     ) -> None:
         """``previous`` has been told to end."""
         self.records: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -159,7 +159,7 @@ class _Sending:
             self._connection.shutdown(socket.SHUT_RDWR)  # a send that waits ends with an error
         self.records.put(None)
 
-    def _run(self, line: DirectLine, previous: _Sending | None) -> None:
+    def _run(self, line: DirectSender, previous: _Sending | None) -> None:
         if previous is not None:
             previous._thread.join()  # else it could take arena changes that this worker must see
         with self._connection:

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 from brisk.errors import InvalidConfigurationError
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.allocator import allocator_settings
 
 
-def spawn(place: RuntimePlace, niceness: int) -> subprocess.Popen[bytes]:
+def spawn(place: RuntimePaths, niceness: int) -> subprocess.Popen[bytes]:
     """The runtime leaves this stub's process group by itself (``brisk.runtime``).
 
     Not its session: with ``setsid`` it would get a scheduling group of its own, in which its

@@ -19,7 +19,7 @@ from brisk.errors import (
     ProtocolError,
     UnavailableError,
 )
-from brisk.protocol.host.runtime_paths import RuntimePlace
+from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import (
     AskStatistics,
     Cancel,
@@ -36,13 +36,13 @@ from brisk.stub.runtime_client.pending import Pending, PendingTable, Reply
 from brisk.stub.runtime_client.reader import Reader
 from brisk.stub.runtime_client.receiver import Answers
 from brisk.stub.runtime_client.runtime_start import open_connection
-from brisk.stub.runtime_client.sender import DirectLine, Line, QueuedLine
+from brisk.stub.runtime_client.sender import DirectSender, QueuedSender, Sender
 
 RESTART_TIMEOUT_S = 60.0
 """How long requests wait for a new runtime before they fail; then it is tried again."""
 
 
-class Link:
+class WorkerConnection:
     """To the worker of one role. ``log(level, text)`` may be called from any thread.
 
     The arena is shared with the connection's other link; everything else is this one's own, so
@@ -51,7 +51,7 @@ class Link:
 
     def __init__(
         self,
-        place: RuntimePlace,
+        place: RuntimePaths,
         role: Role,
         model: ModelDescription,
         arena: Arena,
@@ -63,8 +63,8 @@ class Link:
         self._log = log
         self._arena = arena
         self._lock = threading.Lock()
-        kind = DirectLine if role is Role.FOREGROUND else QueuedLine
-        self._line: Line = kind(arena, role.value)
+        kind = DirectSender if role is Role.FOREGROUND else QueuedSender
+        self._line: Sender = kind(arena, role.value)
         self._pending = PendingTable(arena)
         self._load = ModelLoad(model, arena)
         self._closing = False

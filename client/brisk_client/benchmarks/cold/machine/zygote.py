@@ -37,7 +37,7 @@ PREPARE_TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ColdTask:
     """One sample: which engine starts which model.
 
     ``following``: inferences timed one by one after the first. ``warm_s``: time to spend on warm
@@ -56,7 +56,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ColdSample:
     """Seconds: from the load call to the first answer; the inferences after it; warm ones.
 
     ``processor_s``: user and system time of the first answer.
@@ -90,10 +90,10 @@ class Zygote:
             self.close()
             raise
 
-    def sample(self, task: Task) -> Sample:
+    def sample(self, task: ColdTask) -> ColdSample:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asdict(task)) + "\n")
-        return Sample(**self._answer())
+        return ColdSample(**self._answer())
 
     def close(self) -> None:
         self._process.kill()
@@ -160,7 +160,7 @@ def prepare_apart(engine: str, files: ModelFiles, threads: int) -> tuple[str, fl
     raise EngineUnavailableError(f"{engine} cannot prepare: {last}")
 
 
-def take_sample(task: Task) -> Sample:
+def take_sample(task: ColdTask) -> ColdSample:
     """The sample itself, in this process, which should be a fresh one."""
     from brisk_client.benchmarks.cold.registry import engine_of
 
@@ -180,7 +180,7 @@ def take_sample(task: Task) -> Sample:
     if task.outputs:
         named = {f"{index:04}": value for index, value in enumerate(storable(start.outputs))}
         np.savez(task.outputs, **named)
-    return Sample(first_s, used_s, following_s, warm_s)
+    return ColdSample(first_s, used_s, following_s, warm_s)
 
 
 def _warm_inferences(start: Start, duration_s: float) -> list[float]:
@@ -249,7 +249,7 @@ def _serve(name: str) -> None:
                 print(json.dumps({"ended": ended}), flush=True)
             continue
         try:
-            answer = json.dumps(asdict(take_sample(Task(**json.loads(line)))))
+            answer = json.dumps(asdict(take_sample(ColdTask(**json.loads(line)))))
         except Exception as error:  # noqa: BLE001  # any failure is an answer, too
             answer = json.dumps({"error": f"{type(error).__name__}: {error}"})
         print(answer, flush=True)

@@ -15,7 +15,7 @@ from brisk.exits.base_model import BaseModel
 from brisk.exits.exploration.measuring.profile import MOST_SECONDS, WARM_UP
 from brisk.exits.exploration.problem import LaneCost
 from brisk.exits.heads.lookup_model import ReadyLookUp
-from brisk.exits.serving.lane import LookUpLane, Outcome, Ticket, look_up
+from brisk.exits.serving.lane import LookUpLane, LookUpOutcome, Ticket, look_up
 
 TURNS = 100
 """In which the burden of a look-up is measured: a few hundredths of the model's time."""
@@ -97,7 +97,7 @@ def _run_with(
             offered_s = time.perf_counter()
             if way is _Way.WITHIN:
                 found = look_up(ticket.look_up, ticket.hidden, ticket.threshold)
-                ticket.outcome = found or Outcome((), None)
+                ticket.outcome = found or LookUpOutcome((), None)
             elif way is not _Way.NONE:
                 lane.offer(ticket)
         if noticed_s is None and ticket.outcome is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from brisk.execution.frame import Frame
+from brisk.execution.frame import TorchFrame
 from brisk.execution.starting import StartingProgram, start_program
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.models.session import Session
@@ -23,7 +23,7 @@ from brisk.solutions.values import from_numpy, to_numpy
 _CPU = torch.device("cpu")
 
 
-class ArrayFrame(Frame):
+class ArrayFrame(TorchFrame):
     """A frame whose results are arrays."""
 
     can_answer_early = False
