@@ -29,7 +29,7 @@ _GROUP_TIMEOUT_S = 10.0
 _GROUP_POLL_S = 0.01
 _TAIL_LINES = 20
 _LINE_CHARACTERS = 400
-_TETHER = Path(__file__).with_name("tether.py")
+_TETHER = Path(__file__).with_name("parent_bound.py")
 
 MALLOC_ARENAS = 2
 """Of glibc's allocator, which else makes one for nearly every thread and gives little back: with
