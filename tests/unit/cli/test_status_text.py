@@ -1,15 +1,16 @@
-"""What `brisk status` shows of a worker's state."""
+"""What `brisk status` shows of workers' states."""
 
 from __future__ import annotations
 
 import io
-import re
+from collections.abc import Sequence
 
 import pytest
 from rich.console import Console
 
-from brisk.cli.status.text import StatusSnapshot, render
+from brisk.cli.status.text import ProcessUse, StatusSnapshot, quantile_s, render
 from brisk.protocol.records import Incident, ModelStatus, RunStatus, SampleRecord, Status
+from brisk.telemetry.metrics import BOUNDS_NS
 
 
 def model(
@@ -17,20 +18,28 @@ def model(
     *,
     is_ready: bool = True,
     layers: int = 54,
-    loaded: int,
-    lanes: int,
+    loaded: int = 54,
     is_settled: bool = True,
+    answered: int = 40,
 ) -> ModelStatus:
     return ModelStatus(
-        *(name, 1, is_ready, 2, 3, 40, "/m"),
+        *(name, 1, is_ready, 2, 3, answered, "/m"),
         layers=layers,
         loaded_layers=loaded,
-        lanes=lanes,
         is_settled=is_settled,
+        job_class="realtime",
+        weight_bytes=2**20,
+        failed=6,
     )
 
 
-def shown(*models: ModelStatus) -> str:
+def snapshot(
+    *models: ModelStatus,
+    at_s: float = 1.0,
+    samples: Sequence[SampleRecord] = (),
+    use: ProcessUse | None = None,
+    incidents: tuple[Incident, ...] = (),
+) -> StatusSnapshot:
     status = Status(
         pid=7,
         role="foreground",
@@ -40,30 +49,89 @@ def shown(*models: ModelStatus) -> str:
         frontends=2,
         model_count=len(models),
         models=models,
-        runs=(RunStatus("net", "realtime", 1, False, 10**6, 5),),
-        incidents=(Incident(10**9, "request of model 'net': too large"),),
+        runs=(
+            RunStatus("net", "realtime", 1, False, 10**6, 5),
+            RunStatus("net", "normal", 4, True, 10**6, 5),
+        ),
+        incidents=incidents,
     )
-    samples = (SampleRecord("brisk_held_bytes", ("foreground", "resident"), (2**20,)),)
+    return StatusSnapshot(status, tuple(samples), at_s, use)
+
+
+def shown(
+    now: StatusSnapshot, before: StatusSnapshot | None = None, height: int | None = None
+) -> list[str]:
     page = io.StringIO()
-    Console(file=page, width=200).print(render(StatusSnapshot(status, samples, 1.0), None))
-    return page.getvalue()
+    Console(file=page, width=200).print(render([now], [before], height))
+    return [line.strip() for line in page.getvalue().splitlines()]
+
+
+def row(lines: Sequence[str], name: str) -> list[str]:
+    (found,) = (line for line in lines if line.startswith(f"{name}/1"))
+    return found.split()
 
 
 @pytest.mark.parametrize(
     ("status", "state"),
     [
-        (model("net", loaded=54, lanes=0), "ready"),
-        (model("net", loaded=54, lanes=0, is_settled=False), "ready, warming up"),
-        (model("net", loaded=12, lanes=1), "ready, 12 of 54 layers, 1 lane"),
-        (model("net", loaded=12, lanes=3), "ready, 12 of 54 layers, 3 lanes"),
-        (model("net", is_ready=False, layers=0, loaded=0, lanes=0), "loading"),
+        (model("net"), "ready"),
+        (model("net", is_settled=False), "warming up"),
+        (model("net", loaded=12), "ready, 12 of 54"),
+        (model("net", is_ready=False, layers=0, loaded=0), "loading"),
     ],
 )
-def test_lanes_and_layers_are_shown_while_a_model_loads(status: ModelStatus, state: str) -> None:
-    assert re.search(rf"net +1 +{state} +2 +3 +40 *$", shown(status), re.MULTILINE)
+def test_a_model_has_one_row_with_its_state(status: ModelStatus, state: str) -> None:
+    line = " ".join(row(shown(snapshot(status)), "net"))
+    assert line == f"net/1 realtime {state} 1.0 MiB 3 0 6"
 
 
-def test_runs_memory_and_recent_errors_are_shown() -> None:
-    text = shown(model("net", loaded=54, lanes=0))
-    for expected in ("foreground worker 7 on cpu", "computing", "1.0 MiB", "too large"):
-        assert expected in text
+def test_a_worker_has_one_line_with_what_it_takes_of_the_machine() -> None:
+    before = snapshot(at_s=1.0, use=ProcessUse(10.0, 2**20))
+    now = snapshot(model("net"), at_s=3.0, use=ProcessUse(11.0, 2**21))
+    line = shown(now, before)[0]
+    assert line.startswith("foreground 7 on cpu · up 1.0 s · 50% of a core · 2 MiB")
+    assert "1 running, 4 parked, 3 queued" in line
+
+
+def test_rates_quantiles_and_starts_are_the_workers_own() -> None:
+    classes = [0] * (len(BOUNDS_NS) + 1)
+    classes[3] = 100
+    samples = [
+        SampleRecord("brisk_execution_seconds", ("net", "1", "realtime"), (*classes, 5)),
+        SampleRecord("brisk_cold_starts_total", ("net", "1", "model"), (2,)),
+        SampleRecord("brisk_cold_starts_total", ("net", "1", "artefact"), (1,)),
+    ]
+    now = snapshot(model("net", answered=60), at_s=3.0, samples=samples)
+    cells = row(shown(now, snapshot(model("net"))), "net")
+    assert cells[cells.index("3") + 1] == "10.0"
+    assert cells[-2:] == ["3", "6"]
+    assert "ms" in cells
+
+
+def test_a_quantile_lies_within_its_class_and_none_is_made_up() -> None:
+    classes = [0] * (len(BOUNDS_NS) + 1)
+    assert quantile_s((*classes, 0), 0.5) is None
+    classes[2] = 10
+    classes[5] = 1
+    middle, last = quantile_s((*classes, 0), 0.5), quantile_s((*classes, 0), 0.99)
+    assert middle is not None
+    assert last is not None
+    assert BOUNDS_NS[1] / 1e9 < middle <= BOUNDS_NS[2] / 1e9
+    assert BOUNDS_NS[4] / 1e9 < last <= BOUNDS_NS[5] / 1e9
+    slow = [0] * len(BOUNDS_NS) + [4]
+    assert quantile_s((*slow, 0), 0.5) == BOUNDS_NS[-1] / 1e9
+
+
+def test_busy_models_come_first_and_those_without_room_are_counted() -> None:
+    models = [model(f"net{number}", answered=number) for number in range(20)]
+    lines = shown(snapshot(*models), height=15)
+    names = [line.split("/")[0] for line in lines if line.startswith("net")]
+    assert names == [f"net{number}" for number in range(19, 19 - len(names), -1)]
+    assert f"… and {20 - len(names)} more" in lines
+    assert len(lines) <= 15
+    assert len([line for line in shown(snapshot(*models)) if line.startswith("net")]) == 20
+
+
+def test_recent_errors_are_shown() -> None:
+    incident = Incident(10**9, "request of model 'net': too large")
+    assert "1.0 s ago: request of model 'net': too large" in shown(snapshot(incidents=(incident,)))

@@ -212,13 +212,19 @@ def test_the_command_prints_tables_and_json(place: RuntimePaths, quick: Path) ->
             [*command, "--once"], env=environment, capture_output=True, text=True, timeout=60
         )
         assert table.returncode == 0, table.stderr
-        assert "quick" in table.stdout
-        assert "brisk_loads_total" in table.stdout
+        assert "foreground" in table.stdout
+        assert "quick/1" in table.stdout
+        unasked = subprocess.run(command, env=environment, capture_output=True, timeout=60)
+        assert unasked.returncode == 0, "one look where the output is no terminal"
+        assert b"quick/1" in unasked.stdout
         document = subprocess.run(
             [*command, "--json"], env=environment, capture_output=True, text=True, timeout=60
         )
     (worker,) = json.loads(document.stdout)
-    assert worker["status"]["models"][0]["name"] == "quick"
+    shown = worker["status"]["models"][0]
+    assert (shown["name"], shown["job_class"]) == ("quick", "normal")
+    assert shown["weight_bytes"] == quick.stat().st_size
+    assert any(name == "brisk_loads_total" for name, *_ in map(dict.values, worker["samples"]))
 
 
 def test_rates_are_of_the_time_between_two_looks(place: RuntimePaths, quick: Path) -> None:
@@ -231,7 +237,9 @@ def test_rates_are_of_the_time_between_two_looks(place: RuntimePaths, quick: Pat
             infer(connection, ROW)
         now = look(observer)
     page = io.StringIO()
-    Console(width=160, file=page).print(render(now, before))
-    line = next(line for line in page.getvalue().splitlines() if line.strip().startswith("quick"))
-    rate = float(line.split()[-1])
-    assert rate == pytest.approx(10 / (now.at_s - before.at_s), rel=0.01)
+    Console(width=160, file=page).print(render([now], [before], None))
+    lines = page.getvalue().splitlines()
+    (line,) = (line for line in lines if line.strip().startswith("quick/1"))
+    (head,) = (line for line in lines if line.strip().startswith("model"))
+    rate = float(line[: head.index("per s") + len("per s")].split()[-1])
+    assert rate == pytest.approx(10 / (now.at_s - before.at_s), rel=0.1)

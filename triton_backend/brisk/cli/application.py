@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
@@ -24,18 +25,32 @@ application = typer.Typer(
 
 _PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
 
-application.command(context_settings=_PASS_THROUGH)(serve.serve)
-application.command()(install.install)
-application.command()(config.config)
-application.command()(explain.explain)
-application.command()(prepare.prepare)
-application.command()(status.status)
-application.command()(doctor.doctor)
-application.command()(trace.trace)
-application.command(context_settings=bench.CONTEXT)(bench.bench)
-application.command()(workload.workload)
-application.command()(demo.demo)
-application.add_typer(caches.caches)
+_SERVE, _LOOK, _MEASURE, _LEARN = "Serve", "Look", "Measure", "Learn"
+"""The panels of `brisk --help`, in the order in which they are shown."""
+
+
+def _add(panel: str, function: Callable[..., None], example: str, **settings: Any) -> None:
+    """A command in ``panel``, with an example under its help."""
+    example = f"Example: `{example}`"
+    application.command(rich_help_panel=panel, epilog=example, **settings)(function)
+
+
+_add(_SERVE, serve.serve, "brisk serve --repository models", context_settings=_PASS_THROUGH)
+_add(_SERVE, install.install, "brisk install --backend-directory /opt/tritonserver/backends")
+_add(_SERVE, config.config, "brisk config models/detector")
+_add(_SERVE, prepare.prepare, "brisk prepare models/detector")
+_add(_SERVE, demo.demo, "brisk demo --once")
+_add(_LOOK, status.status, "brisk status --interval 5")
+_add(_LOOK, explain.explain, "brisk explain models/detector")
+_add(_LOOK, doctor.doctor, "brisk doctor --repository models")
+_add(_LOOK, trace.trace, "brisk trace detector --url 127.0.0.1:8001")
+_add(_MEASURE, bench.bench, "brisk bench warm --quick", context_settings=bench.CONTEXT)
+_add(_MEASURE, workload.workload, "brisk workload mix.json --url 127.0.0.1:8001")
+application.add_typer(
+    caches.caches,
+    rich_help_panel=_LEARN,
+    epilog="Example: `brisk caches train models/detector --data inputs.npz`",
+)
 
 
 def _print_version(wanted: bool) -> None:

@@ -43,7 +43,7 @@ def install(
     print(f'models choose it with `backend: "{name}"`')
     print(
         "Triton's Python must have numpy; the runtime runs under $BRISK_PYTHON, "
-        "which needs torch and onnx"
+        "which needs onnxruntime and onnx"
     )
     print(
         "a load takes a second less where no entry needs Triton's auto-completion: write complete "

@@ -63,7 +63,9 @@ class ModelStatus(NamedTuple):
     ``waiting``: requests in the queue; ``answered``: those answered well, of its present users.
     ``exits`` of caches of ``revision``, which were offered ``offered_rows``. ``lanes`` load its
     layers just now; a pipeline has no layers of its own. ``is_settled``: no kernel of it will be
-    exchanged for a better one any more.
+    exchanged for a better one any more. ``job_class``: its entry's. ``weight_bytes``: of the files
+    that its weights are mapped from. ``failed``: requests of its present users answered with an
+    error.
     """
 
     name: str
@@ -80,6 +82,9 @@ class ModelStatus(NamedTuple):
     loaded_layers: int = 0
     lanes: int = 0
     is_settled: bool = False
+    job_class: str = "normal"
+    weight_bytes: int = 0
+    failed: int = 0
 
 
 class RunStatus(NamedTuple):

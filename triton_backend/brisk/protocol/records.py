@@ -79,7 +79,7 @@ __all__ = [
     "Welcome",
 ]
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 
 
 class Hello(NamedTuple):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from brisk.cli.status.text import StatusSnapshot, render
+from brisk.cli.status.text import ProcessUse, StatusSnapshot, render
 from brisk.observer import Observer, observe_all
 from brisk.protocol.host.runtime_paths import runtime_place
 
@@ -24,10 +26,12 @@ def status(
         bool, typer.Option("--json", help="One look, as JSON on the standard output.")
     ] = False,
 ) -> None:
-    """Show the runtime of a device: workers, models, queues, memory, counters, recent errors.
+    """Show the runtime of a device as `top` does: its workers, a row a model, recent errors.
 
-    Looks every second until Ctrl-C. `$BRISK_RUNTIME_DIR` must be that of the server; nothing is
-    started where no runtime is.
+    Looks every second until Ctrl-C, once where the output is no terminal. Busy models come first;
+    `memory` is what a model's weights are mapped from, `p50` and `p99` are of its runs since the
+    worker began. `--json` has all counters, too. `$BRISK_RUNTIME_DIR` must be that of the server;
+    nothing is started where no runtime is.
     """
     with contextlib.ExitStack() as open_observers:
         observers = [
@@ -43,7 +47,20 @@ def status(
 def look(observer: Observer) -> StatusSnapshot:
     """The state of one worker."""
     at_s = time.monotonic()
-    return StatusSnapshot(observer.status(), tuple(observer.statistics()), at_s)
+    status = observer.status()
+    use = _use_of(status.pid)
+    return StatusSnapshot(status, tuple(observer.statistics()), at_s, use)
+
+
+def _use_of(process: int) -> ProcessUse | None:
+    """What the kernel says that the process takes; None where it is gone or hidden."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    ticks = int(fields[11]) + int(fields[12])
+    return ProcessUse(ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE"))
 
 
 def _plain(value: Any) -> Any:
@@ -55,18 +72,18 @@ def _plain(value: Any) -> Any:
 
 def _show(observers: list[Observer], interval_s: float) -> None:
     """Once where ``interval_s`` is 0."""
-    from rich.console import Console, Group
+    from rich.console import Console
     from rich.live import Live
 
     console = Console(highlight=False)
     before = [look(observer) for observer in observers]
-    shown = Group(*(render(snapshot, None) for snapshot in before))
-    if not interval_s:
-        console.print(shown)
+    if not interval_s or not console.is_terminal:
+        console.print(render(before, [None] * len(before), None))
         return
+    shown = render(before, [None] * len(before), console.height)
     with contextlib.suppress(KeyboardInterrupt), Live(shown, console=console) as live:
         while True:
             time.sleep(interval_s)
             now = [look(observer) for observer in observers]
-            live.update(Group(*(render(*pair) for pair in zip(now, before, strict=True))))
+            live.update(render(now, before, console.height))
             before = now

@@ -1,78 +1,188 @@
-"""A worker's state as tables."""
+"""Workers' states as what `top` shows: a line for each worker, a row for each model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from brisk.protocol.records import ModelStatus, SampleRecord, Status
-from brisk.telemetry import METRICS, Kind
+from brisk.telemetry import metrics
+from brisk.telemetry.metrics import BOUNDS_NS
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
     from rich.table import Table
 
 SHOWN_INCIDENTS = 8
+_WORDS = ("model", "class", "state", "early exits of")
+"""Columns of words; numbers stand at the right."""
+
+
+class ProcessUse(NamedTuple):
+    """Of a worker, since it began: processor time and resident memory, as the kernel has them."""
+
+    processor_s: float
+    resident_bytes: int
 
 
 class StatusSnapshot(NamedTuple):
-    """What a worker told at ``at_s``, CLOCK_MONOTONIC."""
+    """What a worker told at ``at_s``, CLOCK_MONOTONIC. ``use``: None where nobody may see it."""
 
     status: Status
     samples: tuple[SampleRecord, ...]
     at_s: float
+    use: ProcessUse | None = None
 
 
-def render(now: StatusSnapshot, before: StatusSnapshot | None) -> Group:
-    """Tables of one worker; rates where there is an earlier look."""
+class ModelRow(NamedTuple):
+    """What a worker says of one model, in numbers. ``None``: nothing was counted yet.
+
+    ``per_s``: answers since the look before. ``p50_s``, ``p99_s``: from the first segment of a run
+    to its last, of all runs, by the histogram's classes. ``early``: share of rows.
+    """
+
+    model: ModelStatus
+    worker: str
+    per_s: float | None
+    p50_s: float | None
+    p99_s: float | None
+    cold_starts: int
+    early: float | None
+
+
+def render(
+    now: Sequence[StatusSnapshot], before: Sequence[StatusSnapshot | None], height: int | None
+) -> Group:
+    """Of all workers of a runtime; rates where there is an earlier look.
+
+    ``height``: lines of the terminal; models that it cannot show are counted in one line.
+    """
     from rich.console import Group
     from rich.text import Text
 
-    status = now.status
-    head = (
-        f"{status.role} worker {status.pid} on {status.device}: up {_duration(status.uptime_ns)}, "
-        f"{status.threads} threads, {status.frontends} model instances connected"
-    )
-    parts: list[RenderableType] = [Text(head, style="bold"), _models(now, before)]
-    if any(model.exits for model in status.models):
-        parts.append(exits_table(status.models))
-    if status.runs:
-        parts.append(_runs(status))
-    parts.append(_statistics(now))
-    for incident in status.incidents[:SHOWN_INCIDENTS]:
+    heads = [Text(worker_line(*pair), style="bold") for pair in zip(now, before, strict=True)]
+    rows = [row for pair in zip(now, before, strict=True) for row in model_rows(*pair)]
+    rows.sort(key=lambda row: (-(row.per_s or 0.0), -row.model.answered, row.model.name))
+    hidden = sum(each.status.model_count - len(each.status.models) for each in now)
+    incidents = sorted(each for snapshot in now for each in snapshot.status.incidents)
+    incidents = incidents[:SHOWN_INCIDENTS]
+    exits = [model for each in now for model in each.status.models if model.exits]
+    parts: list[RenderableType] = []
+    room = None
+    if height is not None:
+        others = len(heads) + len(incidents) + sum(4 + len(model.exits) for model in exits)
+        room = max(3, height - others - 5)
+    parts.append(_models(rows, hidden, room))
+    if exits:
+        parts.append(exits_table(exits))
+    for incident in incidents:
         text = f"{_duration(incident.ago_ns)} ago: {incident.what}"
         parts.append(Text(text, style="red", overflow="ellipsis", no_wrap=True))
-    return Group(*parts)
+    return Group(*heads, *parts)
 
 
-def _models(now: StatusSnapshot, before: StatusSnapshot | None) -> Table:
-    table = _table("model", "version", "state", "instances", "waiting", "answered", "per s")
+def worker_line(now: StatusSnapshot, before: StatusSnapshot | None) -> str:
+    """Role, process, what it takes of the machine, and what it does."""
+    status = now.status
+    words = [f"{status.role} {status.pid} on {status.device}", f"up {_duration(status.uptime_ns)}"]
+    if now.use is not None:
+        if before is not None and before.use is not None and now.at_s > before.at_s:
+            share = (now.use.processor_s - before.use.processor_s) / (now.at_s - before.at_s)
+            words.append(f"{share:.0%} of a core")
+        else:
+            words.append(f"{now.use.processor_s:.1f} s of processor")
+        words.append(f"{now.use.resident_bytes / 2**20:.0f} MiB")
+    waiting = sum(model.waiting for model in status.models)
+    running = sum(run.requests for run in status.runs if not run.is_parked)
+    parked = sum(run.requests for run in status.runs if run.is_parked)
+    words.append(f"{running} running, {parked} parked, {waiting} queued")
+    words.append(f"{status.threads} threads, {status.frontends} model instances")
+    return " · ".join(words)
+
+
+def model_rows(now: StatusSnapshot, before: StatusSnapshot | None) -> Iterator[ModelRow]:
+    """A row for each model that the worker tells of."""
+    runs: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0] * (len(BOUNDS_NS) + 2))
+    starts: dict[tuple[str, ...], int] = defaultdict(int)
+    for sample in now.samples:
+        key = sample.labels[:2]
+        if sample.metric == metrics.EXECUTION_SECONDS.name:
+            runs[key] = [old + new for old, new in zip(runs[key], sample.values, strict=True)]
+        elif sample.metric == metrics.STARTS.name:
+            starts[key] += sample.values[0]
     earlier = {}
     if before is not None:
         earlier = {(each.name, each.version): each.answered for each in before.status.models}
     for model in now.status.models:
-        rate = ""
+        key = (model.name, str(model.version))
         known = earlier.get((model.name, model.version))
-        if before is not None and known is not None:
-            rate = f"{max(0, model.answered - known) / (now.at_s - before.at_s):.1f}"
-        numbers = (model.uses, model.waiting, model.answered)
-        table.add_row(model.name, str(model.version), _state(model), *map(str, numbers), rate)
-    hidden = now.status.model_count - len(now.status.models)
+        per_s = None
+        if before is not None and known is not None and now.at_s > before.at_s:
+            per_s = max(0, model.answered - known) / (now.at_s - before.at_s)
+        early = sum(exit_.answered for exit_ in model.exits)
+        yield ModelRow(
+            model,
+            now.status.role,
+            per_s,
+            quantile_s(runs[key], 0.5),
+            quantile_s(runs[key], 0.99),
+            starts[key],
+            early / model.offered_rows if model.offered_rows else None,
+        )
+
+
+def quantile_s(histogram: Sequence[int], share: float) -> float | None:
+    """In a histogram's ``values``: classes, then the sum. Linear within a class, as Prometheus'
+    ``histogram_quantile``; None where nothing was counted."""
+    *classes, _ = histogram
+    rank = share * sum(classes)
+    if not rank:
+        return None
+    reached = list(accumulate(classes))
+    place = bisect_left(reached, rank)
+    if place == len(BOUNDS_NS):
+        return BOUNDS_NS[-1] / 1e9
+    lowest = BOUNDS_NS[place - 1] if place else 0
+    into = (rank - (reached[place] - classes[place])) / classes[place]
+    return (lowest + into * (BOUNDS_NS[place] - lowest)) / 1e9
+
+
+def _models(rows: Sequence[ModelRow], hidden: int, room: int | None) -> Table:
+    columns = ("model", "class", "state", "memory", "queued", "per s", "p50", "p99", "early")
+    table = _table(*columns, "starts", "errors")
+    shown = rows if room is None or len(rows) <= room else rows[: room - 1]
+    for row in shown:
+        model = row.model
+        table.add_row(
+            f"{model.name}/{model.version}",
+            model.job_class if row.worker == "foreground" else "besteffort",
+            _state(model),
+            f"{model.weight_bytes / 2**20:.1f} MiB" if model.weight_bytes else "",
+            str(model.waiting),
+            "" if row.per_s is None else f"{row.per_s:.1f}",
+            *("" if each is None else _duration(int(each * 1e9)) for each in row[3:5]),
+            "" if row.early is None else f"{row.early:.0%}",
+            str(row.cold_starts),
+            str(model.failed),
+        )
+    hidden += len(rows) - len(shown)
     if hidden:
         table.add_row(f"… and {hidden} more")
     return table
 
 
 def _state(model: ModelStatus) -> str:
-    """A ready model's layers may still load: in lanes, and by the requests that need them; then
+    """A ready model's segments may still load: in lanes, and by the requests that need them; then
     those that a start passed over are exchanged for faster ones."""
     state = "ready" if model.is_ready else "loading"
     if model.is_ready and not model.is_settled and model.loaded_layers == model.layers:
-        return f"{state}, warming up"
+        return "warming up"
     if model.loaded_layers == model.layers:
         return state
-    lanes = f"{model.lanes} lane" + "s" * (model.lanes != 1)
-    return f"{state}, {model.loaded_layers} of {model.layers} layers, {lanes}"
+    return f"{state}, {model.loaded_layers} of {model.layers}"
 
 
 def exits_table(models: Sequence[ModelStatus]) -> Table:
@@ -94,36 +204,6 @@ def exits_table(models: Sequence[ModelStatus]) -> Table:
     return table
 
 
-def _runs(status: Status) -> Table:
-    table = _table("running", "class", "requests", "state", "since", "layers done")
-    for run in status.runs:
-        state = "parked" if run.is_parked else "computing"
-        numbers = (_duration(run.running_ns), str(run.layers_done))
-        table.add_row(run.model, run.job_class, str(run.requests), state, *numbers)
-    return table
-
-
-def _statistics(now: StatusSnapshot) -> Table:
-    table = _table("counted or held", "of", "value")
-    for sample in sorted(now.samples, key=lambda sample: (sample.metric, sample.labels)):
-        if sample.metric in METRICS:
-            table.add_row(sample.metric, " ".join(sample.labels), _value(sample))
-    return table
-
-
-def _value(sample: SampleRecord) -> str:
-    metric = METRICS[sample.metric]
-    if metric.kind is Kind.HISTOGRAM:
-        *classes, total_ns = sample.values
-        count = sum(classes)
-        return f"{count}, mean {_duration(total_ns // count)}" if count else "0"
-    if metric.kind is Kind.SECONDS:
-        return _duration(sample.values[0])
-    if metric.name.endswith("_bytes"):
-        return f"{sample.values[0] / 2**20:.1f} MiB"
-    return str(sample.values[0])
-
-
 def _duration(duration_ns: int) -> str:
     """Three figures and a unit, for reading."""
     seconds = duration_ns / 1e9
@@ -140,6 +220,7 @@ def _table(*columns: str) -> Table:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for position, column in enumerate(columns):
-        table.add_column(column, justify="left" if position == 0 else "right", no_wrap=True)
+    for column in columns:
+        justify: Literal["left", "right"] = "left" if column in _WORDS else "right"
+        table.add_column(column, justify=justify, no_wrap=True)
     return table

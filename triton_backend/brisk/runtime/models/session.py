@@ -39,9 +39,10 @@ class Session(ABC):
 
     Its parts are loaded by lanes from then on, or by the first request where it is faster.
     ``threads``: how many compute a run. ``table``: its parts. ``inputs`` and ``outputs``: what it
-    takes and gives.
+    takes and gives. ``weight_bytes``: of the files that its weights are mapped from.
     """
 
+    weight_bytes = 0
     path: Path
     load_ns: int
     summary: str

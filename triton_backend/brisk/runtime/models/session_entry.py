@@ -18,8 +18,8 @@ from brisk.runtime.requests.sequences import Sequences
 class Binding:
     """One peer's use of a session. ``backlog``: requests that came before it was ready.
 
-    ``answered``: how many of its requests the worker answered well. ``sequences``: None
-    where the model has no states.
+    ``answered``, ``failed``: how many of its requests the worker answered well, or with an error.
+    ``sequences``: None where the model has no states.
     """
 
     peer: Peer
@@ -28,6 +28,7 @@ class Binding:
     session: Session | PipelineSession | None = None
     backlog: list[Infer] = field(default_factory=list)
     answered: int = 0
+    failed: int = 0
     sequences: Sequences | None = None
 
 

@@ -72,6 +72,7 @@ class RequestTable:
         try:
             self._queue(binding, record)
         except BriskError as error:
+            binding.failed += 1
             self.refuse(binding.peer, record.request, error)
 
     def _queue(self, binding: Binding, record: Infer) -> None:
@@ -213,6 +214,7 @@ class RequestTable:
         """Answer a job that has left the queue."""
         _, request = self._end(job, self._clock_ns())
         if not isinstance(error, CancelledError):
+            job.payload.binding.failed += 1
             INCIDENTS.note(f"request of model '{job.payload.binding.model.name}': {error}")
         self._transport.send(job.payload.peer, failure(request, error))
 

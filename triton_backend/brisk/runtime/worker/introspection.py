@@ -138,6 +138,9 @@ class Observation:
                 0 if table is None else table.loaded,
                 0 if table is None else table.lanes_at_work,
                 session is not None and session.is_settled,
+                model.job_class,
+                session.weight_bytes if isinstance(session, Session) else 0,
+                sum(binding.failed for binding in use.bindings),
             )
 
     def _measure(self) -> None:

@@ -27,6 +27,8 @@ class Source(ABC):
     plan: SegmentPlan
     origin: str
     """What it reads: ``model`` or ``artefact``."""
+    weight_bytes: int
+    """Of the files that it maps."""
 
     @abstractmethod
     def open(self, index: int) -> Session:
@@ -60,6 +62,7 @@ class BareModel(Source):
         defaults = _take_defaults(typed, file)
         self._segments = extract(typed, spans)
         self._file = file
+        self.weight_bytes = sum(data.nbytes for data in file.files.values()) or _size(path)
         self._threads = threads
         self._tuning = tuning
         self.plan = _plan(typed, self._segments, defaults)
@@ -96,6 +99,13 @@ class BareModel(Source):
     def _open(self, index: int, form: Form) -> Session:
         segment, file = self._segments[index], self._file
         return open_segment(segment, file, form, self._threads, self._tuning)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # removed since it was read
+        return 0
 
 
 def _take_defaults(model: ModelProto, file: ModelFile) -> dict[str, np.ndarray]:

@@ -114,6 +114,7 @@ class PreparedModel(Source):
         except OSError as error:
             raise ArtefactError(f"{path}: cannot be opened: {error}") from error
         self.path = path
+        self.weight_bytes = self._container.memory.nbytes
         self._threads = threads
         self._tuning = tuning
         try:

@@ -49,6 +49,7 @@ class SegmentSession(session.Session):
         self.caches = SessionCaches()
         self.load_ns = 0
         self.taps = taps
+        self.weight_bytes = starting.source.weight_bytes
         self._keeps_answers = keeps_answers
         kind = "the model" if starting.source.origin == "model" else "its artefact"
         self.summary = f"{count} segment{'s'[: count != 1]} by ONNX Runtime from {kind}"
@@ -158,6 +159,7 @@ class MendedModel(Source):
         self._tuning = tuning
         self._taps = taps
         self.plan = prepared.plan
+        self.weight_bytes = prepared.weight_bytes
         self.is_damaged = False
         self._prepared = prepared
         self._path = path
