@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from brisk_client.publication.figures import CheckFigure, Figure, RowFigure, aim, mark, shown
+from brisk_client.publication.figures import CheckFigure, Figure, aim, mark, shown
 from brisk_client.publication.runs import PublishedRun
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -34,24 +34,7 @@ def _check_row(label: str, file: str, pattern: str, text: str = "{value}") -> Re
 
 README_ROWS = (
     _check_row(
-        "**Warm** inference over ONNX Runtime's time, one thread, the worst of the sample models",
-        "warm-1",
-        r".*: brisk / onnxruntime, 1 thread\(s\)",
-    ),
-    ReadmeRow(
-        "warm inference of real models that nobody tuned for, over ONNX Runtime's time: two "
-        "measurements, worst model",
-        "warm-real-models",
-        {
-            "first": RowFigure({"measurement": 1}, "mean_ratio"),
-            "second": RowFigure({"measurement": 2}, "mean_ratio"),
-            "worst": RowFigure({"measurement": "both"}, "worst_ratio"),
-        },
-        "{first} and {second}, worst {worst}",
-        instead="warm-real",
-    ),
-    _check_row(
-        "warm inference of real models that nobody tuned for, over ONNX Runtime's time, one "
+        "**Warm** inference of real models that nobody tuned for, over ONNX Runtime's time, one "
         "thread, geometric mean",
         "warm-real",
         r"geometric mean of \d+ models: brisk / onnxruntime",
@@ -62,31 +45,10 @@ README_ROWS = (
         r"\d+ models: brisk, geometric mean of speed-ups over onnxruntime",
     ),
     _check_row(
-        "cold start through Triton: a Python backend with ONNX Runtime over ours, ResNet-50",
-        "cold-served",
-        r"resnet50 through Triton: Python backend with onnxruntime over brisk",
-    ),
-    ReadmeRow(
-        "from `exec` of the server to the first answer, ResNet-50, s: Brisk; Python backend with "
-        "ONNX Runtime; Triton's ONNX Runtime backend",
-        "start-reported",
-        {
-            "brisk": RowFigure({"side": "brisk"}, "first_answer_s"),
-            "python": RowFigure({"side": "Python backend with onnxruntime"}, "first_answer_s"),
-            "triton": RowFigure({"side": "Triton's onnxruntime backend"}, "first_answer_s"),
-        },
-        "{brisk}; {python}; {triton}",
-        instead="start",
-    ),
-    _check_row(
-        "from `exec` of the server to the first answer, ResNet-50, over that of the soonest peer",
+        "**Server start**: from `exec` to the first answer, ResNet-50, over that of the soonest "
+        "peer",
         "start",
         r"resnet50.*: brisk first over .*, exec to first answer",
-    ),
-    _check_row(
-        "p99 of a real-time model beside loads of another one over that alone",
-        "load_beside",
-        r".*: 99th percentile beside loads of .* over that alone",
     ),
     _check_row(
         "**Priorities**: DISB's workload C, real-time p99 over that alone",
@@ -94,40 +56,14 @@ README_ROWS = (
         r"C: real-time p99 / RT-only",
     ),
     _check_row(
-        "a real-time request's way to its first layer, p99 beside the worst network, µs",
-        "preempt-parts",
-        r".*(preemption latency|execute to the first layer,) p99 over all networks, us",
-    ),
-    _check_row(
-        "answers of really interrupted best-effort runs that are not those of undisturbed ones",
-        "preempt-equality",
-        r"answers of \d+ besteffort runs that differ, .*",
-    ),
-    _check_row(
         "**Early exits**: mean speed-up on Fashion-MNIST at the lowest promise",
         "exits-fashion",
         r".*[Ff]ashion.*, 97%: mean speed-up",
     ),
     _check_row(
-        "early exits on a Zipf stream of Fashion-MNIST, with learning: mean speed-up on "
-        "images that nothing learned from",
-        "exits-streams",
-        r"Zipf 1\.5: mean speed-up with adaptation",
-    ),
-    _check_row(
-        "early exits: splits of a pool after which more disagree than promised",
+        "**Promise**: splits of a pool after which more early answers disagree than promised",
         "exits-promise",
         r".*97\.0%: splits after which more than 3\.0% of the rest disagree",
-    ),
-    _check_row(
-        "early exits: mean speed-up of a ResNet-56 on CIFAR-10",
-        "exits-cifar",
-        r"resnet56 on CIFAR-10, 97%: mean speed-up",
-    ),
-    _check_row(
-        "**Correctness**: share of the ONNX project's node cases that pass",
-        "conformance",
-        r"share passed",
     ),
     _check_row(
         "**Soak**: requests lost or answered with an error beside kills, damage and full disks",
@@ -150,7 +86,7 @@ def _line(row: ReadmeRow, run: PublishedRun) -> str:
     found = {name: figure.find(run) for name, figure in row.figures.items()}
     first = next(iter(found.values()))
     measured = row.text.format(**{name: shown(check) for name, check in found.items()})
-    command = f"`{run.command}`" if run.command else "reported"
+    command = f"`brisk bench {run.name}`" if run.command else "reported"
     return (
         f"| {row.label} | {measured} | {aim(first)} | {mark(first)} | "
         f"[{command}]({PAGES}/{row.file}.md) |"

@@ -13,6 +13,7 @@ import pytest
 
 from brisk_client.publication.figures import CheckFigure, RowFigure, shown
 from brisk_client.publication.judging import holds, is_honest
+from brisk_client.publication.latency_plot import QUANTILES, SIDES, latency_plot
 from brisk_client.publication.pages import page
 from brisk_client.publication.readme import BEGIN, END, README_ROWS, readme_table, with_table
 from brisk_client.publication.runs import (
@@ -203,14 +204,31 @@ def test_of_several_checks_the_readme_shows_the_worst(tmp_path: Path) -> None:
 
 
 def test_a_row_is_made_of_its_run_and_left_out_without_it(tmp_path: Path) -> None:
-    checks = [{"name": "share passed", "value": 0.96, "expected": ">= 0.97", "ok": False}]
-    run = run_of(tmp_path, "conformance", checks=checks)
-    lines = readme_table({"conformance": run}).splitlines()
+    name = "errors, lost requests among them"
+    checks = [{"name": name, "value": 4, "expected": "0", "ok": False}]
+    run = run_of(tmp_path, "soak", checks=checks)
+    lines = readme_table({"soak": run}).splitlines()
     assert len(lines) == 5
-    assert (
-        "| 0.96 | ≥ 0.97 | ✗ | [`brisk bench hop`](docs/benchmarks/conformance.md) |" in lines[3]
-    )
+    assert "| 4 | 0 | ✗ | [`brisk bench hop`](docs/benchmarks/soak.md) |" in lines[3]
     text = with_table(f"before\n{BEGIN}\nold\n{END}\nafter\n", "\n".join(lines))
     assert "old" not in text
     assert text.startswith("before\n")
     assert text.endswith("after\n")
+
+
+def side_row(side: str, **changed: Any) -> dict[str, Any]:
+    return {"workload": "C", "side": side, **dict.fromkeys(QUANTILES, 10.0), **changed}
+
+
+def test_the_plot_has_a_bar_for_each_side_and_percentile(tmp_path: Path) -> None:
+    rows = [side_row(side) for side in SIDES]
+    rows += [side_row("triton one run", stage="screening"), side_row("padded", workload="D")]
+    drawn = latency_plot(run_of(tmp_path, rows=rows))
+    assert drawn.count("<rect") == 1 + len(QUANTILES) + len(QUANTILES) * len(SIDES)
+
+
+def test_a_plot_without_a_side_or_its_tail_is_refused(tmp_path: Path) -> None:
+    rows = [side_row(side) for side in SIDES]
+    for wrong in (rows[1:], [*rows[1:], side_row("RT-only", p99_ms="too few answers")]):
+        with pytest.raises(UnusableRunError, match="'RT-only', wanted is one"):
+            latency_plot(run_of(tmp_path, rows=wrong))
