@@ -12,7 +12,7 @@ pytest.importorskip("xdist", reason="pytest-xdist is not installed")
 from two_stages import ALONE, BESIDE_OTHERS, TwoStages
 
 GRAPH = [f"tests/unit/graph/test_reader.py::test_{number}" for number in range(4)]
-WIRE = [f"tests/unit/wire/test_codec.py::test_{number}[a::b]" for number in range(4)]
+WIRE = [f"tests/unit/protocol/test_codec.py::test_{number}[a::b]" for number in range(4)]
 SERVER = [f"tests/server/test_faults.py::test_{number}" for number in range(3)]
 GATED = ["tests/unit/runtime/test_transport.py::test_0"]
 

@@ -31,8 +31,8 @@ from brisk.protocol.records import (
     Release,
     TensorForm,
 )
+from unit.protocol.test_fuzzed_records import bend
 from unit.runtime.runtime_process import attach, describe, infer, opened, worker_of
-from unit.wire.test_fuzzed_records import bend
 
 WARM_UP_MESSAGES = 2000
 """Before the memory is looked at: what a young worker does beside requests (its first kernels, a

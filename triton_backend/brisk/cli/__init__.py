@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 from brisk.cli.application import application
 from brisk.errors import BriskError
+
+_EXTRAS = {
+    "PIL": "train",
+    "imageio_ffmpeg": "bench",
+    "matplotlib": "bench",
+    "openvino": "bench",
+    "psutil": "bench",
+    "sklearn": "samples",
+    "torch": "train",
+}
+"""Packages that only some commands need, and what brings them."""
 
 
 def main() -> None:
@@ -13,12 +25,24 @@ def main() -> None:
     try:
         application()
     except BriskError as error:
-        from rich.console import Console  # late: most commands end without an error
-        from rich.text import Text
+        _end_with(str(error))
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        _end_with(
+            f"this needs the package '{package}', which {sys.executable} does not have: "
+            f"pip install 'brisk-triton[{_EXTRAS[package]}]'"
+        )
 
-        summary, _, details = str(error).partition("\n")
-        console = Console(stderr=True, soft_wrap=True, highlight=False)
-        console.print(Text(f"error: {summary}", style="bold red"))
-        if details:
-            console.print(Text(details))
-        sys.exit(1)
+
+def _end_with(text: str) -> NoReturn:
+    from rich.console import Console  # late: most commands end without an error
+    from rich.text import Text
+
+    summary, _, details = text.partition("\n")
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console.print(Text(f"error: {summary}", style="bold red"))
+    if details:
+        console.print(Text(details))
+    sys.exit(1)

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from types import ModuleType
+
+from brisk.errors import UnavailableError
 
 _torch: ModuleType | None = None
 
 
 def import_torch(threads: int) -> None:
-    """Have torch ready, to compute with ``threads``; any thread, any number of times."""
+    """Have torch ready, to compute with ``threads``; any thread, any number of times.
+
+    Raises UnavailableError where it is not installed.
+    """
     global _torch
     if _torch is not None:
         return
-    import torch
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UnavailableError(
+            f"models on a GPU are computed by torch, which {sys.executable} does not have: "
+            "pip install 'brisk-triton[gpu]'"
+        ) from error
 
     torch.set_num_threads(threads)
     torch.backends.cudnn.allow_tf32 = False  # answers agree with the CPU's, in full float32

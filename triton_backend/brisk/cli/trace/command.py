@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,10 +66,14 @@ def trace(
     stem = Path(model).resolve().name if not url else model
     file = output or Path(f"{stem}.trace.json")
     write_perfetto(processes, file)
+    count = sum(len(process.spans) for process in processes)
+    print(f"{count} spans in {file}, for https://ui.perfetto.dev")
+    if find_spec("matplotlib") is None:
+        print("no picture: pip install 'brisk-triton[bench]'")
+        return
     picture = file.with_suffix(".png")
     write_picture(processes, picture)
-    count = sum(len(process.spans) for process in processes)
-    print(f"{count} spans in {file}, for https://ui.perfetto.dev; picture in {picture}")
+    print(f"picture in {picture}")
 
 
 @contextlib.contextmanager

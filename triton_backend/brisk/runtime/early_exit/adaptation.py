@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 
 from brisk.exits.adaptation.reference import reference_file
@@ -42,6 +43,12 @@ class Adaptation:
         if task != self._task:
             self.end()
             self._task, self._is_done = task, False
+            if task and find_spec("torch") is None:
+                self._is_done = True
+                say(
+                    "learned caches stay as they were trained: to learn from the traffic takes "
+                    f"torch, which {sys.executable} does not have (brisk-triton[train])"
+                )
         if self._process is not None:
             status = self._process.poll()
             if status is None:

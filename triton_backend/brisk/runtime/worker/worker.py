@@ -120,7 +120,18 @@ class Worker:
         return self._clock_ns() - self._last_peer_ns >= self._idle_exit_ns
 
     def step(self) -> None:
-        """Take in what has come, drop what is late, run a quantum of the next job."""
+        """Hear what has come, choose what runs, compute a quantum of it, answer what is done."""
+        self._hear()
+        self._try_pipelines()
+        self._requests.expire()
+        self._take_turn()
+        self._loader.attend(self._stack.runs)
+        self._run_top()
+        self._loader.attend(self._stack.runs)
+        self._look_around()
+
+    def _hear(self) -> None:
+        """Take in what peers, audits and the load lane have sent."""
         for event in self._transport.poll(self._patience_s()):
             self._reception.take(event)
         self._reception.take_arrived(may_wait=not self._stack.runs and not len(self._turns))
@@ -128,18 +139,12 @@ class Worker:
         self._audits.settle()
         while (outcome := self._loader.take()) is not None:
             self._reception.settle(outcome)
-        self._try_pipelines()
-        self._requests.expire()
-        self._take_turn()
-        self._attend()
+
+    def _run_top(self) -> None:
+        """A quantum of the run on top of the stack, which leaves it when it is over."""
         top = self._stack.top
         if top is not None and self._advance(top):
             self._stack.end()
-        self._attend()
-        self._look_around()
-
-    def _attend(self) -> None:
-        self._loader.attend(self._stack.runs)
 
     def _try_pipelines(self) -> None:
         """A quantum of a loading pipeline's trial, unless a real-time job is there."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from brisk.errors import ProtocolError
 from brisk.protocol.codec import MAX_RECORD_BYTES, decode_record, encode_record
-from unit.wire.test_codec import RECORDS
+from unit.protocol.test_codec import RECORDS
 
 BENT_PER_RECORD = 200
 RECORD_COUNT = 520
