@@ -16,7 +16,8 @@ from brisk.telemetry import METRICS, Metric
 from brisk.telemetry.exposition import published_names
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
+GUIDES = (*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "how-it-works").glob("*.md"))
+PAGES = {path.name: path.read_text() for path in sorted(GUIDES)}
 README = (ROOT / "README.md").read_text()
 DASHBOARD = ROOT / "docker" / "grafana-dashboard.json"
 _VARIABLE = re.compile(r"\bBRISK_[A-Z][A-Z_]*[A-Z]\b")
@@ -94,7 +95,7 @@ def test_pictures_are_as_their_script_draws_them_and_each_is_shown() -> None:
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "run tools/make-pictures"
     for picture in (ROOT / "docs" / "pictures").iterdir():
-        assert any(f"(pictures/{picture.name})" in text for text in PAGES.values()), picture.name
+        assert any(f"pictures/{picture.name})" in text for text in PAGES.values()), picture.name
         assert ElementTree.parse(picture).getroot().tag.endswith("svg")
 
 
@@ -111,3 +112,22 @@ def test_every_test_that_a_page_names_exists() -> None:
     for page in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")]:
         for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text()):
             assert f"def {name}(" in (ROOT / file).read_text(), f"{page.name}: {file}::{name}"
+
+
+MECHANISMS = sorted((ROOT / "docs" / "how-it-works").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", MECHANISMS, ids=lambda page: page.stem)
+def test_a_page_on_a_mechanism_is_short_and_has_a_picture(page: Path) -> None:
+    text = page.read_text()
+    assert len([word for word in text.split() if re.search(r"\w", word)]) <= 600
+    assert "](../pictures/" in text
+    assert "## What it costs, and when it does not help" in text
+
+
+def test_the_front_pages_are_read_in_minutes() -> None:
+    assert 100 <= len(README.splitlines()) <= 130
+    architecture = (ROOT / "ARCHITECTURE.md").read_text()
+    assert len(architecture.splitlines()) <= 150
+    glossary = architecture.partition("## Glossary")[2].partition("\n## ")[0]
+    assert len(re.findall(r"^\| (?!word|---)", glossary, re.MULTILINE)) <= 25

@@ -40,7 +40,7 @@ def look(deployment: Deployment) -> Iterator[Finding]:
             Severity.ADVICE,
             f"{len(missing)} of {len(files)} models have none here ({names})",
             "their next start reads and cuts the model's file, and what runs fast is optimised "
-            "anew after it (docs/cold-start.md has figures)",
+            "anew after it (docs/how-it-works/cold-start.md has figures)",
             "`brisk prepare MODEL_DIR`, or nothing: the runtime writes them after a start",
         )
     elif files and not stale:
