@@ -20,7 +20,6 @@ BESIDE_OTHERS = (
             "datatypes",
             "launching",
             "pipelines",
-            "requests",
             "sequences_refused",
             "sequences_served",
             "triton_features",
