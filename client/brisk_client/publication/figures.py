@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from brisk_client.publication.judging import holds
@@ -16,44 +15,16 @@ _ORDERS: dict[str, Callable[[float], float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CheckFigure:
-    """The check whose whole name matches; of several the one nearest to missing its aim."""
+def worst_check(run: PublishedRun, pattern: str) -> PublishedCheck:
+    """The check whose whole name matches; of several the one nearest to missing its aim.
 
-    pattern: str
-
-    def find(self, run: PublishedRun) -> PublishedCheck:
-        """Raises UnusableRunError where no check of the run matches."""
-        found = [check for check in run.checks if re.fullmatch(self.pattern, check.name)]
-        if not found:
-            names = "; ".join(check.name for check in run.checks)
-            raise UnusableRunError(f"{run.file}: no check is called '{self.pattern}' of: {names}")
-        return max(found, key=_distress)
-
-
-@dataclass(frozen=True, slots=True)
-class RowFigure:
-    """A column of the only row that has these values."""
-
-    where: Mapping[str, Any]
-    column: str
-
-    def find(self, run: PublishedRun) -> PublishedCheck:
-        """The figure as a check that expects nothing. Raises UnusableRunError."""
-        found = [
-            row
-            for row in run.rows
-            if all(row.get(key) == value for key, value in self.where.items())
-        ]
-        if len(found) != 1 or self.column not in found[0]:
-            raise UnusableRunError(
-                f"{run.file}: {len(found)} rows are {dict(self.where)}, wanted is one with "
-                f"'{self.column}'"
-            )
-        return PublishedCheck(self.column, found[0][self.column], None, True)
-
-
-Figure = CheckFigure | RowFigure
+    Raises UnusableRunError where no check of the run matches.
+    """
+    found = [check for check in run.checks if re.fullmatch(pattern, check.name)]
+    if not found:
+        names = "; ".join(check.name for check in run.checks)
+        raise UnusableRunError(f"{run.file}: no check is called '{pattern}' of: {names}")
+    return max(found, key=_distress)
 
 
 def number(value: Any, digits: int = 3) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from brisk_client.publication.figures import CheckFigure, RowFigure, shown
+from brisk_client.publication.figures import shown, worst_check
 from brisk_client.publication.judging import holds, is_honest
 from brisk_client.publication.latency_plot import QUANTILES, SIDES, latency_plot
 from brisk_client.publication.pages import page
@@ -195,12 +195,10 @@ def test_of_several_checks_the_readme_shows_the_worst(tmp_path: Path) -> None:
         {"name": "c: ratio", "value": 1.4, "expected": "<= 1.5", "ok": True},
     ]
     run = run_of(tmp_path, checks=checks)
-    assert CheckFigure(r".*: ratio").find(run).name == "b: ratio"
-    assert CheckFigure(r"[ac]: ratio").find(run).name == "c: ratio"
+    assert worst_check(run, r".*: ratio").name == "b: ratio"
+    assert worst_check(run, r"[ac]: ratio").name == "c: ratio"
     with pytest.raises(UnusableRunError, match="no check is called"):
-        CheckFigure("d").find(run)
-    with pytest.raises(UnusableRunError, match="0 rows are"):
-        RowFigure({"part": "x"}, "p50_us").find(run)
+        worst_check(run, "d")
 
 
 def test_a_row_is_made_of_its_run_and_left_out_without_it(tmp_path: Path) -> None:

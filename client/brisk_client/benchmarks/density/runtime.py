@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +14,11 @@ from brisk.stub.runtime_client.runtime_start import open_connection
 from brisk_client.benchmarks.density.memory import ProcessMemory, settled_memory
 from brisk_client.benchmarks.density.server import ask, running
 from brisk_client.benchmarks.density.sides import Brisk, DensityBench
-from brisk_client.benchmarks.engines.onnxruntime_prepared import VARIABLES
+from brisk_client.benchmarks.engines.onnxruntime_prepared import EndedApartError, run_apart
 from brisk_client.benchmarks.harness.served_server import processes_of
 from brisk_client.benchmarks.start.server_start import runtime_folder
 from brisk_client.benchmarks.start.sides import common_environment
 
-_TIMEOUT_S = 300.0
 _ROUNDS = 3
 """Behind the second one a session may take over from the one that started sooner."""
 
@@ -67,24 +64,11 @@ def session_bytes(file: Path, threads: int) -> int:
 
     Raises OSError with what it said where it failed.
     """
-    ended = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "brisk_client.benchmarks.density.in_process",
-            str(file),
-            f"{threads}",
-        ],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **VARIABLES},
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
-    if ended.returncode:
-        said = ended.stderr.strip().splitlines() or [f"status {ended.returncode}"]
-        raise OSError(f"onnxruntime: {said[-1]}")
-    return int(ended.stdout.split()[-1])
+    try:
+        told = run_apart("brisk_client.benchmarks.density.in_process", file, threads)
+    except EndedApartError as error:
+        raise OSError(f"onnxruntime: {error}") from error
+    return int(told.split()[-1])
 
 
 def _connect(runtime: Path, role: Role, environment: Mapping[str, str]) -> socket.socket:

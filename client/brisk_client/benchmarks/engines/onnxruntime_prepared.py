@@ -31,23 +31,38 @@ class NotPreparedError(Exception):
     """ONNX Runtime cannot optimise or save this model; the message says why."""
 
 
+class EndedApartError(Exception):
+    """A process of its own did not end well; the message is the last line that it said."""
+
+
+def run_apart(module: str, *arguments: object) -> str:
+    """What ``python -m module`` prints, with VARIABLES. Raises EndedApartError."""
+    ended = subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **VARIABLES},
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    if ended.returncode:
+        lines = ended.stderr.strip().splitlines() or [f"status {ended.returncode}"]
+        raise EndedApartError(lines[-1])
+    return ended.stdout
+
+
 def prepare_apart(model: Path, folder: Path, threads: int) -> Path:
     """Make ``folder`` with MODEL and WEIGHTS, unless it is there, in a process of its own.
 
     Returns the prepared model's file. Raises NotPreparedError.
     """
     if not (folder / MODEL).is_file():
-        ended = subprocess.run(
-            [sys.executable, "-m", __name__, str(model), str(folder), str(threads)],
-            capture_output=True,
-            text=True,
-            env={**os.environ, **VARIABLES},
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-        if ended.returncode:
-            lines = ended.stderr.strip().splitlines() or [f"status {ended.returncode}"]
-            raise NotPreparedError(f"onnxruntime cannot save {model.name} optimised: {lines[-1]}")
+        try:
+            run_apart(__name__, model, folder, threads)
+        except EndedApartError as error:
+            raise NotPreparedError(
+                f"onnxruntime cannot save {model.name} optimised: {error}"
+            ) from error
     return folder / MODEL
 
 

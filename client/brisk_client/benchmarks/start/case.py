@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,13 +17,15 @@ from brisk_client.benchmarks.engines.model_inputs import (
     InvalidInputError,
     make_inputs,
 )
-from brisk_client.benchmarks.engines.onnxruntime_prepared import VARIABLES, session_options
+from brisk_client.benchmarks.engines.onnxruntime_prepared import (
+    EndedApartError,
+    run_apart,
+    session_options,
+)
 from brisk_client.benchmarks.harness.served_entries import TYPES
 from brisk_client.samples.expectations import EXPECTED, read_expectations
 
 SAMPLES = Path(__file__).resolve().parents[4] / "model_repository"
-
-_TIMEOUT_S = 600.0
 
 
 class UnusableModelError(Exception):
@@ -114,19 +114,12 @@ def _answer_apart(file: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.
     with tempfile.TemporaryDirectory(prefix="brisk-start-answer-") as folder:
         asked, answered = Path(folder) / "inputs.npz", Path(folder) / "outputs.npz"
         np.savez(asked, **inputs)
-        ended = subprocess.run(
-            [sys.executable, "-m", __name__, str(file), str(asked), str(answered)],
-            capture_output=True,
-            text=True,
-            env={**os.environ, **VARIABLES},
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-        if ended.returncode:
-            lines = ended.stderr.strip().splitlines() or [f"status {ended.returncode}"]
+        try:
+            run_apart(__name__, file, asked, answered)
+        except EndedApartError as error:
             raise UnusableModelError(
-                f"no right answer of {file.name}: onnxruntime cannot run it: {lines[-1]}"
-            )
+                f"no right answer of {file.name}: onnxruntime cannot run it: {error}"
+            ) from error
         with np.load(answered) as arrays:
             return {name: arrays[name] for name in arrays.files}
 

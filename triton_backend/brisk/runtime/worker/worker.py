@@ -43,11 +43,11 @@ LONGEST_UNCHECKED_NS = 10_000_000_000  # where there is no moment without a run
 
 
 class Worker:
-    """Serves every peer of ``transport`` until none has been there for the idle time."""
+    """Serves every peer of ``connections`` until none has been there for the idle time."""
 
     def __init__(
         self,
-        transport: Connections,
+        connections: Connections,
         device: Device,
         ordering: OrderingKey,
         pacing: Pacing,
@@ -57,8 +57,8 @@ class Worker:
         role: Role = Role.FOREGROUND,
     ) -> None:
         if pacing.alarm is not None:
-            transport.watch(pacing.alarm)
-        self._transport = transport
+            connections.watch(pacing.alarm)
+        self._connections = connections
         self._clock_ns = clock_ns
         urgent = HostQueue(device.new_stream(StreamPriority.HIGH), None)
         other = HostQueue(
@@ -74,7 +74,7 @@ class Worker:
         self._loader = Loader(
             device.name,
             settings.threads,
-            transport.wake,
+            connections.wake,
             settings.artefacts,
             caches,
         )
@@ -82,13 +82,13 @@ class Worker:
         self._pacing = pacing
         self._profiles = profiles
         self._requests = RequestTable(
-            transport, ordering, settings.max_waiting, pacing, profiles, clock_ns
+            connections, ordering, settings.max_waiting, pacing, profiles, clock_ns
         )
-        self._turns = Batcher(self._requests.queue, ordering, profiles, clock_ns)
+        self._batcher = Batcher(self._requests.queue, ordering, profiles, clock_ns)
         self._audits = Audits(Auditor())
         sampler = Sampler(settings.sampled_share, settings.sample_bytes)
-        self._ends = Completion(
-            transport, self._requests, self._turns, pacing, self._audits, sampler, clock_ns
+        self._completion = Completion(
+            connections, self._requests, self._batcher, pacing, self._audits, sampler, clock_ns
         )
         self._is_held = False
         """The run on top waits for the gate."""
@@ -100,13 +100,13 @@ class Worker:
             role,
             device.name,
             settings.threads,
-            transport,
+            connections,
             sessions,
             self._requests,
             self._stack.runs,
         )
-        self._reception = Dispatcher(transport, sessions, self._requests, observation)
-        self._orphans = Orphans(transport)
+        self._dispatcher = Dispatcher(connections, sessions, self._requests, observation)
+        self._orphans = Orphans(connections)
         self._idle_exit_ns = int(settings.idle_exit_s * 1e9)
         self._last_peer_ns = clock_ns()
         self._looked_around_ns = clock_ns()
@@ -114,7 +114,7 @@ class Worker:
     @property
     def is_idle(self) -> bool:
         """True when nobody has been connected for the idle time."""
-        if self._transport.peer_count:
+        if self._connections.peer_count:
             self._last_peer_ns = self._clock_ns()
             return False
         return self._clock_ns() - self._last_peer_ns >= self._idle_exit_ns
@@ -132,13 +132,13 @@ class Worker:
 
     def _hear(self) -> None:
         """Take in what peers, audits and the load lane have sent."""
-        for event in self._transport.poll(self._patience_s()):
-            self._reception.take(event)
-        self._reception.take_arrived(may_wait=not self._stack.runs and not len(self._turns))
+        for event in self._connections.poll(self._patience_s()):
+            self._dispatcher.take(event)
+        self._dispatcher.take_arrived(may_wait=not self._stack.runs and not len(self._batcher))
         self._is_held = False
         self._audits.settle()
         while (outcome := self._loader.take()) is not None:
-            self._reception.settle(outcome)
+            self._dispatcher.settle(outcome)
 
     def _run_top(self) -> None:
         """A quantum of the run on top of the stack, which leaves it when it is over."""
@@ -151,7 +151,7 @@ class Worker:
         if not self._trials.is_busy:
             return
         present = [run.jobs[0] for run in self._stack.runs[-1:]]
-        if (following := self._turns.following()) is not None:
+        if (following := self._batcher.following()) is not None:
             present.append(following)
         if all(job.job_class is not JobClass.REALTIME for job in present):
             with self._queues[JobClass.NORMAL].issuing():
@@ -163,18 +163,18 @@ class Worker:
             return RECHECK_S
         if self._stack.runs or self._trials.is_busy:
             return 0.0
-        if len(self._turns):
+        if len(self._batcher):
             return 0.0
-        if self._reception.arriving:
-            return self._reception.arriving.patience_s
-        if self._transport.peer_count:
+        if self._dispatcher.arriving:
+            return self._dispatcher.arriving.patience_s
+        if self._connections.peer_count:
             return LOOK_INTERVAL_NS / 1e9
         return self._idle_exit_ns / 1e9
 
     def _take_turn(self) -> None:
         """Begin the next job if nothing runs, or if the policy says so."""
         only, top = self._next_class(), self._stack.top
-        following = self._turns.following(only)
+        following = self._batcher.following(only)
         if following is None:
             return
         owed = self._pacing.owes_normal(self._clock_ns())
@@ -188,36 +188,36 @@ class Worker:
         """Whose turn is next; None: that of the job that goes first."""
         if not self._pacing.owes_normal(self._clock_ns()):
             return None
-        return None if self._turns.following(JobClass.NORMAL) is None else JobClass.NORMAL
+        return None if self._batcher.following(JobClass.NORMAL) is None else JobClass.NORMAL
 
     def _begin_next(self, only: JobClass | None) -> Run | None:
         """Begin the next job with those that may be joined to it; None where none can begin."""
-        jobs = self._turns.take(only)
+        jobs = self._batcher.take(only)
         now_ns = self._clock_ns()
         try:
             with self._queues[jobs[0].job_class].issuing():
                 return begin_run(jobs, self._profiles, now_ns)
         except Exception as error:  # noqa: BLE001  # the worker must outlive any request
-            self._ends.fail(jobs, error)
+            self._completion.fail(jobs, error)
             return None
 
     def _advance(self, run: Run) -> bool:
         """Run layers for a quantum; True where the run is over, answered or not."""
         now_ns = self._clock_ns()
-        self._ends.fail_late(run, now_ns)
+        self._completion.fail_late(run, now_ns)
         if not run.is_wanted:
             return True
         queue = self._queues[run.job_class]
         try:
             with queue.issuing():
                 if not run.frame.is_finished and not self._compute(run, queue, now_ns):
-                    self._ends.answer_leaving(run)
+                    self._completion.answer_leaving(run)
                     return False
                 if not queue.is_done():
                     return False
-                self._ends.answer(run)
+                self._completion.answer(run)
         except Exception as error:  # noqa: BLE001  # the worker must outlive any request
-            self._ends.fail(run.jobs, error)
+            self._completion.fail(run.jobs, error)
         return True
 
     def _compute(self, run: Run, queue: HostQueue, now_ns: int) -> bool:
