@@ -22,7 +22,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from brisk.errors import BriskError
-from brisk.graph.files.value_types import element_of_dtype
+from brisk.graph.files.element_types import element_of_dtype
 from brisk.segments.frame import run_serially
 from brisk.segments.model import cutting
 from brisk.segments.model.sources import BareModel

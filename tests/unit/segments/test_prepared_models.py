@@ -19,14 +19,15 @@ from brisk.artefacts import store
 from brisk.artefacts.container import HEADER_BYTES, Container
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.segments.model import cutting
-from brisk.segments.model.sources import BareModel, Source
+from brisk.segments.model.sources import BareModel
 from brisk.segments.onnxruntime.library import onnxruntime
-from brisk.segments.onnxruntime.sessions import Session
+from brisk.segments.onnxruntime.session import Session
 from brisk.segments.prepared import form as prepared
 from brisk.segments.prepared import saving
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.prepared.preparation import is_prepared, prepare
 from brisk.segments.prepared.saving import save_optimised
+from brisk.segments.source import Source
 from unit.segments.segment_models import chain, info, save, whole
 
 pytestmark = pytest.mark.usefixtures("private_cache")

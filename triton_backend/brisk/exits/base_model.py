@@ -12,10 +12,11 @@ from brisk.exits.model_graph import ModelGraph, read_graph
 from brisk.exits.points import ExitPoint
 from brisk.exits.scores import Scores, as_probabilities, checked_scores
 from brisk.segments.frame import SegmentFrame, run_serially
-from brisk.segments.model.sources import BareModel, Source
-from brisk.segments.onnxruntime.sessions import Session
+from brisk.segments.model.sources import BareModel
+from brisk.segments.onnxruntime.session import Session
 from brisk.segments.plan import SegmentPlan
 from brisk.segments.program import SegmentProgram
+from brisk.segments.source import Source
 from brisk.segments.starting import start_segments
 from brisk.segments.timeline import Recorder
 

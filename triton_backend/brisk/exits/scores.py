@@ -13,7 +13,8 @@ from brisk.errors import InternalError, InvalidModelError
 from brisk.exits.model_graph import ModelGraph
 from brisk.segments.model.cutting import constants_of, reads_of
 from brisk.segments.model.extraction import Segment
-from brisk.segments.onnxruntime.sessions import Form, Session, open_segment
+from brisk.segments.onnxruntime.session import Session
+from brisk.segments.onnxruntime.sessions import Form, open_segment
 
 
 class ScoreForm(str, Enum):

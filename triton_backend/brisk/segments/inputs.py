@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from brisk.errors import InvalidRequestError
-from brisk.graph.files.value_types import name_of_dtype
+from brisk.graph.files.element_types import name_of_dtype
 from brisk.graph.program import ValueType, Variable
 from brisk.segments.values import Value
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from brisk.errors import InvalidRequestError
 from brisk.segments.inputs import InputCheck
-from brisk.segments.onnxruntime.sessions import Session
+from brisk.segments.onnxruntime.session import Session
 from brisk.segments.plan import SegmentPlan, SegmentSpec
 from brisk.segments.table import LayerTable
 from brisk.segments.values import Value

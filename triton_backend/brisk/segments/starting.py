@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from brisk.segments.inputs import InputCheck
-from brisk.segments.model.sources import Source
 from brisk.segments.program import Part, SegmentProgram, make_part, slots_of
+from brisk.segments.source import Source
 from brisk.segments.table import GiveWay, LayerTable
 from brisk.segments.timeline import EventKind, Recorder, clock_ns
 

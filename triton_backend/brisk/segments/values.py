@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from brisk.graph.files.value_types import dtype_of_element, element_of_dtype, name_of_dtype
+from brisk.graph.files.element_types import dtype_of_element, element_of_dtype, name_of_dtype
 from brisk.segments.onnxruntime.library import onnxruntime
 
 Value: TypeAlias = np.ndarray

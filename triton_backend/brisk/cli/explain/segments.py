@@ -216,7 +216,7 @@ def _border_texts(source: BareModel, typed: ModelProto | None) -> Iterator[str]:
 
 def _bytes_of(kind: TypeProto | None) -> int | None:
     """Of a tensor; None where that cannot be told."""
-    from brisk.graph.files.value_types import dtype_of_element
+    from brisk.graph.files.element_types import dtype_of_element
     from brisk.segments.model.cutting import UNKNOWN_BATCH, UNKNOWN_SIZE
 
     if kind is None or not kind.HasField("tensor_type") or _element(kind) == TensorProto.STRING:

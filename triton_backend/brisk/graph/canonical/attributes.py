@@ -7,7 +7,7 @@ import numpy as np
 from brisk.graph.attributes import integer, integers, number
 from brisk.graph.canonical.rules import below, upgraded
 from brisk.graph.draft import Draft
-from brisk.graph.files.value_types import dtype_of_element, element_of_dtype
+from brisk.graph.files.element_types import dtype_of_element, element_of_dtype
 from brisk.graph.program import Node
 
 

@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from brisk.errors import InvalidModelError
-from brisk.graph.files.value_types import dtype_of_element
+from brisk.graph.files.element_types import dtype_of_element
 from brisk.paths import open_inside
 
 _PACKED = frozenset(

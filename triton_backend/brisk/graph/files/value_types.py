@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import onnx
-from onnx import TensorProto, TypeProto, helper
+from onnx import TypeProto, helper
 
+from brisk.graph.files.element_types import element_of_dtype, name_of_dtype, name_of_element
 from brisk.graph.program import UNKNOWN_TYPE, Container, Dimension, ValueType
 
 ANONYMOUS_DIMENSIONS = frozenset({"", "?", "-1", "None", "none", "unk"})
@@ -17,48 +16,6 @@ ANONYMOUS_DIMENSIONS = frozenset({"", "?", "-1", "None", "none", "unk"})
 def is_anonymous(name: str) -> bool:
     """Whether a dimension's name identifies nothing; inference numbers its own from ``unk__0``."""
     return name in ANONYMOUS_DIMENSIONS or name.startswith("unk__")
-
-
-@cache
-def dtype_of_element(element: int) -> np.dtype:
-    """numpy (or ml_dtypes) dtype of a TensorProto.DataType; KeyError where there is none."""
-    if element == TensorProto.UNDEFINED:
-        raise KeyError(element)
-    return np.dtype(helper.tensor_dtype_to_np_dtype(element))
-
-
-@cache
-def _name_of_element(element: int) -> str | None:
-    if element == TensorProto.UNDEFINED:
-        return None
-    if element == TensorProto.STRING:
-        return "string"
-    try:
-        return dtype_of_element(element).name
-    except (KeyError, TypeError):
-        return None
-
-
-@cache
-def _element_by_name() -> dict[str, int]:
-    names = {_name_of_element(value): value for value in TensorProto.DataType.values()}
-    return {name: value for name, value in names.items() if name is not None}
-
-
-def element_of_dtype(name: str) -> int:
-    """TensorProto.DataType of a dtype's name (``float32``, ``bfloat16``, ``string`` …)."""
-    return _element_by_name()[name]
-
-
-def dtype_of_name(name: str) -> np.dtype:
-    """The inverse of ``name_of_dtype``; KeyError for a name that ONNX has not."""
-    return dtype_of_element(element_of_dtype(name))
-
-
-@cache
-def name_of_dtype(dtype: np.dtype) -> str:
-    """Of numpy's ``name``, which is put together anew by each look."""
-    return "string" if dtype.kind in "OUS" else dtype.name
 
 
 def type_of_array(array: np.ndarray) -> ValueType:
@@ -89,7 +46,7 @@ def from_type_proto(proto: TypeProto) -> ValueType:
             else None
         )
         container = _CONTAINERS.get(kind, Container.TENSOR)
-        return ValueType(_name_of_element(tensor.elem_type), shape, container)
+        return ValueType(name_of_element(tensor.elem_type), shape, container)
     if kind == "sequence_type" or kind == "optional_type":
         inner = from_type_proto(getattr(proto, kind).elem_type)
         return ValueType(inner.dtype, inner.shape, _CONTAINERS[kind])
@@ -101,9 +58,13 @@ def from_type_proto(proto: TypeProto) -> ValueType:
 
 def to_type_proto(value: ValueType) -> TypeProto | None:
     """The TypeProto of a tensor or a sequence of tensors; None where too little is known."""
-    if value.dtype is None or value.dtype not in _element_by_name():
+    if value.dtype is None:
         return None
-    tensor = helper.make_tensor_type_proto(element_of_dtype(value.dtype), value.shape)
+    try:
+        element = element_of_dtype(value.dtype)
+    except KeyError:
+        return None
+    tensor = helper.make_tensor_type_proto(element, value.shape)
     if value.container is Container.TENSOR:
         return tensor
     if value.container is Container.SEQUENCE:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from brisk.errors import BriskError, InternalError
-from brisk.graph.files.value_types import dtype_of_name
+from brisk.graph.files.element_types import dtype_of_name
 from brisk.pipelines import NodeSource, TensorType
 from brisk.runtime.models.loader import LoadOutcome
 from brisk.runtime.pipelines.network import NetworkRun, NodeNetworks, Signature

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from brisk.errors import InternalError, InvalidRequestError
-from brisk.graph.files.value_types import dtype_of_name, name_of_dtype
+from brisk.graph.files.element_types import dtype_of_name, name_of_dtype
 from brisk.protocol import strings
 from brisk.protocol.datatypes import BY_ELEMENT_NAME, DATATYPES
 from brisk.protocol.identity_cache import ByIdentity

@@ -18,40 +18,18 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from brisk.errors import InvalidModelError
+from brisk.graph.files.element_types import PACKED, dtype_of_element
 from brisk.graph.files.mapping import map_file
 from brisk.graph.files.tensors import external_range
-from brisk.graph.files.value_types import dtype_of_element
 from brisk.graph.files.wire_format import MalformedMessage, detach_large_tensors
 from brisk.ort_format import is_ort_format, read_ort_signature
 from brisk.paths import find_inside
 from brisk.segments.model.cutting import bodies_of
 from brisk.segments.onnxruntime.refusals import shown
-
-IN_PLACE_BYTES = 4096
-"""Initialisers from this size on stay in the file."""
+from brisk.segments.weights import IN_PLACE_BYTES, Weight
 
 MOST_NESTED_BYTES = 1 << 30
 """Of external data of nodes and of their bodies, which is copied into the model."""
-
-_PACKED = frozenset(
-    getattr(TensorProto, name)
-    for name in ("INT4", "UINT4", "INT2", "UINT2", "FLOAT4E2M1")
-    if hasattr(TensorProto, name)
-)
-"""Types of which a byte holds several elements."""
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """``data``: the bytes of an initialiser, uint8, in place; ``kind``: its TensorProto type."""
-
-    data: np.ndarray
-    kind: int
-    shape: tuple[int, ...]
-
-    @property
-    def is_packed(self) -> bool:
-        return self.kind in _PACKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +213,7 @@ def _weight(path: Path, tensor: TensorProto, raw: memoryview) -> Weight:
         raise InvalidModelError(f"{label} has unknown element type {tensor.data_type}") from error
     if tensor.data_type == TensorProto.STRING:
         raise InvalidModelError(f"{label} holds strings as raw data, which ONNX forbids")
-    if tensor.data_type not in _PACKED and len(raw) != prod(shape) * item_bytes:
+    if tensor.data_type not in PACKED and len(raw) != prod(shape) * item_bytes:
         raise InvalidModelError(
             f"{label} of shape {list(shape)} needs {prod(shape) * item_bytes} bytes, the file "
             f"holds {len(raw)}"

@@ -1,8 +1,7 @@
-"""Where a model's segments come from: its file, read in place."""
+"""A model's segments from its own file, read in place."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -16,27 +15,11 @@ from brisk.graph.program import Variable
 from brisk.segments.model.cutting import constants_of, cut_points
 from brisk.segments.model.extraction import Segment, extract, normalise
 from brisk.segments.model.model_file import ModelFile, read_model_file
-from brisk.segments.onnxruntime.sessions import Form, Session, open_segment
+from brisk.segments.onnxruntime.session import Session
+from brisk.segments.onnxruntime.sessions import Form, open_segment
 from brisk.segments.plan import SegmentPlan, SegmentSpec
+from brisk.segments.source import Source
 from brisk.tuning import SessionTuning
-
-
-class Source(ABC):
-    """Makes the sessions of one model's segments. Thread-safe."""
-
-    plan: SegmentPlan
-    origin: str
-    """What it reads: ``model`` or ``artefact``."""
-    weight_bytes: int
-    """Of the files that it maps."""
-
-    @abstractmethod
-    def open(self, index: int) -> Session:
-        """What starts cheapest (NNV12, 3.1: the cold solution). Raises BriskError."""
-
-    @abstractmethod
-    def open_warm(self, index: int) -> Session | None:
-        """What runs fastest; None where that is the first one. Raises BriskError."""
 
 
 class BareModel(Source):
@@ -62,6 +45,7 @@ class BareModel(Source):
         defaults = _take_defaults(typed, file)
         self._segments = extract(typed, spans)
         self._file = file
+        self.is_optimised_elsewhere = file.own_format is not None
         self.weight_bytes = sum(data.nbytes for data in file.files.values()) or _size(path)
         self._threads = threads
         self._tuning = tuning

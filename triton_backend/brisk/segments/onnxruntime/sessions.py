@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-import numpy as np
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto
 
 from brisk.errors import BriskError, InvalidModelError
-from brisk.graph.files.value_types import dtype_of_element
 from brisk.segments.model.extraction import Segment
-from brisk.segments.model.model_file import ModelFile, Weight
+from brisk.segments.model.model_file import ModelFile
 from brisk.segments.onnxruntime.library import onnxruntime
 from brisk.segments.onnxruntime.options import run_options, session_options
 from brisk.segments.onnxruntime.refusals import blamed, reason_of
+from brisk.segments.onnxruntime.session import Session, value_in_place
 from brisk.tuning import SessionTuning
-
-_COPIED = frozenset({TensorProto.COMPLEX64, TensorProto.COMPLEX128})
-"""Types of which ONNX Runtime takes no values from numpy."""
 
 
 class Form(Enum):
@@ -92,26 +87,3 @@ def _open(
     model = proto.SerializeToString() if file.own_format is None else bytes(file.own_format)
     session = library.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return Session(session, tuple(held), run_options(tuning))
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """``session``: an ``InferenceSession``; ``held``: the weights that it reads in place.
-
-    ``run_options``: of each of its runs; None: nothing is said.
-    """
-
-    session: Any
-    held: tuple[Any, ...]
-    run_options: Any = None
-
-
-def value_in_place(weight: Weight) -> Any:
-    """The weight as ONNX Runtime's value, not copied; None for types of which it needs a copy."""
-    if weight.is_packed or weight.kind in _COPIED:
-        return None
-    make = onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type
-    dtype = dtype_of_element(weight.kind)
-    # numpy has no dtype of its own for some (bfloat16, float8): their bits travel as integers
-    carrier = dtype if dtype.kind != "V" else np.dtype(f"u{dtype.itemsize}")
-    return make(weight.data.view(carrier).reshape(weight.shape), weight.kind)

@@ -24,14 +24,13 @@ from brisk.artefacts.fingerprint import fingerprint_key, processor
 from brisk.artefacts.identity import ModelIdentity
 from brisk.artefacts.variables import read_variable
 from brisk.errors import ArtefactError
-from brisk.graph.files.value_types import dtype_of_element
-from brisk.segments.model.model_file import Weight
-from brisk.segments.model.sources import Source
+from brisk.graph.files.element_types import dtype_of_element
 from brisk.segments.onnxruntime.library import onnxruntime
 from brisk.segments.onnxruntime.options import run_options, session_options
-from brisk.segments.onnxruntime.sessions import Session, value_in_place
+from brisk.segments.onnxruntime.session import NOWHERE, Session, value_in_place
 from brisk.segments.plan import SegmentPlan, SegmentSpec
-from brisk.segments.prepared.saving import NOWHERE, NamedWeight
+from brisk.segments.source import Source
+from brisk.segments.weights import NamedWeight, Weight
 from brisk.tuning import SessionTuning
 
 SCHEMA = 1

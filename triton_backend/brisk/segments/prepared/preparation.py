@@ -32,8 +32,9 @@ from brisk.segments.prepared.form import (
     open_saved,
     prepared_name,
 )
-from brisk.segments.prepared.saving import NamedWeight, OptimisedSegment, save_optimised
+from brisk.segments.prepared.saving import OptimisedSegment, save_optimised
 from brisk.segments.prepared.trial import SegmentTrial, check_alike, packing_gain
+from brisk.segments.weights import NamedWeight
 
 DISK_FACTOR = 4.5
 """Default of what the prepared form may take, as a multiple of the model's files: int8 weights

@@ -20,25 +20,17 @@ from onnx import GraphProto, ModelProto, TensorProto
 from onnx.external_data_helper import _get_all_tensors
 
 from brisk.errors import InvalidModelError
+from brisk.graph.files.element_types import dtype_of_element
 from brisk.graph.files.mapping import PAGE_BYTES
 from brisk.graph.files.tensors import external_range
-from brisk.graph.files.value_types import dtype_of_element
 from brisk.segments.model.cutting import reads_of
 from brisk.segments.model.extraction import Segment
-from brisk.segments.model.model_file import IN_PLACE_BYTES, ModelFile, Weight
+from brisk.segments.model.model_file import ModelFile
 from brisk.segments.onnxruntime.library import onnxruntime
 from brisk.segments.onnxruntime.options import session_options
+from brisk.segments.onnxruntime.session import NOWHERE
+from brisk.segments.weights import IN_PLACE_BYTES, NamedWeight, Weight
 from brisk.tuning import SessionTuning
-
-NOWHERE = ("/dev", "null")
-"""Folder and file that weights in an artefact are said to lie in: ONNX Runtime looks whether the
-file is there, but is given the weights themselves and never reads it."""
-
-
-@dataclass(frozen=True, slots=True)
-class NamedWeight:
-    name: str
-    weight: Weight
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from brisk.errors import InvalidModelError
-from brisk.graph.files.value_types import element_of_dtype
+from brisk.graph.files.element_types import element_of_dtype
 from brisk.graph.program import Container, Dimension, Variable
 from brisk.segments.onnxruntime.library import onnxruntime
 from brisk.segments.plan import SegmentPlan, SegmentSpec

@@ -44,7 +44,8 @@ class BriskSegments(ColdEngine):
 
     def start(self, model: Path, prepared: Path | None, inputs: Arrays, threads: int) -> Start:
         from brisk.segments.frame import run_serially
-        from brisk.segments.model.sources import BareModel, Source
+        from brisk.segments.model.sources import BareModel
+        from brisk.segments.source import Source
         from brisk.segments.starting import start_segments
         from brisk.segments.timeline import Recorder
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from brisk.graph.draft import Draft
-from brisk.graph.files.value_types import name_of_dtype
+from brisk.graph.files.element_types import name_of_dtype
 from brisk.graph.program import Node
 from brisk.graph.rewriting import Rewriter, plain
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from brisk.graph.attributes import integers
 from brisk.graph.draft import Draft
-from brisk.graph.files.value_types import element_of_dtype
+from brisk.graph.files.element_types import element_of_dtype
 from brisk.graph.program import Node, ValueType
 from brisk.graph.rewriting import Rewriter, optional_input, plain
 

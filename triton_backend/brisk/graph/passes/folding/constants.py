@@ -12,8 +12,9 @@ import onnx
 
 from brisk.graph.attributes import integer, integers
 from brisk.graph.draft import Draft
+from brisk.graph.files.element_types import dtype_of_element, element_of_dtype
 from brisk.graph.files.proto import to_node_proto
-from brisk.graph.files.value_types import dtype_of_element, element_of_dtype, type_of_array
+from brisk.graph.files.value_types import type_of_array
 from brisk.graph.passes.cleaning.duplicates import RANDOM
 from brisk.graph.program import Container, Node
 from brisk.graph.rewriting import Rewriter, plain

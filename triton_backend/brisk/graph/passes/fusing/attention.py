@@ -8,7 +8,7 @@ import numpy as np
 
 from brisk.graph.attributes import integers
 from brisk.graph.draft import Draft, layer_of
-from brisk.graph.files.value_types import dtype_of_element, element_of_dtype
+from brisk.graph.files.element_types import dtype_of_element, element_of_dtype
 from brisk.graph.fusions import ATTENTION, fused
 from brisk.graph.passes.folding.products import product_of
 from brisk.graph.program import Layer, Node, ValueType

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from brisk.graph.draft import Draft
-from brisk.graph.files.value_types import dtype_of_element, element_of_dtype
+from brisk.graph.files.element_types import dtype_of_element, element_of_dtype
 from brisk.graph.passes.folding.products import sum_with_scalar
 from brisk.graph.program import Layer, Node
 from brisk.graph.rewriting import Rewriter, optional_input, plain

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.files.versions import latest
@@ -14,14 +15,17 @@ from brisk.runtime.log import tell
 from brisk.runtime.models import session
 from brisk.runtime.models.kinds.exchange_attempts import MOST_DEATHS, exchange_attempt
 from brisk.segments.frame import SegmentFrame
-from brisk.segments.model.sources import BareModel, Source
-from brisk.segments.onnxruntime.sessions import Session
+from brisk.segments.onnxruntime.session import Session
 from brisk.segments.prepared.form import PreparedModel, find_prepared
+from brisk.segments.source import Source
 from brisk.segments.starting import StartingSegments, start_segments, without_collections
 from brisk.segments.table import GiveWay
 from brisk.segments.timeline import EventKind, Recorder, clock_ns
 from brisk.segments.values import Value
 from brisk.tuning import SessionTuning
+
+if TYPE_CHECKING:
+    from brisk.segments.model.sources import BareModel  # with onnx: a prepared form does without
 
 
 class SegmentSession(session.Session):
@@ -108,16 +112,13 @@ def load_segment_session(
         source = source or _bare(path, threads, tuning, taps)
         starting = start_segments(source, threads, recorder)
     recorder.add("parse", EventKind.PARSE, None, started_ns)
-    keeps_answers = tuning.keeps_answers and _is_optimised_here(source)
+    keeps_answers = tuning.keeps_answers and not source.is_optimised_elsewhere
     return SegmentSession(path, starting, threads, give_way, taps, keeps_answers=keeps_answers)
 
 
-def _is_optimised_here(source: Source) -> bool:
-    """Whether the model is not one that ONNX Runtime has optimised elsewhere (``.ort``)."""
-    return not isinstance(source, BareModel) or source.file.own_format is None
-
-
 def _bare(path: Path, threads: int, tuning: SessionTuning, taps: Collection[str]) -> BareModel:
+    from brisk.segments.model.sources import BareModel
+
     source = BareModel(path, threads, taps, tuning)
     source.check()
     return source
@@ -189,6 +190,8 @@ class MendedModel(Source):
                 self.is_damaged = True
                 self._reject(error)
             if self._bare is None:
+                from brisk.segments.model.sources import BareModel
+
                 bare = BareModel(self._path, self._threads, self._taps, self._tuning)
                 if bare.plan.segments != self.plan.segments:
                     raise InvalidModelError(f"{self._path}: not what it was prepared from")
