@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from brisk.stub.backend import ModelInstance, auto_complete
+from brisk.stub.runtime_client.runtime_process import start_early
+
+start_early()  # which takes longer than all that follows
+
+from brisk.stub.backend import ModelInstance, auto_complete  # noqa: E402
 
 
 class TritonPythonModel:

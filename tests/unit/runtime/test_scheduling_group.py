@@ -30,7 +30,7 @@ def test_both_workers_are_in_the_starters_session_and_in_a_process_group_of_thei
 ) -> None:
     """And as nice as the starter was at first, whatever it has become for its own model."""
     at_first = os.getpriority(os.PRIO_PROCESS, 0) + 3
-    monkeypatch.setattr("brisk.stub.runtime_client.runtime_start.NICENESS", at_first)
+    monkeypatch.setattr("brisk.stub.runtime_client.runtime_process.NICENESS", at_first)
     with opened(place, describe(quick)) as connection:
         submit(connection, ROWS, "besteffort")[1].output()
         supervisor = supervisor_of(place)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import ml_dtypes
 import numpy as np
 
 from brisk.artefacts.container import Container
 from brisk.artefacts.draft import ContainerDraft
 from brisk.errors import ArtefactError
 from brisk.graph.deferral import settled
+from brisk.graph.files.element_types import dtype_of_name
 
 ArrayRecord: TypeAlias = "list[Any]"
 """``[dtype, shape, blob number]``; ``["string", shape, [text, ...]]``; blob None where absent."""
@@ -21,8 +22,10 @@ ArrayRecord: TypeAlias = "list[Any]"
 @functools.lru_cache(64)
 def dtype_named(name: object) -> np.dtype:
     """The numpy or ml_dtypes type of that name. Raises ArtefactError where there is none."""
+    with contextlib.suppress(KeyError):
+        return dtype_of_name(str(name))
     try:
-        return np.dtype(getattr(ml_dtypes, str(name), None) or str(name))
+        return np.dtype(str(name))
     except TypeError as error:
         raise ArtefactError(f"there is no dtype {name!r:.40}") from error
 

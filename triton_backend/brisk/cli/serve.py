@@ -107,7 +107,7 @@ def _start_runtimes(
 
     def start() -> None:
         from brisk.protocol.host.runtime_paths import runtime_place
-        from brisk.stub.runtime_client.runtime_start import start_if_absent
+        from brisk.stub.runtime_client.runtime_process import start_if_absent
 
         os.environ.clear()
         os.environ.update(environment)

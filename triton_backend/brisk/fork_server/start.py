@@ -3,7 +3,7 @@
 Its launcher has made the socket that other launchers ask at, so those wait for the fork server
 from then on. It is started as soon as one waits: one start of Python and one import of numpy for
 all of them, and memory that they share. While nobody waits, it comes after the first model, whose
-load it would slow down.
+load and first answers it would slow down.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ _ISOLATED_VARIABLE = "_BRISK_STUB_ISOLATED"
 """Read by ``source/preload.cpp``."""
 
 PRELOAD = "brisk_stub_preload.so"
+
+QUIET_S = 1.0
+"""From a stub's being ready to the fork server's start, where no other launcher waits for it."""
 
 _NAME = "brisk: forks stubs"
 _ROOM = " " * 8192
@@ -105,6 +108,18 @@ def attend_launchers(arguments: list[bytes], niceness: int) -> None:
     threading.Thread(target=attend, name="brisk-launchers", daemon=True).start()
 
 
+def start_when_quiet(arguments: list[bytes], niceness: int) -> None:
+    """Start the fork server, as ``start_fork_server`` does, behind this stub's first answers."""
+    if _has_duty():
+        timer = threading.Timer(QUIET_S, start_fork_server, (arguments, niceness))
+        timer.daemon = True
+        timer.start()
+
+
+def _has_duty() -> bool:
+    return SOCKET_VARIABLE in os.environ or _duty.cache_info().currsize > 0
+
+
 def take_settings() -> ForkSettings:
     """Those of this process, a fork server, whose children shall find nothing of them."""
     os.environ.pop(SOCKET_VARIABLE, None)
@@ -127,7 +142,7 @@ def start_fork_server(arguments: list[bytes], niceness: int) -> None:
     ``arguments``: this stub's command line. A fork server's children are as Triton meant this
     process to be: its environment when it began, its working directory, ``niceness``.
     """
-    if SOCKET_VARIABLE not in os.environ and not _duty.cache_info().currsize:
+    if not _has_duty():
         return
     listener = _duty().take()
     if listener is None:

@@ -21,10 +21,6 @@ _WAITING = socket.MSG_CMSG_CLOEXEC
 _NOT_WAITING = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
 
 
-def new_socket() -> socket.socket:
-    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-
-
 def check_peer(connection: socket.socket) -> int:
     """The other end's process number, as the kernel attests it.
 

@@ -16,9 +16,9 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 
-from brisk.protocol.channel import new_socket
 from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.role import Role
+from brisk.protocol.sockets import new_socket
 from brisk.runtime.worker_slot import WorkerSlot
 
 LISTEN_BACKLOG = 1024

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from brisk.errors import BriskError
-from brisk.fork_server.start import attend_launchers, start_fork_server
+from brisk.fork_server.start import attend_launchers, start_when_quiet
 from brisk.protocol.host.parent_watch import end_with_server
 from brisk.protocol.host.realtime_niceness import realtime_niceness, renice
 from brisk.protocol.host.runtime_paths import runtime_place
@@ -22,7 +23,7 @@ from brisk.stub.log import log
 from brisk.stub.metrics.publisher import Publisher, publishing_interval_s
 from brisk.stub.preload.numpy_import import import_request_handler
 from brisk.stub.runtime_client.client import RuntimeClient
-from brisk.stub.runtime_client.runtime_start import NICENESS, start_if_absent
+from brisk.stub.runtime_client.runtime_process import NICENESS, start_if_absent
 from brisk.telemetry import STATISTICS
 
 
@@ -50,15 +51,17 @@ class ModelInstance:
             if self._entry.parameters.is_lazy:
                 intake = import_request_handler()
             else:
+                # imported while the runtime starts or the model is loading
+                threading.Thread(target=import_request_handler, daemon=True).start()
                 self._connection.begin()
-                intake = import_request_handler()  # while the model is loading
+                intake = import_request_handler()
                 load_ns = self._connection.wait_loaded()
         except BriskError as error:
             raise pb_utils.TritonModelException(f"{self._label}: {error}") from None
         self._intake = intake(self._entry, self._connection, self._log)
         self._publisher.start(self._connection.ask_statistics)
         self._tell(self._entry, load_ns)
-        start_fork_server(command_line(), NICENESS)
+        start_when_quiet(command_line(), NICENESS)
 
     def execute(self, requests: list[Any]) -> list[Any] | None:
         """Take the requests in: see ``RequestHandler.execute``."""

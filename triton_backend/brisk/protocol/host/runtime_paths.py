@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from brisk.errors import InvalidConfigurationError
 from brisk.ownership import check_directory
-from brisk.protocol.channel import new_socket
 from brisk.protocol.role import Role
+from brisk.protocol.sockets import new_socket
 
 MAX_SOCKET_PATH_BYTES = 107
 _MAKING_ATTEMPTS = 100

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
@@ -17,6 +18,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from brisk.stub.request_handler import RequestHandler
+
+ENVIRONMENT = threading.RLock()
+"""Held while this process's environment differs from what it is to hand on."""
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -28,7 +32,7 @@ _ON_DEMAND = frozenset(
 
 def import_request_handler() -> type[RequestHandler]:
     """The class, and with its module numpy."""
-    with _one_blas_thread(), _on_demand():
+    with ENVIRONMENT, _one_blas_thread(), _on_demand():
         from brisk.stub.request_handler import RequestHandler
     return RequestHandler
 

@@ -26,7 +26,7 @@ from brisk.protocol.shared_memory import request_flags
 from brisk.protocol.shared_memory.arena import Arena
 from brisk.stub.runtime_client.model_load import MODEL_NUMBER, ModelDescription
 from brisk.stub.runtime_client.pending import Reply, StagedRequest, stage_request
-from brisk.stub.runtime_client.runtime_start import reap_started
+from brisk.stub.runtime_client.runtime_process import reap_started
 from brisk.stub.runtime_client.worker_connection import WorkerConnection
 
 CAN_FOLLOW = os.uname().machine == "x86_64" and len(os.sched_getaffinity(0)) > 1

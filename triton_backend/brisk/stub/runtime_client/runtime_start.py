@@ -1,4 +1,4 @@
-"""Finding the runtime of a device, and starting it where there is none."""
+"""Connections to the runtime of a device, which is started where there is none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from brisk import __version__
 from brisk.errors import (
-    InvalidConfigurationError,
     ProtocolError,
     UnavailableError,
     named_error,
@@ -20,6 +19,7 @@ from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.host.stub_process import server_of_stub
 from brisk.protocol.records import PROTOCOL_VERSION, Hello, Refused, Welcome
 from brisk.protocol.role import Role
+from brisk.stub.runtime_client.runtime_process import start_if_absent
 
 if TYPE_CHECKING:  # a load that finds its runtime does without
     import subprocess
@@ -33,13 +33,6 @@ _SEND_TIMEOUT = struct.pack("ll", 60, 0)
 dead. A background worker may have to wait longer than that for a processor."""
 
 _RETRY_PAUSE_S = 0.02
-
-NICENESS = os.getpriority(os.PRIO_PROCESS, 0)
-"""Of this process when it began, and so the server's: a stub of a real-time model changes its own,
-and what it starts is for all models."""
-
-_started: list[subprocess.Popen[bytes]] = []
-"""Runtimes this process started; polled so that none stays behind as a zombie."""
 
 
 def open_connection(
@@ -56,7 +49,7 @@ def open_connection(
         try:
             connection = place.connect(CONNECT_TIMEOUT_S, role)
         except OSError:
-            starter = _start_if_absent(place, starter)
+            starter = start_if_absent(place, starter)
             time.sleep(_RETRY_PAUSE_S)
             continue
         try:
@@ -73,19 +66,6 @@ def open_connection(
     )
 
 
-def start_if_absent(place: RuntimePaths) -> None:
-    """Start the runtime of ``place`` unless there is one, or one on its way; waits for nothing.
-
-    For whoever knows that a connection will be wanted soon. Raises InvalidConfigurationError.
-    """
-    _start_if_absent(place, None)
-
-
-def reap_started() -> None:
-    """Take the exit status of runtimes that have ended."""
-    _started[:] = [process for process in _started if process.poll() is None]
-
-
 def _greet(connection: socket.socket, role: Role, deadline_s: float) -> socket.socket:
     check_peer(connection)
     connection.settimeout(max(0.1, deadline_s - time.monotonic()))
@@ -100,34 +80,3 @@ def _greet(connection: socket.socket, role: Role, deadline_s: float) -> socket.s
     if role is Role.FOREGROUND:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
     return connection
-
-
-def _start_if_absent(
-    place: RuntimePaths, starter: subprocess.Popen[bytes] | None
-) -> subprocess.Popen[bytes] | None:
-    """Start a runtime unless one holds the place or ours is still on its way."""
-    if starter is not None:
-        status = starter.poll()
-        if status is None:
-            return starter
-        if status != 0:
-            raise InvalidConfigurationError(
-                f"the runtime of {place.device} ended with status {status} while it started; "
-                "its own words are in the server's log"
-            )
-    from brisk.stub.runtime_client.spawning import spawn
-
-    place.prepare()
-    try:
-        lock = place.try_lock()
-    except OSError as error:
-        raise InvalidConfigurationError(
-            f"the lock {place.lock_path} cannot be used: {error}"
-        ) from error
-    if lock is None:
-        return None
-    os.close(lock)  # nobody is there; of several frontends that start one now, one gets the lock
-    reap_started()
-    process = spawn(place, NICENESS)
-    _started.append(process)
-    return process

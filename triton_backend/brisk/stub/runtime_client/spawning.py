@@ -10,6 +10,7 @@ from pathlib import Path
 
 from brisk.errors import InvalidConfigurationError
 from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.stub.preload.numpy_import import ENVIRONMENT
 from brisk.stub.runtime_client.allocator import allocator_settings
 
 
@@ -21,12 +22,13 @@ def spawn(place: RuntimePaths, niceness: int) -> subprocess.Popen[bytes]:
     """
     package_root = str(Path(__file__).resolve().parents[3])
     search_path = os.environ.get("PYTHONPATH", "")
-    environment = {
-        **os.environ,
-        **allocator_settings(os.environ),
-        "PYTHONPATH": package_root + (os.pathsep + search_path if search_path else ""),
-        "BRISK_RUNTIME_DIR": str(place.base),
-    }
+    with ENVIRONMENT:
+        environment = {
+            **os.environ,
+            **allocator_settings(os.environ),
+            "PYTHONPATH": package_root + (os.pathsep + search_path if search_path else ""),
+            "BRISK_RUNTIME_DIR": str(place.base),
+        }
     interpreter = runtime_interpreter()
     command = [interpreter, "-m", "brisk.runtime", "--device", place.device]
     try:
