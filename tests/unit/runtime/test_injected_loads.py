@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -186,6 +188,47 @@ def test_a_load_that_ends_every_worker_is_given_up_and_others_are_served(
         _assert_others_are_served(other)
     finally:
         fault.unlink()
+
+
+def test_a_load_that_ends_every_worker_fails_no_request_of_another_model(
+    faulty_place: RuntimePaths, chain: tuple[Path, np.ndarray], fault: Path, tmp_path: Path
+) -> None:
+    """Requests of another model are being computed all the time, by every worker that dies."""
+    path, _ = chain
+    other, expected = _chain(tmp_path / "other" / "1" / "model.onnx")
+    answers: list[np.ndarray | BaseException] = []
+    is_over = threading.Event()
+
+    def ask() -> None:
+        try:
+            while not is_over.is_set():
+                answers.append(infer(connection, ROWS))
+        except BaseException as error:  # noqa: BLE001  # told by the assertion below
+            answers.append(error)
+
+    with opened(faulty_place, describe(other)) as connection:
+        infer(connection, ROWS)
+        asking = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in asking:
+            thread.start()
+        fault.write_text("crash!")
+        try:
+            with pytest.raises(BriskError, match="worker"):
+                _load_and_ask(faulty_place, path)
+        finally:
+            fault.unlink()
+            before = len(answers)
+            deadline_s = time.monotonic() + 30
+            while len(answers) < before + 3 and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+            is_over.set()
+            for thread in asking:
+                thread.join()
+    assert len(answers) >= 3
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+        np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
 
 
 def _load_and_ask(place: RuntimePaths, path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_load_stands_back_while_a_more_urgent_model_is_served(
     )
     table.bind(_peer(1), served)
     assert loader.asked == [False]  # nothing is served yet
-    session: Any = SimpleNamespace(close=lambda: None)
+    session: Any = SimpleNamespace(close=lambda: None, table=object())
     table.settle(LoadOutcome(1, session, None))
     table.bind(_peer(2), loaded)
     assert loader.asked == [False, expected]

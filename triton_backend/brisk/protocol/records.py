@@ -79,7 +79,7 @@ __all__ = [
     "Welcome",
 ]
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 
 
 class Hello(NamedTuple):
@@ -141,7 +141,8 @@ class LoadModel(NamedTuple):
     dimension is no batch.
     ``batching``: queued requests may be joined along the batch dimension. ``states``: kept for up
     to ``max_sequences`` sequences, each until it has been idle for ``sequence_idle_ns``.
-    ``tuning``: of ONNX Runtime's sessions of the model.
+    ``tuning``: of ONNX Runtime's sessions of the model. ``strikes``: workers that its load has
+    ended.
     """
 
     model: int
@@ -157,6 +158,7 @@ class LoadModel(NamedTuple):
     max_sequences: int = 0
     sequence_idle_ns: int = 0
     tuning: SessionTuning = SessionTuning()
+    strikes: int = 0
 
 
 class ModelLoaded(NamedTuple):

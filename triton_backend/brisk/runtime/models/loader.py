@@ -18,12 +18,13 @@ from brisk.runtime.models.after_load import Upkeep
 from brisk.runtime.models.artefact_use import ArtefactUse
 from brisk.runtime.models.load_queue import LoadQueue
 from brisk.runtime.models.reclaim import tidy_up
+from brisk.runtime.models.servable import Servable
 from brisk.runtime.models.session import Session, load_session
-from brisk.runtime.pipelines.session import PipelineSession
 from brisk.runtime.preemption.lower_priority import standing_back
 from brisk.runtime.preemption.yield_to_realtime import Courtesy
 from brisk.runtime.worker.batch import Run
 from brisk.runtime.worker.idle import Quiet
+from brisk.runtime.worker.lone_load import LoneLoad
 from brisk.runtime.worker.tracing import LOADS
 from brisk.telemetry.spans import SPANS
 
@@ -33,7 +34,7 @@ class LoadOutcome:
     """Exactly one of ``session`` and ``error``; ``ticket`` is the one given with the task."""
 
     ticket: int
-    session: Session | PipelineSession | None
+    session: Servable | None
     error: BriskError | None
 
 
@@ -70,6 +71,7 @@ class Loader:
     ) -> None:
         self._device = device
         self._threads = threads
+        self.lone = LoneLoad(wake)
         self._wake = wake
         self._artefacts = artefacts
         self._tasks: LoadQueue[_LoadTask | None] = LoadQueue()
@@ -141,12 +143,19 @@ class Loader:
         """A call of its own: what it knows of a session must not outlive it in this thread."""
         begin_ns = time.monotonic_ns()
         perform = functools.partial(self._perform, task)
+        is_lone = task.asker.strikes > 0
+        if is_lone:
+            self.lone.enter()
         outcome = standing_back(perform) if task.stands_back else perform()
         name = f"load {task.path.name}"
         SPANS.add(LOADS, name, begin_ns, time.monotonic_ns(), str(task.path))
         session = outcome.session
         if isinstance(session, Session):
             session.table.when_loaded(task.end)
+        if is_lone and isinstance(session, Session):
+            session.table.when_loaded(self.lone.leave)
+        elif is_lone:
+            self.lone.leave()
         self.tell(outcome)
         if isinstance(session, Session):
             told = functools.partial(self.tell, LoadCompletion(task.ticket))

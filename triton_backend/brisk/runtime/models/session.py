@@ -7,31 +7,21 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, cast
 
 from brisk.errors import ArtefactError, BriskError, InvalidModelError
 from brisk.graph.program import Container, Variable
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
 from brisk.runtime.early_exit.early_exits import SessionCaches
+from brisk.runtime.models.servable import Due, Frame
 from brisk.segments.table import GiveWay, LayerTable
 from brisk.segments.timeline import Recorder
 from brisk.segments.values import Value
 from brisk.tuning import SessionTuning
 
-
-class Frame(Protocol):
-    """One run of a session, computed step by step; ``position``: steps done."""
-
-    can_answer_early: bool
-
-    @property
-    def position(self) -> int: ...
-    @property
-    def upcoming(self) -> str: ...
-    @property
-    def is_finished(self) -> bool: ...
-    def step(self) -> bool: ...
-    def results(self) -> dict[str, Value]: ...
+if TYPE_CHECKING:
+    from brisk.exits.serving.frame import ExitingFrame
+    from brisk.runtime.early_exit.cached_run import CachedRun
 
 
 class Session(ABC):
@@ -43,6 +33,7 @@ class Session(ABC):
     """
 
     weight_bytes = 0
+    has_steady_runs = True
     path: Path
     load_ns: int
     summary: str
@@ -88,6 +79,25 @@ class Session(ABC):
         ``agreement``: share of early answers that must be the model's own; None for what its
         caches promise, 1 for none early.
         """
+
+    def start_run(
+        self,
+        inputs: Mapping[str, Value],
+        requested: Sequence[str],
+        dues: Sequence[Due],
+        agreement: float | None,
+    ) -> Frame:
+        """As ``Servable``; when it is due changes nothing."""
+        return self.start(inputs, requested, agreement)
+
+    def cached_runs(
+        self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
+    ) -> Sequence[CachedRun]:
+        if not frame.can_answer_early:
+            return ()
+        from brisk.runtime.early_exit.cached_run import CachedRun
+
+        return [CachedRun(self, cast("ExitingFrame", frame), inputs, labels)]
 
     @abstractmethod
     def starts_with_substitutes(self) -> bool:

@@ -8,8 +8,7 @@ from pathlib import Path
 from brisk.errors import BriskError
 from brisk.protocol.records import Infer, LoadModel
 from brisk.protocol.shared_memory import request_flags
-from brisk.runtime.models.session import Session
-from brisk.runtime.pipelines.session import PipelineSession
+from brisk.runtime.models.servable import Servable
 from brisk.runtime.requests.connections import Peer
 from brisk.runtime.requests.sequences import Sequences
 
@@ -25,7 +24,7 @@ class Binding:
     peer: Peer
     model: LoadModel
     key: str
-    session: Session | PipelineSession | None = None
+    session: Servable | None = None
     backlog: list[Infer] = field(default_factory=list)
     answered: int = 0
     failed: int = 0
@@ -47,7 +46,7 @@ class SessionEntry:
     load: int = 0
     has_begun: bool = False
     is_complete: bool = False
-    session: Session | PipelineSession | None = None
+    session: Servable | None = None
     error: BriskError | None = None
     parts: dict[Path, SessionEntry] = field(default_factory=dict)
     pipelines: list[SessionEntry] = field(default_factory=list)

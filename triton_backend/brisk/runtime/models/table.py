@@ -18,7 +18,6 @@ from brisk.runtime.models.identity import identity_of
 from brisk.runtime.models.loader import LoadCompletion, Loader, LoadOutcome
 from brisk.runtime.models.session_entry import Binding, SessionEntry
 from brisk.runtime.pipelines.assembly import Assemblies, PipelineAssembly
-from brisk.runtime.pipelines.session import PipelineSession
 from brisk.runtime.pipelines.trial import Trials
 from brisk.runtime.preemption.thread_niceness import Precedence
 from brisk.runtime.requests.connections import Peer
@@ -111,7 +110,7 @@ class SessionTable:
             else:
                 binding.session = outcome.session
         self._precedence.follow(self._serves_realtime())
-        if isinstance(outcome.session, PipelineSession):
+        if outcome.session is not None and outcome.session.table is None:  # a pipeline is whole
             self.complete(LoadCompletion(outcome.ticket))
         self._assemblies.advance()
         return waiting

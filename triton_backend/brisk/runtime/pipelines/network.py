@@ -11,7 +11,8 @@ from brisk.errors import BriskError, InternalError
 from brisk.pipelines import NodeDescription
 from brisk.planning import LatencyProfile
 from brisk.runtime import torch_process
-from brisk.runtime.models.session import Frame, Session
+from brisk.runtime.models.servable import Frame
+from brisk.runtime.models.session import Session
 from brisk.segments.values import Value
 
 if TYPE_CHECKING:

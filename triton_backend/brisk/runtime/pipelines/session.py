@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from brisk import telemetry
 from brisk.errors import InvalidRequestError
@@ -24,6 +25,8 @@ from brisk.planning import (
     QueryNode,
     Replanning,
 )
+from brisk.runtime.early_exit.cached_run import CachedRun
+from brisk.runtime.models.servable import Due, Frame
 from brisk.runtime.models.session import Session
 from brisk.runtime.pipelines.frame import PipelineFrame
 from brisk.runtime.pipelines.network import NodeNetworks, PipelineNetwork, Signature
@@ -46,6 +49,11 @@ class PipelineSession:
     clock_ns: Callable[[], int] = time.monotonic_ns
     threads: int = 1
     """Of its networks' sessions."""
+    weight_bytes: ClassVar[int] = 0
+    has_steady_runs: ClassVar[bool] = False
+    """They are as long as their time allows."""
+    table: ClassVar[None] = None
+    caches: ClassVar[None] = None
 
     @property
     def is_loading(self) -> bool:
@@ -73,6 +81,24 @@ class PipelineSession:
     def due_ns(self, arrival_ns: int, deadline_ns: int | None) -> int:
         """When a request should be answered: its own time-out, else the entry's objective."""
         return arrival_ns + self.description.objective_ns if deadline_ns is None else deadline_ns
+
+    def start_run(
+        self,
+        inputs: Mapping[str, Value],
+        requested: Sequence[str],
+        dues: Sequence[Due],
+        agreement: float | None,
+    ) -> PipelineFrame:
+        """As ``Servable``: planned for the request that is due first."""
+        due_ns = min(self.due_ns(each.arrival_ns, each.deadline_ns) for each in dues)
+        return self.start(inputs, requested, due_ns, agreement)
+
+    def cached_runs(
+        self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
+    ) -> Sequence[CachedRun]:
+        """As ``Servable``; a frame adds to them as its nodes end."""
+        assert isinstance(frame, PipelineFrame)
+        return frame.cached
 
     def start(
         self,

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from brisk.runtime.models.session import Session
 from brisk.runtime.worker.batch import Run
 from brisk.scheduling.job import JobClass
 from brisk.segments.table import LayerTable
@@ -40,7 +39,7 @@ class Courtesy:
         self._urgent = None
         if runs and runs[-1].job_class is JobClass.REALTIME:
             session = runs[-1].jobs[0].payload.binding.session
-            if isinstance(session, Session):
+            if session is not None:
                 self._urgent = session.table
 
     def give_way(self, table: LayerTable[Any]) -> None:

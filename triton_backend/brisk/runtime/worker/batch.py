@@ -16,10 +16,8 @@ from brisk.protocol.identity_cache import ByIdentity
 from brisk.protocol.records import Infer, InferForm
 from brisk.protocol.shared_memory import request_flags
 from brisk.runtime.early_exit.cached_run import CachedRun
-from brisk.runtime.models.session import Frame, Session
+from brisk.runtime.models.servable import Due, Frame, Servable
 from brisk.runtime.models.session_entry import Binding
-from brisk.runtime.pipelines.frame import PipelineFrame
-from brisk.runtime.pipelines.session import PipelineSession
 from brisk.runtime.requests.connections import Peer
 from brisk.runtime.requests.sequences import OpenSequence, State, kept
 from brisk.runtime.worker.tracing import trace_run
@@ -82,7 +80,7 @@ class Run:
     rows: list[int]
     frame: Frame
     started_ns: int
-    session: Session | PipelineSession
+    session: Servable
     shapes: Shapes
     profile: RunProfile
     is_disturbed: bool
@@ -229,13 +227,9 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
         joined = _join(inputs)
         shapes = tuple(tuple(getattr(value, "shape", ())) for value in joined.values())
     frame = _start(session, joined, jobs)
-    cached: Sequence[CachedRun] = ()
-    if isinstance(frame, PipelineFrame):
-        cached = frame.cached
+    model = first.binding.model
+    cached = session.cached_runs(frame, joined, (model.name, str(model.version)))
     early = cast("ExitingFrame", frame) if frame.can_answer_early else None
-    if early is not None and isinstance(session, Session):
-        model = first.binding.model
-        cached = [CachedRun(session, early, joined, (model.name, str(model.version)))]
     return Run(
         jobs,
         rows,
@@ -250,17 +244,12 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
     )
 
 
-def _profile(
-    session: Session | PipelineSession, profiles: ProfileTable, key: tuple[str, Shapes]
-) -> RunProfile:
-    """A pipeline's runs are as long as their time allows: what they took predicts nothing."""
-    return RunProfile() if isinstance(session, PipelineSession) else profiles.find(key)
+def _profile(session: Servable, profiles: ProfileTable, key: tuple[str, Shapes]) -> RunProfile:
+    return profiles.find(key) if session.has_steady_runs else RunProfile()
 
 
-def _start(
-    session: Session | PipelineSession, inputs: Mapping[str, Value], jobs: Sequence[RequestJob]
-) -> Frame:
-    """A frame for all ``jobs``; a pipeline is planned for the one that is due first.
+def _start(session: Servable, inputs: Mapping[str, Value], jobs: Sequence[RequestJob]) -> Frame:
+    """A frame for all ``jobs``.
 
     Learned caches never answer early where there is a state: they know nothing of the next one.
     """
@@ -268,10 +257,8 @@ def _start(
     agreement = None if form.agreement_ppm is None else form.agreement_ppm / 1e6
     if jobs[0].payload.sequence is not None:
         agreement = NONE_EARLY
-    if isinstance(session, PipelineSession):
-        due_ns = min(session.due_ns(job.arrival_ns, job.deadline_ns) for job in jobs)
-        return session.start(inputs, outputs, due_ns, agreement)
-    return session.start(inputs, outputs, agreement)
+    dues = [Due(job.arrival_ns, job.deadline_ns) for job in jobs]
+    return session.start_run(inputs, outputs, dues, agreement)
 
 
 def _join(inputs: Sequence[Mapping[str, Value]]) -> dict[str, Value]:

@@ -22,7 +22,6 @@ from brisk.protocol.records import (
     Status,
 )
 from brisk.protocol.role import Role
-from brisk.runtime.models.session import Session
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.requests.connections import Connections, Peer
 from brisk.runtime.requests.table import RequestTable
@@ -121,8 +120,9 @@ class Observation:
     def _models(self) -> Iterator[ModelStatus]:
         for use in self._sessions.uses():
             model, session = use.bindings[0].model, use.bindings[0].session
-            caches = session.caches.served if isinstance(session, Session) else None
-            table = session.table if isinstance(session, Session) else None
+            table = None if session is None else session.table
+            exits = None if session is None else session.caches
+            caches = None if exits is None else exits.served
             yield ModelStatus(
                 model.name[:MAX_PATH_CHARACTERS],
                 model.version,
@@ -139,7 +139,7 @@ class Observation:
                 0 if table is None else table.lanes_at_work,
                 session is not None and session.is_settled,
                 model.job_class,
-                session.weight_bytes if isinstance(session, Session) else 0,
+                0 if session is None else session.weight_bytes,
                 sum(binding.failed for binding in use.bindings),
             )
 

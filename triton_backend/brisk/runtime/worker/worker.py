@@ -148,7 +148,7 @@ class Worker:
 
     def _try_pipelines(self) -> None:
         """A quantum of a loading pipeline's trial, unless a real-time job is there."""
-        if not self._trials.is_busy:
+        if not self._trials.is_busy or self._loader.lone.is_wanted:
             return
         present = [run.jobs[0] for run in self._stack.runs[-1:]]
         if (following := self._batcher.following()) is not None:
@@ -161,6 +161,8 @@ class Worker:
         """How long ``poll`` may wait."""
         if self._is_held:
             return RECHECK_S
+        if self._loader.lone.is_wanted:
+            return 0.0 if self._stack.runs else RECHECK_S
         if self._stack.runs or self._trials.is_busy:
             return 0.0
         if len(self._batcher):
@@ -173,6 +175,10 @@ class Worker:
 
     def _take_turn(self) -> None:
         """Begin the next job if nothing runs, or if the policy says so."""
+        if self._loader.lone.is_wanted:
+            if not self._stack.runs:
+                self._loader.lone.grant()
+            return
         only, top = self._next_class(), self._stack.top
         following = self._batcher.following(only)
         if following is None:

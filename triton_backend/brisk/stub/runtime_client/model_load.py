@@ -89,6 +89,7 @@ class ModelLoad:
             model.max_sequences,
             model.sequence_idle_ns,
             model.tuning,
+            self._strikes,
         )
 
     def settle(self, outcome: ModelLoaded | BriskError) -> None:

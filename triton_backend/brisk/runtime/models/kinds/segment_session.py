@@ -14,6 +14,7 @@ from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import tell
 from brisk.runtime.models import session
 from brisk.runtime.models.kinds.exchange_attempts import MOST_DEATHS, exchange_attempt
+from brisk.runtime.models.servable import Frame
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.onnxruntime.session import Session
 from brisk.segments.prepared.form import PreparedModel, find_prepared
@@ -75,7 +76,7 @@ class SegmentSession(session.Session):
         inputs: Mapping[str, Value],
         requested: Sequence[str],
         agreement: float | None = None,
-    ) -> session.Frame:
+    ) -> Frame:
         early = self.caches.start(inputs, requested, agreement)
         return early or SegmentFrame(self.starting.program, inputs, requested)
 

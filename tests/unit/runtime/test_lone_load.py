@@ -1,0 +1,53 @@
+"""A load that has ended a worker waits until nothing runs, but not for ever."""
+
+from __future__ import annotations
+
+import threading
+
+from brisk.runtime.worker.lone_load import LONGEST_S, LoneLoad
+
+
+def _entering(lone: LoneLoad) -> threading.Thread:
+    thread = threading.Thread(target=lone.enter)
+    thread.start()
+    while not lone.is_wanted:
+        pass
+    return thread
+
+
+def test_it_begins_when_it_is_granted_and_runs_begin_again_when_it_has_left() -> None:
+    woken: list[None] = []
+    lone = LoneLoad(lambda: woken.append(None))
+    assert not lone.is_wanted
+    thread = _entering(lone)
+    lone.grant()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert lone.is_wanted
+    before = len(woken)
+    lone.leave()
+    assert not lone.is_wanted
+    assert len(woken) == before + 1
+    lone.leave()
+    assert len(woken) == before + 1
+
+
+def test_others_wait_for_it_a_bounded_time() -> None:
+    now_s = [0.0]
+    lone = LoneLoad(lambda: None, lambda: now_s[0])
+    thread = _entering(lone)
+    lone.grant()
+    thread.join(10)
+    now_s[0] = LONGEST_S + 1
+    assert not lone.is_wanted
+
+
+def test_each_one_is_granted_anew() -> None:
+    lone = LoneLoad(lambda: None)
+    for _ in range(2):
+        thread = _entering(lone)
+        thread.join(0.05)
+        assert thread.is_alive()
+        lone.grant()
+        thread.join(10)
+        lone.leave()
