@@ -53,7 +53,7 @@ def judged(rows: list[dict[str, Any]]) -> dict[str, tuple[Any, bool]]:
 
 def test_private_memory_is_clean_and_dirty_together() -> None:
     text = "55-7f ---p 0 00:00 0 [rollup]\nRss: 9 kB\nPss: 4 kB\nPrivate_Clean: 1 kB\n"
-    assert read_rollup(text + "Private_Dirty:    2 kB\n") == (3 * 1024, 4 * 1024)
+    assert read_rollup(text + "Private_Dirty:    2 kB\n") == (3 * 1024, 2 * 1024, 4 * 1024)
     with pytest.raises(ValueError, match="without 'Private_Dirty'"):
         read_rollup(text)
 
@@ -63,8 +63,8 @@ def test_of_shared_memory_only_what_is_shared_and_has_no_file_is_counted() -> No
 
 
 def test_memory_that_two_processes_share_is_counted_once() -> None:
-    one = ProcessMemory(1, "stub", 0, 0, {("a", 1): 10, ("a", 2): 5})
-    other = ProcessMemory(2, "runtime", 0, 0, {("a", 1): 30})
+    one = ProcessMemory(1, "stub", 0, 0, 0, {("a", 1): 10, ("a", 2): 5})
+    other = ProcessMemory(2, "runtime", 0, 0, 0, {("a", 1): 30})
     assert shared_once([one, other]) == 35
 
 
@@ -100,8 +100,8 @@ def test_stubs_an_idle_runtime_and_one_model_have_bounds() -> None:
     rows = [
         row(BRISK, 500.0, 2.0, stub_mb=8.5),
         {"part": IDLE, "model": "", "engine": BRISK, "pss_mb": 89.0},
-        {"part": MODEL, "model": "r", "engine": BRISK, "private_mb": 30, "right": 3, "asked": 3},
-        {"part": MODEL, "model": "r", "engine": "onnxruntime", "private_mb": 100.0},
+        {"part": MODEL, "model": "r", "engine": BRISK, "own_mb": 30, "right": 3, "asked": 3},
+        {"part": MODEL, "model": "r", "engine": "onnxruntime", "own_mb": 100.0},
     ]
     found = judged(rows)
     assert found["private memory of a stub, median, MB"] == (8.5, False)
@@ -154,5 +154,5 @@ def test_real_servers_are_started_answer_rightly_and_their_memory_is_read(tmp_pa
     assert rows[ENTRIES, PYTHON]["runtime_mb"] == 0
     assert rows[ENTRIES, BRISK]["runtime_mb"] > 0
     assert rows[IDLE, BRISK]["processes"] >= 3
-    assert rows[MODEL, BRISK]["right"] == 3
+    assert rows[MODEL, BRISK]["right"] == 6
     assert all(check.ok for check in report.checks if "right answers" in check.name)

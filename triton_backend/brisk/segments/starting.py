@@ -8,10 +8,11 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from brisk.segments.inputs import InputCheck
+from brisk.segments.onnxruntime.session import Session
 from brisk.segments.program import Part, SegmentProgram, make_part, slots_of
 from brisk.segments.source import Source
 from brisk.segments.table import GiveWay, LayerTable
@@ -96,17 +97,33 @@ class StartingSegments:
         the work. Returns whether new frames have all of them. Raises BriskError where one cannot
         be made: new frames then have what the model started with.
         """
+        return self._exchange(self.source.open_warm, may_go_on)
+
+    def moved_to(self, source: Source, may_go_on: Callable[[], bool]) -> StartingSegments | None:
+        """As ``load_warm``, with all sessions from another source of the same segments.
+
+        What the model is from then on; None where it stays what it is.
+        """
+
+        def open_one(index: int) -> Session:
+            return source.open_warm(index) or source.open(index)
+
+        return replace(self, source=source) if self._exchange(open_one, may_go_on) else None
+
+    def _exchange(
+        self, open_one: Callable[[int], Session | None], may_go_on: Callable[[], bool]
+    ) -> bool:
         if not self.table.is_whole:
             return False
-        warm: dict[int, Part] = {}
+        made: dict[int, Part] = {}
         for spec in self.program.plan.segments:
             if not may_go_on():
                 return False
-            session = self.source.open_warm(spec.index)
+            session = open_one(spec.index)
             if session is not None:
-                warm[spec.index] = make_part(spec, session, self.program.slots)
-        if warm:
-            self.table.switch(warm)
+                made[spec.index] = make_part(spec, session, self.program.slots)
+        if made:
+            self.table.switch(made)
         return True
 
 

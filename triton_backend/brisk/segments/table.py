@@ -10,6 +10,7 @@ itself; one that meets a layer in work waits a moment, then loads the next free 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar, overload
@@ -63,6 +64,7 @@ class LayerTable(Sequence[Part]):
         self._complete: tuple[Part, ...] | None = () if count == 0 else None
         self._closed = False
         self._told: list[Callable[[], None]] = []
+        self._early: list[weakref.ref[_Loading[Part]]] = []
         self.is_warmed_up = False
         """Whether layers will be switched no more; set by whoever switches them."""
         self._workers = 0
@@ -85,8 +87,12 @@ class LayerTable(Sequence[Part]):
         return self._obtain(position)
 
     def current(self) -> Sequence[Part]:
-        """What a new frame runs: the finished layers as a tuple, else this table."""
-        return self if self._complete is None else self._complete
+        """What a new frame runs: the finished layers as a tuple, else each as it is loaded."""
+        if self._complete is not None:
+            return self._complete
+        loading = _Loading(self)
+        self._early.append(weakref.ref(loading))
+        return loading
 
     @property
     def is_loading(self) -> bool:
@@ -121,6 +127,10 @@ class LayerTable(Sequence[Part]):
                 raise InternalError("layers are switched before they are loaded")
             present = enumerate(self._complete)
             self._complete = tuple(layers.get(index, layer) for index, layer in present)
+            if not any(frame() for frame in self._early):
+                self._layers[:] = self._complete  # lets go of the first ones, and of their source
+                self._load = _load_nothing
+                self._early.clear()
 
     def work(self, lane: int, name: str, give_way: GiveWay | None = None) -> None:
         """Load layers in the calling thread until none is left to claim.
@@ -247,3 +257,28 @@ class LayerTable(Sequence[Part]):
         if self._recorder is not None:
             self._recorder.add(EXECUTOR, EventKind.WAIT, index, started_ns)
         return done
+
+
+def _load_nothing(index: int, lane: str, stolen: bool) -> Any:
+    raise InternalError(f"layer {index} is loaded again")
+
+
+class _Loading(Sequence[Part]):
+    """The layers of a frame that began before all were loaded: as long as it lives, the first ones
+    stay.
+    """
+
+    __slots__ = ("__weakref__", "_table")
+
+    def __init__(self, table: LayerTable[Part]) -> None:
+        self._table = table
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @overload
+    def __getitem__(self, position: int) -> Part: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[Part]: ...
+    def __getitem__(self, position: int | slice) -> Part | Sequence[Part]:
+        return self._table[position]

@@ -83,7 +83,7 @@ def _runtime(rows: Rows) -> list[Check]:
         checks.append(Check(name, found, f"<= {IDLE_MB:g}", found <= IDLE_MB))
     ours, theirs = _find(rows, MODEL, BRISK), _find(rows, MODEL, ONNXRUNTIME)
     if ours is not None and theirs is not None:
-        share = round(ours["private_mb"] / theirs["private_mb"], 3)
+        share = round(ours["own_mb"] / theirs["own_mb"], 3)
         name = f"{ours['model']}: private memory over ONNX Runtime's default in process"
         checks.append(Check(name, share, f"<= {MODEL_SHARE}", share <= MODEL_SHARE))
     return checks

@@ -1,7 +1,7 @@
 """What a session of ONNX Runtime holds of its own, with its defaults: run as a program.
 
-``python -m brisk_client.benchmarks.density.in_process FILE THREADS`` prints private bytes, those
-of after the first answer less those of before the session.
+``python -m brisk_client.benchmarks.density.in_process FILE THREADS`` prints dirty private bytes,
+those of after the first answer less those of before the session.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from brisk_client.benchmarks.density.memory import own_private_bytes
+from brisk_client.benchmarks.density.memory import own_bytes
 from brisk_client.benchmarks.engines.model_inputs import NOTHING_GIVEN, make_inputs
 
 
@@ -22,12 +22,12 @@ def main() -> None:
     inputs = {
         name: np.asarray(array) for name, array in make_inputs(file, {}, NOTHING_GIVEN).items()
     }
-    before = own_private_bytes()
+    before = own_bytes()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     session.run(None, inputs)
-    print(own_private_bytes() - before)
+    print(own_bytes() - before)
 
 
 if __name__ == "__main__":

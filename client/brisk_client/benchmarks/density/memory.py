@@ -25,12 +25,17 @@ _SETTLED_SHARE, _SETTLE_PAUSE_S, _SETTLE_TIMEOUT_S = 0.01, 1.0, 30.0
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """One process. ``private_bytes``: Private_Clean and Private_Dirty; ``shared``: bytes of memory
-    that has no file, is mapped to be shared and not private, by device and inode."""
+    """One process. ``private_bytes``: Private_Clean and Private_Dirty; ``own_bytes``: of them the
+    dirty ones, which are no file's pages that the kernel may drop and others may share.
+
+    ``shared``: bytes of memory that has no file, is mapped to be shared and not private, by device
+    and inode.
+    """
 
     pid: int
     kind: str
     private_bytes: int
+    own_bytes: int
     pss_bytes: int
     shared: Mapping[tuple[str, int], int]
 
@@ -40,15 +45,19 @@ def kind_of(command: bytes) -> str:
     return next((kind for mark, kind in _MARKS if mark in command), "tritonserver")
 
 
-def read_rollup(text: str) -> tuple[int, int]:
-    """Private and proportional bytes in a ``smaps_rollup``. Raises ValueError without them."""
+def read_rollup(text: str) -> tuple[int, int, int]:
+    """Private bytes, the dirty ones of them, and proportional bytes in a ``smaps_rollup``.
+
+    Raises ValueError without them.
+    """
     fields: dict[str, int] = {}
     for line in text.splitlines():
         name, _, value = line.partition(":")
         if value.endswith("kB"):
             fields[name] = int(value.split()[0]) * 1024
     try:
-        return fields["Private_Clean"] + fields["Private_Dirty"], fields["Pss"]
+        dirty = fields["Private_Dirty"]
+        return fields["Private_Clean"] + dirty, dirty, fields["Pss"]
     except KeyError as error:
         raise ValueError(f"a smaps_rollup without {error}") from None
 
@@ -84,12 +93,12 @@ def memory_of(pids: Iterable[int]) -> list[ProcessMemory]:
     for pid in pids:
         folder = Path(f"/proc/{pid}")
         try:
-            private, pss = read_rollup((folder / "smaps_rollup").read_text())
+            private, own, pss = read_rollup((folder / "smaps_rollup").read_text())
             shared = read_shared((folder / "smaps").read_text())
             kind = kind_of((folder / "cmdline").read_bytes())
         except (OSError, ValueError):  # it has ended, or is about to: a zombie has no memory
             continue
-        found.append(ProcessMemory(pid, kind, private, pss, shared))
+        found.append(ProcessMemory(pid, kind, private, own, pss, shared))
     return found
 
 
@@ -108,6 +117,6 @@ def settled_memory(pids: Callable[[], Sequence[int]]) -> list[ProcessMemory]:
         before = now
 
 
-def own_private_bytes() -> int:
-    """Of this process."""
-    return read_rollup(Path(f"/proc/{os.getpid()}/smaps_rollup").read_text())[0]
+def own_bytes() -> int:
+    """Of this process, as ``ProcessMemory.own_bytes``."""
+    return read_rollup(Path(f"/proc/{os.getpid()}/smaps_rollup").read_text())[1]

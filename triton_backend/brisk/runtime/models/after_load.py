@@ -1,5 +1,5 @@
 """What becomes of a session after it can run: warm kernels between requests, its learned caches,
-then its artefact.
+then its artefact, which takes over when it has been made.
 
 Solutions that a start passes over are loaded when the worker has nothing to run, and a session's
 new frames get them all at once (PASK VI, NNV12 3.5).
@@ -8,8 +8,10 @@ new frames get them all at once (PASK VI, NNV12 3.5).
 from __future__ import annotations
 
 import functools
+import gc
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +23,7 @@ from brisk.runtime.log import say
 from brisk.runtime.models.artefact_use import ArtefactUse
 from brisk.runtime.models.kinds.background_prepare import SegmentPreparer
 from brisk.runtime.models.kinds.segment_session import SegmentSession
+from brisk.runtime.models.reclaim import give_back
 from brisk.runtime.models.session import Session
 from brisk.runtime.models.start_report import report_start
 from brisk.runtime.preemption.lower_priority import standing_back
@@ -43,6 +46,15 @@ class _Care:
     until_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """The prepared form of a session's model is there, or will not be."""
+
+    session: weakref.ref[SegmentSession]
+    is_there: bool
+    stands_back: bool
+
+
 class Upkeep:
     """One thread, in the order in which sessions came."""
 
@@ -59,7 +71,7 @@ class Upkeep:
         self._preparer: SegmentPreparer | None = None
         if artefacts is ArtefactUse.BUILD and device == "cpu":
             self._preparer = SegmentPreparer(threads)
-        self._tasks: queue.SimpleQueue[_Care] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Care | _Made] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="brisk-upkeep", daemon=True).start()
 
     def look_after(
@@ -75,13 +87,19 @@ class Upkeep:
 
     def _run(self) -> None:
         while True:
-            care = self._tasks.get()
-            look_after = functools.partial(self._look_after, care)
+            task = self._tasks.get()
+            if isinstance(task, _Made):
+                perform = functools.partial(self._adopt, task)
+            else:
+                perform = functools.partial(self._look_after, task)
             try:
-                standing_back(look_after) if care.stands_back else look_after()
+                standing_back(perform) if task.stands_back else perform()
             except Exception as error:  # noqa: BLE001  # other sessions need this thread
-                say(f"{care.session.path}: {type(error).__name__}: {error}")
-            del care, look_after  # a session that nobody needs any more must not live on here
+                session = task.session() if isinstance(task, _Made) else task.session
+                if session is not None:
+                    say(f"{session.path}: {type(error).__name__}: {error}")
+                del session
+            del task, perform  # a session that nobody needs any more must not live on here
 
     def _look_after(self, care: _Care) -> None:
         session, table = care.session, care.session.table
@@ -96,16 +114,35 @@ class Upkeep:
             self._quiet.await_calm(care.until_s)  # a start is for its first requests
             report_start(session, care.labels)
             caches = self._caches.open(session) if is_warm else None
+            session.awaits_artefact = self._preparer is not None and session.wants_artefact
         if caches is not None and not table.is_closed:
             self._caches.serve(session, caches)
         if self._tasks.empty():  # nothing waits for it
             make_private(self._pause)
-        if (
-            self._preparer is not None
-            and isinstance(session, SegmentSession)
-            and session.wants_artefact
-        ):
-            self._preparer.build_later(session.path, session.taps)
+        if session.awaits_artefact and self._preparer is not None:
+            assert isinstance(session, SegmentSession)
+            told = functools.partial(self._note_made, weakref.ref(session), care.stands_back)
+            self._preparer.build_later(session.path, session.taps, told)
+
+    def _note_made(
+        self, session: weakref.ref[SegmentSession], stands_back: bool, is_there: bool
+    ) -> None:
+        self._tasks.put(_Made(session, is_there, stands_back))
+
+    def _adopt(self, made: _Made) -> None:
+        """Let the prepared form take over, between requests, and give back what it replaces."""
+        session = made.session()
+        if session is None or session.table.is_closed:
+            return
+        with session.settling():
+            session.awaits_artefact = False
+            if not made.is_there:
+                return
+            may_go_on = self._between(session.table, self._quiet.expect())
+            if _succeeds(session, lambda: session.adopt_prepared(may_go_on)):
+                self._quiet.pause(LONGEST_PAUSE_S)
+                gc.collect()
+                give_back()
 
     def _pause(self) -> None:
         """For a gap between requests, unless another session waits to be looked after."""

@@ -34,6 +34,8 @@ class Session(ABC):
 
     weight_bytes = 0
     has_steady_runs = True
+    awaits_artefact = False
+    """Whether its prepared form, when it has been made, is to take over."""
     path: Path
     load_ns: int
     summary: str
@@ -113,7 +115,7 @@ class Session(ABC):
         try:
             yield
         finally:
-            self.table.is_warmed_up = True
+            self.table.is_warmed_up = not self.awaits_artefact
 
     def close(self) -> None:
         """Let its lanes end soon; called when nobody needs it any more."""

@@ -15,8 +15,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import NamedTuple
 
 from brisk.errors import BriskError, UnavailableError
 from brisk.runtime.helper_process import step_aside
@@ -25,8 +26,15 @@ from brisk.runtime.log import say
 DELAY_S = 5.0
 """From a load to the start of its build: who stays for less needs none, starting comes first."""
 
-REFUSED = 3
-"""Exit status: the model cannot be prepared, whoever tries again."""
+REFUSED, BUSY = 3, 4
+"""Exit status: the model cannot be prepared, whoever tries again; another process is at it."""
+
+
+class _Task(NamedTuple):
+    due_s: float
+    model: Path
+    taps: tuple[str, ...]
+    tell: Callable[[bool], None]
 
 
 class SegmentPreparer:
@@ -35,32 +43,41 @@ class SegmentPreparer:
     def __init__(self, threads: int, delay_s: float = DELAY_S) -> None:
         self._threads = threads
         self._delay_s = delay_s
-        self._tasks: queue.SimpleQueue[tuple[float, Path, tuple[str, ...]]] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._refused: set[tuple[Path, tuple[str, ...], int]] = set()
 
-    def build_later(self, model: Path, taps: Collection[str] = ()) -> None:
-        """Have the prepared form of ``model`` made; nothing happens where it is there, or another
-        process makes it. One thread calls this.
+    def build_later(
+        self, model: Path, taps: Collection[str], tell: Callable[[bool], None]
+    ) -> None:
+        """Have the prepared form of ``model`` made, unless it is there. One thread calls this.
+
+        ``tell``: called from another thread, with whether it is there.
         """
-        self._tasks.put((time.monotonic() + self._delay_s, model, tuple(sorted(taps))))
+        due_s = time.monotonic() + self._delay_s
+        self._tasks.put(_Task(due_s, model, tuple(sorted(taps)), tell))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="brisk-prepare", daemon=True)
             self._thread.start()
 
     def _run(self) -> None:
         while True:
-            due_s, model, taps = self._tasks.get()
-            time.sleep(max(due_s - time.monotonic(), 0.0))
-            self._build(model, taps)
+            task = self._tasks.get()
+            time.sleep(max(task.due_s - time.monotonic(), 0.0))
+            status = self._build(task.model, task.taps)
+            if status == BUSY:
+                self._tasks.put(task._replace(due_s=time.monotonic() + self._delay_s))
+            else:
+                task.tell(status == 0)
 
-    def _build(self, model: Path, taps: tuple[str, ...]) -> None:
+    def _build(self, model: Path, taps: tuple[str, ...]) -> int:
+        """The exit status of the process that made it, or did not."""
         try:
             this = (model, taps, model.stat().st_mtime_ns)
         except OSError:
-            return  # it was unloaded and removed meanwhile
+            return 1  # it was unloaded and removed meanwhile
         if this in self._refused:
-            return
+            return REFUSED
         try:
             # this thread lives as long as the worker: the kernel ends the builder with it
             status = subprocess.run(
@@ -68,11 +85,12 @@ class SegmentPreparer:
             ).returncode
         except OSError as error:
             say(f"the prepared form of {model} cannot be made: {error}")
-            return
+            return 1
         if status == REFUSED:
             self._refused.add(this)
-        elif status:
+        elif status not in (0, BUSY):
             say(f"preparing {model} ended with status {status}")
+        return status
 
 
 def command(model: Path, threads: int, taps: Collection[str] = ()) -> list[str]:
@@ -84,7 +102,7 @@ def command(model: Path, threads: int, taps: Collection[str] = ()) -> list[str]:
 
 
 def main() -> int:
-    """Exit status: 0 made, or there already; 1 not now; ``REFUSED``."""
+    """Exit status: 0 made, or there already; 1 not now; ``REFUSED``, ``BUSY``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--threads", type=int, required=True)
@@ -103,7 +121,7 @@ def _prepare(model: Path, threads: int, taps: Collection[str]) -> int:
             return 0
         made = prepare(model, threads, taps)
     except UnavailableError:
-        return 0  # another process is at it
+        return BUSY
     except BriskError as error:
         say(f"no prepared form of {model}: {error}")
         return REFUSED

@@ -67,9 +67,28 @@ class SegmentSession(session.Session):
     @property
     def wants_artefact(self) -> bool:
         source = self.starting.source
-        if not self._keeps_answers:
+        if not self._keeps_answers or isinstance(source, PreparedModel):
             return False
         return not isinstance(source, MendedModel) or source.is_damaged
+
+    def adopt_prepared(self, may_go_on: Callable[[], bool]) -> bool:
+        """Let the prepared form take over, which has been made meanwhile: its weights are the
+        mapped file, not memory of this process. Whether it has.
+
+        Raises BriskError where a session of it cannot be made.
+        """
+        found = find_prepared(self.path, self.taps)
+        if found is None:
+            return False
+        prepared = PreparedModel(found, self.path, self.threads, self.taps)
+        if prepared.plan.segments != self.starting.program.plan.segments:
+            return False
+        with exchange_attempt(self.path) as may_be_tried:
+            moved = self.starting.moved_to(prepared, may_go_on) if may_be_tried else None
+        if moved is None:
+            return False
+        self.starting = moved
+        return True
 
     def start(
         self,
