@@ -114,7 +114,7 @@ def test_an_intake_s_numpy_brings_no_threads_and_runs_the_rest_of_it_on_demand(
     assert ended.returncode == 0, ended.stderr
     imported, kind, threads, rest = ended.stdout.splitlines()
     assert imported == "RequestHandler True True"
-    assert kind == "_LazyModule"
+    assert kind == "_Deferred"
     count = 1 if chosen is None else min(2, len(os.sched_getaffinity(0)))
     assert threads == f"{count} 3"
     assert rest == "1 1.0"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from brisk.lean_numpy import on_demand
+
 
 def import_everything(device: str) -> None:
     """Import what loading and running models needs, and compute nothing.
 
     For the process that workers are forked from. torch comes only where it computes: on a GPU.
     """
+    with on_demand():
+        import numpy  # noqa: F401
+
     import brisk.runtime.worker_main
 
     if device != "cpu":

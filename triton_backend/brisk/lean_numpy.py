@@ -1,0 +1,88 @@
+"""Importing numpy without what it imports for its users' sake, a third of its time.
+
+Those modules run at their first use. Like ``importlib.util.LazyLoader``, but for several threads:
+before Python 3.12 that shows a second thread a module that has not run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any, cast
+
+ON_DEMAND = frozenset(
+    {"numpy.ctypeslib", "numpy.fft", "numpy.ma", "numpy.polynomial", "numpy.random"}
+)
+
+_lock = threading.RLock()
+_running: set[str] = set()
+
+
+@contextlib.contextmanager
+def on_demand() -> Iterator[None]:
+    """While entered, modules of ON_DEMAND are imported without running them."""
+    finder = _Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _Finder:
+    """Of the modules ON_DEMAND; leaves all others to the finders after it."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in ON_DEMAND:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Deferring(spec.loader)  # type: ignore[assignment]  # a loader by what it does
+        return spec
+
+
+class _Deferring:
+    """Makes a module that its first use runs by the loader ``real``."""
+
+    def __init__(self, real: Any) -> None:
+        self.real = real
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self.real.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__class__ = _Deferred
+
+
+class _Deferred(ModuleType):
+    """A module that has not run; what importing itself looks at is there."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if not (name.startswith("__") and name.endswith("__")):
+            _run(self)
+        return ModuleType.__getattribute__(self, name)
+
+
+def _run(module: ModuleType) -> None:
+    """Once; another thread waits for it, the one that runs it sees what is there by then."""
+    name = module.__name__
+    with _lock:
+        if not isinstance(module, _Deferred) or name in _running:
+            return
+        spec = module.__spec__
+        assert spec is not None
+        _running.add(name)
+        try:
+            real = cast("_Deferring", spec.loader).real
+            real.exec_module(module)
+            module.__loader__ = spec.loader = real
+            ModuleType.__setattr__(module, "__class__", ModuleType)
+        finally:
+            _running.discard(name)
