@@ -105,7 +105,9 @@ def test_a_failed_layer_raises_for_everybody_who_needs_it_and_spares_the_others(
             made[2]
     assert (made[0], made[3]) == (0, 3)
     assert not made.is_whole
-    assert made.current() is made
+    assert made.current()[0] == 0
+    with pytest.raises(InvalidModelError, match="layer one is bad"):
+        made.current()[1]
 
 
 def test_a_closed_table_begins_nothing_but_what_an_executor_needs() -> None:

@@ -21,6 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import BriskError
 from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.segments.model.sources import BareModel
 from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.runtime_process import (
     describe,
@@ -78,16 +79,16 @@ WIDTH, LAYERS, BATCH = 512, 24, 256
 ROWS = np.random.default_rng(5).standard_normal((BATCH, WIDTH)).astype(np.float32)
 
 
-def _chain(path: Path) -> tuple[Path, np.ndarray]:
+def _chain(path: Path, layers: int = LAYERS) -> tuple[Path, np.ndarray]:
     """Products with a bounded function between them, and the answer to ``ROWS``."""
     made = np.random.default_rng(6)
     weights = [
         (made.standard_normal((WIDTH, WIDTH)) / WIDTH**0.5).astype(np.float32)
-        for _ in range(LAYERS)
+        for _ in range(layers)
     ]
     nodes, value, answer = [], "x", ROWS
     for number, weight in enumerate(weights):
-        product, result = f"p{number}", "y" if number == LAYERS - 1 else f"v{number}"
+        product, result = f"p{number}", "y" if number == layers - 1 else f"v{number}"
         nodes.append(helper.make_node("MatMul", [value, f"w{number}"], [product]))
         nodes.append(helper.make_node("Softsign", [product], [result]))
         answer = answer @ weight
@@ -195,7 +196,8 @@ def test_a_load_that_ends_every_worker_fails_no_request_of_another_model(
 ) -> None:
     """Requests of another model are being computed all the time, by every worker that dies."""
     path, _ = chain
-    other, expected = _chain(tmp_path / "other" / "1" / "model.onnx")
+    other, expected = _chain(tmp_path / "other" / "1" / "model.onnx", layers=6)
+    assert len(BareModel(other, 2).plan.segments) <= 2  # the fault strikes number 2
     answers: list[np.ndarray | BaseException] = []
     is_over = threading.Event()
 

@@ -24,6 +24,14 @@ def import_everything(device: str) -> None:
     onnxruntime()
 
 
+def import_what_files_need() -> None:
+    """What reading a model's own file needs besides, ``onnx`` above all: 50 ms.
+
+    A start from a prepared form does without; a worker imports it when it has a calm moment.
+    """
+    import brisk.segments.model.sources  # noqa: F401
+
+
 def _import_torch() -> None:
     """A module imported by a worker's first load would cost that load 40 ms for the executor, 60
     for the operators of ``onnx.reference`` which fold constants.

@@ -27,6 +27,7 @@ from brisk.runtime.models.reclaim import give_back
 from brisk.runtime.models.session import Session
 from brisk.runtime.models.start_report import report_start
 from brisk.runtime.preemption.lower_priority import standing_back
+from brisk.runtime.ready import import_what_files_need
 from brisk.runtime.worker.idle import Quiet
 from brisk.segments.table import LayerTable
 
@@ -119,6 +120,8 @@ class Upkeep:
             self._caches.serve(session, caches)
         if self._tasks.empty():  # nothing waits for it
             make_private(self._pause)
+            self._pause()
+            import_what_files_need()  # for the next load, which may be of another kind
         if session.awaits_artefact and self._preparer is not None:
             assert isinstance(session, SegmentSession)
             told = functools.partial(self._note_made, weakref.ref(session), care.stands_back)

@@ -22,9 +22,10 @@ class BriskSegments(ColdEngine):
         self.prepares = has_artefact
 
     def import_libraries(self) -> None:
-        from brisk.runtime.ready import import_everything
+        from brisk.runtime.ready import import_everything, import_what_files_need
 
         import_everything("cpu")
+        import_what_files_need()
 
     def prepare(self, model: Path, folder: Path, inputs: Arrays, threads: int) -> Path | None:
         if not self.prepares:

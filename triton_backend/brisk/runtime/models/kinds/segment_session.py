@@ -37,6 +37,7 @@ class SegmentSession(session.Session):
         threads: int,
         give_way: GiveWay | None,
         taps: Collection[str],
+        tuning: SessionTuning,
         *,
         keeps_answers: bool,
     ) -> None:
@@ -55,6 +56,7 @@ class SegmentSession(session.Session):
         self.load_ns = 0
         self.taps = taps
         self.weight_bytes = starting.source.weight_bytes
+        self._tuning = tuning
         self._keeps_answers = keeps_answers
         kind = "the model" if starting.source.origin == "model" else "its artefact"
         self.summary = f"{count} segment{'s'[: count != 1]} by ONNX Runtime from {kind}"
@@ -80,7 +82,7 @@ class SegmentSession(session.Session):
         found = find_prepared(self.path, self.taps)
         if found is None:
             return False
-        prepared = PreparedModel(found, self.path, self.threads, self.taps)
+        prepared = PreparedModel(found, self.path, self.threads, self.taps, self._tuning)
         if prepared.plan.segments != self.starting.program.plan.segments:
             return False
         with exchange_attempt(self.path) as may_be_tried:
@@ -133,7 +135,9 @@ def load_segment_session(
         starting = start_segments(source, threads, recorder)
     recorder.add("parse", EventKind.PARSE, None, started_ns)
     keeps_answers = tuning.keeps_answers and not source.is_optimised_elsewhere
-    return SegmentSession(path, starting, threads, give_way, taps, keeps_answers=keeps_answers)
+    return SegmentSession(
+        path, starting, threads, give_way, taps, tuning, keeps_answers=keeps_answers
+    )
 
 
 def _bare(path: Path, threads: int, tuning: SessionTuning, taps: Collection[str]) -> BareModel:
