@@ -16,6 +16,7 @@ from brisk.segments.model import cutting
 from brisk.segments.model.cutting import NodeSpan, cut_points
 from brisk.segments.model.extraction import extract, normalise
 from brisk.segments.model.model_file import read_model_file
+from brisk.segments.model.sources import BareModel
 from unit.segments.segment_models import by_segments, chain, info, save, source_of, whole
 
 ROWS = np.random.default_rng(3).standard_normal((5, 512)).astype(np.float32)
@@ -180,10 +181,37 @@ def test_an_optional_input_has_its_default(tmp_path: Path) -> None:
         [info("y", "n", 512)],
         {"scale": np.array([3.0], np.float32)},
     )
-    source = source_of(path)
-    np.testing.assert_allclose(by_segments(source, {"x": ROWS})["y"], 3 * ROWS)
+    fixed = source_of(path)
+    assert [each.name for each in fixed.plan.inputs] == ["x"]
+    assert [(each.name, each.optional) for each in fixed.plan.fixed] == [("scale", True)]
+    np.testing.assert_allclose(by_segments(fixed, {"x": ROWS})["y"], 3 * ROWS)
+    taking = BareModel(path, 2, takes_optional=True)
+    np.testing.assert_allclose(by_segments(taking, {"x": ROWS})["y"], 3 * ROWS)
     given = {"x": ROWS, "scale": np.array([2.0], np.float32)}
-    np.testing.assert_allclose(by_segments(source, given)["y"], 2 * ROWS)
+    np.testing.assert_allclose(by_segments(taking, given)["y"], 2 * ROWS)
+
+
+def test_what_has_a_default_is_folded_as_constants_are(tmp_path: Path) -> None:
+    """Old exporters list all weights as inputs: ONNX Runtime fuses nothing with those then."""
+    channels = {name: np.full(8, value, np.float32) for name, value in zip("sbmv", (2, 1, 0, 4))}  # noqa: B905
+    weight = np.ones((8, 3, 3, 3), np.float32)
+    path = save(
+        tmp_path / "model.onnx",
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"]),
+            helper.make_node("BatchNormalization", ["c", *"sbmv"], ["y"], epsilon=0.0),
+        ],
+        [info("x", 1, 3, 8, 8), info("w", 8, 3, 3, 3), *(info(name, 8) for name in "sbmv")],
+        [info("y", 1, 8, 6, 6)],
+        {"w": weight, **channels},
+    )
+    source = source_of(path)
+    session = source.open_warm(0)
+    assert session is not None
+    assert [each.name for each in session.session.get_inputs()] == ["x"]
+    image = np.ones((1, 3, 8, 8), np.float32)
+    answer = by_segments(source, {"x": image})["y"]
+    np.testing.assert_allclose(answer, np.full((1, 8, 6, 6), 28.0), rtol=1e-5)
 
 
 def test_initialisers_of_old_files_are_no_inputs(tmp_path: Path) -> None:

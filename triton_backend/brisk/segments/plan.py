@@ -26,10 +26,13 @@ class SegmentSpec:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """``defaults``: of inputs that a request may leave out, by name."""
+    """``defaults``: of inputs that a request may leave out, by name. ``fixed``: inputs that have a
+    default in the model's file and take nothing else here.
+    """
 
     name: str
     inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]
     segments: tuple[SegmentSpec, ...]
     defaults: Mapping[str, np.ndarray] = field(default_factory=dict)
+    fixed: tuple[Variable, ...] = ()

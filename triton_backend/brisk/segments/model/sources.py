@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, TensorProto
 
 from brisk.errors import InvalidModelError
 from brisk.graph.files.tensors import read_tensor
@@ -33,14 +33,18 @@ class BareModel(Source):
         threads: int,
         taps: Collection[str] = (),
         tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+        *,
+        takes_optional: bool = False,
     ) -> None:
         """``taps``: values behind which the model is cut, so that a frame can show them.
-        ``tuning``: of all its sessions.
+        ``tuning``: of all its sessions. ``takes_optional``: whether requests may give inputs that
+        have a default; else those are constants, which are folded and fused as others are.
 
         Raises InvalidModelError where the file is no model that can be read.
         """
         file = read_model_file(path)
         normalise(file.proto)
+        optional = () if takes_optional else _fix_optional(file.proto.graph)
         spans, typed = cut_points(file.proto, path.stat().st_size, taps=taps)
         defaults = _take_defaults(typed, file)
         self._segments = extract(typed, spans)
@@ -49,7 +53,7 @@ class BareModel(Source):
         self.weight_bytes = sum(data.nbytes for data in file.files.values()) or _size(path)
         self._threads = threads
         self._tuning = tuning
-        self.plan = _plan(typed, self._segments, defaults)
+        self.plan = _plan(typed, self._segments, defaults, optional)
         self._opened: dict[int, Session] = {}
 
     @property
@@ -92,6 +96,19 @@ def _size(path: Path) -> int:
         return 0
 
 
+def _fix_optional(graph: GraphProto) -> tuple[Variable, ...]:
+    """Inputs that have a default, which are constants from now on."""
+    constants = constants_of(graph)
+    infos = [info for info in graph.input if info.name in constants]
+    if not infos:
+        return ()
+    kept = [info for info in graph.input if info.name not in constants]
+    found = tuple(Variable(info.name, from_type_proto(info.type), True) for info in infos)
+    del graph.input[:]
+    graph.input.extend(kept)
+    return found
+
+
 def _take_defaults(model: ModelProto, file: ModelFile) -> dict[str, np.ndarray]:
     """Defaults of optional inputs, taken out of the model: frames give them where nobody does."""
     graph = model.graph
@@ -115,7 +132,10 @@ def _default(tensor: TensorProto, file: ModelFile) -> np.ndarray:
 
 
 def _plan(
-    model: ModelProto, segments: Sequence[Segment], defaults: Mapping[str, np.ndarray]
+    model: ModelProto,
+    segments: Sequence[Segment],
+    defaults: Mapping[str, np.ndarray],
+    optional: tuple[Variable, ...],
 ) -> SegmentPlan:
     graph = model.graph
     return SegmentPlan(
@@ -130,4 +150,5 @@ def _plan(
             for each in segments
         ),
         defaults=dict(defaults),
+        fixed=optional,
     )

@@ -33,7 +33,7 @@ from brisk.segments.source import Source
 from brisk.segments.weights import NamedWeight, Weight
 from brisk.tuning import SessionTuning
 
-SCHEMA = 1
+SCHEMA = 2
 LEAST_GAIN = 1.05
 """How many times as fast a session must be, by packing its weights, to be worth its memory."""
 
@@ -227,6 +227,7 @@ def _read_plan(record: Mapping[str, Any], container: Container) -> SegmentPlan:
             for index, (inputs, outputs, dead, words) in enumerate(record["segments"])
         ),
         defaults=defaults,
+        fixed=tuple(map(read_variable, record["fixed"])),
     )
 
 

@@ -159,6 +159,7 @@ class _Making:
                 "plan": {
                     "name": plan.name,
                     "inputs": [write_variable(each) for each in plan.inputs],
+                    "fixed": [write_variable(each) for each in plan.fixed],
                     "outputs": [write_variable(each) for each in plan.outputs],
                     "segments": [
                         [list(each.inputs), list(each.outputs), list(each.dead), each.words]

@@ -18,6 +18,7 @@ from brisk.runtime.models.servable import Frame
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.onnxruntime.session import Session
 from brisk.segments.prepared.form import PreparedModel, find_prepared
+from brisk.segments.program import SegmentProgram
 from brisk.segments.source import Source
 from brisk.segments.starting import StartingSegments, start_segments, without_collections
 from brisk.segments.table import GiveWay
@@ -50,7 +51,10 @@ class SegmentSession(session.Session):
         self.starting = starting
         self.table = starting.table
         self.recorder = starting.recorder
-        self.inputs, self.outputs = plan.inputs, plan.outputs
+        self.inputs, self.outputs = (*plan.inputs, *plan.fixed), plan.outputs
+        self._fixed = frozenset(variable.name for variable in plan.fixed)
+        self._stamp = _stamp(path)
+        self._taking_optional: SegmentProgram | None = None
         self.threads = threads
         self.caches = SessionCaches()
         self.load_ns = 0
@@ -98,8 +102,24 @@ class SegmentSession(session.Session):
         requested: Sequence[str],
         agreement: float | None = None,
     ) -> Frame:
+        if self._fixed and not self._fixed.isdisjoint(inputs):
+            return SegmentFrame(self._program_taking_optional(), inputs, requested)
         early = self.caches.start(inputs, requested, agreement)
         return early or SegmentFrame(self.starting.program, inputs, requested)
+
+    def _program_taking_optional(self) -> SegmentProgram:
+        """For the rare request that gives an input which has a default. Made by the first one.
+
+        Raises BriskError.
+        """
+        if self._taking_optional is None:
+            from brisk.segments.model.sources import BareModel
+
+            if _stamp(self.path) != self._stamp:
+                raise InvalidModelError(f"{self.path} has changed since it was loaded")
+            source = BareModel(self.path, self.threads, (), self._tuning, takes_optional=True)
+            self._taking_optional = start_segments(source, 1, Recorder()).program
+        return self._taking_optional
 
     def starts_with_substitutes(self) -> bool:
         return True
@@ -114,6 +134,15 @@ class SegmentSession(session.Session):
             "is served as it started"
         )
         return True
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Of the file as it is now; None where it is gone."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
 
 
 def load_segment_session(
