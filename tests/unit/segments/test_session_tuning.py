@@ -16,7 +16,7 @@ from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.runtime.models.identity import identity_of
 from brisk.segments.model.sources import BareModel
 from brisk.segments.onnxruntime.library import onnxruntime
-from brisk.segments.onnxruntime.options import SPIN_US, session_options
+from brisk.segments.onnxruntime.options import SEVERAL_SPIN_US, SPIN_US, session_options
 from brisk.tuning import (
     ALL,
     BASIC,
@@ -103,15 +103,24 @@ def test_a_session_has_what_the_entry_says(model: Path) -> None:
 def test_threads_wait_for_the_next_operator_without_sleeping_but_not_for_long() -> None:
     spins, duration = "session.intra_op.allow_spinning", "session.intra_op.spin_duration_us"
 
-    def said(*settings: Setting) -> dict[str, str]:
-        options = session_options(SessionTuning(settings=settings), 2, is_warm=True)
+    stops = "session.force_spinning_stop"
+
+    def said(*settings: Setting, is_one_of_several: bool = False) -> dict[str, str]:
+        options = session_options(
+            SessionTuning(settings=settings),
+            2,
+            is_warm=True,
+            is_one_of_several=is_one_of_several,
+        )
         found = {}
-        for key in (spins, duration):
+        for key in (spins, duration, stops):
             with contextlib.suppress(RuntimeError):  # it was not said
                 found[key] = options.get_session_config_entry(key)
         return found
 
     assert said() == {duration: str(SPIN_US)}
+    several = {duration: str(SEVERAL_SPIN_US), stops: "1"}
+    assert said(is_one_of_several=True) == several
     for key, value in ((spins, "0"), (spins, "1"), (duration, "7")):
         assert said(Setting(key, value)) == {key: value}, "the entry's own word is all that counts"
 

@@ -86,7 +86,14 @@ class BareModel(Source):
 
     def _open(self, index: int, form: Form) -> Session:
         segment, file = self._segments[index], self._file
-        return open_segment(segment, file, form, self._threads, self._tuning)
+        return open_segment(
+            segment,
+            file,
+            form,
+            self._threads,
+            self._tuning,
+            is_one_of_several=len(self._segments) > 1,
+        )
 
 
 def _size(path: Path) -> int:

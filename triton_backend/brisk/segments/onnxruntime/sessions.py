@@ -35,6 +35,8 @@ def open_segment(
     form: Form,
     threads: int,
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+    *,
+    is_one_of_several: bool = False,
 ) -> Session:
     """A session on at most ``threads`` threads, as the entry wants it (see ``session_options``).
 
@@ -42,7 +44,7 @@ def open_segment(
     Runtime's reason, and InvalidConfigurationError for a tuning that cannot be had.
     """
     try:
-        return _open(segment.proto, file, form, threads, tuning)
+        return _open(segment.proto, file, form, threads, tuning, is_one_of_several)
     except BriskError:
         raise
     except Exception as error:
@@ -50,7 +52,7 @@ def open_segment(
 
         def is_taken(part: ModelProto) -> bool:
             try:
-                _open(part, file, form, threads, tuning)
+                _open(part, file, form, threads, tuning, is_one_of_several)
             except Exception:  # noqa: BLE001  # that is the question
                 return False
             return True
@@ -63,11 +65,18 @@ def open_segment(
 
 
 def _open(
-    proto: ModelProto, file: ModelFile, form: Form, threads: int, tuning: SessionTuning
+    proto: ModelProto,
+    file: ModelFile,
+    form: Form,
+    threads: int,
+    tuning: SessionTuning,
+    is_one_of_several: bool,
 ) -> Session:
     """Raises what ONNX Runtime raises."""
     library = onnxruntime()
-    options = session_options(tuning, threads, is_warm=form is Form.OPTIMISED)
+    options = session_options(
+        tuning, threads, is_warm=form is Form.OPTIMISED, is_one_of_several=is_one_of_several
+    )
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", str(file.path.parent)
     )

@@ -146,7 +146,14 @@ class PreparedModel(Source):
                 NamedWeight(each.name, Weight(container.view(each.blob), each.kind, each.shape))
             )
         try:
-            return open_saved(proto, weights, self._threads, self._tuning, packs=packs)
+            return open_saved(
+                proto,
+                weights,
+                self._threads,
+                self._tuning,
+                packs=packs,
+                is_one_of_several=len(self.plan.segments) > 1,
+            )
         except Exception as error:
             raise ArtefactError(
                 f"{self.path}: ONNX Runtime cannot load segment {index} "
@@ -194,13 +201,14 @@ def open_saved(
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
     *,
     packs: bool,
+    is_one_of_several: bool = False,
 ) -> Session:
     """A session of what ``save_optimised`` made, computing on the weights where they are.
 
     ``packs``: the weights are copied into the forms that products of matrices like best.
     """
     library = onnxruntime()
-    options = session_options(tuning, threads, is_warm=packs)
+    options = session_options(tuning, threads, is_warm=packs, is_one_of_several=is_one_of_several)
     options.graph_optimization_level = library.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", NOWHERE[0]
