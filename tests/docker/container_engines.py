@@ -6,6 +6,7 @@ file system, and share everything else with this machine. A base image is made b
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -188,7 +189,8 @@ class _BuildahContainer(Container):
     def remove(self) -> None:
         for process in [*descendants(self._process.pid), self._process.pid]:
             if self.returncode() is None:
-                os.kill(process, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has ended by itself meanwhile
+                    os.kill(process, signal.SIGKILL)
         self._process.wait()
         run(["buildah", "rm", self._name])
 
