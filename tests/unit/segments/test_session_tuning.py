@@ -105,12 +105,12 @@ def test_threads_wait_for_the_next_operator_without_sleeping_but_not_for_long() 
 
     stops = "session.force_spinning_stop"
 
-    def said(*settings: Setting, is_one_of_several: bool = False) -> dict[str, str]:
+    def said(*settings: Setting, spins_long: bool = False) -> dict[str, str]:
         options = session_options(
             SessionTuning(settings=settings),
             2,
             is_warm=True,
-            is_one_of_several=is_one_of_several,
+            spins_long=spins_long,
         )
         found = {}
         for key in (spins, duration, stops):
@@ -120,7 +120,7 @@ def test_threads_wait_for_the_next_operator_without_sleeping_but_not_for_long() 
 
     assert said() == {duration: str(SPIN_US)}
     several = {duration: str(SEVERAL_SPIN_US), stops: "1"}
-    assert said(is_one_of_several=True) == several
+    assert said(spins_long=True) == several
     for key, value in ((spins, "0"), (spins, "1"), (duration, "7")):
         assert said(Setting(key, value)) == {key: value}, "the entry's own word is all that counts"
 

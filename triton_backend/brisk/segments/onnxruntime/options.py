@@ -18,7 +18,8 @@ times as long as with ONNX Runtime's default (until some 16 ms have gone), with 
 
 SEVERAL_SPIN_US = 1000
 """The same in a model of several segments, whose threads stop when their segment ends: the next
-one's need the processors. ``encoder`` of six segments took 1.04 times ONNX Runtime's time so, with
+one's need the processors, and so do a start's lanes: only warm sessions do. ``encoder``, of six
+segments, took 1.04 times ONNX Runtime's time so, with
 50 us and no end 1.11; convolutional models gained up to 7 %. Waking them costs a run some 40 us,
 which is more than all of a small model."""
 
@@ -28,13 +29,13 @@ _BOUNDED_SPINNING = (1, 27)
 
 
 def session_options(
-    tuning: SessionTuning, threads: int, *, is_warm: bool, is_one_of_several: bool = False
+    tuning: SessionTuning, threads: int, *, is_warm: bool, spins_long: bool = False
 ) -> Any:
     """``SessionOptions`` on at most ``threads`` threads that soon sleep with nothing to do.
 
     ``is_warm`` False: for the session that starts at once, whose graph stays as it is and whose
     weights are not packed, whatever the entry allows; all else is the same.
-    ``is_one_of_several``: segments of a model. What the entry says wins over what Brisk prefers.
+    ``spins_long``: a warm segment of several. What the entry says wins over what Brisk prefers.
     Raises InvalidConfigurationError and InvalidModelError where the tuning cannot be had.
     """
     tuning.check()
@@ -57,7 +58,7 @@ def session_options(
     }[tuning.optimisation if is_warm else NONE]
     entries = {
         "session.inter_op.allow_spinning": "0",
-        **_waiting(dict(tuning.settings), is_one_of_several=is_one_of_several),
+        **_waiting(dict(tuning.settings), spins_long=spins_long),
         "session.use_env_allocators": "1" if tuning.uses_arena else "0",
         **dict(tuning.settings),
     }
@@ -72,7 +73,7 @@ def session_options(
     return options
 
 
-def _waiting(settings: Mapping[str, str], *, is_one_of_several: bool) -> dict[str, str]:
+def _waiting(settings: Mapping[str, str], *, spins_long: bool) -> dict[str, str]:
     """How the threads of an operator wait for the next one, where the entry does not say.
 
     They spin for at most SPIN_US, which bridges the gap between two operators and costs others
@@ -82,7 +83,7 @@ def _waiting(settings: Mapping[str, str], *, is_one_of_several: bool) -> dict[st
         return {}
     if _release(onnxruntime().__version__) < _BOUNDED_SPINNING:
         return {_SPINS: "0"}
-    if is_one_of_several:
+    if spins_long:
         return {_SPIN_DURATION: str(SEVERAL_SPIN_US), "session.force_spinning_stop": "1"}
     return {_SPIN_DURATION: str(SPIN_US)}
 

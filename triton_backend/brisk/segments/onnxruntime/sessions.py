@@ -75,7 +75,10 @@ def _open(
     """Raises what ONNX Runtime raises."""
     library = onnxruntime()
     options = session_options(
-        tuning, threads, is_warm=form is Form.OPTIMISED, is_one_of_several=is_one_of_several
+        tuning,
+        threads,
+        is_warm=form is Form.OPTIMISED,
+        spins_long=is_one_of_several and form is Form.OPTIMISED,
     )
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", str(file.path.parent)

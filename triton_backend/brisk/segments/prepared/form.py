@@ -123,20 +123,21 @@ class PreparedModel(Source):
 
     def open(self, index: int) -> Session:
         """Raises ArtefactError where the segment's bytes are damaged."""
-        return self._open(index, packs=False)
+        return self._open(index, packs=False, is_warm=False)
 
     def open_warm(self, index: int) -> Session | None:
         gain = self.kept[index].gain
-        if gain is not None and gain < LEAST_GAIN:
-            return None
-        return self._open(index, packs=True)
+        packs = gain is None or gain >= LEAST_GAIN
+        if not packs and len(self.plan.segments) == 1:
+            return None  # the first one runs as fast
+        return self._open(index, packs=packs, is_warm=True)
 
     def check(self) -> None:
         """Compare every byte with its checksum. Raises ArtefactError."""
         for number in range(len(self._container)):
             self._container.verify(number)
 
-    def _open(self, index: int, *, packs: bool) -> Session:
+    def _open(self, index: int, *, packs: bool, is_warm: bool) -> Session:
         kept, container = self.kept[index], self._container
         proto = container.copied(kept.proto)
         weights = []
@@ -152,7 +153,7 @@ class PreparedModel(Source):
                 self._threads,
                 self._tuning,
                 packs=packs,
-                is_one_of_several=len(self.plan.segments) > 1,
+                spins_long=is_warm and len(self.plan.segments) > 1,
             )
         except Exception as error:
             raise ArtefactError(
@@ -201,14 +202,14 @@ def open_saved(
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
     *,
     packs: bool,
-    is_one_of_several: bool = False,
+    spins_long: bool = False,
 ) -> Session:
     """A session of what ``save_optimised`` made, computing on the weights where they are.
 
     ``packs``: the weights are copied into the forms that products of matrices like best.
     """
     library = onnxruntime()
-    options = session_options(tuning, threads, is_warm=packs, is_one_of_several=is_one_of_several)
+    options = session_options(tuning, threads, is_warm=packs, spins_long=spins_long)
     options.graph_optimization_level = library.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", NOWHERE[0]
