@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from brisk.runtime.worker.lone_load import LONGEST_S, LoneLoad
+from brisk.segments.table import LayerTable
 
 
 def _entering(lone: LoneLoad) -> threading.Thread:
@@ -28,8 +31,6 @@ def test_it_begins_when_it_is_granted_and_runs_begin_again_when_it_has_left() ->
     lone.leave()
     assert not lone.is_wanted
     assert len(woken) == before + 1
-    lone.leave()
-    assert len(woken) == before + 1
 
 
 def test_others_wait_for_it_a_bounded_time() -> None:
@@ -51,3 +52,30 @@ def test_each_one_is_granted_anew() -> None:
         lone.grant()
         thread.join(10)
         lone.leave()
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["loaded", "closed"])
+def test_the_next_one_waits_for_the_lanes_of_the_one_before(is_closed: bool) -> None:
+    """Else the end of the first would be taken for that of the second, which then waited."""
+    table = LayerTable(1, lambda index, lane, stolen: "part", [[0]])
+    lone = LoneLoad(lambda: None)
+    thread = _entering(lone)
+    lone.grant()
+    thread.join(10)
+    lone.go_on_in(table)
+    assert lone.is_wanted
+    following = threading.Thread(target=lone.enter)
+    following.start()
+    lone.grant()
+    following.join(0.05)
+    assert following.is_alive()
+    if is_closed:
+        table.close()
+    else:
+        table.work(0, "lane")
+    while following.is_alive():
+        lone.grant()
+        following.join(0.01)
+    assert lone.is_wanted
+    lone.leave()
+    assert not lone.is_wanted

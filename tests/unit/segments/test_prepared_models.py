@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -141,12 +142,20 @@ def test_weights_are_computed_with_where_they_are_mapped(model: Path) -> None:
     assert count == 12
 
 
-def test_a_session_packs_only_where_that_was_measured_to_gain(model: Path) -> None:
-    source = PreparedModel(prepare(model, THREADS).path, model, THREADS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_session_packs_only_where_that_was_measured_to_gain(
+    model: Path, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = PreparedModel(prepare(model, threads).path, model, threads)
     assert all(each.gain is not None and each.gain > 0 for each in source.kept)
-    for index, each in enumerate(source.kept):
-        opened = source.open_warm(index)
-        assert (opened is None) == (each.gain < prepared.LEAST_GAIN)
+    asked: list[bool] = []
+    monkeypatch.setattr(prepared, "open_saved", lambda *_, packs, **__: asked.append(packs))
+    least = prepared.LEAST_GAIN
+    for gain, packs in ((least, True), (least - 0.01, False), (None, True)):
+        source.kept = tuple(replace(each, gain=gain) for each in source.kept)
+        asked.clear()
+        source.open_warm(0)
+        assert asked == ([packs] if packs or threads > 1 else [])
 
 
 def test_a_start_reads_neither_the_model_nor_torch(model: Path) -> None:

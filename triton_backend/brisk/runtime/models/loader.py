@@ -153,7 +153,7 @@ class Loader:
         if isinstance(session, Session):
             session.table.when_loaded(task.end)
         if is_lone and isinstance(session, Session):
-            session.table.when_loaded(self.lone.leave)
+            self.lone.go_on_in(session.table)
         elif is_lone:
             self.lone.leave()
         self.tell(outcome)

@@ -128,8 +128,8 @@ class PreparedModel(Source):
     def open_warm(self, index: int) -> Session | None:
         gain = self.kept[index].gain
         packs = gain is None or gain >= LEAST_GAIN
-        if not packs and len(self.plan.segments) == 1:
-            return None  # the first one runs as fast
+        if not packs and (self._threads == 1 or len(self.plan.segments) == 1):
+            return None  # the first one runs as fast: no threads that could spin longer
         return self._open(index, packs=packs, is_warm=True)
 
     def check(self) -> None:
