@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from unit.exits.adapted import Adapted
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before a test imports ONNX Runtime by itself
 
 
 @pytest.hookimpl(optionalhook=True)

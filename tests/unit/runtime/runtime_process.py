@@ -19,6 +19,7 @@ from brisk.errors import BriskError
 from brisk.protocol.channel import send_record
 from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import AttachSlab, Result, TensorForm
+from brisk.protocol.shared_memory import request_flags
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.model_load import ModelDescription
 from brisk.stub.runtime_client.pending import OutputReader, Reply
@@ -84,6 +85,18 @@ def submit(
     answer = Answer()
     asked = (staged, ["y"], job_class, deadline_ns, answer)
     return connection.submit(*asked, arrived_ns=arrived_ns), answer
+
+
+def submit_and_see_begin(
+    connection: RuntimeClient, job_class: str = "normal"
+) -> tuple[Answer, int]:
+    """A request for the slow model, which runs when this returns, and its number."""
+    staged = connection.stage((TensorForm("x", "FP32", SLOW_INPUT.shape),), [SLOW_INPUT.nbytes])
+    connection.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
+    answer = Answer()
+    number = connection.submit(staged, ["y"], job_class, None, answer)
+    wait_until(lambda: request_flags.has_begun(connection.memory(staged.mark)), "its beginning")
+    return answer, number
 
 
 def infer(connection: RuntimeClient, value: np.ndarray) -> np.ndarray:

@@ -13,12 +13,9 @@ import pytest
 
 from brisk.errors import UnavailableError
 from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.records import TensorForm
-from brisk.protocol.shared_memory import request_flags
 from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
-    Answer,
     background_worker_of,
     describe,
     end_processes,
@@ -28,9 +25,9 @@ from unit.runtime.runtime_process import (
     quick_model,
     slow_model,
     submit,
+    submit_and_see_begin,
     supervisor_of,
 )
-from waiting import wait_until
 
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 
@@ -143,18 +140,6 @@ def test_a_real_time_request_that_must_be_late_is_refused_at_once(
     assert time.monotonic() - sent_s < half_a_run_ns / 1e9, "at once: before it is late"
     late = submit(slow, SLOW_INPUT, "normal", time.monotonic_ns() + half_a_run_ns)[1].wait().error
     assert "time-out ran out" in str(late), "only real-time requests are refused beforehand"
-
-
-def submit_and_see_begin(
-    connection: RuntimeClient, job_class: str = "normal"
-) -> tuple[Answer, int]:
-    """A request for the slow model, which runs when this returns, and its number."""
-    staged = connection.stage((TensorForm("x", "FP32", SLOW_INPUT.shape),), [SLOW_INPUT.nbytes])
-    connection.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
-    answer = Answer()
-    number = connection.submit(staged, ["y"], job_class, None, answer)
-    wait_until(lambda: request_flags.has_begun(connection.memory(staged.mark)), "its beginning")
-    return answer, number
 
 
 def test_a_full_queue_makes_room_for_real_time_work_and_says_when_to_try_again(

@@ -28,6 +28,7 @@ from unit.runtime.runtime_process import (
     opened,
     slow_model,
     submit,
+    submit_and_see_begin,
     worker_of,
 )
 
@@ -108,7 +109,7 @@ def test_a_request_that_is_late_or_cancelled_leaves_the_state_as_it_was(
     slow = describe(slow_model(tmp_path / "slow.onnx"))
     with opened(place, stateful(accumulator)) as connection, opened(place, slow) as other:
         assert total(take_step(connection, 1, start=True)[1]) == 1
-        busy = submit(other, SLOW_INPUT)[1]
+        busy, _ = submit_and_see_begin(other)  # what comes with it may go before it
         first = take_step(connection, 2)[1]
         late = take_step(connection, 10, deadline_ns=time.monotonic_ns() + 50_000_000)[1]
         number, gone = take_step(connection, 100)

@@ -25,11 +25,15 @@ def import_everything(device: str) -> None:
 
 
 def import_what_files_need() -> None:
-    """What reading a model's own file needs besides, ``onnx`` above all: 50 ms.
+    """What reading a model's own file needs besides, ``onnx`` above all: 60 ms.
 
     A start from a prepared form does without; a worker imports it when it has a calm moment.
     """
+    import onnx
+
     import brisk.segments.model.sources  # noqa: F401
+
+    onnx.defs.has("Identity")  # registers all operators: 10 ms of the first model
 
 
 def _import_torch() -> None:

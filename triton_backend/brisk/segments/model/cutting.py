@@ -7,7 +7,7 @@ tensors, images once in and out of the kernels' own layout.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -60,6 +60,8 @@ _FUSED_BEHIND = frozenset(
 
 _CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "QLinearConv", "FusedConv"})
 
+_PRODUCTS = frozenset({"MatMul", "Gemm", "MatMulInteger", "FusedMatMul"})
+
 _NO_TENSORS = frozenset(
     {
         *("SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase", "SequenceMap"),
@@ -101,33 +103,35 @@ def cut_points(
     boundary is cheap enough.
     """
     longest_ns = LONGEST_SEGMENT_NS if longest_ns is None else longest_ns
-    nodes = model.graph.node
-    whole = [NodeSpan(0, len(nodes), 0.0)]
-    is_small = size_bytes < SMALL_MODEL_BYTES and len(nodes) <= SMALL_MODEL_NODES
-    if (is_small and longest_ns > 0 and not taps) or not can_be_cut(model.graph):
+    count = len(model.graph.node)
+    whole = [NodeSpan(0, count, 0.0)]
+    is_small = size_bytes < SMALL_MODEL_BYTES and count <= SMALL_MODEL_NODES
+    if is_small and longest_ns > 0 and not taps:
+        return whole, model
+    names = names_of(model.graph)
+    if not _is_in_order(model.graph, names):
         return whole, model
     try:
         typed = onnx.shape_inference.infer_shapes(model, data_prop=False)
     except Exception:  # noqa: BLE001  # inference is a help; the model is judged when it is loaded
         return whole, model
-    types = types_of(typed.graph)
-    times_ns = [_predicted_ns(node, types) for node in typed.graph.node]
-    total_ns = sum(times_ns)
+    types = value_types(typed.graph)
     if longest_ns <= 0:
-        ends = [*(each.position for each in _boundaries(typed.graph, types)), len(nodes)]
+        ends = [*(each.position for each in _boundaries(typed.graph, names, types)), count]
         return [NodeSpan(start, stop, 0.0) for start, stop in pairwise([0, *ends])], typed
+    times_ns = _times_ns(typed.graph, names, types)
+    total_ns = sum(times_ns)
     forced = _tapped(typed.graph, types, taps)
-    spans = [NodeSpan(0, len(nodes), total_ns)]
+    spans = [NodeSpan(0, count, total_ns)]
     if total_ns > longest_ns:
-        boundaries = list(_boundaries(typed.graph, types))
+        boundaries = list(_boundaries(typed.graph, names, types))
         spans = _spans(times_ns, boundaries, longest_ns, MOST_LOSS * total_ns)
     return (_with_forced(spans, times_ns, forced, longest_ns) if forced else spans), typed
 
 
 def predicted_times_ns(typed: ModelProto) -> list[float]:
     """Of each node of a model whose types are inferred, on one thread."""
-    types = types_of(typed.graph)
-    return [_predicted_ns(node, types) for node in typed.graph.node]
+    return _times_ns(typed.graph, names_of(typed.graph), value_types(typed.graph))
 
 
 def live_values(graph: GraphProto) -> list[tuple[str, ...]]:
@@ -240,32 +244,37 @@ def _cheapest(
     return cuts
 
 
-def _boundaries(graph: GraphProto, types: Mapping[str, TypeProto]) -> Iterator[_Boundary]:
+def _boundaries(
+    graph: GraphProto, names: NodeNames, types: Mapping[str, TypeProto]
+) -> Iterator[_Boundary]:
     """Boundaries that only tensors of known types cross, in order."""
-    last_use = last_uses(graph)
-    available = {info.name for info in graph.input}
-    constant = constants_of(graph)
+    live = {
+        info.name: None
+        for info in graph.input
+        if info.name not in names.constants and info.name in names.last_use
+    }
+    dying: dict[int, list[str]] = {}
+    for name, last in names.last_use.items():
+        dying.setdefault(last, []).append(name)
+    may_cross: dict[str, bool] = {}
+    crossing_ns: dict[str, float] = {}
     producers: dict[str, str] = {}
-    is_convolutional = any(node.op_type in _CONVOLUTIONS for node in graph.node)
-    for position, node in enumerate(graph.node):
-        if position and node.op_type not in _FUSED_BEHIND:
-            live = [
-                name
-                for name in available
-                if name not in constant and last_use.get(name, -1) >= position
-            ]
-            are_tensors = all(
-                producers.get(name) not in _NO_TENSORS and _may_cross(types.get(name))
-                for name in live
-            )
-            if are_tensors:
-                crossing_ns = sum(_crossing_ns(types[name], is_convolutional) for name in live)
-                yield _Boundary(position, CALL_NS + crossing_ns)
-        for name in node.output:
-            if name:
-                available.add(name)
-                producers[name] = node.op_type
-        available -= {name for name in available if last_use.get(name, -1) <= position}
+    is_convolutional = not _CONVOLUTIONS.isdisjoint(names.operators)
+    for position, operator in enumerate(names.operators):
+        if position and operator not in _FUSED_BEHIND:
+            for name in live.keys() - may_cross.keys():
+                kind = types.get(name)
+                crosses = producers.get(name) not in _NO_TENSORS and _may_cross(kind)
+                may_cross[name] = crosses
+                crossing_ns[name] = _crossing_ns(types[name], is_convolutional) if crosses else 0
+            if all(may_cross[name] for name in live):
+                yield _Boundary(position, CALL_NS + sum(crossing_ns[name] for name in live))
+        for name in names.makes[position]:
+            if name in names.last_use:
+                live[name] = None
+                producers[name] = operator
+        for name in dying.get(position, ()):
+            live.pop(name, None)
 
 
 def can_be_cut(graph: GraphProto) -> bool:
@@ -275,12 +284,16 @@ def can_be_cut(graph: GraphProto) -> bool:
     node. ONNX Runtime judges graphs that are otherwise: it sorts nodes, and gives initialisers and
     inputs as outputs, but refuses names that are given twice, which no segment alone would show.
     """
-    given = {info.name for info in graph.input} | constants_of(graph)
+    return _is_in_order(graph, names_of(graph))
+
+
+def _is_in_order(graph: GraphProto, names: NodeNames) -> bool:
+    given = {info.name for info in graph.input} | names.constants
     made: set[str] = set()
-    for node in graph.node:
-        if any(name not in given and name not in made for name in reads_of(node)):
+    for reads, makes in zip(names.reads, names.makes, strict=True):
+        if any(name not in given and name not in made for name in reads):
             return False
-        for name in filter(None, node.output):
+        for name in makes:
             if name in given or name in made:
                 return False
             made.add(name)
@@ -288,14 +301,40 @@ def can_be_cut(graph: GraphProto) -> bool:
     return made.issuperset(wanted) and len(set(wanted)) == len(wanted)
 
 
-def last_uses(graph: GraphProto) -> dict[str, int]:
+@dataclass(frozen=True, slots=True)
+class NodeNames:
+    """What a graph's nodes say, by their position: a start walks the messages once.
+
+    ``reads``: as ``reads_of``; ``makes``: outputs that have a name. ``last_use``, ``constants``:
+    as the functions of such names say.
+    """
+
+    operators: Sequence[str]
+    reads: Sequence[tuple[str, ...]]
+    makes: Sequence[tuple[str, ...]]
+    last_use: Mapping[str, int]
+    constants: frozenset[str]
+
+
+def names_of(graph: GraphProto) -> NodeNames:
+    reads = [tuple(reads_of(node)) for node in graph.node]
+    last_use: dict[str, int] = {}
+    for position, names in enumerate(reads):
+        for name in names:
+            last_use[name] = position
+    last_use.update((info.name, len(reads)) for info in graph.output)
+    return NodeNames(
+        [node.op_type for node in graph.node],
+        reads,
+        [tuple(filter(None, node.output)) for node in graph.node],
+        last_use,
+        frozenset(constants_of(graph)),
+    )
+
+
+def last_uses(graph: GraphProto) -> Mapping[str, int]:
     """The last node that reads each value; the number of nodes for outputs of the graph."""
-    found: dict[str, int] = {}
-    for position, node in enumerate(graph.node):
-        for name in reads_of(node):
-            found[name] = position
-    found.update({info.name: len(graph.node) for info in graph.output})
-    return found
+    return names_of(graph).last_use
 
 
 def reads_of(node: NodeProto, own: Collection[str] = ()) -> Iterator[str]:
@@ -303,7 +342,9 @@ def reads_of(node: NodeProto, own: Collection[str] = ()) -> Iterator[str]:
 
     ``own``: names of the body that the node stands in, which are nothing from outside.
     """
-    yield from (name for name in node.input if name and name not in own)
+    for name in node.input:
+        if name and name not in own:
+            yield name
     for attribute in node.attribute:
         for body in bodies_of(attribute):
             inside = {*own, *(info.name for info in body.input), *constants_of(body)}
@@ -331,9 +372,13 @@ def types_of(graph: GraphProto) -> dict[str, TypeProto]:
         tensor.name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
         for tensor in graph.initializer
     }
+    return {**found, **value_types(graph)}
+
+
+def value_types(graph: GraphProto) -> dict[str, TypeProto]:
+    """As ``types_of``, without initialisers."""
     infos = (*graph.input, *graph.output, *graph.value_info)
-    found.update((info.name, info.type) for info in infos)
-    return found
+    return {info.name: info.type for info in infos}
 
 
 _ROUNDED = frozenset({TensorProto.UNDEFINED, TensorProto.FLOAT16, TensorProto.BFLOAT16})
@@ -353,9 +398,14 @@ def _may_cross(kind: TypeProto | None) -> bool:
 def _sizes(kind: TypeProto | None) -> list[int]:
     if kind is None or not kind.HasField("tensor_type"):
         return []
+    return _assumed(dim.dim_value for dim in kind.tensor_type.shape.dim)
+
+
+def _assumed(sizes: Iterable[int]) -> list[int]:
+    """``sizes``, with something in place of those that are not known."""
     return [
-        dim.dim_value if dim.dim_value > 0 else (UNKNOWN_SIZE if axis else UNKNOWN_BATCH)
-        for axis, dim in enumerate(kind.tensor_type.shape.dim)
+        size if size > 0 else (UNKNOWN_SIZE if axis else UNKNOWN_BATCH)
+        for axis, size in enumerate(sizes)
     ]
 
 
@@ -376,20 +426,28 @@ def _crossing_ns(kind: TypeProto, is_convolutional: bool) -> float:
     return 2 * _bytes_of(kind) / (CROSSING_BYTES_PER_NS if is_blocked else BYTES_PER_NS)
 
 
-def _predicted_ns(node: NodeProto, types: Mapping[str, TypeProto]) -> float:
-    """Of one thread, from the sizes of what the node reads and makes."""
+def _times_ns(graph: GraphProto, names: NodeNames, types: Mapping[str, TypeProto]) -> list[float]:
+    """Of each node on one thread, from the sizes of what it reads and makes."""
+    known = {tensor.name: _assumed(tensor.dims) for tensor in graph.initializer}
 
-    def sizes(place: int) -> list[int]:
-        return _sizes(types.get(node.input[place])) if place < len(node.input) else []
+    def sizes(name: str) -> list[int]:
+        if name not in known:
+            known[name] = _sizes(types.get(name))
+        return known[name]
 
-    made = sum(_count(_sizes(types.get(name))) for name in node.output)
-    moved_ns = 4 * made / BYTES_PER_NS
-    if node.op_type in _CONVOLUTIONS:
-        weights = sizes(3 if node.op_type == "QLinearConv" else 1)
-        return moved_ns + made * _count(weights[1:]) / MULTIPLICATIONS_PER_NS
-    if node.op_type in ("MatMul", "Gemm", "MatMulInteger", "FusedMatMul"):
-        inner = sizes(0)[-1:] or [1]
-        return moved_ns + made * inner[0] / MULTIPLICATIONS_PER_NS
-    if node.op_type == "ConvTranspose":
-        return moved_ns + _count(sizes(0)) * _count(sizes(1)[1:]) / MULTIPLICATIONS_PER_NS
-    return moved_ns
+    def read(position: int, place: int) -> list[int]:
+        given = graph.node[position].input
+        return sizes(given[place]) if place < len(given) else []
+
+    times_ns = []
+    for position, operator in enumerate(names.operators):
+        made = sum(_count(sizes(name)) for name in names.makes[position])
+        work = 0
+        if operator in _CONVOLUTIONS:
+            work = made * _count(read(position, 3 if operator == "QLinearConv" else 1)[1:])
+        elif operator in _PRODUCTS:
+            work = made * (read(position, 0)[-1:] or [1])[0]
+        elif operator == "ConvTranspose":
+            work = _count(read(position, 0)) * _count(read(position, 1)[1:])
+        times_ns.append(4 * made / BYTES_PER_NS + work / MULTIPLICATIONS_PER_NS)
+    return times_ns

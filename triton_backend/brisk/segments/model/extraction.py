@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from onnx import (
     GraphProto,
@@ -15,7 +16,13 @@ from onnx import (
     helper,
 )
 
-from brisk.segments.model.cutting import NodeSpan, constants_of, last_uses, reads_of, types_of
+from brisk.segments.model.cutting import (
+    NodeNames,
+    NodeSpan,
+    constants_of,
+    names_of,
+    value_types,
+)
 from brisk.segments.onnxruntime.refusals import shown
 
 
@@ -38,18 +45,19 @@ def extract(model: ModelProto, spans: Sequence[NodeSpan]) -> list[Segment]:
     """The segments of ``model``, whose types are inferred where there are several."""
     graph = model.graph
     if len(spans) == 1:
-        names = tuple(info.name for info in graph.input)
+        inputs = tuple(info.name for info in graph.input)
         outputs = tuple(info.name for info in graph.output)
-        return [Segment(0, model, names, outputs, (), _words(graph, spans[0]))]
-    types, last_use = types_of(graph), last_uses(graph)
+        return [Segment(0, model, inputs, outputs, (), _words(graph, spans[0]))]
+    types, names = value_types(graph), names_of(graph)
+    last_use = names.last_use
     initialisers = {tensor.name: tensor for tensor in graph.initializer}
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
     produced = [info.name for info in graph.input]
     segments = []
-    for index, span in enumerate(_with_outputs(graph, spans, last_use)):
+    for index, span in enumerate(_with_outputs(names, spans)):
         nodes = graph.node[span.start : span.stop]
-        made = {name: None for node in nodes for name in node.output if name}
-        read = {name: None for node in nodes for name in reads_of(node)}
+        made = dict.fromkeys(chain.from_iterable(names.makes[span.start : span.stop]))
+        read = set(chain.from_iterable(names.reads[span.start : span.stop]))
         inputs = tuple(name for name in produced if name in read and name not in made)
         outputs = tuple(name for name in made if last_use.get(name, -1) >= span.stop)
         part = GraphProto(name=f"{graph.name or 'model'}:{index}")
@@ -74,9 +82,7 @@ def extract(model: ModelProto, spans: Sequence[NodeSpan]) -> list[Segment]:
     return segments
 
 
-def _with_outputs(
-    graph: GraphProto, spans: Sequence[NodeSpan], last_use: Mapping[str, int]
-) -> Iterator[NodeSpan]:
+def _with_outputs(names: NodeNames, spans: Sequence[NodeSpan]) -> Iterator[NodeSpan]:
     """Spans of which something is read behind them: others are joined with the next one.
 
     ONNX Runtime runs nothing without an output.
@@ -84,8 +90,8 @@ def _with_outputs(
     start, predicted_ns = 0, 0.0
     for span in spans:
         predicted_ns += span.predicted_ns
-        nodes = graph.node[start : span.stop]
-        if any(last_use.get(name, -1) >= span.stop for node in nodes for name in node.output):
+        made = chain.from_iterable(names.makes[start : span.stop])
+        if any(names.last_use.get(name, -1) >= span.stop for name in made):
             yield NodeSpan(start, span.stop, predicted_ns)
             start, predicted_ns = span.stop, 0.0
 

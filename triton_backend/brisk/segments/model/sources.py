@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -69,8 +70,12 @@ class BareModel(Source):
 
         Raises InvalidModelError naming the segment that it does not take.
         """
-        for index in range(len(self._segments)):
-            self._opened[index] = self._open_first(index)
+        indices = range(len(self._segments))
+        if min(len(indices), self._threads) == 1:
+            self._opened.update((index, self._open_first(index)) for index in indices)
+            return
+        with ThreadPoolExecutor(min(len(indices), self._threads)) as pool:
+            self._opened.update(zip(indices, pool.map(self._open_first, indices), strict=True))
 
     def open(self, index: int) -> Session:
         return self._opened.pop(index, None) or self._open_first(index)
