@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from brisk.artefacts.checksum import PAGE_BYTES, checksum
+from brisk.artefacts.checksum import PAGE_BYTES, checksum, checksum_of_file
 from brisk.artefacts.container import ALIGNMENT, HEADER_BYTES, Container
 from brisk.errors import ArtefactError
 from unit.artefacts.containers import write_container
@@ -92,8 +93,31 @@ def test_a_checksum_tells_pages_apart_that_only_changed_places() -> None:
     assert checksum(pages.reshape(-1)) != checksum(pages[[1, 0, 2]].reshape(-1))
 
 
+def test_a_checksum_tells_words_of_a_page_apart_that_only_changed_places() -> None:
+    words = np.random.default_rng(0).integers(0, 1 << 63, 3 * PAGE_BYTES // 8, np.uint64)
+    swapped = words.copy()
+    swapped[[515, 516]] = words[[516, 515]]
+    assert checksum(words) != checksum(swapped)
+
+
 def test_a_checksum_depends_on_the_length_of_zeros() -> None:
     assert len({checksum(bytes(size)) for size in (0, 1, 4096, 8192)}) == 4
+
+
+@pytest.mark.parametrize("size", [0, 1, PAGE_BYTES, 300 * PAGE_BYTES, 300 * PAGE_BYTES + 7])
+def test_every_byte_of_a_file_counts_however_it_is_read(size: int) -> None:
+    class Dripping(io.BytesIO):
+        def readinto(self, buffer: memoryview, /) -> int:
+            return super().readinto(buffer[: max(1, len(buffer) // 3)])
+
+    content = np.random.default_rng(1).integers(0, 255, size, np.uint8).tobytes()
+    expected = checksum_of_file(io.BytesIO(content))
+    assert checksum_of_file(Dripping(content)) == expected
+    assert checksum_of_file(io.BytesIO(content + b"\0")) != expected
+    for place in {0, size // 2, size - 1} if size else set():
+        changed = bytearray(content)
+        changed[place] ^= 1
+        assert checksum_of_file(io.BytesIO(changed)) != expected
 
 
 def test_a_mapping_outlives_the_replacement_of_its_file(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard
@@ -37,6 +36,8 @@ class Problems:
 def hint(name: str, known: Iterable[str]) -> str:
     """``, did you mean 'x'?`` where something similar is known; else what is known."""
     known = sorted(known)
+    import difflib
+
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if nearest:
         return f", did you mean '{nearest[0]}'?"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import math
 import os
 from dataclasses import dataclass
@@ -124,6 +123,8 @@ def _one_of(name: str, choices: type[_Choice], default: _Choice) -> _Choice:
     text = os.environ.get(name, "") or default.value
     known = [choice.value for choice in choices]
     if text not in known:
+        import difflib
+
         (nearest,) = difflib.get_close_matches(text.lower(), known, n=1, cutoff=0.0)
         raise InvalidConfigurationError(
             f"{name} must be one of {', '.join(known)}, not '{text}'; did you mean '{nearest}'?"

@@ -19,7 +19,7 @@ from brisk.protocol.host.runtime_paths import runtime_place
 from brisk.protocol.host.stub_process import command_line, server_of_stub
 from brisk.stub.config.entry import Entry, find_model, read_entry
 from brisk.stub.config.parameters import REALTIME
-from brisk.stub.log import log
+from brisk.stub.log import log, prepare_log
 from brisk.stub.metrics.publisher import Publisher, publishing_interval_s
 from brisk.stub.preload.numpy_import import import_request_handler
 from brisk.stub.runtime_client.client import RuntimeClient
@@ -55,6 +55,7 @@ class ModelInstance:
                 threading.Thread(target=import_request_handler, daemon=True).start()
                 self._connection.begin()
                 intake = import_request_handler()
+                prepare_log()
                 load_ns = self._connection.wait_loaded()
         except BriskError as error:
             raise pb_utils.TritonModelException(f"{self._label}: {error}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from enum import Enum
@@ -101,9 +100,10 @@ def write_python(
 
 
 def place(source: Path, target: Path) -> None:
-    """A hard link where the file systems allow, else a copy; what stood there goes."""
+    """A copy; what stood there goes.
+
+    No hard link: making one changes the file's times for all that have it, and with that what an
+    artefact knows of its model. No entry of a user is written anew between two starts.
+    """
     target.unlink(missing_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
+    shutil.copyfile(source, target)

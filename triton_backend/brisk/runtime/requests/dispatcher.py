@@ -115,8 +115,9 @@ class Dispatcher:
             model, peer = binding.model, binding.peer
             backlog, binding.backlog = binding.backlog, []
             if outcome.session is not None:
-                self._transport.send(peer, Log("info", outcome.session.summary))
+                # the log last: the stub, for which Triton waits, takes 5 ms to write it
                 self._transport.send(peer, ModelLoaded(model.model, outcome.session.load_ns))
+                self._transport.send(peer, Log("info", outcome.session.summary))
                 for record in backlog:
                     self._requests.admit(binding, record)
                 continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 from brisk.errors import InvalidConfigurationError
@@ -30,6 +29,8 @@ def find_policy(name: str) -> Policy:
     """The policy of that name; InvalidConfigurationError names the nearest where there is none."""
     policy = POLICIES.get(name)
     if policy is None:
+        import difflib
+
         nearest = difflib.get_close_matches(name.lower(), POLICIES, n=1, cutoff=0.0)
         raise InvalidConfigurationError(
             f"unknown policy '{name}', did you mean '{nearest[0]}'? "

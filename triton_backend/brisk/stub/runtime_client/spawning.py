@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,7 +41,7 @@ def spawn(place: RuntimePaths, niceness: int) -> subprocess.Popen[bytes]:
     except OSError as error:
         raise InvalidConfigurationError(
             f"the runtime's Python '{interpreter}' cannot be run ({error}); "
-            "set BRISK_PYTHON to one that has torch"
+            "set BRISK_PYTHON to one that has onnxruntime"
         ) from error
 
 
@@ -53,4 +52,6 @@ def runtime_interpreter() -> str:
     own = Path(sys.prefix) / "bin" / "python3"
     if own.exists():
         return str(own)
+    import shutil  # which is long to import, for what is hardly ever needed
+
     return shutil.which("python3") or "python3"
