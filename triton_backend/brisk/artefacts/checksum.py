@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from typing import Protocol, TypeAlias
+from io import BufferedIOBase
+from typing import BinaryIO, TypeAlias, cast
 
 import numpy as np
 
@@ -25,10 +26,6 @@ _BLOCK_BYTES = 256 * PAGE_BYTES
 Buffer: TypeAlias = "bytes | bytearray | memoryview | np.ndarray"
 
 
-class Readable(Protocol):
-    def readinto(self, buffer: memoryview, /) -> int | None: ...
-
-
 def checksum(content: Buffer) -> str:
     """Sixteen hexadecimal digits. ``content`` is contiguous and starts at a multiple of 8."""
     data = np.frombuffer(content, np.uint8)
@@ -39,12 +36,12 @@ def checksum(content: Buffer) -> str:
     return digest.hexdigest()
 
 
-def checksum_of_file(file: Readable) -> str:
+def checksum_of_file(file: BinaryIO) -> str:
     """32 hexadecimal digits of all that is left to read. Raises OSError."""
     block = np.empty(_BLOCK_BYTES, np.uint8)
     digest = hashlib.blake2b(digest_size=16)
     size = 0
-    while filled := _fill(file, block.data):
+    while filled := _fill(cast("BufferedIOBase", file), block.data):
         whole = filled // PAGE_BYTES * PAGE_BYTES
         digest.update(_page_sums(block[:whole]).data)
         digest.update(block[whole:filled].data)
@@ -53,7 +50,7 @@ def checksum_of_file(file: Readable) -> str:
     return digest.hexdigest()
 
 
-def _fill(file: Readable, block: memoryview) -> int:
+def _fill(file: BufferedIOBase, block: memoryview) -> int:
     """How many bytes there were; fewer than the block has at the end of the file only."""
     filled = 0
     while filled < len(block) and (count := file.readinto(block[filled:])):
