@@ -15,6 +15,9 @@ from brisk.cli.status.text import ProcessUse, StatusSnapshot, render
 from brisk.observer import Observer, observe_all
 from brisk.protocol.host.runtime_paths import runtime_place
 
+PIPE_COLUMNS = 160
+"""Where the output is no terminal and so has no width: no name of a column or model is cut."""
+
 
 def status(
     device: Annotated[str, typer.Option(help="cpu or cuda:<number>.")] = "cpu",
@@ -78,6 +81,8 @@ def _show(observers: list[Observer], interval_s: float) -> None:
     console = Console(highlight=False)
     before = [look(observer) for observer in observers]
     if not interval_s or not console.is_terminal:
+        if not console.is_terminal:
+            console = Console(highlight=False, width=PIPE_COLUMNS)
         console.print(render(before, [None] * len(before), None))
         return
     shown = render(before, [None] * len(before), console.height)
