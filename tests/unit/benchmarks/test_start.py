@@ -147,7 +147,7 @@ def test_the_peers_own_backend_gets_the_optimised_model_with_its_weights(
     assert (entry / "1" / "model.onnx").is_file()
 
 
-def test_brisk_is_compared_with_the_sooner_of_the_peers_of_its_kind() -> None:
+def test_brisk_is_compared_with_triton_s_own_backend_and_with_prepared_peers() -> None:
     rows = [
         _row(FIRST, 30.0),
         _row(PREPARED, 10.0),
@@ -160,7 +160,18 @@ def test_brisk_is_compared_with_the_sooner_of_the_peers_of_its_kind() -> None:
     found = {check.name: (check.value, check.ok) for check in all_checks(rows)}
     text = "exec to first answer"
     assert found[f"m: {FIRST} over onnxruntime backend, {text}"] == (1.5, False)
+    assert found[f"m: {PREPARED} over onnxruntime backend, {text}"] == (0.5, True)
+    assert found[f"m: {PREPARED} over {PYTHON}, {text}"] == (0.25, True)
     assert found[f"m: {PREPARED} over {PYTHON_PREPARED[1]}, {text}"] == (0.833, True)
+
+
+def test_the_python_backend_stands_in_for_triton_s_own() -> None:
+    rows = [_row(FIRST, 130.0), _row(PREPARED, 80.0), _row(PYTHON, 100.0)]
+    found = {check.name: (check.value, check.ok) for check in all_checks(rows)}
+    text = "exec to first answer"
+    assert found[f"m: {FIRST} over 0.9 x {PYTHON}, {text}"] == (1.444, False)
+    assert found[f"m: {PREPARED} over 0.9 x {PYTHON}, {text}"] == (0.889, True)
+    assert found[f"m: {PREPARED} over {PYTHON}, {text}"] == (0.8, False)
 
 
 def test_wrong_answers_and_a_brisk_that_does_not_start_fail() -> None:

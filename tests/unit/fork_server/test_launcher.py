@@ -18,7 +18,7 @@ from brisk.fork_server.start import SOCKET_VARIABLE
 from brisk.protocol.host.parent_watch import birth_of
 from waiting import wait_until
 
-PACKAGE = Path(brisk.__file__).parent.parent
+PACKAGE = Path(brisk.__file__).resolve().parent.parent
 
 STUB = f"""#!/bin/sh
 echo "$0" "$6" "${SOCKET_VARIABLE}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import brisk
 
-PACKAGE = Path(brisk.__file__).parent.parent
+PACKAGE = Path(brisk.__file__).resolve().parent.parent
 
 NOT_WANTED = (
     "dataclasses",

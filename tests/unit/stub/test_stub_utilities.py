@@ -12,7 +12,7 @@ import pytest
 
 import brisk
 
-PACKAGE = Path(brisk.__file__).parent.parent
+PACKAGE = Path(brisk.__file__).resolve().parent.parent
 
 TRITON = """
 import numpy

@@ -26,7 +26,7 @@ class Confirmation:
         self, source: Source, count: int, replace: Callable[[int, Session], None]
     ) -> None:
         """``count``: of segments. ``replace`` puts another session in a segment's place."""
-        self._source = source
+        self._source: Source | None = source
         self._replace = replace
         self._pending = list(reversed(range(count)))
         self._at_work = 0
@@ -54,8 +54,10 @@ class Confirmation:
                 self._at_work += 1
             error: BriskError | None = None
             session: Session | None = None
+            source = self._source
+            assert source is not None  # it is let go of behind the last segment
             try:
-                session = self._source.confirm(index)
+                session = source.confirm(index)
                 if session is not None:
                     self._replace(index, session)
             except BriskError as raised:
@@ -67,6 +69,8 @@ class Confirmation:
                 self._at_work -= 1
                 self.replaced += session is not None
                 self._error = self._error or error
+                if not self._pending and not self._at_work:
+                    self._source = None  # and with it of the file that it maps
                 self._changed.notify_all()
 
     def finish(self) -> None:
