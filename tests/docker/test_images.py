@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import signal
 import time
@@ -125,6 +127,23 @@ def test_the_server_image_has_no_compiler_and_no_root(engine: Engine, image: str
     script = "for name in gcc cc g++ make pip pip3; do command -v $name; done; id -un"
     assert engine.output(image, SAMPLES, ["/bin/sh", "-c", script]).split() == ["brisk"]
     assert engine.configuration(image)["StopSignal"] == "SIGTERM"
+
+
+def test_models_in_the_image_run_as_fast_as_with_onnx_runtime_and_start_sooner(
+    engine: Engine, image: str
+) -> None:
+    """The image has no compiler: whatever needed one would be missing from these figures.
+
+    Margins are wide: the machine is shared. ``brisk bench`` measures.
+    """
+    script = Path(__file__).with_name("figures.py").read_text()
+    told = engine.output(image, SAMPLES, ["python3", "-c", script, "/models"])
+    found = json.loads(told.splitlines()[-1])
+    print(told)
+    assert set(found) >= {"resnet50", "encoder", "mlp", "digits_cnn"}
+    assert math.prod(each["warm"] for each in found.values()) ** (1 / len(found)) < 1.3
+    large = [found[name]["start"] for name in ("resnet50", "encoder")]
+    assert max(large) < 0.8
 
 
 def test_a_start_in_the_image_finds_its_python_compiled(engine: Engine, image: str) -> None:

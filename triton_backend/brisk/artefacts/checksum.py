@@ -1,11 +1,15 @@
 """Checksums of blobs and files, fast enough to be computed each time one is read.
 
-Whole pages are reduced to the sum of their 64-bit words, each times an odd number that belongs
-to its place, modulo 2**64 (multilinear hashing). Those sums, with the bytes behind the last whole
-page, are hashed by BLAKE2: 10 GB/s where BLAKE2 alone reaches 1. Every change within one word of a
-page is seen, so is a page lost, zeroed, moved or cut off; other changes, words that changed places
-among them, pass with a probability of 2**-64 for each page. This is against damage and mistakes,
-not against an author.
+Whole pages are reduced to the sum of their 64-bit words, modulo 2**64, and those sums with the
+bytes behind the last whole page are hashed by BLAKE2, which alone reaches 1 GB/s. Every change
+within one word of a page is seen, so is a page lost, zeroed, moved or cut off; random damage to
+several words of one page passes with probability 2**-64.
+
+``checksum``, of a blob that Brisk has written, adds words as they are, 10 ms for 100 MB that are
+mapped: words that merely changed places within a page are not seen. ``checksum_of_file``, of a
+model that somebody may have exchanged for another one, multiplies each by an odd number that
+belongs to its place (multilinear hashing), 15 ms. Both are against damage and mistakes, not
+against an author.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ def checksum(content: Buffer) -> str:
     data = np.frombuffer(content, np.uint8)
     whole = data.size // PAGE_BYTES * PAGE_BYTES
     digest = hashlib.blake2b(data.size.to_bytes(8, "little"), digest_size=8)
-    digest.update(_page_sums(data[:whole]).data)
+    digest.update(np.add.reduce(_pages(data[:whole]), axis=1, dtype=np.uint64).data)
     digest.update(data[whole:].data)
     return digest.hexdigest()
 
@@ -43,7 +47,7 @@ def checksum_of_file(file: BinaryIO) -> str:
     size = 0
     while filled := _fill(cast("BufferedIOBase", file), block.data):
         whole = filled // PAGE_BYTES * PAGE_BYTES
-        digest.update(_page_sums(block[:whole]).data)
+        digest.update((_pages(block[:whole]) @ _multipliers()).data)
         digest.update(block[whole:filled].data)
         size += filled
     digest.update(size.to_bytes(8, "little"))
@@ -58,10 +62,9 @@ def _fill(file: BufferedIOBase, block: memoryview) -> int:
     return filled
 
 
-def _page_sums(data: np.ndarray) -> np.ndarray:
-    """uint64, one for each of the pages that ``data`` consists of."""
-    sums: np.ndarray = data.view(np.uint64).reshape(-1, _PAGE_WORDS) @ _multipliers()
-    return sums
+def _pages(data: np.ndarray) -> np.ndarray:
+    """The words of the whole pages that ``data`` consists of: uint64 ``[pages, words]``."""
+    return data.view(np.uint64).reshape(-1, _PAGE_WORDS)
 
 
 @functools.cache

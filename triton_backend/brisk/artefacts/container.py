@@ -37,7 +37,7 @@ from brisk.errors import ArtefactError
 from brisk.ownership import open_own
 
 MAGIC = b"BRISKART"
-FORMAT = 3
+FORMAT = 2
 _START = struct.Struct("<8sIIQQ32s")
 HEADER_BYTES = _START.size + SEAL_BYTES
 ALIGNMENT = 64

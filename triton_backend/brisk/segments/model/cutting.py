@@ -52,6 +52,7 @@ _FUSED_BEHIND = frozenset(
         *("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "PRelu", "Elu", "Selu", "Gelu", "Erf"),
         *("HardSigmoid", "HardSwish", "Softplus", "Softmax", "BatchNormalization", "Pad"),
         *("Add", "Sub", "Mul", "Div", "Sqrt", "Pow", "ReduceMean", "Cast"),
+        *("LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization"),
         *("QuantizeLinear", "DequantizeLinear"),
         *("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"),
     }
