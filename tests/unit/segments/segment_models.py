@@ -42,11 +42,9 @@ def info(name: str, *shape: int | str, kind: int = TensorProto.FLOAT) -> onnx.Va
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def chain(
-    path: Path, layers: int = 12, width: int = 512, seed: int = 7, **options: object
-) -> Path:
+def chain(path: Path, layers: int = 12, width: int = 512, **options: object) -> Path:
     """Products with residual sums, heavy enough to be cut: x, y float32 ``[n, width]``."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(7)
     nodes, weights, previous = [], {}, "x"
     for layer in range(layers):
         weights[f"w{layer}"] = (rng.standard_normal((width, width)) / width**0.5).astype("f4")

@@ -98,7 +98,6 @@ def opened_whole(path: Path, model: Path) -> None:
     source = PreparedModel(path, model, THREADS)
     for segment in source.plan.segments:
         source.open(segment.index)
-        source.confirm(segment.index)
 
 
 @pytest.fixture
@@ -320,7 +319,7 @@ def positions(path: Path) -> Iterator[int]:
     yield from range(end, size, 97)
 
 
-def test_a_changed_byte_of_any_class_is_refused_before_an_answer(model: Path) -> None:
+def test_a_changed_byte_of_any_class_is_refused_before_it_is_used(model: Path) -> None:
     path = prepare(model, THREADS).path
     whole_file = path.read_bytes()
     places = list(positions(path))

@@ -22,10 +22,7 @@ class SegmentFrame:
     for what only the values show, from ``step``. A frame whose step has raised is finished.
     """
 
-    __slots__ = (
-        *("_held", "_inputs", "_parts", "_position", "_program", "_replaced", "_requested"),
-        *("_unconfirmed", "_values"),
-    )
+    __slots__ = ("_held", "_parts", "_position", "_program", "_requested", "_values")
 
     can_answer_early = False
 
@@ -37,14 +34,12 @@ class SegmentFrame:
     ) -> None:
         """``inputs`` by name; ``requested`` output names, None for all."""
         self._requested = program.check_requested(requested)
+        self._values = program.bind_inputs(inputs)
         self._program = program
-        confirmation = program.confirmation
-        self._unconfirmed = None if confirmation.is_over else confirmation
-        self._inputs = inputs if self._unconfirmed is not None else {}
+        self._parts: Sequence[Part] = program.parts.current()
+        self._position = 0
         self._held: list[np.ndarray] = []
         """Arrays whose memory OrtValues show."""
-        self._position = 0
-        self._begin(inputs)
 
     @property
     def position(self) -> int:
@@ -80,15 +75,13 @@ class SegmentFrame:
         except BriskError:
             raise
         except Exception as error:
-            if self._begins_again():
-                return False
             raise self._classify(part, error) from error
         for place, slot in enumerate(part.writes):
             values[slot] = made[place]  # iterating ends by a C++ exception, which costs 40 us
         for slot in part.dead:
             values[slot] = None
         self._position = position = position + 1
-        return position == len(self._parts) and not self._begins_again()
+        return position == len(self._parts)
 
     def value_at(self, name: str) -> Value:
         """What a live value is at this boundary; not to be changed.
@@ -117,28 +110,6 @@ class SegmentFrame:
                 f"{len(self._parts)} segments, results were asked for"
             )
         return {name: to_array(self._values[slot]) for name, slot in self._requested.items()}
-
-    def _begin(self, inputs: Mapping[str, Value]) -> None:
-        self._values = self._program.bind_inputs(inputs)
-        # read before the parts: what is replaced in between is seen at the end
-        self._replaced = self._program.confirmation.replaced
-        self._parts: Sequence[Part] = self._program.parts.current()
-        self._position = 0
-
-    def _begins_again(self) -> bool:
-        """Whether segments turn out to have been damaged, and the frame starts anew with others.
-
-        Raises BriskError where there are no others.
-        """
-        confirmation = self._unconfirmed
-        if confirmation is None:
-            return False
-        confirmation.finish()
-        if confirmation.replaced == self._replaced:
-            self._unconfirmed = None
-            return False
-        self._begin(self._inputs)
-        return True
 
     def _ort_value(self, slot: int) -> Any:
         value = self._values[slot]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from brisk.errors import InvalidRequestError
-from brisk.segments.confirmation import Confirmation
 from brisk.segments.inputs import InputCheck
 from brisk.segments.onnxruntime.session import Session
 from brisk.segments.plan import SegmentPlan, SegmentSpec
@@ -46,7 +45,6 @@ class SegmentProgram:
     outputs: Mapping[str, int]
     is_static: bool
     """Whether every input is of one shape: then a failing kernel is hardly a request's fault."""
-    confirmation: Confirmation
 
     def bind_inputs(self, inputs: Mapping[str, Value]) -> list[Any]:
         """The slots of a new frame. Raises InvalidRequestError where an input does not fit."""

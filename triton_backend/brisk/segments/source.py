@@ -21,16 +21,7 @@ class Source(ABC):
 
     @abstractmethod
     def open(self, index: int) -> Session:
-        """What starts cheapest (NNV12, 3.1: the cold solution). Raises BriskError.
-
-        It may compute on bytes that nobody has compared with their checksums before ``confirm``.
-        """
-
-    def confirm(self, index: int) -> Session | None:
-        """What is to take the place of the segment's first session, whose bytes are damaged; None
-        where they are sound. Raises BriskError where they are not and there is nothing else.
-        """
-        return None
+        """What starts cheapest (NNV12, 3.1: the cold solution). Raises BriskError."""
 
     @abstractmethod
     def open_warm(self, index: int) -> Session | None:

@@ -9,10 +9,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-from brisk.segments.confirmation import Confirmation
 from brisk.segments.inputs import InputCheck
 from brisk.segments.onnxruntime.session import Session
 from brisk.segments.program import Part, SegmentProgram, make_part, slots_of
@@ -22,9 +20,6 @@ from brisk.segments.timeline import EventKind, Recorder, clock_ns
 
 LANE_NICENESS = 5
 """Of lanes: requests of loaded models come first; who needs a segment at once loads it itself."""
-
-_LOOK_S = 0.05
-"""A lane with nothing left to load looks so often whether the model is still wanted."""
 
 
 def usable_cores() -> int:
@@ -44,8 +39,7 @@ def dealt(count: int, lanes: int) -> list[list[int]]:
 class Lanes:
     """Threads that empty a table; they end by themselves. ``give_way`` as in its ``work``.
 
-    ``around``: entered by each thread for as long as it lives. ``behind``: called by each when
-    all is loaded.
+    ``around``: entered by each thread for as long as it lives.
     """
 
     def __init__(
@@ -54,10 +48,8 @@ class Lanes:
         count: int,
         give_way: GiveWay | None = None,
         around: Callable[[], AbstractContextManager[object]] = nullcontext,
-        behind: Callable[[], None] = lambda: None,
     ) -> None:
         self._table = table
-        self._behind = behind
         self._give_way = give_way
         self._around = around
         self._threads = [
@@ -80,10 +72,6 @@ class Lanes:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LANE_NICENESS)
         with self._around():
             self._table.work(lane, f"load-{lane}", self._give_way)
-            while not self._table.is_closed:
-                if self._table.wait(_LOOK_S):
-                    self._behind()
-                    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +88,7 @@ class StartingSegments:
 
     def start_lanes(self, threads: int, give_way: GiveWay | None = None) -> Lanes:
         """Load all segments in the background, on all cores but the executor's."""
-        work = self.program.confirmation.work
-        confirm: Callable[[], None] = work
-        if give_way is not None:
-            confirm = partial(work, partial(give_way, self.table))
-        return Lanes(self.table, lane_count(threads), give_way, behind=confirm)
+        return Lanes(self.table, lane_count(threads), give_way)
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
         """Make every warm session, then give them all to new frames at once (PASK VI, NNV12 3.5).
@@ -122,7 +106,7 @@ class StartingSegments:
         """
 
         def open_one(index: int) -> Session:
-            return source.open_warm(index) or source.confirm(index) or source.open(index)
+            return source.open_warm(index) or source.open(index)
 
         return replace(self, source=source) if self._exchange(open_one, may_go_on) else None
 
@@ -158,19 +142,13 @@ def start_segments(
 
     count = len(plan.segments)
     dealt_out = dealt(count, lane_count(threads)) if queues is None else queues
-    table = LayerTable(count, load, dealt_out, recorder)
-
-    def replace(index: int, session: Session) -> None:
-        table.replace(index, make_part(plan.segments[index], session, slots))
-
     program = SegmentProgram(
         plan,
-        table,
+        LayerTable(count, load, dealt_out, recorder),
         slots,
         tuple(InputCheck(variable) for variable in plan.inputs),
         {variable.name: slots[variable.name] for variable in plan.outputs},
         all(variable.type.is_static for variable in plan.inputs),
-        Confirmation(source, count, replace),
     )
     return StartingSegments(program, source, recorder)
 

@@ -132,14 +132,6 @@ class LayerTable(Sequence[Part]):
                 self._load = _load_nothing
                 self._early.clear()
 
-    def replace(self, index: int, layer: Part) -> None:
-        """In place of one that was loaded; frames that have begun may have that one still."""
-        with self._changed:
-            self._layers[index] = layer
-            if self._complete is not None:
-                present = enumerate(self._complete)
-                self._complete = tuple(layer if at == index else each for at, each in present)
-
     def work(self, lane: int, name: str, give_way: GiveWay | None = None) -> None:
         """Load layers in the calling thread until none is left to claim.
 

@@ -104,11 +104,8 @@ class SegmentSession(session.Session):
     ) -> Frame:
         if self._fixed and not self._fixed.isdisjoint(inputs):
             return SegmentFrame(self._program_taking_optional(), inputs, requested)
-        program = self.starting.program
-        # before that no answer is given, early ones neither
-        is_sound = program.confirmation.is_over
-        early = self.caches.start(inputs, requested, agreement) if is_sound else None
-        return early or SegmentFrame(program, inputs, requested)
+        early = self.caches.start(inputs, requested, agreement)
+        return early or SegmentFrame(self.starting.program, inputs, requested)
 
     def _program_taking_optional(self) -> SegmentProgram:
         """For the rare request that gives an input which has a default. Made by the first one.
@@ -228,12 +225,6 @@ class MendedModel(Source):
     def open(self, index: int) -> Session:
         try:
             return self._prepared.open(index)
-        except ArtefactError as error:
-            return self._mend(error).open(index)
-
-    def confirm(self, index: int) -> Session | None:
-        try:
-            return self._prepared.confirm(index)
         except ArtefactError as error:
             return self._mend(error).open(index)
 
