@@ -101,6 +101,15 @@ def test_a_file_s_checksum_tells_words_of_a_page_apart_that_only_changed_places(
     assert len(found) == 2
 
 
+@pytest.mark.parametrize("places", [(1, 3), (0, 2), (0, 1), (1, 1023)])
+def test_a_file_s_checksum_tells_two_changed_signs_of_a_page(places: tuple[int, int]) -> None:
+    weights = np.random.default_rng(0).standard_normal(1024).astype(np.float32)
+    changed = weights.copy()
+    changed[list(places)] *= -1
+    found = {checksum_of_file(io.BytesIO(each.tobytes())) for each in (weights, changed)}
+    assert len(found) == 2
+
+
 def test_a_checksum_depends_on_the_length_of_zeros() -> None:
     assert len({checksum(bytes(size)) for size in (0, 1, 4096, 8192)}) == 4
 
