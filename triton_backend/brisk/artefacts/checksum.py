@@ -8,8 +8,8 @@ several words of one page passes with probability 2**-64.
 ``checksum``, of a blob that Brisk has written, adds words as they are, 10 ms for 100 MB that are
 mapped: words that merely changed places within a page are not seen. ``checksum_of_file``, of a
 model that somebody may have exchanged for another one, multiplies words and their upper halves by
-odd numbers that belong to their places (multilinear hashing). Both are against damage and mistakes, not
-against an author.
+odd numbers that belong to their places (multilinear hashing). Both are against damage and
+mistakes, not against an author.
 """
 
 from __future__ import annotations
@@ -48,10 +48,8 @@ def checksum_of_file(file: BinaryIO) -> str:
     while filled := _fill(cast("BufferedIOBase", file), block.data):
         whole = filled // PAGE_BYTES * PAGE_BYTES
         pages = _pages(block[:whole])
-        # the upper halves by themselves, too: of two changed signs there, 2**63 each, the sum is 0
-        for words, multipliers in zip(
-            (pages, pages >> np.uint64(32)), _multipliers(), strict=True
-        ):
+        upper = pages >> np.uint64(32)  # where two changed signs, 2**63 each, would add to nothing
+        for words, multipliers in zip((pages, upper), _multipliers(), strict=True):
             digest.update((words @ multipliers).data)
         digest.update(block[whole:filled].data)
         size += filled

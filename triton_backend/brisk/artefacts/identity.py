@@ -1,6 +1,6 @@
 """Which model an artefact was made of: the content of its files, and a cheap stamp of their state.
 
-The digests decide. Reading 100 MB again to digest them takes 25 ms, so a stamp (size, times,
+The digests decide. Reading 100 MB again to digest them takes 30 ms, so a stamp (size, times,
 inode) that was seen together with a digest vouches for it until it changes, as it does in each
 new container.
 """
