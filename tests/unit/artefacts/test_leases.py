@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from brisk.artefacts.container import Container
+from brisk.artefacts.draft import ContainerDraft
 from unit.artefacts.containers import write_container
 
 pytestmark = pytest.mark.usefixtures("private_cache")
@@ -61,6 +63,43 @@ def test_a_file_shortened_under_its_readers_neither_ends_them_nor_changes_what_t
     if ended.returncode == 77:
         pytest.skip("the file system of the temporary folder has no leases")
     assert ended.returncode == 0, ended.stderr
+
+
+def test_dropped_pages_are_read_again(tmp_path: Path) -> None:
+    container, content = _large(tmp_path / "a.artefact")
+    assert np.array_equal(container.view(0), content)
+    assert _resident_bytes(container) >= content.nbytes
+    container.drop_pages(0)
+    assert _resident_bytes(container) < 100_000
+    assert np.array_equal(container.view(0), content)
+    assert _resident_bytes(container) >= content.nbytes
+
+
+def test_the_copy_of_a_shortened_file_is_not_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "a.artefact"
+    container, content = _large(path)
+    if not container.is_leased:
+        pytest.skip("the file system of the temporary folder has no leases")
+    path.write_bytes(b"")
+    container.drop_pages(0)
+    assert np.array_equal(container.view(0), content)
+
+
+def _large(path: Path) -> tuple[Container, np.ndarray]:
+    content = np.random.default_rng(0).integers(0, 255, 4_000_123, np.uint8)
+    with path.open("wb") as file:
+        draft = ContainerDraft(file, lambda: None)
+        draft.add(content)
+        draft.finish(None)
+    return Container(path), content
+
+
+def _resident_bytes(container: Container) -> int:
+    """Of the mapping of the file, as the kernel counts them in this process."""
+    text = Path("/proc/self/smaps").read_text()
+    begin = container.memory.ctypes.data
+    lines = text[text.index(f"{begin:x}-") :].splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Rss:"))
 
 
 def test_files_can_be_replaced_and_descriptors_are_given_back(tmp_path: Path) -> None:

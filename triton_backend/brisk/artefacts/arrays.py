@@ -12,7 +12,6 @@ import numpy as np
 from brisk.artefacts.container import Container
 from brisk.artefacts.draft import ContainerDraft
 from brisk.errors import ArtefactError
-from brisk.graph.deferral import settled
 from brisk.graph.files.element_types import dtype_of_name
 
 ArrayRecord: TypeAlias = "list[Any]"
@@ -32,7 +31,7 @@ def dtype_named(name: object) -> np.dtype:
 
 def array_bytes(array: np.ndarray) -> np.ndarray:
     """The elements as bytes, in row-major order; a view where they lie so."""
-    return np.ascontiguousarray(settled(array)).reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def write_array(array: np.ndarray, draft: ContainerDraft) -> ArrayRecord:

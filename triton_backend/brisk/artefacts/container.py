@@ -82,8 +82,7 @@ class Container:
             manifest = self._manifest(size, environment)
             self.content: Any = manifest.get("content")
             self._blobs = self._places(manifest.get("blobs"), size)
-            self.is_leased = lease.hold(file.fileno(), self._map, self.memory.ctypes.data)
-            """Whether who would shorten the file waits until its bytes are copied."""
+            self._leased = lease.hold(file.fileno(), self._map, self.memory.ctypes.data)
             if os.fstat(file.fileno()).st_size != size:
                 raise ArtefactError(f"{path}: it is being written")
         self._verified = bytearray(len(self._blobs))
@@ -91,6 +90,11 @@ class Container:
 
     def __len__(self) -> int:
         return len(self._blobs)
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether who would shorten the file waits until its bytes are copied."""
+        return self._leased.is_held
 
     def verify(self, number: int) -> None:
         """Compare a blob with its checksum, once. Raises ArtefactError where it differs."""
@@ -118,6 +122,11 @@ class Container:
     def view(self, number: int) -> np.ndarray:
         """A blob's bytes, read-only, in place. Raises ArtefactError where there is none."""
         return self._bytes(self.place(number))
+
+    def drop_pages(self, number: int) -> None:
+        """Free this process of a blob's pages until it is read again, which then costs faults."""
+        place = self.place(number)
+        self._leased.drop_pages(place.offset, place.size)
 
     def size(self, number: int) -> int:
         return self.place(number).size

@@ -45,6 +45,8 @@ class LeasedMap:
         self.address, self.size = address, len(mapping)
         self.mapping = weakref.ref(mapping)
         self.is_held = False
+        """Whether who would shorten the file waits."""
+        self._is_copied = False
 
     def is_wanted(self) -> bool:
         """Whether somebody waits to write the file."""
@@ -54,9 +56,22 @@ class LeasedMap:
         """Put a copy in the mapping's place, then let whoever waits go on."""
         mapping = self.mapping()  # keeps the addresses ours while they are exchanged
         if mapping is not None:
+            self._is_copied = True
             _exchange(self.address, self.size)
         with contextlib.suppress(OSError):
             fcntl.fcntl(self.descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
+    def drop_pages(self, offset: int, size: int) -> None:
+        """Let this process hold none of the whole pages in these bytes until it reads them again.
+
+        They come back from the file. A copy is the only one there is: it stays.
+        """
+        begin = -(-offset // _PAGE_BYTES) * _PAGE_BYTES
+        end = (offset + size) // _PAGE_BYTES * _PAGE_BYTES
+        with _watch.lock:  # no copy may take the file's place between the look and the call
+            mapping = self.mapping()
+            if begin < end and mapping is not None and not self._is_copied:
+                mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
 def _exchange(address: int, size: int) -> None:
@@ -77,14 +92,14 @@ class _Watch:
     """One thread for all leases of the process; it takes the kernel's signal, and nobody else."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._leased: list[LeasedMap] = []
         self._thread = 0
         self._is_ready = threading.Event()
 
     def hold(self, leased: LeasedMap) -> bool:
         """False where the file system or the file's owner allow no lease."""
-        with self._lock:
+        with self.lock:
             if not self._thread:
                 watcher = threading.Thread(target=self._run, name="brisk-leases", daemon=True)
                 watcher.start()
@@ -97,6 +112,7 @@ class _Watch:
             except OSError:
                 return False
             self._leased.append(leased)
+            leased.is_held = True
         return True
 
     def _run(self) -> None:
@@ -109,7 +125,7 @@ class _Watch:
 
     def look(self) -> None:
         """Answer who waits, and forget mappings that are gone."""
-        with self._lock:
+        with self.lock:
             self._leased = [each for each in self._leased if not self._is_over(each)]
 
     def _is_over(self, leased: LeasedMap) -> bool:
@@ -137,13 +153,12 @@ def _start_anew() -> None:
 os.register_at_fork(after_in_child=_start_anew)
 
 
-def hold(descriptor: int, mapping: mmap.mmap, address: int) -> bool:
+def hold(descriptor: int, mapping: mmap.mmap, address: int) -> LeasedMap:
     """Hold the mapped file of ``descriptor``, which is copied, under a lease while it is mapped.
 
-    ``address``: where ``mapping`` lies. False where that is not possible.
+    ``address``: where ``mapping`` lies. Not ``is_held`` where that is not possible.
     """
     leased = LeasedMap(os.dup(descriptor), mapping, address)
-    if _watch.hold(leased):
-        return True
-    os.close(leased.descriptor)
-    return False
+    if not _watch.hold(leased):
+        os.close(leased.descriptor)
+    return leased

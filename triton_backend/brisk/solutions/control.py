@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from brisk.graph.deferral import settled
 from brisk.graph.program import Program
 from brisk.solutions.base import (
     APPLIES,
@@ -45,7 +44,7 @@ class Control(Solution):
         self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
     ) -> Kernel:
         fixed = {
-            operand.name: settled(operand.constant)
+            operand.name: operand.constant
             for operand in problem.captures
             if operand.constant is not None
         }

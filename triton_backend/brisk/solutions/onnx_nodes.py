@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from brisk.graph.deferral import settled
 from brisk.graph.program import Attribute, Container, Node, Program, ValueType, Variable
 
 
@@ -34,7 +33,7 @@ def graph_proto(program: Program) -> onnx.GraphProto:
     graph.input.extend(_variable_proto(variable) for variable in program.inputs)
     graph.output.extend(_variable_proto(variable) for variable in program.outputs)
     for name, array in program.weights.items():
-        graph.initializer.append(numpy_helper.from_array(np.asarray(settled(array)), name))
+        graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
     for layer in program.layers:
         graph.node.extend(node_proto(node) for node in layer.nodes)
     return graph

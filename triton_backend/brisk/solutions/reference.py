@@ -13,7 +13,6 @@ import onnx
 import torch
 
 from brisk.errors import UnsupportedOperatorError
-from brisk.graph.deferral import settled
 from brisk.graph.program import Node
 from brisk.solutions.base import (
     APPLIES,
@@ -50,7 +49,7 @@ class Reference(Solution):
         steps = [(node, _evaluator(node)) for node in problem.layer.nodes]
         operands = (*problem.operands, *problem.epilogue_operands, *problem.captures)
         constants = {
-            operand.name: settled(operand.constant)
+            operand.name: operand.constant
             for operand in operands
             if operand is not None and operand.constant is not None
         }

@@ -13,7 +13,6 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from brisk.graph.deferral import settled
 from brisk.solutions.base import Value
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
@@ -111,7 +110,6 @@ def from_numpy(array: Any, device: torch.device) -> Value:
                 return plain if device.type == "cpu" else plain.to(device)
     if isinstance(array, (list, tuple)):
         return [from_numpy(item, device) for item in array]
-    array = settled(array)
     if array is None or isinstance(array, dict):
         return array  # type: ignore[return-value]  # maps exist only inside sequences
     array = np.asarray(array)

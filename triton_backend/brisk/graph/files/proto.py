@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
-from brisk.graph.deferral import settled
 from brisk.graph.files.value_types import to_type_proto
 from brisk.graph.program import Attribute, Node, Program, ValueType, Variable
 
@@ -19,7 +18,7 @@ def to_tensor_proto(array: np.ndarray, name: str = "") -> TensorProto:
         return helper.make_tensor(
             name, TensorProto.STRING, array.shape, [str(item) for item in array.reshape(-1)]
         )
-    return numpy_helper.from_array(np.ascontiguousarray(settled(array)).reshape(array.shape), name)
+    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
 
 
 def to_attribute_proto(name: str, value: Attribute, operator: str, domain: str) -> AttributeProto:

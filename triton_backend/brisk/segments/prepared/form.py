@@ -130,7 +130,11 @@ class PreparedModel(Source):
         packs = gain is None or gain >= LEAST_GAIN
         if not packs and (self._threads == 1 or len(self.plan.segments) == 1):
             return None  # the first one runs as fast: no threads that could spin longer
-        return self._open(index, packs=packs, is_warm=True)
+        session = self._open(index, packs=packs, is_warm=True)
+        if packs:
+            for weight in self.kept[index].weights:  # it computes on copies of most of them
+                self._container.drop_pages(weight.blob)
+        return session
 
     def check(self) -> None:
         """Compare every byte with its checksum. Raises ArtefactError."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 
 from brisk.graph.attributes import integer
-from brisk.graph.deferral import LEAST_BYTES, ScaledWeights
 from brisk.graph.program import Node
 from brisk.graph.rewriting import Rewriter, optional_input
 
@@ -60,10 +59,6 @@ def scale_and_shift(
 
 def _scaled(node: Node, weight: np.ndarray, factor: np.ndarray) -> np.ndarray:
     """Weights with every output channel multiplied by its factor."""
-    if node.operator == "Conv" and weight.nbytes >= LEAST_BYTES:
-        if isinstance(weight, ScaledWeights):
-            return ScaledWeights(weight.weights, weight.factor * factor)
-        return ScaledWeights(weight, factor)
     if node.operator == "Conv":
         return weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
     if node.operator == "Gemm":
