@@ -63,7 +63,6 @@ def test_it_takes_over_and_the_models_own_file_is_let_go_of(
     with opened(building_place, description) as connection:
         before = infer(connection, ROWS)
         worker = worker_of(building_place)
-        assert _maps(worker, model)
         assert not _is_settled(building_place, description.name)
         wait_until(
             lambda: _is_settled(building_place, description.name), "the prepared form's turn"

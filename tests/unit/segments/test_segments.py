@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -12,11 +13,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import InvalidModelError
+from brisk.segments.frame import run_serially
 from brisk.segments.model import cutting
 from brisk.segments.model.cutting import NodeSpan, cut_points
 from brisk.segments.model.extraction import extract, normalise
 from brisk.segments.model.model_file import read_model_file
 from brisk.segments.model.sources import BareModel
+from brisk.segments.starting import start_segments
+from brisk.segments.timeline import Recorder
 from unit.segments.segment_models import by_segments, chain, info, save, source_of, whole
 
 ROWS = np.random.default_rng(3).standard_normal((5, 512)).astype(np.float32)
@@ -276,3 +280,23 @@ def test_contributed_operators_are_computed(tmp_path: Path) -> None:
     )
     answers = by_segments(source_of(path), {"x": ROWS})
     np.testing.assert_allclose(answers["y"], 0.5 * ROWS @ weight, rtol=1e-4, atol=1e-4)
+
+
+def test_a_warm_model_maps_its_file_no_more(tmp_path: Path) -> None:
+    """Its sessions have copies: pages of the file would be held twice."""
+    path = chain(tmp_path / "model.onnx")
+    source = source_of(path)
+    starting = start_segments(source, 2, Recorder())
+    starting.table.work(0, "test")
+    inputs = {"x": np.ones((2, 512), "f4")}
+    first = run_serially(starting.program, inputs)
+    assert _maps(path)
+    assert starting.load_warm(lambda: True)
+    assert not _maps(path)
+    again = run_serially(starting.program, inputs)
+    np.testing.assert_allclose(again["y"], first["y"], rtol=1e-4, atol=1e-5)
+
+
+def _maps(path: Path) -> bool:
+    gc.collect()
+    return str(path) in Path("/proc/self/maps").read_text()

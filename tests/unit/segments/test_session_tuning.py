@@ -62,9 +62,9 @@ def test_answers_are_those_of_onnx_runtime_called_directly(
     options.graph_optimization_level = LEVELS(tuning.optimisation)
     direct = library.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     expected = direct.run(["y"], {"x": ROWS})[0]
-    source = BareModel(model, 2, tuning=tuning)
     for warm in (False, True):
         for _ in range(2):
+            source = BareModel(model, 2, tuning=tuning)
             answer = by_segments(source, {"x": ROWS}, warm=warm)["y"]
             np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-6)
 

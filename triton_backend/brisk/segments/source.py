@@ -26,3 +26,6 @@ class Source(ABC):
     @abstractmethod
     def open_warm(self, index: int) -> Session | None:
         """What runs fastest; None where that is the first one. Raises BriskError."""
+
+    def close(self) -> None:  # noqa: B027  # some have nothing to let go of
+        """Let go of what only opening needs: nothing is opened any more."""

@@ -97,7 +97,10 @@ class StartingSegments:
         the work. Returns whether new frames have all of them. Raises BriskError where one cannot
         be made: new frames then have what the model started with.
         """
-        return self._exchange(self.source.open_warm, may_go_on)
+        is_done = self._exchange(self.source.open_warm, may_go_on)
+        if is_done:
+            self.source.close()
+        return is_done
 
     def moved_to(self, source: Source, may_go_on: Callable[[], bool]) -> StartingSegments | None:
         """As ``load_warm``, with all sessions from another source of the same segments.

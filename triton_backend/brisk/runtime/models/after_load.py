@@ -121,6 +121,7 @@ class Upkeep:
         if self._tasks.empty():  # nothing waits for it
             make_private(self._pause)
             self._pause()
+            give_back()
             import_what_files_need()  # for the next load, which may be of another kind
         if session.awaits_artefact and self._preparer is not None:
             assert isinstance(session, SegmentSession)

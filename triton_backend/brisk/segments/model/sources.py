@@ -48,7 +48,7 @@ class BareModel(Source):
         optional = () if takes_optional else _fix_optional(file.proto.graph)
         spans, typed = cut_points(file.proto, path.stat().st_size, taps=taps)
         defaults = _take_defaults(typed, file)
-        self._segments = extract(typed, spans)
+        self._segments: Sequence[Segment] = extract(typed, spans)
         self._file = file
         self.is_optimised_elsewhere = file.own_format is not None
         self.weight_bytes = sum(data.nbytes for data in file.files.values()) or _size(path)
@@ -82,6 +82,10 @@ class BareModel(Source):
 
     def open_warm(self, index: int) -> Session | None:
         return self._open(index, Form.OPTIMISED)
+
+    def close(self) -> None:
+        """Warm sessions have copies of the weights; the file need not be mapped for them."""
+        self._segments, self._file = (), ModelFile(self._file.path, ModelProto(), {}, {})
 
     def _open_first(self, index: int) -> Session:
         try:

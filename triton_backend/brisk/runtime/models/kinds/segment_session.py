@@ -236,6 +236,10 @@ class MendedModel(Source):
         except ArtefactError as error:
             return self._mend(error).open_warm(index)
 
+    def close(self) -> None:
+        if self._bare is not None:
+            self._bare.close()
+
     def _mend(self, error: ArtefactError) -> BareModel:
         """Raises InvalidModelError where the model's file is another one by now."""
         with self._lock:
