@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from brisk.execution.frame import run_serially
 from brisk.execution.loading import load_program
-from brisk.execution.serial import run_serially
 from brisk.graph.reader import read_program
 from brisk.solutions.values import from_numpy, to_numpy
 from real_models import (

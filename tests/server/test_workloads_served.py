@@ -30,7 +30,7 @@ from brisk_client.workload.spec.description import (
     Trace,
     Workload,
 )
-from brisk_client.workload.spec.errors import WorkloadFailedError
+from brisk_client.workload.spec.fields import WorkloadFailedError
 
 pytestmark = pytest.mark.server
 

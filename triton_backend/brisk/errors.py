@@ -1,6 +1,6 @@
 """Every error Brisk raises on purpose, classed by what the caller can do about it.
 
-The class decides the Triton error code, once, at the edge (``brisk.stub.errors``).
+The class decides the Triton error code, once, at the edge (``brisk.stub.response``).
 A message says what failed, which one, and what was expected.
 """
 

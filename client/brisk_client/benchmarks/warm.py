@@ -100,7 +100,7 @@ def run(
         checks=[],
         notes=list(NOTES),
     )
-    bench = _Bench(report, threads, sizes or {}, given, (4, 0.3) if quick else (10, 1.0))
+    bench = _WarmBench(report, threads, sizes or {}, given, (4, 0.3) if quick else (10, 1.0))
     for name, file in labelled(files).items():
         bench.measure(name, file)
     _add_means(report)
@@ -158,7 +158,7 @@ def _sizes(texts: Sequence[str]) -> dict[str, int]:
     return found
 
 
-class _Bench:
+class _WarmBench:
     """Measures one model after the other and adds its rows and checks.
 
     ``effort``: rounds, seconds of each.

@@ -19,8 +19,7 @@ from brisk_client.disb.clients.settling import wait_until_settled
 from brisk_client.disb.clients.stamps import Asked, Way
 from brisk_client.disb.clients.urgent_client import UrgentClient
 from brisk_client.disb.setup.baselines import TritonSetting
-from brisk_client.disb.setup.chains import PROBE_WIDTH, build_chain, chain_of
-from brisk_client.disb.setup.networks import NETWORKS
+from brisk_client.disb.setup.networks import NETWORKS, PROBE_WIDTH, build_chain, chain_of
 from brisk_client.disb.setup.repositories import entry_name, save_models, write_brisk, write_triton
 from brisk_client.disb.setup.sides import (
     DEFAULT_POLICY,

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brisk_client.disb.machine_time import MachineTime, between, read_ticks
 from brisk_client.disb.setup.sides import RT_ONLY, Side
 from brisk_client.tails import quantile, shortage, tail_or_shortage, tail_ratio
 from brisk_client.workload.results.histogram import Histogram
@@ -159,3 +158,35 @@ def median_ratio(one: Mapping[str, Any], other: Mapping[str, Any], column: str) 
     pairs = zip(one[column], other[column], strict=True)
     ratios = [own / base for own, base in pairs if own is not None and base]
     return statistics.median(ratios) if ratios else None
+
+
+# What the machine's processors did: where others worked, a run is not slow by itself.
+
+_STAT = Path("/proc/stat")
+
+_IDLE = (3, 4)  # idle, and waiting for a disk
+_STOLEN = 7
+_PARTS = 8  # those behind it are counted in user and nice already
+
+
+@dataclass(frozen=True, slots=True)
+class MachineTime:
+    """Shares of all processors' time: with any process on them, and taken by the hypervisor."""
+
+    busy: float
+    stolen: float
+
+
+def read_ticks(text: str | None = None) -> tuple[int, ...]:
+    """Of all processors since the machine started, by what they did (``proc(5)``)."""
+    line = (_STAT.read_text() if text is None else text).partition("\n")[0]
+    return tuple(int(ticks) for ticks in line.split()[1 : 1 + _PARTS])
+
+
+def between(before: tuple[int, ...], after: tuple[int, ...]) -> MachineTime:
+    """Of two readings. Precondition: ``after`` is at least a tick later."""
+    passed = [late - early for early, late in zip(before, after, strict=True)]
+    total = max(1, sum(passed))
+    stolen = passed[_STOLEN]
+    idle = sum(passed[part] for part in _IDLE)
+    return MachineTime((total - idle - stolen) / total, stolen / total)

@@ -12,10 +12,16 @@ from brisk.graph.reader import read_program
 from brisk_client.disb import comparison, preemption
 from brisk_client.disb.clients.probe import Timed
 from brisk_client.disb.figures import plot_figures
-from brisk_client.disb.machine_time import MachineTime, between, read_ticks
-from brisk_client.disb.sampling import WorkloadSample, describe, median_ratio, summarise_side
-from brisk_client.disb.setup.chains import PROBE_WIDTH, chain_of
-from brisk_client.disb.setup.networks import NETWORKS
+from brisk_client.disb.sampling import (
+    MachineTime,
+    WorkloadSample,
+    between,
+    describe,
+    median_ratio,
+    read_ticks,
+    summarise_side,
+)
+from brisk_client.disb.setup.networks import NETWORKS, PROBE_WIDTH, chain_of
 from brisk_client.report import Report
 from brisk_client.workload.results.histogram import Histogram
 

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import torch
 
+from brisk.execution.frame import run_serially
 from brisk.execution.loading import load_program
-from brisk.execution.serial import run_serially
 from brisk.graph.reader import read_program
 from unit.graph.graph_models import model, random
 

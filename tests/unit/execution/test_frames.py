@@ -11,9 +11,8 @@ import torch
 from onnx import parser
 
 from brisk.errors import InternalError, InvalidRequestError
-from brisk.execution.frame import TorchFrame
+from brisk.execution.frame import TorchFrame, run_serially
 from brisk.execution.loading import LoadedProgram, load_program
-from brisk.execution.serial import run_serially
 from brisk.graph.reader import build_program
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brisk.errors import InternalError, InvalidModelError
-from brisk.execution.serial import run_serially
+from brisk.execution.frame import run_serially
 from brisk.execution.starting import start_program
 from brisk.segments.starting import dealt
 from brisk.segments.table import LayerTable

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.runtime.preemption.slices import SLICE_NS, shorten_slices
+from brisk.runtime.preemption.thread_niceness import SLICE_NS, shorten_slices
 from unit.runtime.runtime_process import (
     background_worker_of,
     describe,

@@ -22,7 +22,7 @@ from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.segments.model import cutting
 from brisk.segments.model.sources import BareModel
 from brisk.segments.onnxruntime.library import onnxruntime
-from brisk.segments.onnxruntime.session import Session
+from brisk.segments.onnxruntime.session import OrtSession
 from brisk.segments.prepared import form as prepared
 from brisk.segments.prepared import saving
 from brisk.segments.prepared.form import PreparedModel, find_prepared
@@ -69,10 +69,10 @@ def optimised(path: Path, inputs: Mapping[str, np.ndarray], folder: Path) -> dic
     class Optimised(Source):
         plan = bare.plan
 
-        def open(self, index: int) -> Session:
-            return Session(sessions[index], ())
+        def open(self, index: int) -> OrtSession:
+            return OrtSession(sessions[index], ())
 
-        def open_warm(self, index: int) -> Session | None:
+        def open_warm(self, index: int) -> OrtSession | None:
             return None
 
     return run(Optimised(), inputs)

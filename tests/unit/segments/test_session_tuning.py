@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
-from brisk.runtime.models.identity import identity_of
+from brisk.runtime.models.table import identity_of
 from brisk.segments.model.sources import BareModel
 from brisk.segments.onnxruntime.library import onnxruntime
 from brisk.segments.onnxruntime.options import SEVERAL_SPIN_US, SPIN_US, session_options

@@ -10,8 +10,8 @@ import onnx
 import torch
 from onnx import helper, numpy_helper
 
+from brisk.execution.frame import run_serially
 from brisk.execution.loading import LoadedProgram, load_program
-from brisk.execution.serial import run_serially
 from brisk.graph.reader import build_program
 from brisk.solutions.catalogue import Catalogue, default_catalogue, reference_catalogue
 from brisk.solutions.values import from_numpy, to_numpy

@@ -6,8 +6,8 @@ import pytest
 import torch
 from onnx import parser
 
+from brisk.execution.frame import run_serially
 from brisk.execution.loading import load_program
-from brisk.execution.serial import run_serially
 from brisk.graph.reader import build_program
 
 CPU = torch.device("cpu")

@@ -62,4 +62,4 @@ def test_a_stub_imports_little_and_its_first_line_of_log_is_cheap() -> None:
     imported, said = ended.stdout.splitlines()
     assert "brisk.stub.runtime_client.client" in imported.split()
     assert not set(imported.split()) & set(NOT_WANTED)
-    assert said.split() == ["ready", str(PACKAGE / "brisk" / "stub" / "log.py")]
+    assert said.split() == ["ready", str(PACKAGE / "brisk" / "stub" / "backend.py")]

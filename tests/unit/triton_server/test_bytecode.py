@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk.triton.backend_directory import install
-from brisk.triton.bytecode import compile_files
+from brisk.triton.backend_directory import compile_files, install
 from brisk.triton.locate import LIBRARY
 
 

@@ -16,9 +16,9 @@ from brisk_client.workload.spec.description import (
     Task,
     Trace,
     Workload,
+    to_document,
 )
 from brisk_client.workload.spec.parsing import parse_workload, read_workload
-from brisk_client.workload.spec.writing import to_document
 
 DISB = Path(__file__).resolve().parents[4] / "shared" / "disb"
 

@@ -12,8 +12,7 @@ from brisk_client.workload.results.histogram import Histogram
 from brisk_client.workload.results.outcome import GeneratorCost, RunOutcome, TaskOutcome
 from brisk_client.workload.results.rows import Row, RowWriter, read_rows
 from brisk_client.workload.results.summary import summarise_run
-from brisk_client.workload.sending.coordination import coordinate, needs_coordination
-from brisk_client.workload.sending.groups import groups
+from brisk_client.workload.sending.coordination import coordinate, groups, needs_coordination
 from brisk_client.workload.sending.requests import input_shape
 from brisk_client.workload.spec.description import (
     Continuous,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from brisk.graph.program import Container, ValueType, Variable
+from brisk.graph.program import ContainerKind, ValueType, Variable
 
-_KINDS = {kind.value: kind for kind in Container}
+_KINDS = {kind.value: kind for kind in ContainerKind}
 
 
 def write_variable(variable: Variable) -> list[Any]:

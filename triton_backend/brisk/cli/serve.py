@@ -99,9 +99,8 @@ def _start_runtimes(
 
     Nothing that goes wrong here keeps a server from starting: the stub will meet it again.
     """
-    from brisk.view.devices import expected_devices
     from brisk.view.keeper import start_apart
-    from brisk.view.plan import local_repositories
+    from brisk.view.plan import expected_devices, local_repositories
 
     devices = expected_devices(local_repositories(options) or (), served)
 

@@ -47,11 +47,10 @@ def workload(
     from rich.console import Console
 
     from brisk_client.report import show, write_json
-    from brisk_client.workload.results.plots import plot_run
-    from brisk_client.workload.results.progress import RunProgress
+    from brisk_client.workload.results.display import RunProgress, plot_run
     from brisk_client.workload.results.summary import summarise_run
     from brisk_client.workload.sending.runner import run_workload
-    from brisk_client.workload.spec.errors import WorkloadFailedError
+    from brisk_client.workload.spec.fields import WorkloadFailedError
 
     wanted = _read(file, seconds, model or [])
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from brisk.errors import InvalidRequestError
-from brisk.graph.program import UNKNOWN_TYPE, Container, ValueType, Variable
+from brisk.graph.program import UNKNOWN_TYPE, ContainerKind, ValueType, Variable
 from brisk.solutions.base import Value
 from brisk.solutions.values import TORCH_DTYPES, dtype_name
 
@@ -26,7 +26,7 @@ class InputSlot:
 
     def __post_init__(self) -> None:
         declared = self.variable.type
-        is_plain = declared.container is Container.TENSOR and declared.shape is not None
+        is_plain = declared.container is ContainerKind.TENSOR and declared.shape is not None
         shape = declared.shape or ()
         fixed = [(axis, size) for axis, size in enumerate(shape) if isinstance(size, int)]
         dtype = TORCH_DTYPES.get(declared.dtype or "") if is_plain else None
@@ -67,9 +67,9 @@ class InputSlot:
 
     def _check(self, value: Value) -> None:
         declared = self.variable.type
-        if declared.dtype is not None and declared.container is Container.TENSOR:
+        if declared.dtype is not None and declared.container is ContainerKind.TENSOR:
             self._check_tensor(value, declared)
-        elif declared.container is Container.SEQUENCE and not isinstance(value, list):
+        elif declared.container is ContainerKind.SEQUENCE and not isinstance(value, list):
             raise InvalidRequestError(f"input '{self.variable.name}': expected a sequence")
 
     def _check_tensor(self, value: Value, declared: ValueType) -> None:

@@ -11,13 +11,26 @@ import torch
 
 from brisk.errors import BriskError, InternalError, InvalidRequestError
 from brisk.execution.inputs import InputSlot, move
-from brisk.execution.loaded_layer import LoadedLayer
 from brisk.execution.plan import NO_CONSTANTS, LayerPlan, constants_of, make_plan
-from brisk.graph.program import Program
-from brisk.solutions.base import BodyRunner, Kernel, LoadContext, Value
+from brisk.graph.program import Layer, Program
+from brisk.solutions.base import BodyRunner, Kernel, LoadContext, Solution, Value
 from brisk.solutions.catalogue import Catalogue, default_catalogue
 from brisk.solutions.problem import dynamic_operands
 from brisk.solutions.values import from_numpy
+
+# A layer that can run.
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLayer:
+    """A kernel with the slots it reads, in argument order, writes, and leaves for dead."""
+
+    layer: Layer
+    solution: Solution
+    kernel: Kernel
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    dead: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

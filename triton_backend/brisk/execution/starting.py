@@ -9,8 +9,7 @@ from pathlib import Path
 
 import torch
 
-from brisk.execution.loaded_layer import LoadedLayer
-from brisk.execution.loading import FramePlan, LoadedProgram, load_layer
+from brisk.execution.loading import FramePlan, LoadedLayer, LoadedProgram, load_layer
 from brisk.execution.plan import ExecutionPlan, make_plan
 from brisk.graph.reader import read_program
 from brisk.segments.starting import Lanes, dealt, lane_count, without_collections

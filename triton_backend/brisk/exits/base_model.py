@@ -13,7 +13,7 @@ from brisk.exits.points import ExitPoint
 from brisk.exits.scores import Scores, as_probabilities, checked_scores
 from brisk.segments.frame import SegmentFrame, run_serially
 from brisk.segments.model.sources import BareModel
-from brisk.segments.onnxruntime.session import Session
+from brisk.segments.onnxruntime.session import OrtSession
 from brisk.segments.plan import SegmentPlan
 from brisk.segments.program import SegmentProgram
 from brisk.segments.source import Source
@@ -79,10 +79,10 @@ class _Warm(Source):
         self._inner = inner
         self.plan = inner.plan
 
-    def open(self, index: int) -> Session:
+    def open(self, index: int) -> OrtSession:
         return self._inner.open_warm(index) or self._inner.open(index)
 
-    def open_warm(self, index: int) -> Session | None:
+    def open_warm(self, index: int) -> OrtSession | None:
         return None
 
 

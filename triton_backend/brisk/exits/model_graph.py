@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto
 
 from brisk.errors import InvalidModelError
 from brisk.graph.files.value_types import from_type_proto
-from brisk.graph.program import Container, Dimension, ValueType, Variable
+from brisk.graph.program import ContainerKind, Dimension, ValueType, Variable
 from brisk.segments.model.cutting import constants_of, types_of
 from brisk.segments.model.extraction import normalise
 from brisk.segments.model.model_file import ModelFile, read_model_file
@@ -45,7 +45,7 @@ class ModelGraph:
         kind = self.types.get(value)
         return (
             kind is not None
-            and kind.container is Container.TENSOR
+            and kind.container is ContainerKind.TENSOR
             and bool(kind.shape)
             and self.batch is not None
             and kind.shape is not None

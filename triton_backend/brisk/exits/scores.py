@@ -13,7 +13,7 @@ from brisk.errors import InternalError, InvalidModelError
 from brisk.exits.model_graph import ModelGraph
 from brisk.segments.model.cutting import constants_of, reads_of
 from brisk.segments.model.extraction import Segment
-from brisk.segments.onnxruntime.session import Session
+from brisk.segments.onnxruntime.session import OrtSession
 from brisk.segments.onnxruntime.sessions import Form, open_segment
 
 
@@ -145,7 +145,9 @@ class Tail:
         return {name: found[name] for name in self._outputs}
 
 
-def _open(graph: ModelGraph, value: str, places: tuple[int, ...], outputs: list[str]) -> Session:
+def _open(
+    graph: ModelGraph, value: str, places: tuple[int, ...], outputs: list[str]
+) -> OrtSession:
     source, nodes = graph.graph, [graph.graph.node[place] for place in places]
     read = {name for node in nodes for name in reads_of(node)}
     part = GraphProto(name=f"{graph.name}:tail")

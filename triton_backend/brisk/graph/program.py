@@ -18,7 +18,7 @@ Dimension: TypeAlias = "int | str | None"
 """A size, the name of a symbolic size, or None where nothing is known."""
 
 
-class Container(str, Enum):
+class ContainerKind(str, Enum):
     """What a value is made of, after ONNX's TypeProto."""
 
     TENSOR = "tensor"
@@ -39,7 +39,7 @@ class ValueType:
 
     dtype: str | None
     shape: tuple[Dimension, ...] | None
-    container: Container = Container.TENSOR
+    container: ContainerKind = ContainerKind.TENSOR
 
     @property
     def rank(self) -> int | None:

@@ -21,7 +21,7 @@ _PLAIN_TYPES = [record for record in RECORD_TYPES if record not in (Infer, Resul
 _CODERS = Coders()
 
 
-class _Heads(dict[type, tuple[str, Encoder]]):
+class _RecordHeads(dict[type, tuple[str, Encoder]]):
     """By record type: the text before its fields, and their encoder."""
 
     def __missing__(self, record: type) -> tuple[str, Encoder]:
@@ -38,7 +38,7 @@ class _Decoders(dict[int, Decoder]):
         return decoder
 
 
-_HEADS, _DECODERS = _Heads(), _Decoders()
+_HEADS, _DECODERS = _RecordHeads(), _Decoders()
 
 
 def encode_record(record: Record) -> bytes:

@@ -18,7 +18,7 @@ from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.preemption.memory_limit import limit_memory
 from brisk.runtime.preemption.pacing import Pacing
 from brisk.runtime.preemption.realtime import Foreground
-from brisk.runtime.preemption.slices import shorten_slices
+from brisk.runtime.preemption.thread_niceness import shorten_slices
 from brisk.runtime.requests.connections import Arrival, Connections
 from brisk.runtime.settings import Settings
 from brisk.runtime.worker.device import open_device

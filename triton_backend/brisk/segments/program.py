@@ -8,7 +8,7 @@ from typing import Any
 
 from brisk.errors import InvalidRequestError
 from brisk.segments.inputs import InputCheck
-from brisk.segments.onnxruntime.session import Session
+from brisk.segments.onnxruntime.session import OrtSession
 from brisk.segments.plan import SegmentPlan, SegmentSpec
 from brisk.segments.table import LayerTable
 from brisk.segments.values import Value
@@ -87,7 +87,7 @@ def slots_of(plan: SegmentPlan) -> dict[str, int]:
     return {name: slot for slot, name in enumerate(dict.fromkeys(names))}
 
 
-def make_part(spec: SegmentSpec, session: Session, slots: Mapping[str, int]) -> Part:
+def make_part(spec: SegmentSpec, session: OrtSession, slots: Mapping[str, int]) -> Part:
     opened = session.session
     kinds = [each.type for each in (*opened.get_inputs(), *opened.get_outputs())]
     goes_by_arrays = "tensor(string)" in kinds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from brisk.segments.onnxruntime.session import Session
+from brisk.segments.onnxruntime.session import OrtSession
 from brisk.segments.plan import SegmentPlan
 
 
@@ -20,11 +20,11 @@ class Source(ABC):
     """Whether it is a model in ONNX Runtime's own format (``.ort``)."""
 
     @abstractmethod
-    def open(self, index: int) -> Session:
+    def open(self, index: int) -> OrtSession:
         """What starts cheapest (NNV12, 3.1: the cold solution). Raises BriskError."""
 
     @abstractmethod
-    def open_warm(self, index: int) -> Session | None:
+    def open_warm(self, index: int) -> OrtSession | None:
         """What runs fastest; None where that is the first one. Raises BriskError."""
 
     def close(self) -> None:  # noqa: B027  # some have nothing to let go of

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from brisk.segments.inputs import InputCheck
-from brisk.segments.onnxruntime.session import Session
+from brisk.segments.onnxruntime.session import OrtSession
 from brisk.segments.program import Part, SegmentProgram, make_part, slots_of
 from brisk.segments.source import Source
 from brisk.segments.table import GiveWay, LayerTable
@@ -108,13 +108,13 @@ class StartingSegments:
         What the model is from then on; None where it stays what it is.
         """
 
-        def open_one(index: int) -> Session:
+        def open_one(index: int) -> OrtSession:
             return source.open_warm(index) or source.open(index)
 
         return replace(self, source=source) if self._exchange(open_one, may_go_on) else None
 
     def _exchange(
-        self, open_one: Callable[[int], Session | None], may_go_on: Callable[[], bool]
+        self, open_one: Callable[[int], OrtSession | None], may_go_on: Callable[[], bool]
     ) -> bool:
         if not self.table.is_whole:
             return False

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from brisk.graph.program import Attribute, Container, Node, Program, ValueType, Variable
+from brisk.graph.program import Attribute, ContainerKind, Node, Program, ValueType, Variable
 
 
 def node_proto(node: Node) -> onnx.NodeProto:
@@ -84,9 +84,9 @@ def _type_proto(value_type: ValueType) -> onnx.TypeProto:
     if value_type.dtype is None:
         return onnx.TypeProto()
     tensor = helper.make_tensor_type_proto(element_type(value_type.dtype), value_type.shape)
-    if value_type.container is Container.SEQUENCE:
+    if value_type.container is ContainerKind.SEQUENCE:
         return helper.make_sequence_type_proto(tensor)
-    if value_type.container is Container.OPTIONAL:
+    if value_type.container is ContainerKind.OPTIONAL:
         return helper.make_optional_type_proto(tensor)
     return tensor
 

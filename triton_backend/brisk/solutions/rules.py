@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from brisk.graph.program import Container
+from brisk.graph.program import ContainerKind
 from brisk.solutions.base import (
     APPLIES,
     Applicability,
@@ -99,7 +99,7 @@ def takes(*dtypes: Collection[str]) -> Check:
 
 def refuse_operand(operand: Operand, allowed: Collection[str]) -> str | None:
     """Why ``operand`` is not a tensor of an allowed dtype; None where it is."""
-    if operand.type.container is not Container.TENSOR:
+    if operand.type.container is not ContainerKind.TENSOR:
         return f"'{operand.name}' is a {operand.type.container.value}, not a tensor"
     if operand.type.dtype not in allowed:
         return f"'{operand.name}' is {operand.type.dtype or 'of unknown dtype'}"

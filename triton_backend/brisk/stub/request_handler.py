@@ -5,8 +5,9 @@ Numpy is first needed here: an instance imports this module while its model is l
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from brisk.errors import BriskError, InvalidRequestError
@@ -16,7 +17,6 @@ from brisk.stub.cancellation import CancellationWatcher
 from brisk.stub.config.entry import Entry
 from brisk.stub.config.parameters import request_agreement, request_class, request_deadline_ns
 from brisk.stub.metrics.accounting import RequestAccount
-from brisk.stub.request_parameters import request_parameters, trace_context
 from brisk.stub.response import TritonReply, send_nothing
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.sync_wait import EYES_OPEN_NS, WAIT_NS, Promptness
@@ -151,3 +151,24 @@ def _steps(entry: Entry) -> Steps | None:
     from brisk.stub.sequence_steps import Steps
 
     return Steps(entry.sequences)
+
+
+# What a request says apart from its inputs.
+
+MAX_CONTEXT_CHARACTERS = 200
+
+
+def request_parameters(request: Any) -> Mapping[str, Any]:
+    """Those that the client has set."""
+    text = request.parameters()
+    return json.loads(text) if text and text != "{}" else {}
+
+
+def trace_context(request: Any) -> str:
+    """Triton's trace context (OpenTelemetry's propagation headers as JSON); empty without one.
+
+    A Triton before 24.08 has none to give.
+    """
+    trace = getattr(request, "trace", None)
+    context = trace().get_context() if trace is not None else None
+    return str(context)[:MAX_CONTEXT_CHARACTERS] if context else ""

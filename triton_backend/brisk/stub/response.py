@@ -10,11 +10,34 @@ import triton_python_backend_utils as pb_utils
 
 from brisk.errors import BriskError
 from brisk.protocol.records import Result
-from brisk.stub.errors import triton_error
 from brisk.stub.metrics.accounting import RequestAccount
 from brisk.stub.runtime_client.pending import OutputReader, Reply
 from brisk.stub.runtime_client.sync_wait import Promptness
 from brisk.stub.tensors import make_output
+
+# Brisk's errors as Triton's: the one place where they are mapped.
+
+_CODES = {
+    "invalid_model": "INVALID_ARG",
+    "unsupported_operator": "UNSUPPORTED",
+    "invalid_configuration": "INVALID_ARG",
+    "invalid_request": "INVALID_ARG",
+    "not_loaded": "NOT_FOUND",
+    "unavailable": "UNAVAILABLE",
+    "cancelled": "CANCELLED",
+    "protocol": "INTERNAL",
+    "internal": "INTERNAL",
+}
+"""Triton error code by the code of each class in ``brisk.errors``."""
+
+
+def triton_error(error: Exception) -> Any:
+    """A ``pb_utils.TritonError`` of the fitting code; INTERNAL for anything unforeseen."""
+    if isinstance(error, BriskError):
+        code = getattr(pb_utils.TritonError, _CODES[error.code])
+        return pb_utils.TritonError(str(error), code)
+    return pb_utils.TritonError(f"{type(error).__name__}: {error}", pb_utils.TritonError.INTERNAL)
+
 
 EXIT_PARAMETER = "brisk_exit"
 """Of a response: who answered, where a learned cache did; where the server has such parameters."""

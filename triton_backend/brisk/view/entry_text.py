@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from brisk.errors import BriskError
 from brisk.protocol.host.entry_files import CONFIG_FILE, MODEL_FILE
 from brisk.protocol.host.repository_view import REFUSED
-from brisk.stub.config.completion import Completion, complete
+from brisk.stub.config.completion import ConfigCompletion, complete
 from brisk.stub.config.entry import find_model
 from brisk.stub.config.pipeline_signature import model_signature
 from brisk.view.text_format import Message, Parsed, UnreadableTextError, parse, quoted
@@ -231,7 +231,7 @@ def _is(value: object) -> bool:
     return isinstance(value, dict)
 
 
-def _with(config: str, parsed: Parsed, completion: Completion) -> str:
+def _with(config: str, parsed: Parsed, completion: ConfigCompletion) -> str:
     """The user's lines keep their numbers, so that Triton's words about them stay true."""
     added = []
     size = completion.max_batch_size

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from brisk.protocol.host.repository_view import VIEW_VARIABLE
 from brisk.protocol.host.runtime_paths import base_directory
 from brisk.triton.options import option, options_named, without_options
+from brisk.view.entry_text import entries_of, last
 from brisk.view.keeper import ViewRoot, keep, make_root, start_apart
 from brisk.view.mirror import Mirror
 
@@ -144,3 +145,34 @@ def _period_s(options: Sequence[str]) -> float | None:
     except ValueError:
         return _LONGEST_PERIOD_S
     return max(0.05, min(_LONGEST_PERIOD_S, poll_s / 3))
+
+
+# The devices whose runtimes a server's entries will ask for, as far as that is sure.
+
+_A_GPU = Path("/dev/nvidia0")
+
+
+def expected_devices(repositories: Sequence[Path], served: Sequence[str]) -> list[str]:
+    """``cpu``, ``cuda:0``, …, each once. ``served``: the backends that are Brisk.
+
+    An entry that does not say where it runs is on the processor where there is no GPU; else
+    Triton decides, and its stub starts the runtime.
+    """
+    found: dict[str, None] = {}
+    for repository in repositories:
+        for message in entries_of(repository, served):
+            found.update(dict.fromkeys(_devices(message.get("instance_group", []))))
+    return sorted(found)
+
+
+def _devices(groups: Sequence[Any]) -> Iterator[str]:
+    if not groups and not _A_GPU.exists():
+        yield "cpu"
+    for group in groups:
+        if not isinstance(group, dict):
+            continue
+        kind = last(group, "kind")
+        if kind == "KIND_CPU" or (kind in (None, "KIND_AUTO") and not _A_GPU.exists()):
+            yield "cpu"
+        elif kind == "KIND_GPU":
+            yield from (f"cuda:{gpu}" for gpu in group.get("gpus", []) if isinstance(gpu, int))

@@ -64,8 +64,8 @@ def run(
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
+    from brisk_client.benchmarks.cold.report.drawing import show_parts
     from brisk_client.benchmarks.cold.report.ledger import UnusableReportError
-    from brisk_client.benchmarks.cold.report.showing import show_parts
 
     parser = _parser()
     chosen = parser.parse_args(arguments)

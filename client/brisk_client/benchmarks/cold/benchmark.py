@@ -27,8 +27,7 @@ from brisk_client.benchmarks.cold.registry import (
     engine_of,
 )
 from brisk_client.benchmarks.cold.report import results
-from brisk_client.benchmarks.cold.report.answers import OTHER_WEIGHTS, agreements
-from brisk_client.benchmarks.cold.report.batches import batch_rows
+from brisk_client.benchmarks.cold.report.batches import OTHER_WEIGHTS, agreements, batch_rows
 from brisk_client.benchmarks.cold.report.expectations import NO_ENGINE, UNMEASURED, all_checks
 from brisk_client.benchmarks.cold.report.figures import draw_all
 from brisk_client.benchmarks.cold.report.ledger import Ledger
@@ -100,7 +99,7 @@ def run_parts(choice: ColdOptions, file: Path | None, *, resumes: bool) -> Repor
         checks=[],
         notes=list(NOTES),
     )
-    bench = _Bench(choice, threads, report, Ledger(report, file, resumes=resumes))
+    bench = _ColdBench(choice, threads, report, Ledger(report, file, resumes=resumes))
     for name in _built(choice):
         for batch in choice.batches:
             bench.measure(name, batch, functools.partial(bench.built, name, batch))
@@ -126,7 +125,7 @@ def _built(choice: ColdOptions) -> list[str]:
     return [model.name for model in MODELS]
 
 
-class _Bench:
+class _ColdBench:
     """Measures one model at one batch size after the other, part by part."""
 
     def __init__(self, choice: ColdOptions, threads: int, report: Report, ledger: Ledger) -> None:

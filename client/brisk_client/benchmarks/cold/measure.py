@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from brisk_client.benchmarks.cold.engines.base import EngineUnavailableError
+from brisk_client.benchmarks.cold.engines.base import ColdEngineError
 from brisk_client.benchmarks.cold.machine import page_cache
 from brisk_client.benchmarks.cold.machine.zygote import ColdSample, ColdTask, Zygote, prepare_apart
 from brisk_client.benchmarks.cold.models import ModelFiles
@@ -66,7 +66,7 @@ def prepare_all(
         try:
             if engine_of(name).prepares:
                 artefact, took_s = prepare_apart(name, files, threads)
-        except EngineUnavailableError as error:
+        except ColdEngineError as error:
             fail(name, str(error))
             continue
         read = engine_of(name).files(files.model, Path(artefact) if artefact else None)
@@ -99,7 +99,7 @@ def measure(
         for name, ready in prepared.items():
             try:
                 zygotes[name] = stack.enter_context(Zygote(name, threads))
-            except EngineUnavailableError as error:
+            except ColdEngineError as error:
                 fail(name, str(error))
                 continue
             found[name] = EngineSamples(name, ready.files, [], [])
@@ -123,7 +123,7 @@ def measure(
                 )
                 try:
                     ours.samples.append(zygote.sample(task))
-                except EngineUnavailableError as error:
+                except ColdEngineError as error:
                     fail(name, str(error))
                     del zygotes[name], found[name]
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from brisk_client.benchmarks.cold.engines.aotinductor import AotInductor
 from brisk_client.benchmarks.cold.engines.base import ColdEngine
 from brisk_client.benchmarks.cold.engines.onnxruntime import (
     OnnxRuntime,
@@ -10,10 +9,11 @@ from brisk_client.benchmarks.cold.engines.onnxruntime import (
     OnnxRuntimeOptimised,
     OnnxRuntimePrepared,
     OnnxRuntimeUnoptimised,
+    OpenVino,
+    OpenVinoCached,
 )
-from brisk_client.benchmarks.cold.engines.openvino import OpenVino, OpenVinoCached
 from brisk_client.benchmarks.cold.engines.segments import BriskSegments
-from brisk_client.benchmarks.cold.engines.torch_eager import TorchEager
+from brisk_client.benchmarks.cold.engines.torch_eager import AotInductor, TorchEager
 
 BASE = "onnxruntime"
 """What every engine's cold start is compared with."""

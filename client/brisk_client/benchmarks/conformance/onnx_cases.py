@@ -13,8 +13,8 @@ import torch
 from onnx import numpy_helper
 
 from brisk.errors import BriskError
+from brisk.execution.frame import run_serially
 from brisk.execution.loading import load_program
-from brisk.execution.serial import run_serially
 from brisk.graph.reader import build_program
 from brisk.solutions.catalogue import Catalogue
 from brisk.solutions.values import from_numpy, to_numpy

@@ -56,7 +56,7 @@ NOTES = (
 
 
 @dataclass
-class _Tally:
+class _PipelineTally:
     latencies_s: list[float] = field(default_factory=list)
     right: int = 0
     labels: int = 0
@@ -121,7 +121,7 @@ def _measure(
 ) -> None:
     """One row for each planner; every request is served by all of them, the first one in turns."""
     objective_ns = int(bench.slowest_ns * tightness)
-    tallies = {planner: _Tally() for planner in PLANNERS}
+    tallies = {planner: _PipelineTally() for planner in PLANNERS}
     for frame in range(len(labels)):
         turn = frame % len(PLANNERS)
         for planner in (*PLANNERS[turn:], *PLANNERS[:turn]):
@@ -149,7 +149,7 @@ def _measure(
         )
 
 
-def _note(tally: _Tally, served: Served, labels: np.ndarray, objective_ns: int) -> None:
+def _note(tally: _PipelineTally, served: Served, labels: np.ndarray, objective_ns: int) -> None:
     tally.latencies_s.append(served.latency_ns / 1e9)
     tally.right += int((served.labels == labels).sum())
     tally.labels += len(labels)
@@ -157,7 +157,7 @@ def _note(tally: _Tally, served: Served, labels: np.ndarray, objective_ns: int) 
     tally.taken.update(served.taken)
 
 
-def _points(tally: _Tally, base: _Tally) -> float:
+def _points(tally: _PipelineTally, base: _PipelineTally) -> float:
     return 100 * (tally.right / tally.labels - base.right / base.labels)
 
 

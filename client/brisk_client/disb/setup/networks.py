@@ -8,6 +8,7 @@ execution times on a CPU with two threads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ class Network:
     build: Callable[[], onnx.ModelProto]
 
 
-class _Writer:
+class _NetworkWriter:
     """Convolutional layers, one call for each layer as Brisk fuses them."""
 
     def __init__(self, name: str, side: int) -> None:
@@ -81,7 +82,7 @@ class _Writer:
 
 def build_resnet(width: int = 32, depths: tuple[int, ...] = (6, 16, 72, 6)) -> onnx.ModelProto:
     """Bottleneck blocks (He et al., 2015), 100 of them where ResNet-152 has 50."""
-    net = _Writer("resnet", 96)
+    net = _NetworkWriter("resnet", 96)
     value = net.pool(net.relu(net.convolution(net.value, 3, width, 7, stride=2)))
     inputs = width
     for stage, depth in enumerate(depths):
@@ -102,7 +103,7 @@ def build_resnet(width: int = 32, depths: tuple[int, ...] = (6, 16, 72, 6)) -> o
 
 def build_densenet(growth: int = 32, depths: tuple[int, ...] = (2, 5, 19, 12)) -> onnx.ModelProto:
     """Dense blocks (Huang et al., 2016): every layer's output is joined to its input."""
-    net = _Writer("densenet", 104)
+    net = _NetworkWriter("densenet", 104)
     channels = 2 * growth
     value = net.pool(net.relu(net.convolution(net.value, 3, channels, 7, stride=2)))
     for stage, depth in enumerate(depths):
@@ -120,7 +121,7 @@ def build_densenet(growth: int = 32, depths: tuple[int, ...] = (2, 5, 19, 12)) -
 
 def build_vgg(width: int = 24, depths: tuple[int, ...] = (9, 9, 9, 9, 9)) -> onnx.ModelProto:
     """Plain convolutions (Simonyan and Zisserman, 2014), 45 of them where VGG-19 has 16."""
-    net = _Writer("vgg", 64)
+    net = _NetworkWriter("vgg", 64)
     value, inputs = net.value, 3
     for stage, depth in enumerate(depths):
         outputs = width * min(8, 2**stage)
@@ -133,7 +134,7 @@ def build_vgg(width: int = 24, depths: tuple[int, ...] = (9, 9, 9, 9, 9)) -> onn
 
 def build_inception(width: int = 112, blocks: int = 15) -> onnx.ModelProto:
     """Four branches a block (Szegedy et al., 2015, figure 5), joined."""
-    net = _Writer("inception", 64)
+    net = _NetworkWriter("inception", 64)
     value = net.relu(net.convolution(net.value, 3, width, 3, stride=2))
     value = net.pool(net.relu(net.convolution(value, width, 4 * width, 3)))
     channels = 4 * width
@@ -202,3 +203,37 @@ NETWORKS: Mapping[str, Network] = {
 """By name. The scan of table 1 has lost DenseNet's and VGG's decimal points: 4.4 ms is what the
 text says of VGG ("about 4 ms", 220 requests a second saturate the device); with 35 ms DenseNet
 alone would take 70 % of workload D, which REEF serves with all five, so it is 3.5 ms."""
+
+
+# Networks of equal layers that take as long as wanted (REEF, figure 13).
+
+PROBE_WIDTH = 640
+
+LEAST_RUN_MS = 60.0
+"""A chain has as many layers as give it this time, and two at least."""
+
+
+def build_chain(width: int, layers: int) -> onnx.ModelProto:
+    """``layers`` products of ``width`` x ``width`` matrices, each of ``2 width^3`` operations.
+
+    Its input is one number, which is added to all of the first matrix: a request for it costs the
+    server no more than one for a small network.
+    """
+    graph = GraphWriter("chain", opset=17)
+    random = np.random.default_rng(0)
+    number = graph.input("x", "float32", (1, 1))
+    first = graph.weight(random.normal(0, 1, (width, width)))
+    value = graph.add("Add", first, number)
+    weight = graph.weight(random.normal(0, width**-0.5, (width, width)))
+    for _ in range(layers):
+        value = graph.add("Relu", graph.add("MatMul", value, weight))
+    value = graph.add("ReduceMean", value, axes=[0, 1])
+    graph.output(value, "y", "float32", (1, 1))
+    return graph.model()
+
+
+def chain_of(layer_ms: float, probe_layer_ms: float) -> onnx.ModelProto:
+    """A chain whose layers take about ``layer_ms``, where PROBE_WIDTH takes ``probe_layer_ms``."""
+    width = PROBE_WIDTH * (layer_ms / probe_layer_ms) ** (1 / 3)
+    layers = max(2, math.ceil(LEAST_RUN_MS / layer_ms))
+    return build_chain(max(16, round(width / 16) * 16), layers)

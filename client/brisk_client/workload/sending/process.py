@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from brisk_client.workload.sending import generator
-from brisk_client.workload.spec.description import Workload
-from brisk_client.workload.spec.writing import to_document
+from brisk_client.workload.spec.description import Workload, to_document
 
 _END_TIMEOUT_S = 2.0
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from brisk_client.workload.results.histogram import Histogram
 from brisk_client.workload.results.outcome import GeneratorCost, RunOutcome, TaskOutcome
+from brisk_client.workload.sending.coordination import groups
 from brisk_client.workload.sending.generator import DRAIN_S
-from brisk_client.workload.sending.groups import groups
 from brisk_client.workload.sending.process import GeneratorProcess, Lines
-from brisk_client.workload.sending.warm_up import warm_up
+from brisk_client.workload.sending.requests import warm_up
 from brisk_client.workload.spec.description import Workload
-from brisk_client.workload.spec.errors import WorkloadFailedError
+from brisk_client.workload.spec.fields import WorkloadFailedError
 
 Counts = Mapping[str, tuple[int, int, int]]
 """By task: answered, failed, dropped, so far."""

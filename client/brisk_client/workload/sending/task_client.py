@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from brisk_client.workload.results.rows import OK, UNFINISHED, Row
-from brisk_client.workload.sending.arrivals import arrivals_ns, generator_of
-from brisk_client.workload.sending.pacing import Launch, Pacer
+from brisk_client.workload.sending.pacing import Launch, Pacer, arrivals_ns, generator_of
 from brisk_client.workload.spec.description import Continuous, Dependent, Task, Workload
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0

@@ -7,6 +7,12 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
+# Why a workload did not run.
+
+
+class WorkloadFailedError(Exception):
+    """The workload could not be started, or a generator died; the text says why."""
+
 
 class WorkloadFields:
     """One object of the document. ``place`` names it in messages: ``task 'vgg_rt', load``.

@@ -160,7 +160,7 @@ def show(
     """Show a model's caches: exits, hit rates, bounds, memory, and what a server made of them."""
     from rich.console import Console
 
-    from brisk.cli.caches.live import print_live_figures
+    from brisk.cli.caches.curves import print_live_figures
     from brisk.cli.caches.text import print_cascade
     from brisk.cli.explain.command import model_file
     from brisk.errors import InvalidModelError
@@ -192,7 +192,7 @@ def show(
             console.print(f"'{adapted}' is ignored by the server: {error}", markup=False)
     print_live_figures(console, file)
     if plot is not None:
-        from brisk.cli.caches.plot import draw_caches
+        from brisk.cli.caches.curves import draw_caches
 
         console.print(f"drawn: {draw_caches(file, versions, plot)}", markup=False)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from brisk.cli.entries.pipeline import pipeline_variables
 from brisk.errors import InvalidModelError
-from brisk.graph.program import Container, Dimension, Variable
+from brisk.graph.program import ContainerKind, Dimension, Variable
 from brisk.graph.reader import read_program
 from brisk.paths import find_inside
 from brisk.pipelines import is_pipeline
@@ -100,7 +100,7 @@ def _variable(variable: Variable, *, batched: bool, kind: str) -> str:
 
 
 def _known_shape(variable: Variable, kind: str) -> tuple[Dimension, ...]:
-    if variable.type.container is not Container.TENSOR:
+    if variable.type.container is not ContainerKind.TENSOR:
         raise InvalidModelError(
             f"{kind} '{variable.name}' is a {variable.type.container.value}; "
             "Triton serves only tensors"

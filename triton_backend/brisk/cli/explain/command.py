@@ -50,7 +50,7 @@ def explain(
 
         lines = segments_text(file, model if model.is_dir() else None, every=every)
     else:
-        from brisk.cli.explain.layers import layers_text
+        from brisk.cli.explain.segments import layers_text
 
         lines = layers_text(file, device, every=every)
     for line in lines:

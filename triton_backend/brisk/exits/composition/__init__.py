@@ -1,10 +1,15 @@
 """Which caches to serve: pure functions of what exploration measured (GATI, section 4, A.1)."""
 
 from brisk.exits.composition.expectation import Expectation, expect, expect_counted
-from brisk.exits.composition.greedy import compose_by_hit_rate, compose_by_latency_gain
-from brisk.exits.composition.latency import compose_by_expected_latency
 from brisk.exits.composition.problem import Candidate, CompositionProblem, Outcomes
-from brisk.exits.composition.score import ALPHAS, compose_by_score, compose_with_alpha
+from brisk.exits.composition.score import (
+    ALPHAS,
+    compose_by_expected_latency,
+    compose_by_hit_rate,
+    compose_by_latency_gain,
+    compose_by_score,
+    compose_with_alpha,
+)
 
 __all__ = [
     "ALPHAS",

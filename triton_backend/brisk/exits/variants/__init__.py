@@ -1,13 +1,12 @@
-"""The family of predictor architectures. Another one: a file here, and a line in the list."""
+"""The family of predictor architectures. Another one: a class in
+``families``, and a line in the list."""
 
 from __future__ import annotations
 
 from brisk.errors import InvalidConfigurationError
 from brisk.exits.heads.lookup_model import Shape
 from brisk.exits.variants.base import Variant, weights_bytes
-from brisk.exits.variants.convolution import Convolution
-from brisk.exits.variants.fully_connected import FullyConnected
-from brisk.exits.variants.pooling import PoolingVariant
+from brisk.exits.variants.families import Convolution, FullyConnected, PoolingVariant
 
 PAPER: tuple[Variant, ...] = (
     FullyConnected(1024),

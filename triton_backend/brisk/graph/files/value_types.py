@@ -7,7 +7,7 @@ import onnx
 from onnx import TypeProto, helper
 
 from brisk.graph.files.element_types import element_of_dtype, name_of_dtype, name_of_element
-from brisk.graph.program import UNKNOWN_TYPE, Container, Dimension, ValueType
+from brisk.graph.program import UNKNOWN_TYPE, ContainerKind, Dimension, ValueType
 
 ANONYMOUS_DIMENSIONS = frozenset({"", "?", "-1", "None", "none", "unk"})
 """Names that exporters give to several sizes that need not be equal."""
@@ -29,10 +29,10 @@ def _dimension(dim: onnx.TensorShapeProto.Dimension) -> Dimension:
 
 
 _CONTAINERS = {
-    "sequence_type": Container.SEQUENCE,
-    "optional_type": Container.OPTIONAL,
-    "map_type": Container.MAP,
-    "sparse_tensor_type": Container.SPARSE,
+    "sequence_type": ContainerKind.SEQUENCE,
+    "optional_type": ContainerKind.OPTIONAL,
+    "map_type": ContainerKind.MAP,
+    "sparse_tensor_type": ContainerKind.SPARSE,
 }
 
 
@@ -45,14 +45,14 @@ def from_type_proto(proto: TypeProto) -> ValueType:
             if tensor.HasField("shape")
             else None
         )
-        container = _CONTAINERS.get(kind, Container.TENSOR)
+        container = _CONTAINERS.get(kind, ContainerKind.TENSOR)
         return ValueType(name_of_element(tensor.elem_type), shape, container)
     if kind == "sequence_type" or kind == "optional_type":
         inner = from_type_proto(getattr(proto, kind).elem_type)
         return ValueType(inner.dtype, inner.shape, _CONTAINERS[kind])
     if kind == "map_type":
         inner = from_type_proto(proto.map_type.value_type)
-        return ValueType(inner.dtype, inner.shape, Container.MAP)
+        return ValueType(inner.dtype, inner.shape, ContainerKind.MAP)
     return UNKNOWN_TYPE
 
 
@@ -65,9 +65,9 @@ def to_type_proto(value: ValueType) -> TypeProto | None:
     except KeyError:
         return None
     tensor = helper.make_tensor_type_proto(element, value.shape)
-    if value.container is Container.TENSOR:
+    if value.container is ContainerKind.TENSOR:
         return tensor
-    if value.container is Container.SEQUENCE:
+    if value.container is ContainerKind.SEQUENCE:
         return helper.make_sequence_type_proto(tensor)
     return None
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 from brisk.graph.draft import Draft
 from brisk.graph.files.shape_inference import is_settled, refine_types
 from brisk.graph.passes.cleaning.branches import inline_branches
-from brisk.graph.passes.cleaning.dead import remove_dead
 from brisk.graph.passes.cleaning.duplicates import merge_duplicates
-from brisk.graph.passes.cleaning.matrix_softmax import simplify_matrix_softmax
-from brisk.graph.passes.cleaning.noops import remove_noops
-from brisk.graph.passes.cleaning.reshapes import simplify_reshapes
-from brisk.graph.passes.folding.batch_normalization import fold_batch_normalization
+from brisk.graph.passes.cleaning.noops import remove_dead, remove_noops
+from brisk.graph.passes.cleaning.reshapes import simplify_matrix_softmax, simplify_reshapes
 from brisk.graph.passes.folding.constants import fold_constants
-from brisk.graph.passes.folding.input_scaling import fold_input_scaling
-from brisk.graph.passes.folding.padding import fold_padding
-from brisk.graph.passes.folding.scaling import fold_scaling
+from brisk.graph.passes.folding.input_scaling import fold_input_scaling, fold_padding
+from brisk.graph.passes.folding.scaling import fold_batch_normalization, fold_scaling
 from brisk.graph.passes.fusing.activations import fuse_gates
 from brisk.graph.passes.fusing.attention import fuse_attention
 from brisk.graph.passes.fusing.dynamic_quantization import fuse_dynamic_quantization
-from brisk.graph.passes.fusing.epilogues import fuse_epilogues
+from brisk.graph.passes.fusing.epilogues import fuse_epilogues, fuse_linear
 from brisk.graph.passes.fusing.layer_normalization import fuse_layer_normalization
-from brisk.graph.passes.fusing.linear import fuse_linear
 from brisk.graph.passes.fusing.self_attention import fuse_self_attention
 from brisk.graph.symbolic import propagate
 

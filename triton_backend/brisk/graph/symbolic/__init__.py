@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from brisk.graph.draft import Draft
-from brisk.graph.program import Container, Dimension, Node, ValueType
+from brisk.graph.program import ContainerKind, Dimension, Node, ValueType
 from brisk.graph.rewriting import plain
 from brisk.graph.symbolic.shapes import demanded_rank, sizes_of
 from brisk.graph.symbolic.values import elements_of
@@ -48,7 +48,7 @@ def _accept_demand(node: Node, draft: Draft) -> None:
 def _complete(draft: Draft, name: str, sizes: tuple[Dimension, ...] | None) -> None:
     """Fill the unknown sizes of value ``name``, from ``sizes`` or with a name of their own."""
     known = draft.type_of(name)
-    if known.container is not Container.TENSOR:
+    if known.container is not ContainerKind.TENSOR:
         return
     shape = known.shape if known.shape is not None else sizes
     if shape is None:

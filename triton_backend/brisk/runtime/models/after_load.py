@@ -11,6 +11,7 @@ import functools
 import gc
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,11 +26,13 @@ from brisk.runtime.models.kinds.background_prepare import SegmentPreparer
 from brisk.runtime.models.kinds.segment_session import SegmentSession
 from brisk.runtime.models.reclaim import give_back
 from brisk.runtime.models.session import Session
-from brisk.runtime.models.start_report import report_start
 from brisk.runtime.preemption.lower_priority import standing_back
 from brisk.runtime.ready import import_what_files_need
 from brisk.runtime.worker.idle import Quiet
 from brisk.segments.table import LayerTable
+from brisk.segments.timeline import EventKind
+from brisk.telemetry import count, metrics
+from brisk.telemetry.spans import SPANS
 
 LONGEST_PAUSE_S = 0.1
 """What each 2 MiB of a model file wait for a gap between requests before they are copied."""
@@ -171,3 +174,24 @@ def _succeeds(session: Session, work: Callable[[], bool]) -> bool:
     except BriskError as error:
         say(f"{session.path}: kept on the solutions it started with: {error}")
         return False
+
+
+# What a model's start came to, counted once all its parts are loaded; its stages as spans.
+
+
+def report_start(session: Session, labels: tuple[str, str]) -> None:
+    """Once for each session, under the model and version of ``labels``."""
+    origin = session.origin
+    count(metrics.STARTS, (*labels, origin))
+    timeline = session.recorder.timeline(time.perf_counter_ns())
+    for kind in EventKind:
+        if total_ns := timeline.total_ns(kind):
+            count(metrics.START_SECONDS, (*labels, origin, kind.value), total_ns)
+    made = [event for event in timeline.events if event.kind is EventKind.CREATE]
+    for where, stolen in (("lane", False), ("stolen", True)):
+        number = sum(event.stolen is stolen for event in made)
+        count(metrics.LOADED_LAYERS, (*labels, origin, where), number)
+    # CLOCK_MONOTONIC is what both of Python's clocks read.
+    for event in timeline.events:
+        name = event.kind.value if event.layer is None else f"{event.kind.value} {event.layer}"
+        SPANS.add(event.lane, name, event.start_ns, event.end_ns, str(session.path))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from brisk.errors import ArtefactError, BriskError, InvalidModelError
-from brisk.graph.program import Container, Variable
+from brisk.graph.program import ContainerKind, Variable
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.models.servable import Due, Frame
@@ -161,7 +161,7 @@ def load_session(
 
 def _check_tensor(variable: Variable) -> None:
     kind = variable.type
-    if kind.container is not Container.TENSOR:
+    if kind.container is not ContainerKind.TENSOR:
         raise InvalidModelError(
             f"'{variable.name}' is a {kind.container.value}; Triton serves tensors only"
         )

@@ -22,9 +22,8 @@ from brisk.runtime.pipelines.trial import Trials
 from brisk.runtime.preemption.gate import RECHECK_S
 from brisk.runtime.preemption.pacing import Pacing
 from brisk.runtime.preemption.thread_niceness import Precedence
-from brisk.runtime.requests.connections import Connections
+from brisk.runtime.requests.connections import Connections, Orphans
 from brisk.runtime.requests.dispatcher import Dispatcher
-from brisk.runtime.requests.orphaned_stubs import Orphans
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.settings import Settings
 from brisk.runtime.worker.batch import Run, begin_run
@@ -33,7 +32,6 @@ from brisk.runtime.worker.completion import Completion
 from brisk.runtime.worker.device import Device, StreamPriority
 from brisk.runtime.worker.host_queue import HostQueue
 from brisk.runtime.worker.introspection import Observation
-from brisk.runtime.worker.run_stack import RunStack
 from brisk.scheduling.job import JobClass
 from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.profile import ProfileTable
@@ -254,3 +252,41 @@ class Worker:
         self._looked_around_ns = now_ns
         self._orphans.retire(now_ns)
         self._sessions.forget_idle_sequences(now_ns)
+
+
+# The worker's own runs: the last one computes, those before it are parked.
+#
+# Used by the worker's main thread.
+
+
+class RunStack:
+    """A parked run stays at its layer boundary; when it resumes, nothing is computed again.
+
+    ``runs`` is not to be changed from outside.
+    """
+
+    def __init__(self, pacing: Pacing, clock_ns: Callable[[], int]) -> None:
+        self.runs: list[Run] = []
+        self._pacing = pacing
+        self._clock_ns = clock_ns
+
+    @property
+    def top(self) -> Run | None:
+        """The one that computes."""
+        return self.runs[-1] if self.runs else None
+
+    def begin(self, run: Run) -> None:
+        """Compute ``run`` now."""
+        if self.runs:
+            self.runs[-1].park()
+            run.count_preemption()
+        self.runs.append(run)
+        self._pacing.begins(run, self._clock_ns())
+
+    def end(self) -> None:
+        """The top one is over: go on with the one before it."""
+        self.runs.pop()
+        self._pacing.pauses()
+        if self.runs:
+            self.runs[-1].resume()
+            self._pacing.begins(self.runs[-1], self._clock_ns())

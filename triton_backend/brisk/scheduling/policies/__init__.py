@@ -1,4 +1,4 @@
-"""Policies: how a device is shared between classes, one a file, chosen by name."""
+"""Policies: how a device is shared between classes, chosen by name."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from brisk.scheduling.policies.base import (
     Snapshot,
     run_slowdown,
 )
-from brisk.scheduling.policies.deadline import DEADLINE
-from brisk.scheduling.policies.padded import PADDED
-from brisk.scheduling.policies.preemptive import PREEMPTIVE
-from brisk.scheduling.policies.sequential import SEQUENTIAL
-from brisk.scheduling.policies.shared import SHARED
+from brisk.scheduling.policies.catalogue import DEADLINE, PADDED, PREEMPTIVE, SEQUENTIAL, SHARED
 
 POLICIES: Mapping[str, Policy] = {
     policy.name: policy for policy in (PADDED, PREEMPTIVE, DEADLINE, SEQUENTIAL, SHARED)

@@ -16,7 +16,7 @@ from brisk.graph.program import Variable
 from brisk.segments.model.cutting import constants_of, cut_points
 from brisk.segments.model.extraction import Segment, extract, normalise
 from brisk.segments.model.model_file import ModelFile, read_model_file
-from brisk.segments.onnxruntime.session import Session
+from brisk.segments.onnxruntime.session import OrtSession
 from brisk.segments.onnxruntime.sessions import Form, open_segment
 from brisk.segments.plan import SegmentPlan, SegmentSpec
 from brisk.segments.source import Source
@@ -55,7 +55,7 @@ class BareModel(Source):
         self._threads = threads
         self._tuning = tuning
         self.plan = _plan(typed, self._segments, defaults, optional)
-        self._opened: dict[int, Session] = {}
+        self._opened: dict[int, OrtSession] = {}
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -77,23 +77,23 @@ class BareModel(Source):
         with ThreadPoolExecutor(min(len(indices), self._threads)) as pool:
             self._opened.update(zip(indices, pool.map(self._open_first, indices), strict=True))
 
-    def open(self, index: int) -> Session:
+    def open(self, index: int) -> OrtSession:
         return self._opened.pop(index, None) or self._open_first(index)
 
-    def open_warm(self, index: int) -> Session | None:
+    def open_warm(self, index: int) -> OrtSession | None:
         return self._open(index, Form.OPTIMISED)
 
     def close(self) -> None:
         """Warm sessions have copies of the weights; the file need not be mapped for them."""
         self._segments, self._file = (), ModelFile(self._file.path, ModelProto(), {}, {})
 
-    def _open_first(self, index: int) -> Session:
+    def _open_first(self, index: int) -> OrtSession:
         try:
             return self._open(index, Form.IN_PLACE)
         except InvalidModelError:  # some operators are computed by what optimising makes of them
             return self._open(index, Form.OPTIMISED)
 
-    def _open(self, index: int, form: Form) -> Session:
+    def _open(self, index: int, form: Form) -> OrtSession:
         segment, file = self._segments[index], self._file
         return open_segment(
             segment,

@@ -21,7 +21,7 @@ file is there, but is given the weights themselves and never reads it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class OrtSession:
     """``session``: an ``InferenceSession``; ``held``: the weights that it reads in place.
 
     ``run_options``: of each of its runs; None: nothing is said.

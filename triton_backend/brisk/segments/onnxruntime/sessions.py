@@ -13,7 +13,7 @@ from brisk.segments.model.model_file import ModelFile
 from brisk.segments.onnxruntime.library import onnxruntime
 from brisk.segments.onnxruntime.options import run_options, session_options
 from brisk.segments.onnxruntime.refusals import blamed, reason_of
-from brisk.segments.onnxruntime.session import Session, value_in_place
+from brisk.segments.onnxruntime.session import OrtSession, value_in_place
 from brisk.tuning import SessionTuning
 
 
@@ -37,7 +37,7 @@ def open_segment(
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
     *,
     is_one_of_several: bool = False,
-) -> Session:
+) -> OrtSession:
     """A session on at most ``threads`` threads, as the entry wants it (see ``session_options``).
 
     Raises InvalidModelError naming model, segment, node, operator and operator set, with ONNX
@@ -71,7 +71,7 @@ def _open(
     threads: int,
     tuning: SessionTuning,
     is_one_of_several: bool,
-) -> Session:
+) -> OrtSession:
     """Raises what ONNX Runtime raises."""
     library = onnxruntime()
     options = session_options(
@@ -98,4 +98,4 @@ def _open(
         )
     model = proto.SerializeToString() if file.own_format is None else bytes(file.own_format)
     session = library.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    return Session(session, tuple(held), run_options(tuning))
+    return OrtSession(session, tuple(held), run_options(tuning))

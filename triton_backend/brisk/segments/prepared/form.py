@@ -27,7 +27,7 @@ from brisk.errors import ArtefactError
 from brisk.graph.files.element_types import dtype_of_element
 from brisk.segments.onnxruntime.library import onnxruntime
 from brisk.segments.onnxruntime.options import run_options, session_options
-from brisk.segments.onnxruntime.session import NOWHERE, Session, value_in_place
+from brisk.segments.onnxruntime.session import NOWHERE, OrtSession, value_in_place
 from brisk.segments.plan import SegmentPlan, SegmentSpec
 from brisk.segments.source import Source
 from brisk.segments.weights import NamedWeight, Weight
@@ -121,11 +121,11 @@ class PreparedModel(Source):
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ArtefactError(f"{path}: no prepared model: {error!r}") from error
 
-    def open(self, index: int) -> Session:
+    def open(self, index: int) -> OrtSession:
         """Raises ArtefactError where the segment's bytes are damaged."""
         return self._open(index, packs=False, is_warm=False)
 
-    def open_warm(self, index: int) -> Session | None:
+    def open_warm(self, index: int) -> OrtSession | None:
         gain = self.kept[index].gain
         packs = gain is None or gain >= LEAST_GAIN
         if not packs and (self._threads == 1 or len(self.plan.segments) == 1):
@@ -141,7 +141,7 @@ class PreparedModel(Source):
         for number in range(len(self._container)):
             self._container.verify(number)
 
-    def _open(self, index: int, *, packs: bool, is_warm: bool) -> Session:
+    def _open(self, index: int, *, packs: bool, is_warm: bool) -> OrtSession:
         kept, container = self.kept[index], self._container
         proto = container.copied(kept.proto)
         weights = []
@@ -207,7 +207,7 @@ def open_saved(
     *,
     packs: bool,
     spins_long: bool = False,
-) -> Session:
+) -> OrtSession:
     """A session of what ``save_optimised`` made, computing on the weights where they are.
 
     ``packs``: the weights are copied into the forms that products of matrices like best.
@@ -222,7 +222,7 @@ def open_saved(
     for each, value in zip(weights, held, strict=True):
         options.add_initializer(each.name, value)
     session = library.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
-    return Session(session, held, run_options(tuning))
+    return OrtSession(session, held, run_options(tuning))
 
 
 def _read_plan(record: Mapping[str, Any], container: Container) -> SegmentPlan:

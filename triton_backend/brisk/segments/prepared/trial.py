@@ -13,7 +13,7 @@ import numpy as np
 
 from brisk.errors import InvalidModelError
 from brisk.graph.files.element_types import element_of_dtype
-from brisk.graph.program import Container, Dimension, Variable
+from brisk.graph.program import ContainerKind, Dimension, Variable
 from brisk.segments.onnxruntime.library import onnxruntime
 from brisk.segments.plan import SegmentPlan, SegmentSpec
 
@@ -118,7 +118,7 @@ def _value(
     default: np.ndarray | None,
 ) -> Any:
     kind = variable.type
-    if kind.container is not Container.TENSOR or kind.dtype is None:
+    if kind.container is not ContainerKind.TENSOR or kind.dtype is None:
         raise ValueError(f"input '{variable.name}' is no tensor of a known type")
     if default is not None:
         array = default

@@ -14,7 +14,7 @@ from brisk.stub.config.server_options import DEFAULT_MAX_BATCH_SIZE
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
+class ConfigCompletion:
     """What a configuration lacks. ``inputs`` and ``outputs`` in the form of ``config.pbtxt``."""
 
     max_batch_size: int
@@ -27,7 +27,7 @@ def complete(
     signature: ModelSignature,
     config: Mapping[str, Any],
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE,
-) -> Completion:
+) -> ConfigCompletion:
     """Fill in ``max_batch_size``, inputs, outputs and the scheduler, leaving what is said.
 
     The batch dimension is assumed where every tensor's first size is symbolic and the entry
@@ -54,7 +54,7 @@ def complete(
     guessed = default_max_batch_size if batchable and not said else 0
     max_batch_size = configured or guessed
     added, states = added_inputs(config), state_outputs(config)
-    return Completion(
+    return ConfigCompletion(
         max_batch_size=max_batch_size,
         has_dynamic_batching=max_batch_size > 1 and not configured and not _has_scheduler(config),
         inputs=tuple(

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from brisk_client.benchmarks.cold.machine.unrelated import write_unrelated
+from brisk_client.benchmarks.cold.machine.burden import write_unrelated
 
 Arrays = Mapping[str, np.ndarray]
 """Inputs of one inference by name."""
 
 
-class EngineUnavailableError(Exception):
+class ColdEngineError(Exception):
     """The engine cannot start this model; the message says why."""
 
 
@@ -67,7 +67,7 @@ class ColdEngine(ABC):
         """Make ahead of time, in ``folder``, what the engine keeps between starts.
 
         None where it keeps nothing. Not part of any measured time. Raises
-        EngineUnavailableError where this model cannot be prepared.
+        ColdEngineError where this model cannot be prepared.
         """
         return None
 

@@ -9,7 +9,7 @@ import numpy as np
 from brisk_client.benchmarks.cold.engines.base import (
     Arrays,
     ColdEngine,
-    EngineUnavailableError,
+    ColdEngineError,
     Start,
 )
 
@@ -41,7 +41,7 @@ class BriskSegments(ColdEngine):
                 else prepare(model, threads).path
             )
         except BriskError as error:
-            raise EngineUnavailableError(str(error)) from error
+            raise ColdEngineError(str(error)) from error
 
     def start(self, model: Path, prepared: Path | None, inputs: Arrays, threads: int) -> Start:
         from brisk.segments.frame import run_serially

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from brisk_client.benchmarks.cold.engines.base import EngineUnavailableError, Start
+from brisk_client.benchmarks.cold.engines.base import ColdEngineError, Start
 from brisk_client.benchmarks.cold.machine.surroundings import (
     give_memory,
     process_environment,
@@ -69,7 +69,7 @@ class ColdSample:
 
 
 class Zygote:
-    """A context manager around the zygote of one engine. Raises EngineUnavailableError where it
+    """A context manager around the zygote of one engine. Raises ColdEngineError where it
     cannot import, and from ``sample`` where the engine cannot start the model."""
 
     def __init__(self, engine: str, threads: int) -> None:
@@ -112,17 +112,17 @@ class Zygote:
         assert stream is not None
         while True:
             if not select.select([stream], [], [], SAMPLE_TIMEOUT_S)[0]:
-                raise EngineUnavailableError(f"{self.engine}: no answer in {SAMPLE_TIMEOUT_S} s")
+                raise ColdEngineError(f"{self.engine}: no answer in {SAMPLE_TIMEOUT_S} s")
             line = stream.readline()
             if not line:
                 end = self._end(self._process.wait(SAMPLE_TIMEOUT_S))
-                raise EngineUnavailableError(f"{self.engine}: {end}")
+                raise ColdEngineError(f"{self.engine}: {end}")
             if line.startswith("{"):
                 answer: dict[str, Any] = json.loads(line)
                 if "error" in answer:
-                    raise EngineUnavailableError(f"{self.engine}: {one_line(answer['error'])}")
+                    raise ColdEngineError(f"{self.engine}: {one_line(answer['error'])}")
                 if "ended" in answer:
-                    raise EngineUnavailableError(f"{self.engine}: {self._end(answer['ended'])}")
+                    raise ColdEngineError(f"{self.engine}: {self._end(answer['ended'])}")
                 return answer
 
     def _end(self, status: int) -> str:
@@ -134,7 +134,7 @@ class Zygote:
 def prepare_apart(engine: str, files: ModelFiles, threads: int) -> tuple[str, float | None]:
     """Have the engine prepare the model in a process of its own; the artefact, seconds taken.
 
-    None where the artefact was there already. Raises EngineUnavailableError where it cannot.
+    None where the artefact was there already. Raises ColdEngineError where it cannot.
     """
     command = [sys.executable, "-m", __name__, engine, "prepare"]
     command += [str(files.model), str(files.folder), str(files.inputs), str(threads)]
@@ -148,16 +148,16 @@ def prepare_apart(engine: str, files: ModelFiles, threads: int) -> tuple[str, fl
         )
     except subprocess.TimeoutExpired as error:
         text = f"{engine} cannot prepare: not done after {PREPARE_TIMEOUT_S:g} s"
-        raise EngineUnavailableError(text) from error
+        raise ColdEngineError(text) from error
     for line in ended.stdout.splitlines():
         if line.startswith("{"):
             answer = json.loads(line)
             if "error" in answer:
                 reason = one_line(answer["error"])
-                raise EngineUnavailableError(f"{engine} cannot prepare: {reason}")
+                raise ColdEngineError(f"{engine} cannot prepare: {reason}")
             return answer["artefact"], answer["took_s"]
     last = (ended.stderr.strip().splitlines() or [f"status {ended.returncode}"])[-1]
-    raise EngineUnavailableError(f"{engine} cannot prepare: {last}")
+    raise ColdEngineError(f"{engine} cannot prepare: {last}")
 
 
 def take_sample(task: ColdTask) -> ColdSample:

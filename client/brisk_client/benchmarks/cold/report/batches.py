@@ -1,12 +1,16 @@
-"""Speed-ups over ONNX Runtime by batch size, geometric means over the models (PASK, Table II)."""
+"""Speed-ups by batch size (PASK, Table II), and whether first answers are ONNX Runtime's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from brisk_client.benchmarks.cold.registry import BASE, PREPARED, UNPREPARED
 from brisk_client.benchmarks.cold.report.expectations import geometric_mean
+from brisk_client.benchmarks.engines.agreement import agree
 
 WARM = "warm"
 
@@ -46,3 +50,26 @@ def batch_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                     }
                 )
     return found
+
+
+# Whether every engine's first answer is ONNX Runtime's.
+
+OTHER_WEIGHTS = frozenset({"torch eager", "torch aotinductor"})
+"""Engines that compute the same network with weights of their own."""
+
+
+def agreements(folder: Path, engines: Sequence[str]) -> dict[str, bool]:
+    """Of ``folder``/ENGINE.npz with ONNX Runtime's, by engine; empty without the latter's."""
+    if not (folder / f"{BASE}.npz").exists():
+        return {}
+    expected = _load(folder / f"{BASE}.npz")
+    return {
+        engine: agree(_load(folder / f"{engine}.npz"), expected, scaled=True)
+        for engine in engines
+        if engine not in OTHER_WEIGHTS and (folder / f"{engine}.npz").exists()
+    }
+
+
+def _load(file: Path) -> list[np.ndarray]:
+    with np.load(file) as arrays:
+        return [arrays[name] for name in sorted(arrays.files)]

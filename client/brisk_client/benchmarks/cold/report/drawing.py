@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from brisk_client.report import Report, show
 
 Values = Mapping[str, Mapping[str, float]]
 """Heights of bars by series, then by group."""
@@ -128,3 +131,18 @@ def _save(pyplot: Any, canvas: Any, file: Path) -> Path:
     canvas.savefig(file, dpi=110)
     pyplot.close(canvas)
     return file
+
+
+# The report on the screen: a table for each part, since the parts' columns differ.
+
+
+def show_parts(report: Report) -> None:
+    """Print the parts' rows, then every check and note."""
+    for part in dict.fromkeys(row["part"] for row in report.rows):
+        rows = [
+            {key: value for key, value in row.items() if key != "part"}
+            for row in report.rows
+            if row["part"] == part
+        ]
+        show(dataclasses.replace(report, name=f"cold, {part}", rows=rows, checks=[], notes=[]))
+    show(dataclasses.replace(report, rows=[]))

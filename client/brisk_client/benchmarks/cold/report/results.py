@@ -7,7 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brisk_client.benchmarks.cold.measure import EngineSamples
-from brisk_client.benchmarks.cold.registry import BARE_PEERS, BASE, PREPARED_PEERS
+from brisk_client.benchmarks.cold.registry import (
+    BARE_PEERS,
+    BASE,
+    PREPARED_PEERS,
+)
 from brisk_client.benchmarks.harness.sampling import median_ratio, summarise
 
 Measured = Mapping[str, EngineSamples]

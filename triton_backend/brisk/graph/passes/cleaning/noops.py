@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from brisk.graph.attributes import integers
-from brisk.graph.draft import Draft
+from brisk.graph.draft import Draft, reads_of
 from brisk.graph.files.element_types import element_of_dtype
-from brisk.graph.program import Node, ValueType
+from brisk.graph.program import Layer, Node, ValueType
 from brisk.graph.rewriting import Rewriter, optional_input, plain
 
 _NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0, "Pow": 1.0}
@@ -90,3 +90,19 @@ def _neutral(graph: Rewriter, node: Node) -> str | None:
         if np.all(array == wanted) and _same_shape(graph.draft.type_of(other), target):
             return other
     return None
+
+
+# Removes layers whose results nobody reads.
+
+
+def remove_dead(draft: Draft) -> int:
+    """Drop what leads to no output; returns how many layers went."""
+    needed = set(draft.outputs)
+    kept: list[Layer] = []
+    for layer in reversed(draft.layers):
+        if any(name in needed for name in layer.outputs):
+            kept.append(layer)
+            needed.update(reads_of(layer))
+    removed = len(draft.layers) - len(kept)
+    draft.layers = kept[::-1]
+    return removed

@@ -16,7 +16,7 @@ from brisk.graph.files.element_types import dtype_of_element, element_of_dtype
 from brisk.graph.files.proto import to_node_proto
 from brisk.graph.files.value_types import type_of_array
 from brisk.graph.passes.cleaning.duplicates import RANDOM
-from brisk.graph.program import Container, Node
+from brisk.graph.program import ContainerKind, Node
 from brisk.graph.rewriting import Rewriter, plain
 from brisk.graph.symbolic.values import as_array
 
@@ -73,7 +73,7 @@ def _is_foldable(graph: Rewriter, node: Node, left_bytes: int) -> bool:
 def _size(draft: Draft, name: str) -> float:
     """Bytes of a value to come; infinite where the types do not tell."""
     kind = draft.type_of(name)
-    if kind.container is not Container.TENSOR or not kind.is_static or kind.dtype is None:
+    if kind.container is not ContainerKind.TENSOR or not kind.is_static or kind.dtype is None:
         return float("inf")
     assert kind.shape is not None
     if kind.dtype == "string":

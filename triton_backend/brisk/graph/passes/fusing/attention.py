@@ -18,7 +18,7 @@ _FLOATS = ("float32", "float16", "bfloat16")
 
 
 @dataclass(slots=True)
-class _Match:
+class _AttentionMatch:
     """``key`` is ``[batch, heads, size, length]`` unless ``key_order`` says how to read it.
 
     ``key_order``: the permutation that makes ``[batch, heads, length, size]`` of ``key``; None
@@ -47,7 +47,7 @@ def fuse_attention(draft: Draft) -> int:
     return graph.commit()
 
 
-def _match(graph: Rewriter, node: Node) -> _Match | None:
+def _match(graph: Rewriter, node: Node) -> _AttentionMatch | None:
     parts: list[Layer] = []
     weights, zeroed = _without_nan_guard(graph, node.inputs[0], parts)
     softmax, layer = graph.made_by(weights, "Softmax"), graph.maker(weights)
@@ -76,7 +76,7 @@ def _match(graph: Rewriter, node: Node) -> _Match | None:
         key, key_scale = _unscaled(graph, matmul.inputs[1], parts)
         key, order = _untransposed(graph, key, parts)
         scale = product.factor * query_scale * key_scale
-        return _Match(query, key, node.inputs[1], mask, scale, order, zeroed, parts)
+        return _AttentionMatch(query, key, node.inputs[1], mask, scale, order, zeroed, parts)
     return None
 
 
@@ -119,7 +119,7 @@ def _untransposed(
     return name, (0, 1, 3, 2)
 
 
-def _fits(draft: Draft, match: _Match, target: str) -> bool:
+def _fits(draft: Draft, match: _AttentionMatch, target: str) -> bool:
     """Four dimensions each, batch and heads surely equal, one floating type, no widening."""
     query, key, value = (draft.type_of(name) for name in (match.query, match.key, match.value))
     key = _permuted(key, match.key_order)
@@ -148,7 +148,7 @@ def _permuted(kind: ValueType, order: tuple[int, ...] | None) -> ValueType:
     return ValueType(kind.dtype, tuple(kind.shape[axis] for axis in order), kind.container)
 
 
-def _fuse(graph: Rewriter, root: Layer, match: _Match) -> None:
+def _fuse(graph: Rewriter, root: Layer, match: _AttentionMatch) -> None:
     draft = graph.draft
     target = root.outputs[0]
     key, turn = match.key, None
@@ -169,7 +169,7 @@ def _fuse(graph: Rewriter, root: Layer, match: _Match) -> None:
         graph.insert_before(made, layer_of(turn))
 
 
-def _oracle(draft: Draft, match: _Match, key: str, target: str) -> list[Node]:
+def _oracle(draft: Draft, match: _AttentionMatch, key: str, target: str) -> list[Node]:
     """Attention by its definition."""
     dtype = dtype_of_element(element_of_dtype(draft.type_of(match.query).dtype or ""))
     factor = draft.add_weight(np.array(match.scale).astype(dtype), f"{target}.scale")

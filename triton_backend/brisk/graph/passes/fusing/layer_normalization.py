@@ -17,7 +17,7 @@ _NARROW = ("float32", "float16", "bfloat16")
 
 
 @dataclass(slots=True)
-class _Match:
+class _NormMatch:
     source: str
     axes: tuple[int, ...]
     epsilon: float
@@ -38,7 +38,7 @@ def fuse_layer_normalization(draft: Draft) -> int:
     return graph.commit()
 
 
-def _normalised(graph: Rewriter, layer: Layer, node: Node) -> _Match | None:
+def _normalised(graph: Rewriter, layer: Layer, node: Node) -> _NormMatch | None:
     """``d / sqrt(mean(d²) + epsilon)``, as a quotient or times the reciprocal."""
     places = ((0, 1),) if node.operator == "Div" else ((0, 1), (1, 0))
     for place, other in places:
@@ -58,7 +58,9 @@ def _normalised(graph: Rewriter, layer: Layer, node: Node) -> _Match | None:
         variance = graph.maker(found[0])
         assert variance is not None
         parts = [*root_parts, found[2], variance, square]
-        return _centre(graph, deviation, _Match(deviation, axes, found[1], False, parts, layer))
+        return _centre(
+            graph, deviation, _NormMatch(deviation, axes, found[1], False, parts, layer)
+        )
     return None
 
 
@@ -100,7 +102,7 @@ def _trailing_axes(graph: Rewriter, mean: Node) -> tuple[int, ...] | None:
     return chosen if chosen == tuple(range(rank - len(chosen), rank)) and chosen else None
 
 
-def _centre(graph: Rewriter, deviation: str, match: _Match) -> _Match:
+def _centre(graph: Rewriter, deviation: str, match: _NormMatch) -> _NormMatch:
     """Extend over ``d = x - mean(x)``; without it the form is the root mean square."""
     sub, layer = graph.made_by(deviation, "Sub"), graph.maker(deviation)
     mean = None if sub is None else graph.made_by(sub.inputs[1], "ReduceMean")
@@ -114,7 +116,7 @@ def _centre(graph: Rewriter, deviation: str, match: _Match) -> _Match:
     return match
 
 
-def _fuse(graph: Rewriter, match: _Match) -> None:
+def _fuse(graph: Rewriter, match: _NormMatch) -> None:
     draft = graph.draft
     shape = draft.type_of(match.source).shape
     assert shape is not None

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from brisk.artefacts.place import cache_directory
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.files.versions import latest
 from brisk.exits.taps import tapped_values
+from brisk.ownership import make_private
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import tell
 from brisk.runtime.models import session
-from brisk.runtime.models.kinds.exchange_attempts import MOST_DEATHS, exchange_attempt
 from brisk.runtime.models.servable import Frame
 from brisk.segments.frame import SegmentFrame
-from brisk.segments.onnxruntime.session import Session
+from brisk.segments.onnxruntime.session import OrtSession
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.program import SegmentProgram
 from brisk.segments.source import Source
@@ -222,13 +226,13 @@ class MendedModel(Source):
         self._lock = threading.Lock()
         self._bare: BareModel | None = None
 
-    def open(self, index: int) -> Session:
+    def open(self, index: int) -> OrtSession:
         try:
             return self._prepared.open(index)
         except ArtefactError as error:
             return self._mend(error).open(index)
 
-    def open_warm(self, index: int) -> Session | None:
+    def open_warm(self, index: int) -> OrtSession | None:
         if self._bare is not None:
             return self._bare.open_warm(index)
         try:
@@ -254,3 +258,46 @@ class MendedModel(Source):
                     raise InvalidModelError(f"{self._path}: not what it was prepared from")
                 self._bare = bare
         return self._bare
+
+
+# Exchanges for warm sessions that have ended their worker: not tried without end.
+#
+# Making a session optimises the model's graph, and a model may crash ONNX Runtime there, when it
+# has been served for a while and no load is under way that could be blamed. So each exchange
+# leaves a note on disk until it is over; where notes are left over, workers have died of it.
+
+MOST_DEATHS = 2
+"""A worker may also die of something else meanwhile, once."""
+
+
+@contextlib.contextmanager
+def exchange_attempt(model: Path) -> Iterator[bool]:
+    """Around the exchange: whether it may be tried. The note goes when it has ended, well or not.
+
+    Where no note can be written it may be.
+    """
+    try:
+        note = _note_of(model)
+        deaths = int(note.read_text() or "0") if note.exists() else 0
+        if deaths < MOST_DEATHS:
+            make_private(note.parent)
+            note.write_text(str(deaths + 1))
+    except (OSError, ValueError):
+        yield True
+        return
+    if deaths >= MOST_DEATHS:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        with contextlib.suppress(OSError):
+            note.unlink()
+
+
+def _note_of(model: Path) -> Path:
+    """Of the model file as it is now: a changed one is tried anew. Raises OSError."""
+    status = model.stat()
+    what = f"{os.path.realpath(model)}:{status.st_size}:{status.st_mtime_ns}"
+    digest = hashlib.blake2b(os.fsencode(what), digest_size=16).hexdigest()
+    return cache_directory() / "exchanges" / digest

@@ -1,4 +1,4 @@
-"""Conv(k, s): one convolution over the hidden output; Conv2 and Conv3(k, s): so many of them."""
+"""Families of predictors: fully connected, convolutional, pooling (GATI, section 7)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,33 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from brisk.exits.heads.lookup_model import Shape
-from brisk.exits.variants.base import Variant
+from brisk.exits.variants.base import AsImage, Variant
+
+# FC(h): the whole hidden output through one hidden layer of h units.
+
+
+class FullyConnected(Variant):
+    """Input, FC, hidden layer (ReLU), FC, output."""
+
+    def __init__(self, units: int) -> None:
+        self.name = f"FC({units})"
+        self._units = units
+
+    def applies(self, shape: Shape) -> bool:
+        return True
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        return nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(math.prod(shape), self._units),
+            nn.ReLU(),
+            nn.Linear(self._units, classes),
+        )
+
+    build_settled = build
+
+
+# Conv(k, s): one convolution over the hidden output; Conv2 and Conv3(k, s): so many of them.
 
 CHANNELS, DEEP_CHANNELS = 32, 64
 """Of the first convolutions' outputs (the paper's 0.8 to 2 MB for a cache leave room for about as
@@ -73,3 +99,41 @@ class Convolution(Variant):
             layers.append(nn.AdaptiveAvgPool2d((height, width)))
         features = inputs * height * width
         return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, classes))
+
+
+# Pool(h): the hidden output averaged over neighbourhoods down to h numbers, then one layer.
+
+
+class PoolingVariant(Variant):
+    """Input, pooling, hidden layer of at most h numbers, FC, output."""
+
+    def __init__(self, size: int) -> None:
+        self.name = f"Pool({size})"
+        self._size = size
+
+    def applies(self, shape: Shape) -> bool:
+        return True
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        if len(shape) == 1:
+            return nn.Linear(shape[0], classes)
+        channels = shape[0] if len(shape) == 3 else shape[1]
+        sides = shape[1:] if len(shape) == 3 else (shape[0], 1)
+        pooled = _pooled(channels, sides, self._size)
+        layers: list[nn.Module] = [AsImage()] if len(shape) == 2 else []
+        if pooled != sides:
+            layers.append(nn.AdaptiveAvgPool2d(pooled))
+        return nn.Sequential(
+            *layers, nn.Flatten(), nn.Linear(channels * math.prod(pooled), classes)
+        )
+
+    build_settled = build
+
+
+def _pooled(channels: int, sides: tuple[int, ...], size: int) -> tuple[int, int]:
+    """Sides after pooling, in the same proportion, so that channels x sides is at most size."""
+    height, width = sides
+    if channels * height * width <= size:
+        return height, width
+    share = math.sqrt(size / (channels * height * width))
+    return max(1, int(height * share)), max(1, min(width, int(width * share)))
