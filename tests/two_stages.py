@@ -39,7 +39,6 @@ ALONE = (
             "courtesy",
             "deadline_policy",
             "inherited_urgency",
-            "inputs_following",
             "joined_runs",
             "minimum_share",
             "no_inversion",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brisk.runtime.requests.busy_poll import ANNOUNCED_NS, SPIN_NS, Anticipation
+from brisk.runtime.requests.busy_poll import SPIN_NS, Anticipation
 
 LOOK_NS = 1_000
 
@@ -63,44 +63,3 @@ def test_nothing_found_in_time_is_given_back_as_such() -> None:
     events = Events()
     events.due_ns = 10**12
     assert Anticipation(events.clock_ns).wait(events.look, 0.5) == []
-
-
-def test_an_announced_record_is_awaited_without_sleeping_once() -> None:
-    anticipation, events = waits_for([5_000_000] * 3)
-    for waits in ({0}, {1.0}):
-        if waits == {0}:
-            anticipation.announce()
-        events.waits.clear()
-        events.due_ns = events.now_ns + ANNOUNCED_NS // 2
-        assert anticipation.wait(events.look, 1.0) == [1]
-        assert set(events.waits) == waits
-
-
-def test_an_announced_record_that_does_not_come_is_awaited_no_longer_than_its_bound() -> None:
-    anticipation, events = waits_for([5_000_000] * 3)
-    anticipation.announce()
-    begun_ns = events.now_ns
-    events.waits.clear()
-    events.due_ns = begun_ns + 10 * ANNOUNCED_NS
-    assert anticipation.wait(events.look, 1.0) == [1]
-    spun = [wait for wait in events.waits if wait == 0]
-    assert 0 < len(spun) * LOOK_NS <= ANNOUNCED_NS
-    assert events.waits[-1] == 1.0
-
-
-def test_announcements_do_not_make_a_slow_client_a_quick_one() -> None:
-    anticipation, events = waits_for([5_000_000] * 3)
-    for _ in range(20):
-        anticipation.announce()
-        events.due_ns = events.now_ns + 10_000
-        anticipation.wait(events.look, 1.0)
-    assert not anticipation.is_eager
-
-
-def test_on_a_single_processor_nothing_is_awaited_with_open_eyes_that_was_announced() -> None:
-    events = Events()
-    anticipation = Anticipation(events.clock_ns, processors=1)
-    anticipation.announce()
-    events.due_ns = 10_000
-    anticipation.wait(events.look, 1.0)
-    assert events.waits == [1.0]

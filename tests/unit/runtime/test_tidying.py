@@ -6,12 +6,16 @@ import gc
 import os
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Iterator
 
 import pytest
 
+from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.models import reclaim as tidying
+from brisk.runtime.models.artefact_use import ArtefactUse
+from brisk.runtime.models.loader import Loader
 from brisk.runtime.models.reclaim import tidy_up
 from brisk.stub.runtime_client.allocator import allocator_settings
 
@@ -80,3 +84,14 @@ def test_much_freed_memory_goes_back_and_little_is_kept(freed_mib: int, goes_bac
     given, returned_mib = map(int, ended.stdout.split())
     assert given == goes_back
     assert returned_mib > 200 if goes_back else abs(returned_mib) < 5
+
+
+def test_models_that_go_together_leave_a_lane_that_rests() -> None:
+    """Each asks for it: what was asked for twice stopped itself, again and again."""
+    loader = Loader("cpu", 1, lambda: None, ArtefactUse.OFF, CacheWatch(None))
+    for _ in range(5):
+        loader.give_memory_back()
+    time.sleep(0.2)
+    before_s = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before_s < 0.2

@@ -41,7 +41,6 @@ from brisk.tuning import SessionTuning
 __all__ = [
     "PROTOCOL_VERSION",
     "RECORD_TYPES",
-    "Announce",
     "AskStatistics",
     "AskStatus",
     "AskTrace",
@@ -79,7 +78,7 @@ __all__ = [
     "Welcome",
 ]
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 
 
 class Hello(NamedTuple):
@@ -174,10 +173,6 @@ class LoadFailed(NamedTuple):
     message: str
 
 
-class Announce(NamedTuple):
-    """A request is about to come: its frontend is copying its inputs. Nothing follows from it."""
-
-
 class Failure(NamedTuple):
     request: int
     code: str
@@ -193,7 +188,7 @@ class Log(NamedTuple):
 
 Record: TypeAlias = (
     "Hello | Welcome | Refused | AttachSlab | DetachSlab | LoadModel | ModelLoaded | LoadFailed "
-    "| Announce | Infer | Cancel | Result | Failure | Release | Log "
+    "| Infer | Cancel | Result | Failure | Release | Log "
     "| AskStatistics | ForgetStatistics | StatisticsTold | AskStatus | Status "
     "| BeginTrace | AskTrace | TraceTold"
 )
@@ -221,5 +216,4 @@ RECORD_TYPES: tuple[type, ...] = (
     BeginTrace,
     AskTrace,
     TraceTold,
-    Announce,
 )

@@ -124,7 +124,6 @@ class RequestHandler:
                 f"a request of a sequence cannot be of class {job_class}, where its model's are "
                 f"{entry.parameters.job_class}: its state is in another worker"
             )
-        connection.announce(job_class)
         deadline_ns = request_deadline_ns(arrived_ns, request.timeout())
         left_out = entry.sequences.left_out if entry.sequences is not None else ()
         inputs = read_inputs(request, entry.bfloat16_inputs, left_out)
@@ -132,15 +131,15 @@ class RequestHandler:
         outputs = [name for name in entry.outputs if name in wanted]
         tensors = tuple(tensor.form for tensor in inputs)
         staged = connection.stage(tensors, [tensor.size for tensor in inputs])
-        places = [connection.memory(region) for region in staged.regions]
-
-        def write() -> None:
-            for tensor, memory in zip(inputs, places, strict=True):
+        try:
+            for tensor, region in zip(inputs, staged.regions, strict=True):
                 if tensor.size:
-                    tensor.write(memory)
-
+                    tensor.write(connection.memory(region))
+        except BaseException:
+            connection.discard(staged)
+            raise
         context = trace_context(request)
-        asked = (staged, outputs, job_class, deadline_ns, reply, context, agreement_ppm, write)
+        asked = (staged, outputs, job_class, deadline_ns, reply, context, agreement_ppm)
         return connection.submit(*asked, arrived_ns, step)
 
 

@@ -1,7 +1,5 @@
-"""What frontend and worker tell each other in the frontend's own memory, without a record.
-
-Which work a dead worker was doing: one byte. Whether a request's inputs are still being copied,
-while its record is on its way already: another one.
+"""What a worker tells a frontend in the frontend's own memory, without a record: one byte, of
+which work it was doing when it died.
 
 The frontend gives every request and load a mark. The worker sets it the moment it begins, so
 after the worker's death the frontend knows without asking whom to suspect: the mark outlives
@@ -19,9 +17,6 @@ MARK_BYTES = 64
 WAITING = 0
 BEGUN = 1
 
-_FOLLOWING = 1
-"""The place of the second byte."""
-
 
 def checked(region: Region) -> Region:
     """``region``; ProtocolError where it is too small for a mark."""
@@ -33,21 +28,6 @@ def checked(region: Region) -> Region:
 def reset(memory: memoryview) -> None:
     """Frontend, before (re-)sending."""
     memory[0] = WAITING
-
-
-def let_inputs_follow(memory: memoryview, do_they: bool) -> None:
-    """Frontend, before sending: whether the inputs will be there only when it says so."""
-    memory[_FOLLOWING] = do_they
-
-
-def inputs_are_there(memory: memoryview) -> None:
-    """Frontend, after the last of them. For processors whose stores are seen in their order."""
-    memory[_FOLLOWING] = False
-
-
-def has_inputs(memory: memoryview) -> bool:
-    """Worker, before it reads any of them."""
-    return not memory[_FOLLOWING]
 
 
 def begin(memory: memoryview) -> None:

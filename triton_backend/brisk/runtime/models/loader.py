@@ -75,6 +75,8 @@ class Loader:
         self._wake = wake
         self._artefacts = artefacts
         self._tasks: LoadQueue[_LoadTask | None] = LoadQueue()
+        self._memory_lock = threading.Lock()
+        self._is_memory_asked_for = False
         self._outcomes: deque[LoadOutcome | LoadCompletion] = deque()
         self._courtesy = Courtesy()
         self._quiet = Quiet()
@@ -105,8 +107,15 @@ class Loader:
         self._tasks.hurry(number, job_class)
 
     def give_memory_back(self) -> None:
-        """Return freed memory to the system, after the loads asked for so far."""
-        self._tasks.put(None, None)
+        """Return freed memory to the system, after the loads asked for so far.
+
+        Asked for again before it is done it is done once: the lane stops it for whatever waits,
+        and two of them would stop each other without end.
+        """
+        with self._memory_lock:
+            if not self._is_memory_asked_for:
+                self._is_memory_asked_for = True
+                self._tasks.put(None, None)
 
     def attend(self, runs: Sequence[Run]) -> None:
         """``runs``: those in progress, which loads and what follows them are not to disturb.
@@ -130,7 +139,10 @@ class Loader:
             task = self._tasks.get()
             if task is not None:
                 self._load(task)
-            elif not tidy_up(self._is_free):
+                continue
+            with self._memory_lock:
+                self._is_memory_asked_for = False
+            if not tidy_up(self._is_free):
                 self.give_memory_back()
 
     def _is_free(self, timeout_s: float) -> bool | None:

@@ -104,7 +104,7 @@ class Connections:
         self._departures: deque[Departure] = deque()
         self._accepted = 0
         self._is_accepting = True
-        self._anticipation = Anticipation(processors=len(os.sched_getaffinity(0)))
+        self._anticipation = Anticipation()
 
     @property
     def peer_count(self) -> int:
@@ -116,10 +116,6 @@ class Connections:
     def watch(self, descriptor: int) -> None:
         """Let every write to an eventfd end a ``poll`` that waits, too; nobody reads it."""
         self._poll.register(descriptor, select.EPOLLIN | select.EPOLLET)
-
-    def expect(self) -> None:
-        """A record is about to come: await it without going to sleep."""
-        self._anticipation.announce()
 
     def wake(self) -> None:
         """End a ``poll`` that waits; any thread."""

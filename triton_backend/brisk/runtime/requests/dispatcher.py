@@ -21,7 +21,6 @@ from brisk.errors import (
 from brisk.protocol.host.parent_watch import birth_of
 from brisk.protocol.records import (
     PROTOCOL_VERSION,
-    Announce,
     AskStatistics,
     AskStatus,
     AskTrace,
@@ -47,7 +46,6 @@ from brisk.runtime.models.table import SessionTable
 from brisk.runtime.preemption.memory_limit import shortage
 from brisk.runtime.requests.answers import load_failed
 from brisk.runtime.requests.connections import Arrival, Connections, Departure, Peer
-from brisk.runtime.requests.pending_inputs import Arriving
 from brisk.runtime.requests.table import CANCELLED, RequestTable
 from brisk.runtime.worker.introspection import Observation
 from brisk.runtime.worker.tracing import told_trace
@@ -73,12 +71,10 @@ class Dispatcher:
         self._observation = observation
         self._sessions = sessions
         self._requests = requests
-        self.arriving = Arriving()
         self._handlers: dict[type, Callable[[Peer, Arrival], None]] = {
             AttachSlab: self._attach,
             DetachSlab: self._detach,
             LoadModel: self._load,
-            Announce: self._announce,
             Infer: self._infer,
             Cancel: self._cancel,
             Release: self._release,
@@ -174,31 +170,10 @@ class Dispatcher:
         if binding.session is not None:
             self._transport.send(peer, ModelLoaded(model.model, 0))
 
-    def _announce(self, peer: Peer, event: Arrival) -> None:
-        self._requests.rehearse()
-        self._transport.expect()
-
     def _infer(self, peer: Peer, event: Arrival) -> None:
         record = event.record
         assert isinstance(record, Infer)
-        memory = peer.view.memory(request_flags.checked(record.mark))
-        if request_flags.has_inputs(memory):
-            self._take_in(peer, record)
-        else:
-            self.arriving.add(peer, record, memory)
-
-    def take_arrived(self, may_wait: bool) -> None:
-        """Take in the requests whose inputs have come since their records did.
-
-        ``may_wait``: there is nothing else to do for as long as a quantum takes.
-        """
-        if self.arriving:
-            if may_wait:
-                self.arriving.wait()
-            for peer, record in self.arriving.take():
-                self._take_in(peer, record)
-
-    def _take_in(self, peer: Peer, record: Infer) -> None:
+        peer.view.memory(request_flags.checked(record.mark))
         binding = self._sessions.find(peer, record.form.model)
         if binding is None:
             missing = ModelNotLoadedError(f"model number {record.form.model} is not loaded")
@@ -216,7 +191,7 @@ class Dispatcher:
         request = event.record.request
         if self._requests.cancel(peer, request):
             return
-        if self.arriving.withdraw(peer, request) or self._sessions.withdraw(peer, request):
+        if self._sessions.withdraw(peer, request):
             self._requests.refuse(peer, request, CancelledError(CANCELLED))
 
     def _release(self, peer: Peer, event: Arrival) -> None:
@@ -229,7 +204,6 @@ class Dispatcher:
         if departure.reason is not None:
             say(f"connection of process {peer.pid} closed: {departure.reason}")
             INCIDENTS.note(f"connection of process {peer.pid} closed: {departure.reason}")
-        self.arriving.forget(peer)
         self._requests.forget(peer)
         self._sessions.release_all(peer)
         peer.inputs.clear()

@@ -22,7 +22,6 @@ from brisk.runtime.models.session_entry import Binding
 from brisk.runtime.preemption.pacing import Pacing
 from brisk.runtime.requests.answers import failure, result
 from brisk.runtime.requests.connections import Connections, Peer
-from brisk.runtime.requests.dry_run import Rehearsal
 from brisk.runtime.requests.sequences import OpenSequence
 from brisk.runtime.worker.batch import Request, RequestJob, profile_key
 from brisk.runtime.worker.tracing import trace_answer
@@ -60,12 +59,6 @@ class RequestTable:
         self._behind: dict[int, RequestJob] = {}
         """Those that wait for another one of their sequence, and not in the queue."""
         self._sequence = 0
-        self._rehearsal = Rehearsal(ordering)
-
-    def rehearse(self) -> None:
-        """A request is about to come. Nothing happens while others are in flight."""
-        if not self._jobs:
-            self._rehearsal.run()
 
     def admit(self, binding: Binding, record: Infer) -> None:
         """Queue a request, or answer at once why it may not wait."""

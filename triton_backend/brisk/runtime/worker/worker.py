@@ -132,7 +132,6 @@ class Worker:
         """Take in what peers, audits and the load lane have sent."""
         for event in self._connections.poll(self._patience_s()):
             self._dispatcher.take(event)
-        self._dispatcher.take_arrived(may_wait=not self._stack.runs and not len(self._batcher))
         self._is_held = False
         self._audits.settle()
         while (outcome := self._loader.take()) is not None:
@@ -165,8 +164,6 @@ class Worker:
             return 0.0
         if len(self._batcher):
             return 0.0
-        if self._dispatcher.arriving:
-            return self._dispatcher.arriving.patience_s
         if self._connections.peer_count:
             return LOOK_INTERVAL_NS / 1e9
         return self._idle_exit_ns / 1e9

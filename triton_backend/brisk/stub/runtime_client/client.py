@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
@@ -22,30 +21,16 @@ from brisk.protocol.records import (
     TensorForm,
 )
 from brisk.protocol.role import Role, role_of
-from brisk.protocol.shared_memory import request_flags
 from brisk.protocol.shared_memory.arena import Arena
 from brisk.stub.runtime_client.model_load import MODEL_NUMBER, ModelDescription
 from brisk.stub.runtime_client.pending import Reply, StagedRequest, stage_request
 from brisk.stub.runtime_client.runtime_process import reap_started
 from brisk.stub.runtime_client.worker_connection import WorkerConnection
 
-CAN_FOLLOW = os.uname().machine == "x86_64" and len(os.sched_getaffinity(0)) > 1
-"""Whether another process computes beside this one, and sees its stores in their order."""
-
-LEAST_FOLLOWING_BYTES, MOST_FOLLOWING_BYTES = 64 * 1024, 2 * 1024 * 1024
-"""Of inputs that are copied while the worker reads the record already: 5 to 200 microseconds. It
-awaits them with open eyes."""
-
 MAX_FORMS = 256
 """Kinds of requests that are remembered: by names, datatypes, shapes and class."""
 
 _FormKey: TypeAlias = "tuple[tuple[TensorForm, ...], tuple[str, ...], str, int | None]"
-
-
-def _may_follow(role: Role, size: int) -> bool:
-    """Whether inputs of ``size`` bytes may be written after the record is sent."""
-    is_worth_it = LEAST_FOLLOWING_BYTES <= size <= MOST_FOLLOWING_BYTES
-    return is_worth_it and CAN_FOLLOW and role is Role.FOREGROUND
 
 
 def _nobody(told: StatisticsTold) -> None:
@@ -108,16 +93,6 @@ class RuntimeClient:
             self.close()
             raise
 
-    def announce(self, job_class: str) -> None:
-        """A request of ``job_class`` is about to be staged, copied and submitted.
-
-        A worker that has had nothing to do for a while wakes up meanwhile.
-        """
-        if role_of(job_class) is Role.FOREGROUND:
-            link = self._links.get(Role.FOREGROUND)
-            if link is not None:
-                link.announce()
-
     def stage(self, tensors: tuple[TensorForm, ...], sizes: Sequence[int]) -> StagedRequest:
         """Memory for a request's inputs, as ``stage_request`` says.
 
@@ -141,17 +116,13 @@ class RuntimeClient:
         reply: Reply,
         trace_context: str = "",
         agreement_ppm: int | None = None,
-        write: Callable[[], None] | None = None,
         arrived_ns: int = 0,
         step: SequenceStep | None = None,
     ) -> int:
         """Send a request, now or when a worker is there again; its number, for ``cancel``.
 
         ``reply`` is called exactly once, whatever happens. ``trace_context`` is Triton's,
-        ``agreement_ppm`` as in ``InferForm``. ``write``: writes the inputs, into memory that it
-        has already, where they are not there yet: the worker reads the record meanwhile, unless
-        it is a ``step`` of a sequence, whose records it must take in by their order.
-        ``arrived_ns`` as in ``Infer``.
+        ``agreement_ppm`` as in ``InferForm``, ``arrived_ns`` as in ``Infer``.
         """
         number = next(self._numbers)
         role = role_of(job_class)
@@ -171,42 +142,8 @@ class RuntimeClient:
             arrived_ns,
             step,
         )
-        if write is not None and step is None and _may_follow(role, staged.region.size):
-            self._submit_ahead(link, record, staged, reply, write)
-        else:
-            if write is not None:
-                self._write(staged, write)
-            link.submit(record, staged.region, reply)
+        link.submit(record, staged.region, reply)
         return number
-
-    def _write(self, staged: StagedRequest, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except BaseException:
-            self.discard(staged)
-            raise
-
-    def _submit_ahead(
-        self,
-        link: WorkerConnection,
-        record: Infer,
-        staged: StagedRequest,
-        reply: Reply,
-        write: Callable[[], None],
-    ) -> None:
-        """Send the record ahead of the inputs, and cancel it where they cannot be written.
-
-        Writing is harmless where the request has failed meanwhile and its region is free again:
-        only the calling thread allocates.
-        """
-        memory = self._arena.memory(staged.mark)
-        link.submit(record, staged.region, reply, inputs_follow=True)
-        try:
-            write()
-        except BaseException:
-            link.cancel(record.request)
-            raise
-        request_flags.inputs_are_there(memory)
 
     def attend(
         self, job_class: str, is_answered: Callable[[], bool], awake_ns: int, asleep_ns: int = 0

@@ -92,10 +92,8 @@ class PendingTable:
     def __iter__(self) -> Iterator[Pending]:
         return iter(list(self._pending.values()))
 
-    def add(self, pending: Pending, inputs_follow: bool) -> None:
-        memory = self._arena.memory(pending.record.mark)
-        request_flags.reset(memory)
-        request_flags.let_inputs_follow(memory, inputs_follow)
+    def add(self, pending: Pending) -> None:
+        request_flags.reset(self._arena.memory(pending.record.mark))
         self._pending[pending.record.request] = pending
 
     def take(self, number: int) -> Pending | None:

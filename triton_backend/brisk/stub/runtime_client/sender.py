@@ -6,12 +6,11 @@ import contextlib
 import queue
 import socket
 import threading
-import time
 from typing import Protocol
 
 from brisk.protocol.channel import send_bytes, send_changes
 from brisk.protocol.codec import encode_record
-from brisk.protocol.records import Announce, Record
+from brisk.protocol.records import Record
 from brisk.protocol.shared_memory.arena import Arena
 
 
@@ -34,20 +33,11 @@ class Sender(Protocol):
         Raises ProtocolError for a record that is too long.
         """
 
-    def announce(self) -> None:
-        """Say that a request is about to come, if nothing was sent for a while."""
-
     def break_off(self) -> None:
         """Shut the line down; the receiver, which reads from it, closes it."""
 
     def forget(self) -> None:
         """The receiver has closed the connection."""
-
-
-QUIET_NS = 1_000_000
-"""After so long without a record the worker is taken to sleep, or to have lost its caches."""
-
-_ANNOUNCEMENT = encode_record(Announce())
 
 
 class DirectSender:
@@ -60,7 +50,6 @@ class DirectSender:
         self._arena = arena
         self._follower = follower
         self._socket: socket.socket | None = None
-        self._sent_ns = 0
 
     @property
     def is_open(self) -> bool:
@@ -76,11 +65,6 @@ class DirectSender:
     def send(self, record: Record) -> None:
         if self._socket is not None:
             self.send_encoded(encode_record(record))
-            self._sent_ns = time.monotonic_ns()
-
-    def announce(self) -> None:
-        if self._socket is not None and time.monotonic_ns() - self._sent_ns > QUIET_NS:
-            self.send_encoded(_ANNOUNCEMENT)
 
     def send_encoded(self, data: bytes) -> None:
         if self._socket is None:
@@ -127,9 +111,6 @@ class QueuedSender:
     def send(self, record: Record) -> None:
         if self._is_open and self._sending is not None:
             self._sending.records.put(encode_record(record))
-
-    def announce(self) -> None:
-        """Nobody waits for a background worker."""
 
     def break_off(self) -> None:
         if self._is_open and self._sending is not None:

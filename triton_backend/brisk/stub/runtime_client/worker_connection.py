@@ -95,19 +95,16 @@ class WorkerConnection:
         )
         self._receiver.start()
 
-    def submit(
-        self, record: Infer, region: Region, reply: Reply, inputs_follow: bool = False
-    ) -> None:
+    def submit(self, record: Infer, region: Region, reply: Reply) -> None:
         """Send a request, now or when a worker is there; ``region`` is freed with its answer.
 
-        ``reply`` is called exactly once, whatever happens. ``inputs_follow``: they are written
-        next, and the mark says so then.
+        ``reply`` is called exactly once, whatever happens.
         """
         pending = Pending(record, region, reply)
         with self._lock:
             refusal = self._refusal()
             if refusal is None:
-                self._pending.add(pending, inputs_follow)
+                self._pending.add(pending)
                 try:
                     if self._load.is_deferred:
                         self._line.send(self._load.begin())
@@ -118,12 +115,6 @@ class WorkerConnection:
         if refusal is not None:
             self._arena.free(region)
             reply.fail(refusal)
-
-    def announce(self) -> None:
-        """Wake a worker that sleeps: a request is about to be submitted."""
-        with self._lock:
-            if not len(self._pending):
-                self._line.announce()
 
     def attend(self, is_answered: Callable[[], bool], awake_ns: int, asleep_ns: int = 0) -> bool:
         """Read answers in this thread until there is the one wanted: see ``Reader.attend``.
