@@ -67,7 +67,7 @@ NOTES = (
     "25 ms after the last answer, while another process asks the best-effort entry without pause; "
     "from client: from its sending to the beginning of the first layer in the worker; from "
     "execute: from when Triton hands the request to its stub, before anything of it is read, "
-    "announced, staged or copied; in worker: from when the worker has read it, which is what REEF "
+    "staged or copied; in worker: from when the worker has read it, which is what REEF "
     "measures; alone: the same without best-effort work",
     "excess: from the client's sending to its answer, less the median of that alone (whose "
     "columns are of the whole); the same event on all sides, Triton's own included, whose first "

@@ -37,7 +37,7 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class Way:
     """A request's way to its first layer. ``execute_ns``: Triton handed it to its stub, which has
-    not yet read, announced, staged or copied anything of it; ``worker_ns``: the worker read it.
+    not yet read, staged or copied anything of it; ``worker_ns``: the worker read it.
     """
 
     asked: Asked
