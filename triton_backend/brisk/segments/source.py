@@ -16,6 +16,8 @@ class Source(ABC):
     """What it reads: ``model`` or ``artefact``."""
     weight_bytes: int
     """Of the files that it maps."""
+    wants_artefact = False
+    """Whether a prepared form would serve the model better."""
     is_optimised_elsewhere = False
     """Whether it is a model in ONNX Runtime's own format (``.ort``)."""
 

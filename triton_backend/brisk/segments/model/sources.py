@@ -17,7 +17,7 @@ from brisk.segments.model.cutting import constants_of, cut_points
 from brisk.segments.model.extraction import Segment, extract, normalise
 from brisk.segments.model.model_file import ModelFile, read_model_file
 from brisk.segments.onnxruntime.session import OrtSession
-from brisk.segments.onnxruntime.sessions import Form, open_segment
+from brisk.segments.onnxruntime.sessions import CPU, Form, Provider, open_segment
 from brisk.segments.plan import SegmentPlan, SegmentSpec
 from brisk.segments.source import Source
 from brisk.tuning import SessionTuning
@@ -27,6 +27,7 @@ class BareModel(Source):
     """The model at ``path``: in place first, optimised when there is time."""
 
     origin = "model"
+    wants_artefact = True
 
     def __init__(
         self,
@@ -36,17 +37,21 @@ class BareModel(Source):
         tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
         *,
         takes_optional: bool = False,
+        longest_ns: float | None = None,
+        provider: Provider = CPU,
     ) -> None:
         """``taps``: values behind which the model is cut, so that a frame can show them.
         ``tuning``: of all its sessions. ``takes_optional``: whether requests may give inputs that
         have a default; else those are constants, which are folded and fused as others are.
+        ``longest_ns`` as in ``cut_points``. ``provider``: ONNX Runtime's; what it does not know is
+        computed on the processor.
 
         Raises InvalidModelError where the file is no model that can be read.
         """
         file = read_model_file(path)
         normalise(file.proto)
         optional = () if takes_optional else _fix_optional(file.proto.graph)
-        spans, typed = cut_points(file.proto, path.stat().st_size, taps=taps)
+        spans, typed = cut_points(file.proto, path.stat().st_size, longest_ns, taps)
         defaults = _take_defaults(typed, file)
         self._segments: Sequence[Segment] = extract(typed, spans)
         self._file = file
@@ -54,6 +59,7 @@ class BareModel(Source):
         self.weight_bytes = sum(data.nbytes for data in file.files.values()) or _size(path)
         self._threads = threads
         self._tuning = tuning
+        self._provider = provider
         self.plan = _plan(typed, self._segments, defaults, optional)
         self._opened: dict[int, OrtSession] = {}
 
@@ -102,6 +108,7 @@ class BareModel(Source):
             self._threads,
             self._tuning,
             is_one_of_several=len(self._segments) > 1,
+            provider=self._provider,
         )
 
 

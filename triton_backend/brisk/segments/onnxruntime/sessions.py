@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 from onnx import ModelProto
 
@@ -15,6 +16,11 @@ from brisk.segments.onnxruntime.options import run_options, session_options
 from brisk.segments.onnxruntime.refusals import blamed, reason_of
 from brisk.segments.onnxruntime.session import OrtSession, value_in_place
 from brisk.tuning import SessionTuning
+
+Provider: TypeAlias = "str | tuple[str, Mapping[str, str]]"
+"""Who of ONNX Runtime computes, with its options."""
+
+CPU: Provider = "CPUExecutionProvider"
 
 
 class Form(Enum):
@@ -37,6 +43,7 @@ def open_segment(
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
     *,
     is_one_of_several: bool = False,
+    provider: Provider = CPU,
 ) -> OrtSession:
     """A session on at most ``threads`` threads, as the entry wants it (see ``session_options``).
 
@@ -44,7 +51,7 @@ def open_segment(
     Runtime's reason, and InvalidConfigurationError for a tuning that cannot be had.
     """
     try:
-        return _open(segment.proto, file, form, threads, tuning, is_one_of_several)
+        return _open(segment.proto, file, form, threads, tuning, is_one_of_several, provider)
     except BriskError:
         raise
     except Exception as error:
@@ -52,7 +59,7 @@ def open_segment(
 
         def is_taken(part: ModelProto) -> bool:
             try:
-                _open(part, file, form, threads, tuning, is_one_of_several)
+                _open(part, file, form, threads, tuning, is_one_of_several, provider)
             except Exception:  # noqa: BLE001  # that is the question
                 return False
             return True
@@ -71,6 +78,7 @@ def _open(
     threads: int,
     tuning: SessionTuning,
     is_one_of_several: bool,
+    provider: Provider,
 ) -> OrtSession:
     """Raises what ONNX Runtime raises."""
     library = onnxruntime()
@@ -97,5 +105,6 @@ def _open(
             names, contents, [len(content) for content in contents]
         )
     model = proto.SerializeToString() if file.own_format is None else bytes(file.own_format)
-    session = library.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    providers = [provider] if provider == CPU else [provider, CPU]
+    session = library.InferenceSession(model, options, providers=providers)
     return OrtSession(session, tuple(held), run_options(tuning))

@@ -36,7 +36,7 @@ class SegmentTrial:
         """The first segment's outputs, of the first sizes that it takes."""
         for size in SIZES:
             try:
-                self.values = _made_up(self._plan, size)
+                self.values = made_up(self._plan, size)
             except (KeyError, TypeError, ValueError):
                 break
             if (outputs := self.run(segment, session)) is not None:
@@ -104,7 +104,11 @@ def _bits(value: Any) -> Any:
     return (value.data_type(), value.shape(), ctypes.string_at(value.data_ptr(), size))
 
 
-def _made_up(plan: SegmentPlan, size: int) -> dict[str, Any]:
+def made_up(plan: SegmentPlan, size: int) -> dict[str, Any]:
+    """Inputs as OrtValues by name, open dimensions of ``size`` but for the first, which is 1.
+
+    Raises ValueError, KeyError and TypeError for inputs that cannot be made up.
+    """
     rng = np.random.default_rng(0)
     return {
         each.name: _value(each, size, rng, plan.defaults.get(each.name)) for each in plan.inputs

@@ -76,10 +76,7 @@ class SegmentSession(session.Session):
 
     @property
     def wants_artefact(self) -> bool:
-        source = self.starting.source
-        if not self._keeps_answers or isinstance(source, PreparedModel):
-            return False
-        return not isinstance(source, MendedModel) or source.is_damaged
+        return self._keeps_answers and self.starting.source.wants_artefact
 
     def adopt_prepared(self, may_go_on: Callable[[], bool]) -> bool:
         """Let the prepared form take over, which has been made meanwhile: its weights are the
@@ -218,7 +215,6 @@ class MendedModel(Source):
         self._taps = taps
         self.plan = prepared.plan
         self.weight_bytes = prepared.weight_bytes
-        self.is_damaged = False
         self._prepared = prepared
         self._path = path
         self._threads = threads
@@ -247,8 +243,8 @@ class MendedModel(Source):
     def _mend(self, error: ArtefactError) -> BareModel:
         """Raises InvalidModelError where the model's file is another one by now."""
         with self._lock:
-            if not self.is_damaged:
-                self.is_damaged = True
+            if not self.wants_artefact:
+                self.wants_artefact = True
                 self._reject(error)
             if self._bare is None:
                 from brisk.segments.model.sources import BareModel

@@ -14,8 +14,13 @@ import torch
 from brisk.execution.frame import TorchFrame
 from brisk.execution.starting import StartingProgram, start_program
 from brisk.runtime.early_exit.early_exits import SessionCaches
+from brisk.runtime.log import tell
+from brisk.runtime.models.kinds.provider_trial import compare, provider_of
+from brisk.runtime.models.servable import Frame
 from brisk.runtime.models.session import Session
-from brisk.runtime.torch_process import import_torch
+from brisk.runtime.torch_process import import_torch, inference
+from brisk.segments.frame import SegmentFrame
+from brisk.segments.program import SegmentProgram
 from brisk.segments.table import GiveWay
 from brisk.segments.values import Value
 from brisk.solutions.values import from_numpy, to_numpy
@@ -37,7 +42,12 @@ class TorchSession(Session):
     wants_artefact = False
 
     def __init__(
-        self, path: Path, starting: StartingProgram, threads: int, give_way: GiveWay | None
+        self,
+        path: Path,
+        device: str,
+        starting: StartingProgram,
+        threads: int,
+        give_way: GiveWay | None,
     ) -> None:
         program = starting.loaded.program
         self.path = path
@@ -49,6 +59,9 @@ class TorchSession(Session):
         self.caches = SessionCaches()
         self.load_ns = 0
         self.summary = _summary(starting)
+        self._device = device
+        self._program: SegmentProgram | None = None
+        """ONNX Runtime's, where that is faster here."""
         self._scalars = {each.name for each in self.inputs if each.type.rank == 0}
         self._lanes = starting.start_lanes(threads, give_way)
 
@@ -57,7 +70,12 @@ class TorchSession(Session):
         inputs: Mapping[str, Value],
         requested: Sequence[str],
         agreement: float | None = None,
-    ) -> ArrayFrame:
+    ) -> Frame:
+        if self._program is not None:
+            return SegmentFrame(self._program, inputs, requested)
+        return self._torch_frame(inputs, requested)
+
+    def _torch_frame(self, inputs: Mapping[str, Value], requested: Sequence[str]) -> ArrayFrame:
         values = {name: from_numpy(self._shaped(name, inputs[name]), _CPU) for name in inputs}
         return ArrayFrame(self.loaded, values, requested)
 
@@ -65,7 +83,20 @@ class TorchSession(Session):
         return False
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
+        provider = provider_of(self._device)
+        if provider is not None and self.table.is_whole and may_go_on():
+            result = compare(self.path, self.threads, provider, self._run)
+            tell(f"{self.path}: {result.words}")
+            self._program = result.program
         return self.table.is_whole
+
+    def _run(self, inputs: Mapping[str, Value]) -> Mapping[str, Value]:
+        """By torch, to the end."""
+        with inference():
+            frame = self._torch_frame(inputs, [each.name for each in self.outputs])
+            while not frame.step():
+                pass
+            return frame.results()
 
     def _shaped(self, name: str, value: Value) -> Value:
         """Triton has no tensors of rank 0: a scalar input comes as ``[1]``."""
@@ -79,7 +110,7 @@ def load_torch_session(
     """As ``load_session``."""
     import_torch(threads)
     starting = start_program(path, torch.device(device), threads)
-    return TorchSession(path, starting, threads, give_way)
+    return TorchSession(path, device, starting, threads, give_way)
 
 
 def _summary(starting: StartingProgram) -> str:
