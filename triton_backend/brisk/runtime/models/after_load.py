@@ -15,7 +15,8 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from brisk.errors import BriskError
 from brisk.graph.files.mapping import make_private
@@ -50,12 +51,11 @@ class _Care:
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """The prepared form of a session's model is there, or will not be."""
+class _UpkeepTask(NamedTuple):
+    """Of the model at ``path``."""
 
-    session: weakref.ref[SegmentSession]
-    is_there: bool
+    perform: Callable[[], None]
+    path: Path
     stands_back: bool
 
 
@@ -75,7 +75,7 @@ class Upkeep:
         self._preparer: SegmentPreparer | None = None
         if artefacts is ArtefactUse.BUILD and device == "cpu":
             self._preparer = SegmentPreparer(threads)
-        self._tasks: queue.SimpleQueue[_Care | _Made] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_UpkeepTask] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="brisk-upkeep", daemon=True).start()
 
     def look_after(
@@ -87,23 +87,18 @@ class Upkeep:
         """``labels``: model and version that its start is counted under. ``stands_back``: on what
         processors others leave.
         """
-        self._tasks.put(_Care(session, labels, stands_back, self._quiet.expect()))
+        care = _Care(session, labels, stands_back, self._quiet.expect())
+        perform = functools.partial(self._look_after, care)
+        self._tasks.put(_UpkeepTask(perform, session.path, stands_back))
 
     def _run(self) -> None:
         while True:
             task = self._tasks.get()
-            if isinstance(task, _Made):
-                perform = functools.partial(self._adopt, task)
-            else:
-                perform = functools.partial(self._look_after, task)
             try:
-                standing_back(perform) if task.stands_back else perform()
+                standing_back(task.perform) if task.stands_back else task.perform()
             except Exception as error:  # noqa: BLE001  # other sessions need this thread
-                session = task.session() if isinstance(task, _Made) else task.session
-                if session is not None:
-                    say(f"{session.path}: {type(error).__name__}: {error}")
-                del session
-            del task, perform  # a session that nobody needs any more must not live on here
+                say(f"{task.path}: {type(error).__name__}: {error}")
+            del task  # a session that nobody needs any more must not live on here
 
     def _look_after(self, care: _Care) -> None:
         session, table = care.session, care.session.table
@@ -128,22 +123,31 @@ class Upkeep:
             import_what_files_need()  # for the next load, which may be of another kind
         if session.awaits_artefact and self._preparer is not None:
             assert isinstance(session, SegmentSession)
-            told = functools.partial(self._note_made, weakref.ref(session), care.stands_back)
-            self._preparer.build_later(session.path, session.taps, told)
+            self._prepare(self._preparer, session, care.stands_back)
 
-    def _note_made(
-        self, session: weakref.ref[SegmentSession], stands_back: bool, is_there: bool
+    def _prepare(
+        self, preparer: SegmentPreparer, session: SegmentSession, stands_back: bool
     ) -> None:
-        self._tasks.put(_Made(session, is_there, stands_back))
+        """Have the prepared form made; it is adopted where the session still lives by then."""
+        reference, path = weakref.ref(session), session.path
 
-    def _adopt(self, made: _Made) -> None:
-        """Let the prepared form take over, between requests, and give back what it replaces."""
-        session = made.session()
+        def tell(is_there: bool) -> None:
+            perform = functools.partial(self._adopt, reference, is_there)
+            self._tasks.put(_UpkeepTask(perform, path, stands_back))
+
+        preparer.build_later(path, session.taps, tell)
+
+    def _adopt(self, reference: weakref.ref[SegmentSession], is_there: bool) -> None:
+        """Let the prepared form take over, between requests, and give back what it replaces.
+
+        ``is_there``: else it will not be.
+        """
+        session = reference()
         if session is None or session.table.is_closed:
             return
         with session.settling():
             session.awaits_artefact = False
-            if not made.is_there:
+            if not is_there:
                 return
             may_go_on = self._between(session.table, self._quiet.expect())
             if _succeeds(session, lambda: session.adopt_prepared(may_go_on)):

@@ -158,24 +158,24 @@ class Loader:
         is_lone = task.asker.strikes > 0
         if is_lone:
             self.lone.enter()
-        outcome = standing_back(perform) if task.stands_back else perform()
+        session, error = standing_back(perform) if task.stands_back else perform()
         name = f"load {task.path.name}"
         SPANS.add(LOADS, name, begin_ns, time.monotonic_ns(), str(task.path))
-        session = outcome.session
-        if isinstance(session, Session):
+        if session is not None:
             session.table.when_loaded(task.end)
-        if is_lone and isinstance(session, Session):
+        if is_lone and session is not None:
             self.lone.go_on_in(session.table)
         elif is_lone:
             self.lone.leave()
-        self.tell(outcome)
-        if isinstance(session, Session):
+        self.tell(LoadOutcome(task.ticket, session, error))
+        if session is not None:
             told = functools.partial(self.tell, LoadCompletion(task.ticket))
             session.table.when_loaded(told)
             labels = (task.asker.name, str(task.asker.version))
             self._upkeep.look_after(session, labels, task.stands_back)
 
-    def _perform(self, task: _LoadTask) -> LoadOutcome:
+    def _perform(self, task: _LoadTask) -> tuple[Session | None, BriskError | None]:
+        """The session, or what is wrong."""
         task.begin()
 
         def reject(error: ArtefactError) -> None:
@@ -192,10 +192,10 @@ class Loader:
                 task.asker.tuning,
             )
         except BriskError as error:
-            return LoadOutcome(task.ticket, None, error)
+            return None, error
         except Exception as error:  # noqa: BLE001  # whatever a load raises must reach its askers
             text = f"loading {task.path} failed: {type(error).__name__}: {error}"
             failed = InternalError(text)
             failed.__cause__ = error  # which may be a lack of memory
-            return LoadOutcome(task.ticket, None, failed)
-        return LoadOutcome(task.ticket, session, None)
+            return None, failed
+        return session, None
