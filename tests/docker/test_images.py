@@ -25,6 +25,7 @@ SAMPLES = Path(__file__).resolve().parents[2] / "model_repository"
 READY_TIMEOUT_S = 120.0
 
 pytestmark = [
+    pytest.mark.timing,
     pytest.mark.image,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(

@@ -10,6 +10,7 @@ from brisk_client.benchmarks.conformance import EXPECTED_SHARE
 from brisk_client.benchmarks.conformance.onnx_cases import collect_cases, run_case
 
 pytestmark = [
+    pytest.mark.timing,
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]

@@ -15,7 +15,7 @@ from brisk.artefacts.store import artefact_directory
 from brisk_client.inference import InferenceClient, Transport
 from waiting import wait_until
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timing]
 
 BUILD_TIMEOUT_S = 120.0
 """It is made on whatever processors are idle."""

@@ -33,7 +33,7 @@ from brisk.triton.locate import ServerInstallation
 from runtime_processes import processes_started_in
 from unit.exits.adapted import Adapted
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timing]
 
 INTERVAL_S = 5
 MOST_DIFFERING = 0.05

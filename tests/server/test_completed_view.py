@@ -17,6 +17,8 @@ from serve_command import serving
 from brisk.triton.options import option
 from waiting import wait_until
 
+pytestmark = pytest.mark.timing
+
 EXPLICIT = ("--model-control-mode=explicit", "--complete-entries")
 
 PYTHON_MODEL = """

@@ -28,7 +28,7 @@ from unit.exits.cascades import CLASSES, SIDE, hidden_at, images, network, serve
 from unit.runtime.exits_model import Model, make_model
 from waiting import wait_until
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timing]
 
 CONFIG = (
     'backend: "brisk" max_batch_size: 8 '

@@ -21,7 +21,7 @@ from brisk_client.inference import InferenceClient, Transport
 from runtime_processes import processes_started_in
 from waiting import wait_until
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timing]
 
 CLIENTS = 32
 

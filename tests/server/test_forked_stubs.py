@@ -23,7 +23,7 @@ from brisk_client.inference import InferenceClient, Transport
 from runtime_processes import processes_started_in
 from waiting import wait_until
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timing]
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 OPTIONS = ("--model-control-mode=explicit", "--load-model=first")

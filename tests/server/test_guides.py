@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from serve_command import serving
 
 from brisk.triton.options import option
+
+pytestmark = pytest.mark.timing
 
 DOCS = Path(__file__).parents[2] / "docs"
 

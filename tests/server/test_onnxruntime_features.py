@@ -23,7 +23,7 @@ from brisk_client.inference import InferenceClient, Transport
 from custom_operators import compile_library, scaled
 from waiting import wait_until
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timing]
 
 SIGNATURE = (
     'platform: "onnxruntime_onnx" max_batch_size: 8 '

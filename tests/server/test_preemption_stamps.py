@@ -16,7 +16,7 @@ from brisk_client.disb.setup.networks import build_bert, build_densenet
 from brisk_client.disb.setup.repositories import save_models, write_brisk
 from brisk_client.inference import InferenceClient, Transport
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timing]
 
 OPTIONS = ("--disable-auto-complete-config",)
 

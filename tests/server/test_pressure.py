@@ -14,7 +14,7 @@ from running import StartServer, runtime_directory
 from brisk.triton.launch import TritonServer
 from runtime_processes import processes_started_in
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timing]
 
 CLIENTS = 64
 

@@ -17,7 +17,7 @@ from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timing]
 
 ROWS = 8192
 """Rows that keep ``background`` busy for about a second, in layers of some ten milliseconds."""

@@ -20,7 +20,7 @@ from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timing]
 
 SLOW_ROWS = 4096
 """Rows that keep ``slow`` busy for some hundred milliseconds, in layers of some ten."""

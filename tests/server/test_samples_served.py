@@ -13,7 +13,7 @@ from brisk_client.demo import query_samples
 from brisk_client.inference import InferenceClient, Transport
 from brisk_client.samples.expectations import read_expectations
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timing]
 
 
 def test_every_sample_answers_right_over_both_transports(sample_server: TritonServer) -> None:

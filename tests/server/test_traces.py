@@ -21,7 +21,7 @@ from brisk.protocol.role import Role
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timing]
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ from brisk_client.workload.spec.description import (
 )
 from brisk_client.workload.spec.fields import WorkloadFailedError
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timing]
 
 CONFIG = (
     'backend: "brisk" max_batch_size: 64 '

@@ -149,3 +149,23 @@ def test_files_of_tests_have_names_of_their_own() -> None:
     """pytest imports them by these, whatever their folders."""
     names = [file.name for file in (ROOT / "tests").rglob("test_*.py")]
     assert [name for name in names if names.count(name) > 1] == []
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """A reader who has met one takes the other for it."""
+    found: dict[str, list[str]] = {}
+    for path in (*PACKAGE.rglob("*.py"), *CLIENT.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(path.name)
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}
+
+
+def test_a_folder_has_at_most_twelve_modules() -> None:
+    folders = {path.parent for root in (PACKAGE, CLIENT) for path in root.rglob("*.py")}
+    counts = {
+        str(folder.relative_to(ROOT)): len([*folder.glob("*.py")])
+        - (folder / "__init__.py").exists()
+        for folder in folders
+    }
+    assert {folder: count for folder, count in counts.items() if count > 12} == {}

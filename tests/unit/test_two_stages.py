@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("xdist", reason="pytest-xdist is not installed")
 
-from two_stages import ALONE, BESIDE_OTHERS, TwoStages
+from two_stages import TIMED, TwoStages
 
 GRAPH = [f"tests/unit/graph/test_reader.py::test_{number}" for number in range(4)]
 WIRE = [f"tests/unit/protocol/test_codec.py::test_{number}[a::b]" for number in range(4)]
-SERVER = [f"tests/server/test_faults.py::test_{number}" for number in range(3)]
-GATED = ["tests/unit/runtime/test_transport.py::test_0"]
+SERVER = [f"tests/server/test_faults.py::test_{number}{TIMED}" for number in range(3)]
+GATED = [f"tests/unit/runtime/test_transport.py::test_0{TIMED}"]
 
 
 class Played:
@@ -85,8 +84,3 @@ def test_a_process_that_has_files_beside_others_is_given_whole_files() -> None:
     run = Run(GRAPH + WIRE)
     assert len({number for number, test in run.order if test in GRAPH}) == 1
     assert {number for number, _ in run.order} == {0, 1}
-
-
-def test_every_path_that_is_named_exists() -> None:
-    root = Path(__file__).resolve().parents[2]
-    assert [path for path in (*BESIDE_OTHERS, *ALONE) if not (root / path).exists()] == []

@@ -17,6 +17,8 @@ from brisk_client.benchmarks.engines.model_files import NoModelsError, labelled,
 from brisk_client.benchmarks.engines.process import describe_end, one_line
 from brisk_client.benchmarks.real_models import with_random_weights
 
+pytestmark = pytest.mark.timing
+
 
 def write(file: Path, operator: str = "Relu", domain: str = "") -> Path:
     graph = helper.make_graph(

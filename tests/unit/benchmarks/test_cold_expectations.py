@@ -13,6 +13,8 @@ from brisk_client.benchmarks.cold.report.expectations import all_checks
 from brisk_client.benchmarks.cold.report.ledger import Ledger, UnusableReportError
 from brisk_client.report import Report, write_json
 
+pytestmark = pytest.mark.timing
+
 
 def _row(model: str, engine: str, first_ms: float, **more: Any) -> dict[str, Any]:
     row = {"part": "process", "model": model, "batch": 1, "engine": engine, "first_ms": first_ms}

@@ -11,6 +11,8 @@ from brisk_client.benchmarks.cold.report import figures
 from brisk_client.benchmarks.cold.report.drawing import Figure
 from brisk_client.report import Report
 
+pytestmark = pytest.mark.timing
+
 FIRST_MS = {"brisk": 10.0, "brisk unprepared": 20.0, "onnxruntime": 80.0}
 
 

@@ -11,6 +11,8 @@ from brisk_client.benchmarks.cold.measure import EngineSamples
 from brisk_client.benchmarks.cold.registry import engine_names, engine_of
 from brisk_client.benchmarks.cold.report.results import rows, speedup
 
+pytestmark = pytest.mark.timing
+
 
 def _samples(engine: str, firsts_s: list[float], warm_s: float = 0.1) -> EngineSamples:
     following = [warm_s * 1.05, warm_s, warm_s]

@@ -12,6 +12,8 @@ from brisk_client.benchmarks import cold
 from brisk_client.benchmarks.cold.machine import page_cache
 from brisk_client.benchmarks.cold.models import SMOKE, build, model_of
 
+pytestmark = pytest.mark.timing
+
 
 def test_a_tiny_model_is_measured_against_onnx_runtime(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")

@@ -26,6 +26,8 @@ from brisk_client.benchmarks.density.memory import (
 )
 from brisk_client.benchmarks.density.sides import BRISK, PYTHON
 
+pytestmark = pytest.mark.timing
+
 SMAPS = """7f00-7f10 rw-s 00000000 00:01 77                  /memfd:brisk (deleted)
 Size:                 64 kB
 Rss:                  20 kB

@@ -28,6 +28,8 @@ from brisk_client.benchmarks.exits.compositions import (
 )
 from brisk_client.benchmarks.exits.promise import SplitTally, exact_interval, split_often
 
+pytestmark = pytest.mark.timing
+
 POOL, TUNE, CALIBRATE = 6000, 600, 800
 
 

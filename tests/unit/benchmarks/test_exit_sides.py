@@ -17,6 +17,8 @@ from brisk_client.benchmarks.exits.tails import TailCase, tail_rows
 from brisk_client.benchmarks.exits.video import READINGS, squares_of, video_intervals
 from unit.exits.cascades import Served, images, network, served
 
+pytestmark = pytest.mark.timing
+
 
 def test_sides_in_turns_are_judged_by_the_bare_model(tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"

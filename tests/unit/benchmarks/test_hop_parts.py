@@ -1,6 +1,10 @@
 """A hop's parts and their percentiles."""
 
+import pytest
+
 from brisk_client.benchmarks.hop import HopTimes, summarise_parts
+
+pytestmark = pytest.mark.timing
 
 
 def times(execution: int = 50_000, total: int = 200_000) -> HopTimes:

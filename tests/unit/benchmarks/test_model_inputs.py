@@ -18,6 +18,8 @@ from brisk_client.benchmarks.engines.model_inputs import (
     were_given,
 )
 
+pytestmark = pytest.mark.timing
+
 
 def write(file: Path, inputs: Sequence[onnx.ValueInfoProto]) -> Path:
     """A model that passes its inputs on."""

@@ -26,6 +26,8 @@ from brisk_client.benchmarks.pipeline.scenes import (
 )
 from brisk_client.report import Report
 
+pytestmark = pytest.mark.timing
+
 HOUR_NS = 3_600_000_000_000
 
 

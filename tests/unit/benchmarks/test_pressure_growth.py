@@ -7,6 +7,8 @@ import pytest
 
 from brisk_client.benchmarks.pressure.sampling import MemorySample, growth, since
 
+pytestmark = pytest.mark.timing
+
 
 def samples(count: int, held_at: Callable[[int], int]) -> list[MemorySample]:
     return [MemorySample(float(at), {"memory": held_at(at)}) for at in range(1, count + 1)]

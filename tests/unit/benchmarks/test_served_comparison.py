@@ -9,6 +9,8 @@ from onnx import TensorProto, helper
 from brisk_client.benchmarks.harness.served_entries import write_entries
 from brisk_client.benchmarks.served import ServedBurst, ratio
 
+pytestmark = pytest.mark.timing
+
 
 def bursts(*medians_s: float) -> list[ServedBurst]:
     return [ServedBurst([median_s] * 3, 0.01) for median_s in medians_s]

@@ -28,6 +28,8 @@ from brisk_client.benchmarks.start.sides import (
     StartBench,
 )
 
+pytestmark = pytest.mark.timing
+
 
 def write(file: Path, kind: int = TensorProto.FLOAT) -> Path:
     graph = helper.make_graph(

@@ -10,6 +10,8 @@ from brisk_client.disb.equality import Outcome, add_outcome
 from brisk_client.disb.interruptions import check_interruptions, counted
 from brisk_client.report import Report
 
+pytestmark = pytest.mark.timing
+
 
 def _report() -> Report:
     return Report("preempt", {}, {}, [], [], [])

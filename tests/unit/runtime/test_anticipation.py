@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from brisk.runtime.requests.busy_poll import SPIN_NS, Anticipation
+
+pytestmark = pytest.mark.timing
 
 LOOK_NS = 1_000
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from brisk.runtime.models.kinds.segment_session import SegmentSession
 from brisk.runtime.preemption.yield_to_realtime import LONGEST_S, Courtesy
 from brisk.scheduling.job import JobClass
 from brisk.segments.starting import Lanes
 from brisk.segments.table import LayerTable
+
+pytestmark = pytest.mark.timing
 
 
 def _table(count: int = 3) -> LayerTable:

@@ -24,6 +24,8 @@ from unit.runtime.runtime_process import (
     submit,
 )
 
+pytestmark = pytest.mark.timing
+
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 
 

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
 from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.runtime_process import describe, opened, submit
+
+pytestmark = pytest.mark.timing
 
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 

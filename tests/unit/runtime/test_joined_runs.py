@@ -7,12 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import InvalidRequestError
 from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.runtime_process import SLOW_INPUT, Answer, describe, submit
+
+pytestmark = pytest.mark.timing
 
 
 def lookup_model(path: Path) -> Path:

@@ -20,6 +20,8 @@ from unit.runtime.runtime_process import (
     submit,
 )
 
+pytestmark = pytest.mark.timing
+
 SHARE = 0.3
 
 

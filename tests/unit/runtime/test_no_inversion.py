@@ -20,6 +20,8 @@ from brisk.stub.runtime_client.client import RuntimeClient
 from unit.runtime.runtime_process import describe, opened, submit
 from unit.runtime.test_inherited_urgency import long_to_load
 
+pytestmark = pytest.mark.timing
+
 ROWS = np.ones((10, 4), np.float32)
 WIDTH = 6144
 LOADS, FAULTING_LOADS = 3, 5

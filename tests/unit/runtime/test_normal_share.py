@@ -25,6 +25,8 @@ from unit.runtime.runtime_process import (
     submit,
 )
 
+pytestmark = pytest.mark.timing
+
 IN_FLIGHT = 3
 """Of the flood: there is always one that waits."""
 

@@ -18,6 +18,8 @@ from unit.pipelines.pipeline_entries import confident, scaler, slow_variant, wri
 from unit.runtime.exits_model import MILLION, Model, ask, make_model
 from unit.runtime.runtime_process import describe, infer, opened
 
+pytestmark = pytest.mark.timing
+
 PATIENCE_S = 120.0
 
 

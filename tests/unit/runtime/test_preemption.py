@@ -29,6 +29,8 @@ from unit.runtime.runtime_process import (
     supervisor_of,
 )
 
+pytestmark = pytest.mark.timing
+
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 
 

@@ -30,6 +30,8 @@ from unit.runtime.runtime_process import (
 )
 from waiting import wait_until
 
+pytestmark = pytest.mark.timing
+
 
 def rows(count: int) -> np.ndarray:
     return np.arange(count * 4, dtype=np.float32).reshape(count, 4)

@@ -24,6 +24,8 @@ from unit.runtime.runtime_process import (
     supervisor_of,
 )
 
+pytestmark = pytest.mark.timing
+
 _SCHED_GETATTR = 315
 _RUNTIME = slice(24, 32)
 KERNEL = tuple(int(part) for part in platform.release().split(".")[:2])

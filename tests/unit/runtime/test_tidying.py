@@ -86,6 +86,7 @@ def test_much_freed_memory_goes_back_and_little_is_kept(freed_mib: int, goes_bac
     assert returned_mib > 200 if goes_back else abs(returned_mib) < 5
 
 
+@pytest.mark.timing
 def test_models_that_go_together_leave_a_lane_that_rests() -> None:
     """Each asks for it: what was asked for twice stopped itself, again and again."""
     loader = Loader("cpu", 1, lambda: None, ArtefactUse.OFF, CacheWatch(None))

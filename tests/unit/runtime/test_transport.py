@@ -19,6 +19,8 @@ from brisk.runtime.requests import connections as module
 from brisk.runtime.requests.connections import Arrival, Connections, Departure, Peer
 from open_files import nothing_left_open
 
+pytestmark = pytest.mark.timing
+
 LARGE = Log("info", "x" * 150_000)
 """A socket's buffer takes two such records."""
 

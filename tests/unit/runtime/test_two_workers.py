@@ -28,6 +28,8 @@ from unit.runtime.runtime_process import (
 )
 from waiting import wait_until
 
+pytestmark = pytest.mark.timing
+
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 
 
