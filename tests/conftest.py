@@ -21,14 +21,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return TwoStages(config, log)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if hasattr(config, "workerinput"):  # one of several processes
-        from two_stages import name_timed
-
-        name_timed(items)
-
-
 @pytest.fixture(scope="session")
 def adapted(tmp_path_factory: pytest.TempPathFactory) -> Adapted:
     """A digits network with caches. Its files are not to be changed: copy them."""

@@ -1,25 +1,28 @@
 """The order in which several pytest processes (``pytest -n 2``) take the files of tests.
 
-What measures times or starts servers is marked ``timing``: it comes last, in one process, when the
-others have ended.
+What measures times or starts servers is marked ``timing``: a file with that mark comes last, in
+one process, when the others have ended.
 """
 
 from __future__ import annotations
+
+import functools
+from pathlib import Path
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-TIMED = "@timing"
-"""Behind the names of the tests that are marked, since names are all that a scheduler is told."""
+MARK = "pytest.mark.timing"
+
+_LAST = "what is timed"
 
 
-def name_timed(items: list[pytest.Item]) -> None:
-    """In a process of a parallel run: let the scheduler see who is marked."""
-    for item in items:
-        if item.get_closest_marker("timing") is not None:
-            item._nodeid += TIMED
+@functools.cache
+def is_timed(file: Path) -> bool:
+    """Read from its text: a scheduler is told names of tests, not their marks."""
+    return MARK in file.read_text(encoding="utf-8")
 
 
 class TwoStages(LoadScopeScheduling):
@@ -27,16 +30,18 @@ class TwoStages(LoadScopeScheduling):
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
         super().__init__(config, log)
+        self._root = config.rootpath
         config.option.loadscopereorder = False  # not by numbers of tests: long ones are few
 
     def _split_scope(self, nodeid: str) -> str:
-        return TIMED if nodeid.endswith(TIMED) else nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return _LAST if is_timed(self._root / file) else file
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if TIMED in self.workqueue:
-            self.workqueue.move_to_end(TIMED)
+        if _LAST in self.workqueue:
+            self.workqueue.move_to_end(_LAST)
         others = [other for other in self.nodes if other is not node]
-        if list(self.workqueue) != [TIMED] or not others:
+        if list(self.workqueue) != [_LAST] or not others:
             super()._assign_work_unit(node)
         elif not all(other.shutting_down for other in others):
             node.shutdown()  # when it has done what it has

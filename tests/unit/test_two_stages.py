@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("xdist", reason="pytest-xdist is not installed")
 
-from two_stages import TIMED, TwoStages
+from two_stages import TwoStages, is_timed
+
+ROOT = Path(__file__).resolve().parents[2]
 
 GRAPH = [f"tests/unit/graph/test_reader.py::test_{number}" for number in range(4)]
 WIRE = [f"tests/unit/protocol/test_codec.py::test_{number}[a::b]" for number in range(4)]
-SERVER = [f"tests/server/test_faults.py::test_{number}{TIMED}" for number in range(3)]
-GATED = [f"tests/unit/runtime/test_transport.py::test_0{TIMED}"]
+SERVER = [f"tests/server/test_faults.py::test_{number}" for number in range(3)]
+GATED = ["tests/unit/runtime/test_transport.py::test_0"]
 
 
 class Played:
@@ -37,7 +40,9 @@ class Run:
 
     def __init__(self, tests: list[str]) -> None:
         options = SimpleNamespace(tx=["2*popen"], numprocesses=2, loadscopereorder=True)
-        config = SimpleNamespace(option=options, getvalue=lambda name: getattr(options, name))
+        config = SimpleNamespace(
+            option=options, rootpath=ROOT, getvalue=lambda name: getattr(options, name)
+        )
         self.tests = tests
         self.scheduler = TwoStages(config)  # type: ignore[arg-type]
         self.living = [Played(), Played()]
@@ -84,3 +89,10 @@ def test_a_process_that_has_files_beside_others_is_given_whole_files() -> None:
     run = Run(GRAPH + WIRE)
     assert len({number for number, test in run.order if test in GRAPH}) == 1
     assert {number for number, _ in run.order} == {0, 1}
+
+
+def test_what_starts_servers_is_marked() -> None:
+    """But for what asserts nothing about times."""
+    files = {path.stem for path in (ROOT / "tests" / "server").glob("test_*.py")}
+    timed = {path.stem for path in (ROOT / "tests" / "server").glob("test_*.py") if is_timed(path)}
+    assert len(timed) > len(files) / 2
