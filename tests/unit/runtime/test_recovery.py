@@ -21,6 +21,7 @@ from brisk.protocol.records import TensorForm
 from brisk.protocol.role import Role
 from brisk.protocol.shared_memory import request_flags
 from brisk.stub.runtime_client.client import RuntimeClient
+from brisk.stub.runtime_client.runtime_process import start_if_absent
 from brisk.stub.runtime_client.sender import DirectSender
 from unit.runtime.runtime_process import (
     SLOW_INPUT,
@@ -92,6 +93,14 @@ def test_requests_in_flight_survive_the_supervisor(
         kill(supervisor)
         assert_answered(sent)
     assert not {supervisor, worker} & set(processes_of(shared_place))
+
+
+def test_a_runtime_that_has_answered_is_not_one_that_fails_to_start(
+    place: RuntimePaths, quick: Path
+) -> None:
+    """Else whoever meets it as it dies is told that no runtime can be started."""
+    with opened(place, describe(quick)):
+        assert start_if_absent(place) is None
 
 
 def test_worker_after_worker_may_die_while_nothing_runs(

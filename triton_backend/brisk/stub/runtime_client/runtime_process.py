@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,14 @@ and what it starts is for all models."""
 
 _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
-_started: list[tuple[RuntimePaths, subprocess.Popen[bytes]]] = []
-"""Runtimes this process started; polled so that none stays behind as a zombie."""
+_lock = threading.Lock()
+"""Guards the two lists: connections to both workers are made by threads of their own."""
+
+_starting: list[tuple[RuntimePaths, subprocess.Popen[bytes]]] = []
+"""Runtimes that this process has started and that have not answered yet."""
+
+_running: list[subprocess.Popen[bytes]] = []
+"""Those that have; polled so that none stays behind as a zombie."""
 
 
 def start_early() -> None:
@@ -44,7 +51,8 @@ def start_if_absent(
     """
     if starter is None:
         reap_started()
-        starter = next((process for where, process in _started if where == place), None)
+        with _lock:
+            starter = next((process for where, process in _starting if where == place), None)
     if starter is not None:
         status = starter.poll()
         if status is None:
@@ -68,10 +76,20 @@ def start_if_absent(
     from brisk.stub.runtime_client.spawning import spawn
 
     process = spawn(place, NICENESS)
-    _started.append((place, process))
+    with _lock:
+        _starting.append((place, process))
     return process
+
+
+def note_answered(place: RuntimePaths) -> None:
+    """The runtime of ``place`` is there: if it ends now, it has not failed to start."""
+    with _lock:
+        _running.extend(process for where, process in _starting if where == place)
+        _starting[:] = [each for each in _starting if each[0] != place]
 
 
 def reap_started() -> None:
     """Take the exit status of runtimes that have ended."""
-    _started[:] = [(place, process) for place, process in _started if process.poll() is None]
+    with _lock:
+        _starting[:] = [each for each in _starting if each[1].poll() is None]
+        _running[:] = [process for process in _running if process.poll() is None]

@@ -19,7 +19,7 @@ from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.host.stub_process import server_of_stub
 from brisk.protocol.records import PROTOCOL_VERSION, Hello, Refused, Welcome
 from brisk.protocol.role import Role
-from brisk.stub.runtime_client.runtime_process import start_if_absent
+from brisk.stub.runtime_client.runtime_process import note_answered, start_if_absent
 
 if TYPE_CHECKING:  # a load that finds its runtime does without
     import subprocess
@@ -53,7 +53,9 @@ def open_connection(
             time.sleep(_RETRY_PAUSE_S)
             continue
         try:
-            return _greet(connection, role, deadline_s)
+            greeted = _greet(connection, role, deadline_s)
+            note_answered(place)
+            return greeted
         except (OSError, EOFError):  # it ended as we came: the next one will do
             connection.close()
             time.sleep(_RETRY_PAUSE_S)
