@@ -169,3 +169,15 @@ def test_a_folder_has_at_most_twelve_modules() -> None:
         for folder in folders
     }
     assert {folder: count for folder, count in counts.items() if count > 12} == {}
+
+
+def test_every_module_that_it_names_exists() -> None:
+    names = re.findall(r"`(brisk(?:_client)?(?:\.[a-z_]+)+)`", ARCHITECTURE.read_text())
+    missing = []
+    for name in names:
+        root = CLIENT.parent if name.startswith("brisk_client") else PACKAGE.parent
+        path = root.joinpath(*name.split("."))
+        if not (path.is_dir() or path.with_suffix(".py").exists()):
+            missing.append(name)
+    assert len(names) > 20
+    assert missing == []
