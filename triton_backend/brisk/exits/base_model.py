@@ -13,12 +13,9 @@ from brisk.exits.points import ExitPoint
 from brisk.exits.scores import Scores, as_probabilities, checked_scores
 from brisk.segments.frame import SegmentFrame, run_serially
 from brisk.segments.model.sources import BareModel
-from brisk.segments.onnxruntime.session import OrtSession
 from brisk.segments.plan import SegmentPlan
 from brisk.segments.program import SegmentProgram
-from brisk.segments.source import Source
-from brisk.segments.starting import start_segments
-from brisk.segments.timeline import Recorder
+from brisk.segments.starting import open_warm_program
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,25 +62,7 @@ def load_graph(graph: ModelGraph, threads: int = 1, taps: Collection[str] = ()) 
 
 def open_program(path: Path, threads: int, taps: Collection[str]) -> SegmentProgram:
     """With all its sessions. Raises InvalidModelError where ONNX Runtime does not take it."""
-    starting = start_segments(_Warm(BareModel(path, threads, taps)), threads, Recorder())
-    _ = starting.table[:]  # loads them, or raises
-    return starting.program
-
-
-class _Warm(Source):
-    """Of another source, what runs fastest, at once."""
-
-    origin = "model"
-
-    def __init__(self, inner: Source) -> None:
-        self._inner = inner
-        self.plan = inner.plan
-
-    def open(self, index: int) -> OrtSession:
-        return self._inner.open_warm(index) or self._inner.open(index)
-
-    def open_warm(self, index: int) -> OrtSession | None:
-        return None
+    return open_warm_program(BareModel(path, threads, taps), threads)
 
 
 def live_at(plan: SegmentPlan) -> list[tuple[str, ...]]:

@@ -86,7 +86,7 @@ class BareModel(Source):
     def open(self, index: int) -> OrtSession:
         return self._opened.pop(index, None) or self._open_first(index)
 
-    def open_warm(self, index: int) -> OrtSession | None:
+    def open_warm(self, index: int) -> OrtSession:
         return self._open(index, Form.OPTIMISED)
 
     def close(self) -> None:

@@ -23,8 +23,7 @@ from brisk.segments.model.sources import BareModel
 from brisk.segments.onnxruntime.library import onnxruntime
 from brisk.segments.prepared.trial import SIZES, made_up
 from brisk.segments.program import SegmentProgram
-from brisk.segments.starting import start_segments
-from brisk.segments.timeline import Recorder
+from brisk.segments.starting import open_warm_program
 from brisk.segments.values import Value
 
 LEAST_GAIN = 1.05
@@ -61,10 +60,7 @@ def compare(path: Path, threads: int, provider: Any, run_torch: Run) -> Comparis
     Raises InvalidModelError where ONNX Runtime does not take the model.
     """
     source = BareModel(path, threads, longest_ns=math.inf, provider=provider)
-    starting = start_segments(source, threads, Recorder())
-    starting.table.work(0, "trial")
-    program = starting.program
-    starting.load_warm(lambda: True)
+    program = open_warm_program(source, threads)
 
     def run_ours(inputs: Mapping[str, Value]) -> Mapping[str, Value]:
         return run_serially(program, inputs)
