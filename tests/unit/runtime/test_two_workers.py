@@ -45,6 +45,13 @@ def background(place: RuntimePaths) -> int:
     return worker
 
 
+def stop(worker: int) -> None:
+    """Once it sleeps: one in a layer is stopped, and let go on, by real-time runs themselves."""
+    status = Path(f"/proc/{worker}/stat")
+    wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "S", "its sleep")
+    os.kill(worker, signal.SIGSTOP)
+
+
 def answer_in(connection: RuntimeClient, job_class: str) -> np.ndarray:
     return submit(connection, ROWS, job_class)[1].output()
 
@@ -142,7 +149,7 @@ def test_a_background_worker_that_stands_still_holds_no_real_time_request_up(
     answer_in(connection, "besteffort")
     worker = background(shared_place)
     sent: list[Answer] = []
-    os.kill(worker, signal.SIGSTOP)
+    stop(worker)
     try:
         started_s = time.monotonic()
         for _ in range(3000):
