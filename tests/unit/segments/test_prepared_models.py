@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +32,7 @@ from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.prepared.preparation import is_prepared, prepare
 from brisk.segments.prepared.saving import save_optimised
 from brisk.segments.source import Source
+from brisk.tuning import SessionTuning
 from unit.segments.segment_models import chain, info, save, whole
 
 pytestmark = pytest.mark.usefixtures("private_cache")
@@ -142,6 +146,48 @@ def test_weights_are_computed_with_where_they_are_mapped(model: Path) -> None:
     assert count == 12
 
 
+def test_copies_of_a_model_run_in_one_session_for_as_long_as_one_of_them_needs_it(
+    model: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "elsewhere" / "another.onnx"
+    copy.parent.mkdir()
+    shutil.copyfile(model, copy)
+    first, second = (
+        PreparedModel(prepare(each, THREADS).path, each, THREADS) for each in (model, copy)
+    )
+    opened = [first.open(0), first.open_warm(1)]
+    assert [second.open(0), second.open_warm(1)] == opened
+    seen = weakref.ref(opened[0])
+    opened.clear()
+    gc.collect()
+    assert seen() is None
+
+
+def test_models_of_other_weights_share_no_session(model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.onnx"
+    proto = onnx.load(model)
+    changed = next(each for each in proto.graph.initializer if len(each.raw_data) > 4096)
+    values = np.frombuffer(changed.raw_data, "f4").copy()
+    values[-1] += 1
+    changed.raw_data = values.tobytes()
+    onnx.save(proto, other)
+    first, second = (
+        PreparedModel(prepare(each, THREADS).path, each, THREADS) for each in (model, other)
+    )
+    opened = [(first.open(index), second.open(index)) for index in range(len(first.kept))]
+    assert [one is not another for one, another in opened].count(True) == 1
+
+
+def test_sessions_of_other_threads_or_settings_are_not_shared(model: Path) -> None:
+    path = prepare(model, THREADS).path
+    sources = [
+        PreparedModel(path, model, THREADS),
+        PreparedModel(path, model, THREADS + 1),
+        PreparedModel(path, model, THREADS, tuning=SessionTuning(uses_arena=False)),
+    ]
+    assert len({id(each.open(0)) for each in sources}) == 3
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_session_packs_only_where_that_was_measured_to_gain(
     model: Path, threads: int, monkeypatch: pytest.MonkeyPatch
@@ -149,7 +195,12 @@ def test_a_session_packs_only_where_that_was_measured_to_gain(
     source = PreparedModel(prepare(model, threads).path, model, threads)
     assert all(each.gain is not None and each.gain > 0 for each in source.kept)
     asked: list[bool] = []
-    monkeypatch.setattr(prepared, "open_saved", lambda *_, packs, **__: asked.append(packs))
+
+    def see(*_: object, packs: bool, spins_long: bool) -> OrtSession:
+        asked.append(packs)
+        return OrtSession(None, ())
+
+    monkeypatch.setattr(prepared, "open_saved", see)
     least = prepared.LEAST_GAIN
     for gain, packs in ((least, True), (least - 0.01, False), (None, True)):
         source.kept = tuple(replace(each, gain=gain) for each in source.kept)

@@ -18,7 +18,7 @@ from brisk.segments.values import Value
 class Part:
     """A session with the slots that it reads, in the order of ``inputs``, writes, and leaves.
 
-    ``run`` takes feeds by name, names of outputs and ``options``, those of a run.
+    ``run`` takes feeds by name, names of outputs and ``options``, the session's of a run.
     ``goes_by_arrays``: strings, which no OrtValue can be made of, are numpy's.
     """
 
@@ -30,8 +30,8 @@ class Part:
     writes: tuple[int, ...]
     dead: tuple[int, ...]
     goes_by_arrays: bool
-    held: tuple[Any, ...]
-    options: Any = None
+    session: OrtSession
+    options: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def make_part(spec: SegmentSpec, session: OrtSession, slots: Mapping[str, int]) 
         tuple(slots[name] for name in spec.outputs),
         tuple(slots[name] for name in spec.dead if name in slots),
         goes_by_arrays,
-        session.held,
+        session,
         session.run_options,
     )
 

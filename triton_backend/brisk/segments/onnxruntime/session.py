@@ -20,7 +20,7 @@ NOWHERE = ("/dev", "null")
 file is there, but is given the weights themselves and never reads it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)  # without slots, so that it can be referred to weakly
 class OrtSession:
     """``session``: an ``InferenceSession``; ``held``: the weights that it reads in place.
 

@@ -4,6 +4,9 @@ A start parses no model and infers no shapes: the plan is in the manifest, weigh
 layout of their kernels and are computed with where they are. The lane that opens a segment
 compares its bytes with their checksums first, which takes 4 ms for 100 MB beside the page faults
 that computing would have; so no answer is ever made of damaged weights.
+
+Segments of equal content, in whatever models of a process, run in one session: a network served
+under several names or classes, or a backbone that two models have in common, is held once.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import brisk
 from brisk.artefacts import store
@@ -33,7 +37,7 @@ from brisk.segments.source import Source
 from brisk.segments.weights import NamedWeight, Weight
 from brisk.tuning import SessionTuning
 
-SCHEMA = 2
+SCHEMA = 3
 LEAST_GAIN = 1.05
 """How many times as fast a session must be, by packing its weights, to be worth its memory."""
 
@@ -53,11 +57,26 @@ class KeptSegment:
     """``proto``: number of the blob with its ONNX model.
 
     ``gain``: time of a run without packed weights over that with them; None: not measured.
+    ``digest``: of all that a session is made from, by which equal segments are known.
     """
 
     proto: int
     weights: tuple[KeptWeight, ...]
     gain: float | None
+    digest: str
+
+
+class _Manner(NamedTuple):
+    """How a session is opened: see ``open_saved``."""
+
+    packs: bool
+    spins_long: bool
+
+
+_COLD = _Manner(packs=False, spins_long=False)
+
+_running: WeakValueDictionary[tuple[object, ...], OrtSession] = WeakValueDictionary()
+"""The sessions of this process that somebody still runs, by what they were made from and how."""
 
 
 def fingerprint(taps: Collection[str] = ()) -> dict[str, str]:
@@ -123,25 +142,36 @@ class PreparedModel(Source):
 
     def open(self, index: int) -> OrtSession:
         """Raises ArtefactError where the segment's bytes are damaged."""
-        return self._open(index, packs=False, is_warm=False)
+        warm = self._warm_manner(index)
+        if warm is not None and (running := _running.get(self._key(index, warm))) is not None:
+            return running
+        return self._open(index, _COLD)
 
     def open_warm(self, index: int) -> OrtSession | None:
+        manner = self._warm_manner(index)
+        return None if manner is None else self._open(index, manner)
+
+    def _warm_manner(self, index: int) -> _Manner | None:
+        """None where the first session runs as fast: no threads that could spin longer."""
         gain = self.kept[index].gain
         packs = gain is None or gain >= LEAST_GAIN
-        if not packs and (self._threads == 1 or len(self.plan.segments) == 1):
-            return None  # the first one runs as fast: no threads that could spin longer
-        session = self._open(index, packs=packs, is_warm=True)
-        if packs:
-            for weight in self.kept[index].weights:  # it computes on copies of most of them
-                self._container.drop_pages(weight.blob)
-        return session
+        is_alone = len(self.plan.segments) == 1
+        if not packs and (self._threads == 1 or is_alone):
+            return None
+        return _Manner(packs, spins_long=not is_alone)
+
+    def _key(self, index: int, manner: _Manner) -> tuple[object, ...]:
+        return self.kept[index].digest, self._threads, self._tuning, manner
 
     def check(self) -> None:
         """Compare every byte with its checksum. Raises ArtefactError."""
         for number in range(len(self._container)):
             self._container.verify(number)
 
-    def _open(self, index: int, *, packs: bool, is_warm: bool) -> OrtSession:
+    def _open(self, index: int, manner: _Manner) -> OrtSession:
+        key = self._key(index, manner)
+        if (running := _running.get(key)) is not None:
+            return running
         kept, container = self.kept[index], self._container
         proto = container.copied(kept.proto)
         weights = []
@@ -151,19 +181,16 @@ class PreparedModel(Source):
                 NamedWeight(each.name, Weight(container.view(each.blob), each.kind, each.shape))
             )
         try:
-            return open_saved(
-                proto,
-                weights,
-                self._threads,
-                self._tuning,
-                packs=packs,
-                spins_long=is_warm and len(self.plan.segments) > 1,
-            )
+            session = open_saved(proto, weights, self._threads, self._tuning, **manner._asdict())
         except Exception as error:
             raise ArtefactError(
                 f"{self.path}: ONNX Runtime cannot load segment {index} "
                 f"({self.plan.segments[index].words}): {error}"
             ) from error
+        if manner.packs:
+            for kept_weight in kept.weights:  # it computes on copies of most of them
+                container.drop_pages(kept_weight.blob)
+        return _running.setdefault(key, session)
 
     def _read(
         self, content: Any, model: Path, taps: Collection[str]
@@ -189,6 +216,7 @@ class PreparedModel(Source):
             record["proto"],
             tuple(self._weight(*each) for each in record["weights"]),
             None if gain is None else float(gain),
+            str(record["digest"]),
         )
 
     def _weight(self, name: str, kind: int, shape: Sequence[int], blob: int) -> KeptWeight:

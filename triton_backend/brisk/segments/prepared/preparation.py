@@ -181,10 +181,12 @@ class _Making:
         self.gains.append(self._try(index, saved, session))
         del session
         self._breathe()
+        whole = hashlib.blake2b(saved.proto, digest_size=16)
         record = {
             "proto": draft.add(np.frombuffer(saved.proto, np.uint8), is_indexed=True),
-            "weights": [self._weight(each, draft) for each in saved.weights],
+            "weights": [self._weight(each, draft, whole) for each in saved.weights],
             "gain": self.gains[-1],
+            "digest": whole.hexdigest(),
         }
         shutil.rmtree(folder)
         if draft.size > self._most_bytes:
@@ -193,10 +195,13 @@ class _Making:
             )
         return record
 
-    def _weight(self, each: NamedWeight, draft: ContainerDraft) -> list[Any]:
-        """Its record; what several segments read is kept once."""
+    def _weight(
+        self, each: NamedWeight, draft: ContainerDraft, whole: hashlib.blake2b
+    ) -> list[Any]:
+        """Its record; what several segments read is kept once. ``whole``: of the segment."""
         weight = each.weight
         digest = hashlib.blake2b(weight.data.data, digest_size=16).digest()
+        whole.update(repr((each.name, weight.kind, tuple(weight.shape), digest)).encode())
         blob = self._known.get(digest)
         if blob is None:
             blob = self._known[digest] = draft.add(weight.data)
