@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,11 +17,16 @@ from brisk.graph.program import Variable
 from brisk.segments.model.cutting import constants_of, cut_points
 from brisk.segments.model.extraction import Segment, extract, normalise
 from brisk.segments.model.model_file import ModelFile, read_model_file
-from brisk.segments.onnxruntime.session import OrtSession
+from brisk.segments.onnxruntime.session import OrtSession, running, shared
 from brisk.segments.onnxruntime.sessions import CPU, Form, Provider, open_segment
 from brisk.segments.plan import SegmentPlan, SegmentSpec
 from brisk.segments.source import Source
 from brisk.tuning import SessionTuning
+
+MOST_DIGESTED_BYTES = 16 << 20
+"""Of a segment's weights, so that its warm session is shared with equal segments: a digest of
+these takes 16 ms. Larger ones are shared when their prepared form, which keeps one, takes over.
+"""
 
 
 class BareModel(Source):
@@ -87,7 +93,34 @@ class BareModel(Source):
         return self._opened.pop(index, None) or self._open_first(index)
 
     def open_warm(self, index: int) -> OrtSession:
-        return self._open(index, Form.OPTIMISED)
+        key = self._key(index)
+        if key is None:
+            return self._open(index, Form.OPTIMISED)
+        if (found := running(key)) is not None:
+            return found
+        made = self._open(index, Form.OPTIMISED)
+        # of a file that was written to meanwhile nobody knows what the session holds
+        return shared(key, lambda: made) if key == self._key(index) else made
+
+    def _key(self, index: int) -> tuple[object, ...] | None:
+        """All that the segment's warm session is made from; None where that is not digested."""
+        proto, weights = ModelProto(), self._file.weights
+        proto.CopyFrom(self._segments[index].proto)
+        digest = hashlib.blake2b(digest_size=16)
+        size = 0
+        for tensor in proto.graph.initializer:
+            if (weight := weights.get(tensor.name)) is None:
+                continue
+            size += weight.data.nbytes
+            if size > MOST_DIGESTED_BYTES:
+                return None
+            tensor.ClearField("external_data")  # files of other names may hold the same
+            digest.update(weight.data.data)
+        if self._file.own_format is not None:
+            return None
+        digest.update(proto.SerializeToString(deterministic=True))
+        is_alone = len(self._segments) == 1
+        return digest.digest(), self._threads, self._tuning, repr(self._provider), is_alone
 
     def close(self) -> None:
         """Warm sessions have copies of the weights; the file need not be mapped for them."""

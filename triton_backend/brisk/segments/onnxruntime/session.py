@@ -6,8 +6,10 @@ prepared form does without.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -30,6 +32,20 @@ class OrtSession:
     session: Any
     held: tuple[Any, ...]
     run_options: Any = None
+
+
+_running: WeakValueDictionary[tuple[object, ...], OrtSession] = WeakValueDictionary()
+
+
+def running(key: tuple[object, ...]) -> OrtSession | None:
+    """The session of this process that was shared under ``key``, if somebody still runs it."""
+    return _running.get(key)
+
+
+def shared(key: tuple[object, ...], make: Callable[[], OrtSession]) -> OrtSession:
+    """That session, or one that is made. ``key``: all that it is made from, and how."""
+    found = _running.get(key)
+    return _running.setdefault(key, make()) if found is None else found
 
 
 def value_in_place(weight: Weight) -> Any:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
 
 import brisk
 from brisk.artefacts import store
@@ -31,7 +30,7 @@ from brisk.errors import ArtefactError
 from brisk.graph.files.element_types import dtype_of_element
 from brisk.segments.onnxruntime.library import onnxruntime
 from brisk.segments.onnxruntime.options import run_options, session_options
-from brisk.segments.onnxruntime.session import NOWHERE, OrtSession, value_in_place
+from brisk.segments.onnxruntime.session import NOWHERE, OrtSession, running, shared, value_in_place
 from brisk.segments.plan import SegmentPlan, SegmentSpec
 from brisk.segments.source import Source
 from brisk.segments.weights import NamedWeight, Weight
@@ -74,9 +73,6 @@ class _Manner(NamedTuple):
 
 
 _COLD = _Manner(packs=False, spins_long=False)
-
-_running: WeakValueDictionary[tuple[object, ...], OrtSession] = WeakValueDictionary()
-"""The sessions of this process that somebody still runs, by what they were made from and how."""
 
 
 def fingerprint(taps: Collection[str] = ()) -> dict[str, str]:
@@ -143,13 +139,12 @@ class PreparedModel(Source):
     def open(self, index: int) -> OrtSession:
         """Raises ArtefactError where the segment's bytes are damaged."""
         warm = self._warm_manner(index)
-        if warm is not None and (running := _running.get(self._key(index, warm))) is not None:
-            return running
-        return self._open(index, _COLD)
+        found = None if warm is None else running(self._key(index, warm))
+        return found or self._shared(index, _COLD)
 
     def open_warm(self, index: int) -> OrtSession | None:
         manner = self._warm_manner(index)
-        return None if manner is None else self._open(index, manner)
+        return None if manner is None else self._shared(index, manner)
 
     def _warm_manner(self, index: int) -> _Manner | None:
         """None where the first session runs as fast: no threads that could spin longer."""
@@ -163,15 +158,15 @@ class PreparedModel(Source):
     def _key(self, index: int, manner: _Manner) -> tuple[object, ...]:
         return self.kept[index].digest, self._threads, self._tuning, manner
 
+    def _shared(self, index: int, manner: _Manner) -> OrtSession:
+        return shared(self._key(index, manner), lambda: self._open(index, manner))
+
     def check(self) -> None:
         """Compare every byte with its checksum. Raises ArtefactError."""
         for number in range(len(self._container)):
             self._container.verify(number)
 
     def _open(self, index: int, manner: _Manner) -> OrtSession:
-        key = self._key(index, manner)
-        if (running := _running.get(key)) is not None:
-            return running
         kept, container = self.kept[index], self._container
         proto = container.copied(kept.proto)
         weights = []
@@ -190,7 +185,7 @@ class PreparedModel(Source):
         if manner.packs:
             for kept_weight in kept.weights:  # it computes on copies of most of them
                 container.drop_pages(kept_weight.blob)
-        return _running.setdefault(key, session)
+        return session
 
     def _read(
         self, content: Any, model: Path, taps: Collection[str]
