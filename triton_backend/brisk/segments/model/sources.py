@@ -103,7 +103,11 @@ class BareModel(Source):
         return shared(key, lambda: made) if key == self._key(index) else made
 
     def _key(self, index: int) -> tuple[object, ...] | None:
-        """All that the segment's warm session is made from; None where that is not digested."""
+        """All that the segment's warm session is made from; None where that is not digested:
+        weights that are too large, a model in another format, operators of a library.
+        """
+        if self._file.own_format is not None or self._tuning.operator_libraries:
+            return None
         proto, weights = ModelProto(), self._file.weights
         proto.CopyFrom(self._segments[index].proto)
         digest = hashlib.blake2b(digest_size=16)
@@ -116,8 +120,6 @@ class BareModel(Source):
                 return None
             tensor.ClearField("external_data")  # files of other names may hold the same
             digest.update(weight.data.data)
-        if self._file.own_format is not None:
-            return None
         digest.update(proto.SerializeToString(deterministic=True))
         is_alone = len(self._segments) == 1
         return digest.digest(), self._threads, self._tuning, repr(self._provider), is_alone
