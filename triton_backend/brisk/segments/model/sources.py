@@ -110,16 +110,14 @@ class BareModel(Source):
             return None
         proto, weights = ModelProto(), self._file.weights
         proto.CopyFrom(self._segments[index].proto)
+        in_place = [tensor for tensor in proto.graph.initializer if tensor.name in weights]
+        sizes = [weights[tensor.name].data.nbytes for tensor in in_place]
+        if sum(sizes) > MOST_DIGESTED_BYTES:
+            return None
         digest = hashlib.blake2b(digest_size=16)
-        size = 0
-        for tensor in proto.graph.initializer:
-            if (weight := weights.get(tensor.name)) is None:
-                continue
-            size += weight.data.nbytes
-            if size > MOST_DIGESTED_BYTES:
-                return None
+        for tensor in in_place:
             tensor.ClearField("external_data")  # files of other names may hold the same
-            digest.update(weight.data.data)
+            digest.update(weights[tensor.name].data.data)
         digest.update(proto.SerializeToString(deterministic=True))
         is_alone = len(self._segments) == 1
         return digest.digest(), self._threads, self._tuning, repr(self._provider), is_alone

@@ -144,7 +144,13 @@ class PreparedModel(Source):
 
     def open_warm(self, index: int) -> OrtSession | None:
         manner = self._warm_manner(index)
-        return None if manner is None else self._shared(index, manner)
+        if manner is None:
+            return None
+        session = self._shared(index, manner)
+        if manner.packs:
+            for weight in self.kept[index].weights:  # it computes on copies of most of them
+                self._container.drop_pages(weight.blob)
+        return session
 
     def _warm_manner(self, index: int) -> _Manner | None:
         """None where the first session runs as fast: no threads that could spin longer."""
@@ -176,16 +182,12 @@ class PreparedModel(Source):
                 NamedWeight(each.name, Weight(container.view(each.blob), each.kind, each.shape))
             )
         try:
-            session = open_saved(proto, weights, self._threads, self._tuning, **manner._asdict())
+            return open_saved(proto, weights, self._threads, self._tuning, **manner._asdict())
         except Exception as error:
             raise ArtefactError(
                 f"{self.path}: ONNX Runtime cannot load segment {index} "
                 f"({self.plan.segments[index].words}): {error}"
             ) from error
-        if manner.packs:
-            for kept_weight in kept.weights:  # it computes on copies of most of them
-                container.drop_pages(kept_weight.blob)
-        return session
 
     def _read(
         self, content: Any, model: Path, taps: Collection[str]
