@@ -20,8 +20,8 @@ LONGEST_SEGMENT_NS: float = 10_000_000
 MOST_LOSS = 0.02
 """Of the model's time, that all its cuts may cost together."""
 
-MULTIPLICATIONS_PER_NS = 25.0
-"""Of one thread; large float32 convolutions reach 20 to 50 with AVX2 and AVX-512."""
+MULTIPLICATIONS_PER_NS = 50.0
+"""Of one thread; large float32 convolutions reach 20 to 80 with AVX2 and AVX-512."""
 
 BYTES_PER_NS = 8.0
 """At which memory is read and written anew."""
@@ -29,6 +29,12 @@ BYTES_PER_NS = 8.0
 CROSSING_BYTES_PER_NS = 2.0
 """At which a live image of a convolutional model leaves its kernels' own blocked layout, and comes
 back into it. Other tensors stay as they are: what they cost is being read anew.
+"""
+
+LEFT_LAYOUT_CROSSINGS = 4
+"""How many such crossings it costs where something else than convolutions and pools reads the
+image: it stays in the plain layout until the next one that nothing else reads, and each sum on the
+way takes it out and in again.
 """
 
 IMAGE_RANK = 4
@@ -60,6 +66,11 @@ _FUSED_BEHIND = frozenset(
 """What ONNX Runtime fuses with the node before it: no cut stands between the two."""
 
 _CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "QLinearConv", "FusedConv"})
+
+_READ_BLOCKED = frozenset(
+    {*_CONVOLUTIONS, "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
+)
+"""What brings an image into the blocked layout when it reads it."""
 
 _PRODUCTS = frozenset({"MatMul", "Gemm", "MatMulInteger", "FusedMatMul"})
 
@@ -121,6 +132,9 @@ def cut_points(
         ends = [*(each.position for each in _boundaries(typed.graph, names, types)), count]
         return [NodeSpan(start, stop, 0.0) for start, stop in pairwise([0, *ends])], typed
     times_ns = _times_ns(typed.graph, names, types)
+    if sum(times_ns) > longest_ns and (assumed := _with_image_sizes(model)) is not None:
+        types = value_types(assumed.graph)
+        times_ns = _times_ns(typed.graph, names, types)
     total_ns = sum(times_ns)
     forced = _tapped(typed.graph, types, taps)
     spans = [NodeSpan(0, count, total_ns)]
@@ -132,7 +146,27 @@ def cut_points(
 
 def predicted_times_ns(typed: ModelProto) -> list[float]:
     """Of each node of a model whose types are inferred, on one thread."""
-    return _times_ns(typed.graph, names_of(typed.graph), value_types(typed.graph))
+    known = _with_image_sizes(typed) or typed
+    return _times_ns(typed.graph, names_of(typed.graph), value_types(known.graph))
+
+
+def _with_image_sizes(model: ModelProto) -> ModelProto | None:
+    """The model with inferred types for images of UNKNOWN_SIZE, so that what strides leave of
+    them is known; None where it says its images' sizes itself.
+    """
+    sized = ModelProto()
+    sized.CopyFrom(model)
+    dims = [info.type.tensor_type.shape.dim for info in sized.graph.input]
+    images = [each for each in dims if len(each) == IMAGE_RANK]
+    if all(dim.dim_value > 0 for each in images for dim in each[1:]):
+        return None
+    del sized.graph.value_info[:]
+    for dim in (dim for each in images for dim in each[1:]):
+        dim.dim_value = dim.dim_value if dim.dim_value > 0 else UNKNOWN_SIZE
+    try:
+        return onnx.shape_inference.infer_shapes(sized, data_prop=False)
+    except Exception:  # noqa: BLE001  # images of this size do not fit the model
+        return None
 
 
 def live_values(graph: GraphProto) -> list[tuple[str, ...]]:
@@ -261,6 +295,7 @@ def _boundaries(
     crossing_ns: dict[str, float] = {}
     producers: dict[str, str] = {}
     is_convolutional = not _CONVOLUTIONS.isdisjoint(names.operators)
+    last_plain = _last_plain_uses(names) if is_convolutional else {}
     for position, operator in enumerate(names.operators):
         if position and operator not in _FUSED_BEHIND:
             for name in live.keys() - may_cross.keys():
@@ -269,13 +304,28 @@ def _boundaries(
                 may_cross[name] = crosses
                 crossing_ns[name] = _crossing_ns(types[name], is_convolutional) if crosses else 0
             if all(may_cross[name] for name in live):
-                yield _Boundary(position, CALL_NS + sum(crossing_ns[name] for name in live))
+                cost_ns = sum(
+                    crossing_ns[name]
+                    * (LEFT_LAYOUT_CROSSINGS if last_plain.get(name, -1) >= position else 1)
+                    for name in live
+                )
+                yield _Boundary(position, CALL_NS + cost_ns)
         for name in names.makes[position]:
             if name in names.last_use:
                 live[name] = None
                 producers[name] = operator
         for name in dying.get(position, ()):
             live.pop(name, None)
+
+
+def _last_plain_uses(names: NodeNames) -> dict[str, int]:
+    """The last node that reads each value in the plain layout."""
+    return {
+        name: position
+        for position, operator in enumerate(names.operators)
+        if operator not in _READ_BLOCKED
+        for name in names.reads[position]
+    }
 
 
 def can_be_cut(graph: GraphProto) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -16,13 +16,8 @@ from onnx import (
     helper,
 )
 
-from brisk.segments.model.cutting import (
-    NodeNames,
-    NodeSpan,
-    constants_of,
-    names_of,
-    value_types,
-)
+from brisk.segments.model.border_types import border_types
+from brisk.segments.model.cutting import NodeNames, NodeSpan, constants_of, names_of
 from brisk.segments.onnxruntime.refusals import shown
 
 
@@ -41,45 +36,76 @@ class Segment:
     words: str
 
 
-def extract(model: ModelProto, spans: Sequence[NodeSpan]) -> list[Segment]:
-    """The segments of ``model``, whose types are inferred where there are several."""
+def extract(
+    model: ModelProto, spans: Sequence[NodeSpan], typed: ModelProto | None = None
+) -> list[Segment]:
+    """The segments of ``model``; ``typed``: the same with inferred types, where there are several.
+
+    Within a segment stands what the file itself says of types: ONNX Runtime infers the rest, and
+    fuses otherwise where it is told.
+    """
     graph = model.graph
     if len(spans) == 1:
         inputs = tuple(info.name for info in graph.input)
         outputs = tuple(info.name for info in graph.output)
         return [Segment(0, model, inputs, outputs, (), _words(graph, spans[0]))]
-    types, names = value_types(graph), names_of(graph)
-    last_use = names.last_use
+    names = names_of(graph)
+    parts = list(_parts(graph, names, _with_outputs(names, spans)))
+    crossing = {name for part in parts for name in (*part.inputs, *part.outputs)}
+    types = border_types(model, typed or model, crossing)
+    known = {**types, **{info.name: info.type for info in graph.output}}
     initialisers = {tensor.name: tensor for tensor in graph.initializer}
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
-    produced = [info.name for info in graph.input]
     segments = []
-    for index, span in enumerate(_with_outputs(names, spans)):
-        nodes = graph.node[span.start : span.stop]
-        made = dict.fromkeys(chain.from_iterable(names.makes[span.start : span.stop]))
-        read = set(chain.from_iterable(names.reads[span.start : span.stop]))
-        inputs = tuple(name for name in produced if name in read and name not in made)
-        outputs = tuple(name for name in made if last_use.get(name, -1) >= span.stop)
-        part = GraphProto(name=f"{graph.name or 'model'}:{index}")
-        part.node.extend(nodes)
-        part.initializer.extend(tensor for name, tensor in initialisers.items() if name in read)
-        part.sparse_initializer.extend(t for name, t in sparse.items() if name in read)
-        part.input.extend(_info(name, types) for name in inputs)
-        part.output.extend(_info(name, types) for name in outputs)
-        part.value_info.extend(info for info in graph.value_info if info.name in made)
-        proto = ModelProto(
+    for index, part in enumerate(parts):
+        read = part.reads
+        proto = GraphProto(name=f"{graph.name or 'model'}:{index}")
+        proto.node.extend(graph.node[part.span.start : part.span.stop])
+        proto.initializer.extend(tensor for name, tensor in initialisers.items() if name in read)
+        proto.sparse_initializer.extend(t for name, t in sparse.items() if name in read)
+        if index:
+            proto.input.extend(_info(name, types) for name in part.inputs)
+        else:
+            proto.input.extend(info for info in graph.input if info.name in read)
+        proto.output.extend(_info(name, known) for name in part.outputs)
+        proto.value_info.extend(info for info in graph.value_info if info.name in part.makes)
+        whole = ModelProto(
             ir_version=model.ir_version,
             opset_import=model.opset_import,
             functions=model.functions,
-            graph=part,
+            graph=proto,
         )
+        words = _words(graph, part.span)
+        segments.append(Segment(index, whole, part.inputs, part.outputs, part.dead, words))
+    return segments
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a span of nodes reads and makes; ``inputs``, ``outputs``, ``dead`` as in Segment."""
+
+    span: NodeSpan
+    reads: Collection[str]
+    makes: Collection[str]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    dead: tuple[str, ...]
+
+
+def _parts(graph: GraphProto, names: NodeNames, spans: Iterable[NodeSpan]) -> Iterator[_Part]:
+    last_use = names.last_use
+    produced = [info.name for info in graph.input]
+    for span in spans:
+        makes = dict.fromkeys(chain.from_iterable(names.makes[span.start : span.stop]))
+        reads = set(chain.from_iterable(names.reads[span.start : span.stop]))
+        inputs = tuple(name for name in produced if name in reads and name not in makes)
+        outputs = tuple(name for name in makes if last_use.get(name, -1) >= span.stop)
         crossing = dict.fromkeys((*produced, *outputs))
         dead = tuple(
             name for name in crossing if last_use.get(name, -1) < span.stop and name in produced
         )
         produced = [name for name in crossing if name not in dead]
-        segments.append(Segment(index, proto, inputs, outputs, dead, _words(graph, span)))
-    return segments
+        yield _Part(span, reads, makes, inputs, outputs, dead)
 
 
 def _with_outputs(names: NodeNames, spans: Sequence[NodeSpan]) -> Iterator[NodeSpan]:
@@ -154,13 +180,9 @@ def _constant_tensor(node: NodeProto) -> TensorProto | None:
 
 
 def _info(name: str, types: Mapping[str, TypeProto]) -> ValueInfoProto:
-    """Element type and container alone: sizes are what a request brings."""
     info = ValueInfoProto(name=name)
-    kind = types.get(name)
-    if kind is not None:
-        info.type.CopyFrom(kind)
-        if info.type.HasField("tensor_type"):
-            info.type.tensor_type.ClearField("shape")
+    if name in types:
+        info.type.CopyFrom(types[name])
     return info
 
 

@@ -58,8 +58,8 @@ class BareModel(Source):
         normalise(file.proto)
         optional = () if takes_optional else _fix_optional(file.proto.graph)
         spans, typed = cut_points(file.proto, path.stat().st_size, longest_ns, taps)
-        defaults = _take_defaults(typed, file)
-        self._segments: Sequence[Segment] = extract(typed, spans)
+        defaults = _take_defaults(file.proto, file)
+        self._segments: Sequence[Segment] = extract(file.proto, spans, typed)
         self._file = file
         self.is_optimised_elsewhere = file.own_format is not None
         self.weight_bytes = sum(data.nbytes for data in file.files.values()) or _size(path)

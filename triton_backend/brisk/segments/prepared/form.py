@@ -36,7 +36,7 @@ from brisk.segments.source import Source
 from brisk.segments.weights import NamedWeight, Weight
 from brisk.tuning import SessionTuning
 
-SCHEMA = 3
+SCHEMA = 4
 LEAST_GAIN = 1.05
 """How many times as fast a session must be, by packing its weights, to be worth its memory."""
 
