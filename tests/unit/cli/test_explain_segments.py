@@ -27,7 +27,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 100_000)
+    monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 50_000)
     monkeypatch.setattr(cutting, "MOST_LOSS", 1.0)
 
 
@@ -140,7 +140,7 @@ def test_a_model_of_one_segment_says_why(tmp_path: Path, monkeypatch: pytest.Mon
     assert whole_text(path).startswith("it is small")
     path = chain(tmp_path / "quick.onnx")
     assert "up to 10 need no cut" in whole_text(path)
-    monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 100_000)
+    monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 50_000)
     monkeypatch.setattr(cutting, "MOST_LOSS", 0.0)
     assert whole_text(path) == "no boundary is cheap: cuts would cost more than 0% of its time"
 

@@ -56,7 +56,7 @@ def alike(found: list[np.ndarray], expected: list[np.ndarray]) -> bool:
 def main() -> None:
     model, prepared, changed = map(Path, sys.argv[1:])
     cutting.SMALL_MODEL_NODES = cutting.SMALL_MODEL_BYTES = cutting.CALL_NS = 0
-    cutting.LONGEST_SEGMENT_NS = 30_000
+    cutting.LONGEST_SEGMENT_NS = 15_000
     blobs, manifest = manifest_of(prepared)
     expected = answer(prepared, model)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))

@@ -48,7 +48,7 @@ def _short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cutting, "SMALL_MODEL_NODES", 0)
     monkeypatch.setattr(cutting, "SMALL_MODEL_BYTES", 0)
     monkeypatch.setattr(cutting, "CALL_NS", 0)
-    monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 30_000)
+    monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 15_000)
 
 
 def run(source: Source, inputs: Mapping[str, np.ndarray], *, warm: bool = False) -> dict:

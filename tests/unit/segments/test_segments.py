@@ -37,7 +37,7 @@ def test_a_chain_is_cut_evenly_where_one_tensor_is_live(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = read_model_file(chain(tmp_path / "model.onnx"))
-    spans, _ = cut_points(file.proto, 1 << 30, longest_ns=30_000)
+    spans, _ = cut_points(file.proto, 1 << 30, longest_ns=15_000)
     assert len(spans) >= 4
     assert (spans[0].start, spans[-1].stop) == (0, len(file.proto.graph.node))
     assert all(one.stop == two.start for one, two in pairwise(spans))
@@ -52,7 +52,7 @@ def test_segments_answer_as_one_session_does(
 ) -> None:
     path = chain(tmp_path / "model.onnx")
     expected = whole(path, {"x": ROWS})["y"]
-    for longest_ns, count in ((1e12, 1), (30_000, 4)):
+    for longest_ns, count in ((1e12, 1), (15_000, 4)):
         monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", longest_ns)
         source = source_of(path)
         assert len(source.segments) >= count

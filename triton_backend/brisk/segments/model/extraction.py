@@ -50,7 +50,7 @@ def extract(
         outputs = tuple(info.name for info in graph.output)
         return [Segment(0, model, inputs, outputs, (), _words(graph, spans[0]))]
     names = names_of(graph)
-    parts = list(_parts(graph, names, _with_outputs(names, spans)))
+    parts = list(_pieces(graph, names, _with_outputs(names, spans)))
     crossing = {name for part in parts for name in (*part.inputs, *part.outputs)}
     types = border_types(model, typed or model, crossing)
     known = {**types, **{info.name: info.type for info in graph.output}}
@@ -81,7 +81,7 @@ def extract(
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Piece:
     """What a span of nodes reads and makes; ``inputs``, ``outputs``, ``dead`` as in Segment."""
 
     span: NodeSpan
@@ -92,7 +92,7 @@ class _Part:
     dead: tuple[str, ...]
 
 
-def _parts(graph: GraphProto, names: NodeNames, spans: Iterable[NodeSpan]) -> Iterator[_Part]:
+def _pieces(graph: GraphProto, names: NodeNames, spans: Iterable[NodeSpan]) -> Iterator[_Piece]:
     last_use = names.last_use
     produced = [info.name for info in graph.input]
     for span in spans:
@@ -105,7 +105,7 @@ def _parts(graph: GraphProto, names: NodeNames, spans: Iterable[NodeSpan]) -> It
             name for name in crossing if last_use.get(name, -1) < span.stop and name in produced
         )
         produced = [name for name in crossing if name not in dead]
-        yield _Part(span, reads, makes, inputs, outputs, dead)
+        yield _Piece(span, reads, makes, inputs, outputs, dead)
 
 
 def _with_outputs(names: NodeNames, spans: Sequence[NodeSpan]) -> Iterator[NodeSpan]:
