@@ -28,6 +28,7 @@ def test_a_changed_value_is_refused_or_changes_no_answer(
     monkeypatch.setattr(cutting, "SMALL_MODEL_NODES", 0)
     monkeypatch.setattr(cutting, "SMALL_MODEL_BYTES", 0)
     monkeypatch.setattr(cutting, "CALL_NS", 0)
+    monkeypatch.setattr(cutting, "MOST_LOSS", 0.1)
     monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 15_000)
     model = chain(tmp_path / "model.onnx")
     made = prepare(model, 1).path

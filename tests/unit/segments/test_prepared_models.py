@@ -48,6 +48,7 @@ def _short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cutting, "SMALL_MODEL_NODES", 0)
     monkeypatch.setattr(cutting, "SMALL_MODEL_BYTES", 0)
     monkeypatch.setattr(cutting, "CALL_NS", 0)
+    monkeypatch.setattr(cutting, "MOST_LOSS", 0.1)
     monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 15_000)
 
 

@@ -31,6 +31,7 @@ def _short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut small models, too."""
     monkeypatch.setattr(cutting, "SMALL_MODEL_NODES", 0)
     monkeypatch.setattr(cutting, "CALL_NS", 0)
+    monkeypatch.setattr(cutting, "MOST_LOSS", 0.1)
 
 
 def test_a_chain_is_cut_evenly_where_one_tensor_is_live(
