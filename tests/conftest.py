@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from unit.exits.adapted import Adapted
+    from support.exits.adapted import Adapted
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before a test imports ONNX Runtime by itself
 
@@ -24,7 +24,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.fixture(scope="session")
 def adapted(tmp_path_factory: pytest.TempPathFactory) -> Adapted:
     """A digits network with caches. Its files are not to be changed: copy them."""
-    from unit.exits.adapted import make_adapted
+    from support.exits.adapted import make_adapted
 
     return make_adapted(tmp_path_factory.mktemp("adapted"))
 

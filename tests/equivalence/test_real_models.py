@@ -14,7 +14,7 @@ from brisk.execution.frame import run_serially
 from brisk.execution.loading import load_program
 from brisk.graph.reader import read_program
 from brisk.solutions.values import from_numpy, to_numpy
-from real_models import (
+from support.models.real_models import (
     DIRECTION_CLASSIFIER,
     SENTENCE_ENCODER,
     TEXT_DETECTOR,

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from running import SAMPLES, StartServer, running_server
 
 from brisk.triton.backend_directory import assemble
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation, locate_server
 from brisk_client.samples.expectations import is_current
+from support.server.running import SAMPLES, StartServer, running_server
 
 
 @pytest.fixture(scope="session")

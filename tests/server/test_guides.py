@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from serve_command import serving
 
 from brisk.triton.options import option
+from support.server.serve_command import serving
 
 pytestmark = pytest.mark.timing
 

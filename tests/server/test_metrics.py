@@ -12,9 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from entries import ANY_CLASS, deep, doubled, write_entry
-from running import running_server, runtime_directory
-from scraping import PATIENCE_S, Series, scrape, value, wait_for
 from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
@@ -24,6 +21,9 @@ from brisk.protocol.role import Role
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
+from support.server.entries import ANY_CLASS, deep, doubled, write_entry
+from support.server.running import running_server, runtime_directory
+from support.server.scraping import PATIENCE_S, Series, scrape, value, wait_for
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 

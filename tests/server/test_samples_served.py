@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import SAMPLES, StartServer, private_runtime
 
 from brisk.triton.launch import TritonServer
 from brisk_client.demo import query_samples
 from brisk_client.inference import InferenceClient, Transport
 from brisk_client.samples.expectations import read_expectations
+from support.server.running import SAMPLES, StartServer, private_runtime
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 

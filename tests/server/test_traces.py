@@ -11,8 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from entries import ANY_CLASS, deep, write_entry
-from running import running_server, runtime_directory
 from tritonclient import http
 
 from brisk.observer import Observer
@@ -20,6 +18,8 @@ from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.role import Role
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
+from support.server.entries import ANY_CLASS, deep, write_entry
+from support.server.running import running_server, runtime_directory
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 

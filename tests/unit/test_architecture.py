@@ -151,6 +151,17 @@ def test_files_of_tests_have_names_of_their_own() -> None:
     assert [name for name in names if names.count(name) > 1] == []
 
 
+def test_no_test_imports_a_test() -> None:
+    """What several of them need is in ``tests/support``."""
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line} imports {module}"
+        for file in (ROOT / "tests").rglob("*.py")
+        for line, module in imported_modules(file)
+        if module.split(".")[-1].startswith("test_")
+    ]
+    assert wrong == []
+
+
 def test_no_two_classes_have_one_name() -> None:
     """A reader who has met one takes the other for it."""
     found: dict[str, list[str]] = {}
@@ -162,7 +173,8 @@ def test_no_two_classes_have_one_name() -> None:
 
 
 def test_a_folder_has_at_most_twelve_modules() -> None:
-    folders = {path.parent for root in (PACKAGE, CLIENT) for path in root.rglob("*.py")}
+    roots = (PACKAGE, CLIENT, ROOT / "tests")
+    folders = {path.parent for root in roots for path in root.rglob("*.py")}
     counts = {
         str(folder.relative_to(ROOT)): len([*folder.glob("*.py")])
         - (folder / "__init__.py").exists()

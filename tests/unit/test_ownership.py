@@ -20,7 +20,7 @@ from brisk.ownership import check_directory, make_private, open_own
 from brisk.protocol.host.runtime_paths import runtime_place
 from brisk.runtime.models.session import load_session
 from brisk.segments.prepared.preparation import prepare
-from unit.segments.segment_models import chain
+from support.models.segment_models import chain
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 NOBODY = 65534

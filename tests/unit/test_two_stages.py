@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 GRAPH = [f"tests/unit/graph/test_reader.py::test_{number}" for number in range(4)]
 WIRE = [f"tests/unit/protocol/test_codec.py::test_{number}[a::b]" for number in range(4)]
-SERVER = [f"tests/server/test_faults.py::test_{number}" for number in range(3)]
-GATED = ["tests/unit/runtime/test_transport.py::test_0"]
+SERVER = [f"tests/server/priorities/test_faults.py::test_{number}" for number in range(3)]
+GATED = ["tests/unit/runtime/requests/test_transport.py::test_0"]
 
 
 class Played:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from unit.segments.segment_models import chain
+from support.models.segment_models import chain
 
 ROOT = Path(__file__).resolve().parents[2]
 OF_EXTRAS = ("PIL", "imageio_ffmpeg", "matplotlib", "openvino", "psutil", "sklearn", "torch")

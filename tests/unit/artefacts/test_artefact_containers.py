@@ -11,7 +11,7 @@ import pytest
 from brisk.artefacts.checksum import PAGE_BYTES, checksum, checksum_of_file
 from brisk.artefacts.container import ALIGNMENT, HEADER_BYTES, Container
 from brisk.errors import ArtefactError
-from unit.artefacts.containers import write_container
+from support.containers import write_container
 
 BLOBS = [
     np.arange(5 * PAGE_BYTES + 13, dtype=np.uint32).view(np.uint8)[: 5 * PAGE_BYTES + 13],

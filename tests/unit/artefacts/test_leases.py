@@ -12,7 +12,7 @@ import pytest
 
 from brisk.artefacts.container import Container
 from brisk.artefacts.draft import ContainerDraft
-from unit.artefacts.containers import write_container
+from support.containers import write_container
 
 pytestmark = pytest.mark.usefixtures("private_cache")
 

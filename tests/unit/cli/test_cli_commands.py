@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from identity_models import FLOAT_BATCH, write_model
 
 import brisk
 from brisk.triton.locate import LIBRARY
+from support.models.identity_models import FLOAT_BATCH, write_model
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

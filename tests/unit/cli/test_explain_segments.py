@@ -16,8 +16,8 @@ from brisk.exits.files.versions import caches_file
 from brisk.runtime.models.kinds.segment_session import load_segment_session
 from brisk.segments.model import cutting
 from brisk.segments.prepared.form import find_prepared
-from unit.runtime.exits_model import make_model
-from unit.segments.segment_models import chain, info, save
+from support.exits.exits_model import make_model
+from support.models.segment_models import chain, info, save
 
 
 @pytest.fixture(autouse=True)

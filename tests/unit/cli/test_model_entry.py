@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from identity_models import FLOAT_BATCH, Shape, write_model
 from onnx import TensorProto
 
 from brisk.cli.entries.model import configuration_text, version_files
 from brisk.errors import InvalidModelError
+from support.models.identity_models import FLOAT_BATCH, Shape, write_model
 
 
 def test_a_dynamic_first_dimension_becomes_triton_batching(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from brisk.cli.application import application
 from brisk.cli.entries.model import configuration_text
 from brisk.cli.entries.pipeline import pipeline_text
 from brisk.errors import InvalidModelError
-from unit.pipelines.pipeline_entries import describe_fork, write
+from support.pipeline_entries import describe_fork, write
 
 
 def fork(entry: Path) -> Path:

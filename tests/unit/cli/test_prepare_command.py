@@ -11,7 +11,7 @@ from brisk.artefacts.store import artefact_directory
 from brisk.cli.application import application
 from brisk.errors import InvalidModelError
 from brisk.segments.prepared.preparation import is_prepared
-from unit.segments.segment_models import chain
+from support.models.segment_models import chain
 
 
 def test_every_version_of_a_model_is_prepared(

@@ -11,7 +11,7 @@ from brisk.doctor.base import Finding, Severity
 from brisk.doctor.installation import auto_complete, cache, forked_stubs
 from brisk.doctor.machine import scheduling, scheduling_groups, shared_memory, spinning, threads
 from brisk.fork_server.build import LAUNCHER
-from unit.doctor.deployments import deployment
+from support.deployments import deployment
 
 CORES = len(os.sched_getaffinity(0))
 

@@ -26,7 +26,7 @@ from brisk.protocol.records import PROTOCOL_VERSION, Cancel, Record, Refused, We
 from brisk.protocol.role import Role
 from brisk.protocol.sockets import new_socket
 from brisk.segments.prepared.preparation import prepare
-from unit.doctor.deployments import deployment, write_model
+from support.deployments import deployment, write_model
 
 
 def test_a_python_without_onnxruntime_is_a_problem(tmp_path: Path) -> None:

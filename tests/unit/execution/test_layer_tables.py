@@ -17,7 +17,7 @@ from brisk.execution.frame import run_serially
 from brisk.execution.starting import start_program
 from brisk.segments.starting import dealt
 from brisk.segments.table import LayerTable
-from unit.execution.starting_models import CPU, Example, chain
+from support.models.starting_models import CPU, Example, chain
 
 WAIT_S = 30.0
 

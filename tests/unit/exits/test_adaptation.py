@@ -20,7 +20,7 @@ from brisk.exits.files.container import DamagedFileError
 from brisk.exits.guarantee.calibration import count_cascade
 from brisk.exits.heads.building import network_of
 from brisk.exits.learning.settings import PredictorSettings
-from unit.exits.adapted import Adapted
+from support.exits.adapted import Adapted
 
 MOST_RETRAINING_S = 0.5
 

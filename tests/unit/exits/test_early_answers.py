@@ -12,7 +12,7 @@ from brisk.exits.heads.lookup_model import LookedUp
 from brisk.exits.scores import ScoreForm, as_form
 from brisk.exits.serving.lane import LookUpLane, LookUpOutcome, Ticket, look_up
 from brisk.exits.serving.places import find_places
-from unit.exits.cascades import Served, finish, hidden_at, images, served, start
+from support.exits.cascades import Served, finish, hidden_at, images, served, start
 
 
 class StagedLane(LookUpLane):

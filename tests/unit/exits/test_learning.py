@@ -33,7 +33,7 @@ from brisk.exits.points import ExitPoint, exit_points
 from brisk.exits.scores import Scores, find_scores
 from brisk.exits.variants import CATALOGUE, variant
 from brisk_client.samples.digits import DigitsRecipe, digits_split, train_digits
-from unit.exits.cascades import graph_of
+from support.exits.cascades import graph_of
 
 FIT, SELECT = 700, 200
 

@@ -23,7 +23,7 @@ from brisk.exits.learning import exporting
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.points import ExitPoint
 from brisk.exits.variants import CATALOGUE, variant
-from unit.runtime.exits_model import make_model
+from support.exits.exits_model import make_model
 
 CLASSES = 7
 TESTS = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ import brisk
 from brisk.fork_server.build import LAUNCHER, place_launcher
 from brisk.fork_server.start import SOCKET_VARIABLE
 from brisk.protocol.host.parent_watch import birth_of
-from waiting import wait_until
+from support.waiting import wait_until
 
 PACKAGE = Path(brisk.__file__).resolve().parent.parent
 

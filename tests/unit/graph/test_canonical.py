@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graph_models import integers, model, positive, random
-from graph_oracle import evaluate, expected
 
 from brisk.graph.operators import newest_version
 from brisk.graph.program import Program
 from brisk.graph.reader import build_program
+from support.models.graph_models import integers, model, positive, random
+from support.models.graph_oracle import evaluate, expected
 
 
 def is_newest(program: Program) -> bool:

@@ -7,12 +7,12 @@ from math import erf
 import numpy as np
 import onnx
 import pytest
-from graph_models import positive, random
-from graph_oracle import evaluate, operators
 from onnx import numpy_helper, parser
 
 from brisk.errors import UnsupportedOperatorError
 from brisk.graph.reader import build_program
+from support.models.graph_models import positive, random
+from support.models.graph_oracle import evaluate, operators
 
 
 def contributed(graph: str, **weights: np.ndarray) -> onnx.ModelProto:

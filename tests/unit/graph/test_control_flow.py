@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from graph_models import model, random
-from graph_oracle import evaluate, expected
 
 from brisk.graph.lifetimes import check_integrity
 from brisk.graph.program import Program
 from brisk.graph.reader import build_program
+from support.models.graph_models import model, random
+from support.models.graph_oracle import evaluate, expected
 
 BRANCHES = """g (bool c, float[N,4] x) => (float[N,4] y) {
   h = Abs(x)

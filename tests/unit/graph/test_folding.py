@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from graph_models import integers, model, random
-from graph_oracle import evaluate, expected, operators
 
 from brisk.graph.reader import build_program
+from support.models.graph_models import integers, model, random
+from support.models.graph_oracle import evaluate, expected, operators
 
 
 def _bounds(seed: int, steps: Sequence[int] = (1, 2, 3, -1, -2)) -> dict[str, np.ndarray]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from graph_models import model
 
 from brisk.graph.lifetimes import check_integrity, last_use_table
 from brisk.graph.program import Layer, Node
 from brisk.graph.reader import build_program
+from support.models.graph_models import model
 
 
 def layer(*inputs: str, makes: str) -> Layer:

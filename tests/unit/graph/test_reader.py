@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from graph_models import model, random, scalar
-from graph_oracle import evaluate, expected
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import InvalidModelError, UnsupportedOperatorError
 from brisk.graph.reader import build_program, read_program
+from support.models.graph_models import model, random, scalar
+from support.models.graph_oracle import evaluate, expected
 
 LINEAR = "g (float[N,64] x) => (float[N,64] y) {y = MatMul(x, w)}"
 

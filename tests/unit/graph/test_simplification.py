@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graph_models import integers, model, random, scalar
-from graph_oracle import evaluate, expected, operators
 
 from brisk.graph.reader import build_program
+from support.models.graph_models import integers, model, random, scalar
+from support.models.graph_oracle import evaluate, expected, operators
 
 
 def test_what_depends_on_constants_alone_is_computed_at_load() -> None:

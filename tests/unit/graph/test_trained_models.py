@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from graph_models import random
-from graph_oracle import evaluate, expected, operators
 
 from brisk.graph.reader import read_program
+from support.models.graph_models import random
+from support.models.graph_oracle import evaluate, expected, operators
 
 RESNET = Path(__file__).parents[4] / "shared" / "data" / "cifar10" / "resnet56.onnx"
 

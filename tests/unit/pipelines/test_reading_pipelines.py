@@ -12,7 +12,7 @@ import pytest
 from brisk.errors import InvalidModelError
 from brisk.pipelines import NodeSource, read_pipeline
 from brisk.stub.config.pipeline_signature import model_signature
-from unit.pipelines.pipeline_entries import confident, describe_fork, network, scaler, write
+from support.pipeline_entries import confident, describe_fork, network, scaler, write
 
 
 @pytest.fixture

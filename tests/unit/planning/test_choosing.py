@@ -18,7 +18,7 @@ from brisk.planning import (
     split_in_proportion,
 )
 from brisk.planning.choosing import most_accurate_within
-from unit.planning.plans import MS, best_accuracy, budgets_by_paths, chains, dags, node
+from support.plans import MS, best_accuracy, budgets_by_paths, chains, dags, node
 
 TRAFFIC = Dag(
     (

@@ -18,7 +18,7 @@ from brisk.planning import (
     split_equally,
     split_in_proportion,
 )
-from unit.planning.plans import MS, chains, dags, node
+from support.plans import MS, chains, dags, node
 
 TRAFFIC = Dag(
     (

@@ -21,7 +21,7 @@ from brisk.protocol.shared_memory.arena import (
     SlabChange,
 )
 from brisk.protocol.shared_memory.slab import MOST_IN_TURNS, PLACES
-from open_files import nothing_left_open
+from support.open_files import nothing_left_open
 
 SLAB_BYTES = 64 * 1024
 SIZES = st.integers(0, 3 * SLAB_BYTES) | st.integers(0, 300)

@@ -11,7 +11,7 @@ import pytest
 from brisk.errors import ProtocolError
 from brisk.protocol.records import Region
 from brisk.protocol.shared_memory.arena import MAX_SLAB_BYTES, ArenaView
-from open_files import nothing_left_open
+from support.open_files import nothing_left_open
 
 
 def memory_file(size: int, seals: int | None) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from brisk.errors import ProtocolError
 from brisk.protocol import compact
 from brisk.protocol.codec import MAX_RECORD_BYTES, decode_record, encode_record
-from brisk.protocol.coders import MAX_INTEGER
 from brisk.protocol.records import (
     RECORD_TYPES,
     AttachSlab,
@@ -29,37 +27,8 @@ from brisk.protocol.records import (
     ResultForm,
     TensorForm,
 )
+from support.records import RECORDS, records_of
 
-INTEGERS = st.integers(-MAX_INTEGER, MAX_INTEGER)
-TEXTS = st.text(max_size=20) | st.sampled_from(["", "\udc80", "ä\0", "模型", '"\\'])
-
-
-def values_of(annotation: object) -> st.SearchStrategy[Any]:
-    """Everything that a field of this annotation can hold."""
-    plain = {int: INTEGERS, str: TEXTS, bool: st.booleans(), type(None): st.none()}
-    if annotation in plain:
-        return plain[annotation]  # type: ignore[index]
-    if isinstance(annotation, type) and hasattr(annotation, "_fields"):
-        return records_of(annotation)
-    if get_origin(annotation) is tuple:
-        return st.lists(values_of(get_args(annotation)[0]), max_size=3).map(tuple)
-    return st.one_of([values_of(each) for each in get_args(annotation)])
-
-
-def records_of(record: type) -> st.SearchStrategy[Any]:
-    hints = get_type_hints(record)
-    made = st.builds(record, *[values_of(hint) for hint in hints.values()])
-    return made.map(with_regions) if record in (Infer, Result) else made
-
-
-def with_regions(record: Infer | Result) -> Infer | Result:
-    """As many regions as its form has tensors."""
-    form = record.form
-    count = len(form.inputs if isinstance(form, InferForm) else form.outputs)
-    return record._replace(regions=tuple(Region(i, 64 * i, 7) for i in range(count)))
-
-
-RECORDS = st.one_of([records_of(record) for record in RECORD_TYPES])
 REGION = Region(3, 64, 100)
 FORM = InferForm(0, (TensorForm("x", "FP32", (1, 25)),), ("y",), "normal")
 INFER = Infer(request=7, form=FORM, regions=(REGION,), mark=REGION)

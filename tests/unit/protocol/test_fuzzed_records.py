@@ -10,36 +10,10 @@ from hypothesis import strategies as st
 
 from brisk.errors import ProtocolError
 from brisk.protocol.codec import MAX_RECORD_BYTES, decode_record, encode_record
-from unit.protocol.test_codec import RECORDS
+from support.records import RECORDS, bend
 
 BENT_PER_RECORD = 200
 RECORD_COUNT = 520
-
-_SPLICED = (
-    *(b"[", b"]", b",", b"null", b"true", b"-1", b"1e999", b"NaN", b"Infinity", b"9" * 40),
-    *(b'"\\ud800"', b"{}", b'{"a":1}', b"\\u0000", b"\xff", b"[" * 300, b'"' + b"x" * 5000 + b'"'),
-)
-
-
-def bend(data: bytes, chance: random.Random) -> bytes:
-    """One to four small changes: a bit, a byte, a piece left out, doubled or put in."""
-    bent = bytearray(data)
-    for _ in range(chance.randint(1, 4)):
-        place = chance.randrange(len(bent) + 1)
-        kind = chance.randrange(6)
-        if kind == 0 and place < len(bent):
-            bent[place] ^= 1 << chance.randrange(8)
-        elif kind == 1 and place < len(bent):
-            bent[place] = chance.randrange(256)
-        elif kind == 2:
-            del bent[place : place + chance.randint(1, 12)]
-        elif kind == 3:
-            bent[place:place] = bent[place : place + chance.randint(1, 12)]
-        elif kind == 4:
-            del bent[place:]
-        else:
-            bent[place:place] = chance.choice(_SPLICED)
-    return bytes(bent)
 
 
 def test_what_nearly_is_a_record_is_one_or_is_refused() -> None:

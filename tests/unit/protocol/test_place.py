@@ -21,7 +21,7 @@ from brisk.protocol.host.runtime_paths import (
     runtime_place,
 )
 from brisk.protocol.role import Role
-from open_files import nothing_left_open
+from support.open_files import nothing_left_open
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brisk.protocol.host.runtime_paths import RuntimePaths
-from unit.runtime.runtime_process import (
+from support.runtime.runtime_process import (
     describe,
     end_processes,
     opened,

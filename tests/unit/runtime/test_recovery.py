@@ -23,7 +23,7 @@ from brisk.protocol.shared_memory import request_flags
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.runtime_process import start_if_absent
 from brisk.stub.runtime_client.sender import DirectSender
-from unit.runtime.runtime_process import (
+from support.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
     describe,
@@ -35,7 +35,7 @@ from unit.runtime.runtime_process import (
     supervisor_of,
     worker_of,
 )
-from waiting import wait_until
+from support.waiting import wait_until
 
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 

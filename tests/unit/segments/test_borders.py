@@ -16,7 +16,7 @@ from brisk.segments.model.cutting import NodeSpan, cut_points
 from brisk.segments.model.extraction import Segment, extract
 from brisk.segments.model.model_file import read_model_file
 from brisk.segments.onnxruntime.library import onnxruntime
-from unit.segments.segment_models import by_segments, info, save, source_of, whole
+from support.models.segment_models import by_segments, info, save, source_of, whole
 
 CHANNELS, SIDE = 32, 16
 IMAGES = np.random.default_rng(5).standard_normal((2, CHANNELS, SIDE, SIDE)).astype("f4")

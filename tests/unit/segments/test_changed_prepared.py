@@ -15,7 +15,7 @@ import pytest
 
 from brisk.segments.model import cutting
 from brisk.segments.prepared.preparation import prepare
-from unit.segments.segment_models import chain
+from support.models.segment_models import chain
 
 TESTS = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 250.0
@@ -33,7 +33,7 @@ def test_a_changed_value_is_refused_or_changes_no_answer(
     model = chain(tmp_path / "model.onnx")
     made = prepare(model, 1).path
     ended = subprocess.run(
-        [sys.executable, "-m", "unit.segments.changed_prepared", model, made, made.parent / "x"],
+        [sys.executable, "-m", "support.models.changed_prepared", model, made, made.parent / "x"],
         cwd=TESTS,
         capture_output=True,
         text=True,

@@ -34,7 +34,7 @@ from brisk.segments.prepared.preparation import is_prepared, prepare
 from brisk.segments.prepared.saving import save_optimised
 from brisk.segments.source import Source
 from brisk.tuning import SessionTuning
-from unit.segments.segment_models import chain, info, save, whole
+from support.models.segment_models import chain, info, save, whole
 
 pytestmark = pytest.mark.usefixtures("private_cache")
 

@@ -21,7 +21,7 @@ from brisk.segments.model.model_file import read_model_file
 from brisk.segments.model.sources import BareModel
 from brisk.segments.starting import start_segments
 from brisk.segments.timeline import Recorder
-from unit.segments.segment_models import by_segments, chain, info, save, source_of, whole
+from support.models.segment_models import by_segments, chain, info, save, source_of, whole
 
 ROWS = np.random.default_rng(3).standard_normal((5, 512)).astype(np.float32)
 

@@ -27,8 +27,8 @@ from brisk.tuning import (
     SessionTuning,
     Setting,
 )
-from custom_operators import compile_library, scaled
-from unit.segments.segment_models import by_segments, chain, info, save, whole
+from support.models.custom_operators import compile_library, scaled
+from support.models.segment_models import by_segments, chain, info, save, whole
 
 ROWS = np.random.default_rng(3).standard_normal((5, 64)).astype(np.float32)
 TUNINGS = {

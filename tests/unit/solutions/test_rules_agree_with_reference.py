@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from one_node import assert_tuned_agrees, one_node_model, run
 
 from brisk.solutions.catalogue import default_catalogue
+from support.models.one_node import assert_tuned_agrees, one_node_model, run
 
 RANDOM = np.random.default_rng(0)
 

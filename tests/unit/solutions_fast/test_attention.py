@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from solution_oracle import assert_agrees, layer_problem
 
 from brisk.graph.program import Node
 from brisk.solutions.products.attention import FusedAttention
+from support.models.solution_oracle import assert_agrees, layer_problem
 
 GENERATOR = np.random.default_rng(5)
 

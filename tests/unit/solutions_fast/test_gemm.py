@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from solution_oracle import assert_agrees, layer_problem
 
 from brisk.graph.program import Epilogue, Node
 from brisk.solutions.products.gemm import TorchProduct
+from support.models.solution_oracle import assert_agrees, layer_problem
 
 GENERATOR = np.random.default_rng(11)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from solution_oracle import assert_agrees, layer_problem
 
 from brisk.graph.program import Node
 from brisk.solutions.products.quantised import QuantisedProduct
 from brisk.solutions.products.quantised_convolution import QuantisedConvolution
 from brisk.solutions.products.quantised_scaling import QuantisedScaling
+from support.models.solution_oracle import assert_agrees, layer_problem
 
 GENERATOR = np.random.default_rng(17)
 LIMITS = {"int8": (-128, 128), "uint8": (0, 256)}

@@ -6,10 +6,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from solution_oracle import assert_agrees, layer_problem, run_solution
 
 from brisk.graph.program import Node
 from brisk.solutions.products.recurrent import Recurrent
+from support.models.solution_oracle import assert_agrees, layer_problem, run_solution
 
 GENERATOR = np.random.default_rng(23)
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from solution_oracle import assert_agrees, layer_problem
 
 from brisk.graph.program import Node
 from brisk.solutions.base import Problem
 from brisk.solutions.products.self_attention import SelfAttention
+from support.models.solution_oracle import assert_agrees, layer_problem
 
 GENERATOR = np.random.default_rng(8)
 

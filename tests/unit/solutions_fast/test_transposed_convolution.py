@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from solution_oracle import assert_agrees, layer_problem, run_solution
 
 from brisk.graph.program import Epilogue, Node
 from brisk.solutions.images.convolution_transpose import TorchTransposedConvolution
+from support.models.solution_oracle import assert_agrees, layer_problem, run_solution
 
 GENERATOR = np.random.default_rng(7)
 

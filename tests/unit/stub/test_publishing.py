@@ -14,7 +14,7 @@ import pytest
 
 from brisk.protocol.records import SampleRecord, StatisticsTold
 from brisk.telemetry import Statistics, metrics
-from waiting import PATIENCE_S, wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 LABELS = ("net", "1", "normal")
 

@@ -15,7 +15,7 @@ import pytest
 from brisk.doctor.base import Severity
 from brisk.doctor.installation import left_regions
 from brisk.triton.regions import left, own_prefix, remove_left, with_prefix
-from unit.doctor.deployments import deployment
+from support.deployments import deployment
 
 SIZE = 2**20
 PREFIX = "from brisk.triton.regions import own_prefix; print(own_prefix(), flush=True)"

@@ -6,8 +6,6 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 
-from virtual_loop import run_virtually
-
 from brisk_client.workload.results.rows import OK, Row
 from brisk_client.workload.sending.task_client import Ask, TaskClient
 from brisk_client.workload.spec.description import (
@@ -20,6 +18,7 @@ from brisk_client.workload.spec.description import (
     Trace,
     Workload,
 )
+from support.virtual_loop import run_virtually
 
 
 def _server(durations_s: Sequence[float], status: str = OK) -> Ask:

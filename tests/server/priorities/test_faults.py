@@ -1,0 +1,154 @@
+"""Processes killed at any moment: clients see nothing of it, nothing stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
+from brisk_client.inference import InferenceClient, Transport
+from support.runtime.runtime_processes import processes_started_in
+from support.server.clients import Load, clients_at_work
+from support.server.entries import deep, doubled, write_entry
+from support.server.running import private_runtime, running_server, runtime_directory
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.server, pytest.mark.timing]
+
+CLIENTS = 32
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    write_entry(tmp_path / "repository", "deep", deep(20, 256))
+    write_entry(tmp_path / "repository", "doubled", doubled())
+    return tmp_path / "repository"
+
+
+@pytest.fixture
+def server(
+    repository: Path, installation: ServerInstallation, backends: Path, tmp_path: Path
+) -> Iterator[TritonServer]:
+    with running_server(installation, repository, backends, tmp_path / "log") as running:
+        yield running
+
+
+def runtime_processes(server: TritonServer) -> tuple[int, int]:
+    """The supervisor and its worker."""
+    found = [
+        process
+        for process in processes_started_in(runtime_directory(server))
+        if b"brisk.runtime" in Path(f"/proc/{process}/cmdline").read_bytes()
+    ]
+    (worker,) = [process for process in found if parent_of(process) in found]
+    return parent_of(worker), worker
+
+
+def parent_of(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def answered_more(load: Load, count: int) -> Callable[[], bool]:
+    before = load.answers
+    return lambda: load.answers >= before + count
+
+
+RECOVERY_S = 1.0
+"""Promised from a worker's death until as many answers have come as there are clients."""
+
+
+def test_a_killed_worker_costs_no_client_an_answer(server: TritonServer) -> None:
+    recoveries_s = []
+    with clients_at_work(server, CLIENTS) as load:
+        for _ in range(5):
+            wait_until(answered_more(load, 2 * CLIENTS), "answers between two kills", 30)
+            _, worker = runtime_processes(server)
+            os.kill(worker, signal.SIGKILL)
+            started_s = time.monotonic()
+            wait_until(answered_more(load, CLIENTS), "an answer after a kill", 30)
+            recoveries_s.append(time.monotonic() - started_s)
+    assert max(recoveries_s) < RECOVERY_S, recoveries_s
+    assert load.errors == []
+    assert load.wrong == 0
+
+
+def test_a_killed_supervisor_costs_no_client_an_answer(server: TritonServer) -> None:
+    with clients_at_work(server, CLIENTS) as load:
+        for _ in range(2):
+            wait_until(answered_more(load, 2 * CLIENTS), "answers between two kills", 60)
+            supervisor, worker = runtime_processes(server)
+            os.kill(supervisor, signal.SIGKILL)
+            wait_until(lambda worker=worker: not alive(worker), "the worker's end", 5)
+            wait_until(answered_more(load, 2 * CLIENTS), "answers after a kill", 60)
+    assert load.errors == []
+    assert load.wrong == 0
+
+
+def alive(process: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def test_a_killed_stub_leaves_the_other_models_untouched(server: TritonServer) -> None:
+    stub = next(
+        process
+        for process in processes_started_in(runtime_directory(server))
+        if b"triton_python_backend_stub" in (line := command_line(process)) and b"doubled" in line
+    )
+    with clients_at_work(server, CLIENTS) as load:
+        wait_until(answered_more(load, CLIENTS), "the first answers", 30)
+        os.kill(stub, signal.SIGKILL)
+        wait_until(answered_more(load, 4 * CLIENTS), "answers after the kill", 30)
+    assert load.errors == []
+    assert load.wrong == 0
+
+
+def command_line(process: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    return b""
+
+
+def shared_memory_regions() -> set[str]:
+    """Those of servers which this process has started; others may run some of their own."""
+    return {name for name in os.listdir("/dev/shm") if f"brisk_server_{os.getpid()}_" in name}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
+def test_nothing_stays_behind(
+    number: int,
+    repository: Path,
+    installation: ServerInstallation,
+    backends: Path,
+    tmp_path: Path,
+) -> None:
+    with private_runtime() as runtime:
+        variables = {**os.environ, "BRISK_RUNTIME_DIR": str(runtime), "BRISK_IDLE_EXIT_S": "1"}
+        before = shared_memory_regions()
+        server = TritonServer(
+            installation,
+            repository,
+            backends,
+            log=tmp_path / "log",
+            options=["--exit-timeout-secs=10"],
+            environment=variables,
+        )
+        with server:
+            with InferenceClient(server.endpoints.http, Transport.HTTP) as client:
+                client.infer("doubled", {"x": np.ones((1, 4), np.float32)})
+            os.kill(server.pid, number)
+            wait_until(lambda: server.returncode is not None, "the server's end", 30)
+            wait_until(
+                lambda: not processes_started_in(runtime), "the end of all its processes", 30
+            )
+        assert list(runtime.iterdir()) == [] if runtime.exists() else True
+        assert shared_memory_regions() <= before

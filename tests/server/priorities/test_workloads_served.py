@@ -1,0 +1,162 @@
+"""The workload runner against a real server, and against one that goes away."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tritonclient import grpc
+
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
+from brisk_client.urgency import infer
+from brisk_client.workload.results.rows import OK, read_rows
+from brisk_client.workload.sending.runner import run_workload
+from brisk_client.workload.spec.description import (
+    Continuous,
+    Dependent,
+    Periodic,
+    Task,
+    Trace,
+    Workload,
+)
+from brisk_client.workload.spec.fields import WorkloadFailedError
+from support.server.entries import ANY_CLASS, deep, doubled, write_entry
+from support.server.running import running_server
+
+pytestmark = [pytest.mark.server, pytest.mark.timing]
+
+CONFIG = (
+    'backend: "brisk" max_batch_size: 64 '
+    'input [ {{ name: "x" data_type: TYPE_FP32 dims: [ {width} ] }} ] '
+    'output [ {{ name: "{output}" data_type: TYPE_FP32 dims: [ {width} ] }} ] '
+)
+
+
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation, backends: Path
+) -> Iterator[TritonServer]:
+    folder = tmp_path_factory.mktemp("workloads")
+    repository = folder / "repository"
+    write_entry(repository, "deep", deep(20, 256), CONFIG.format(width=256, output="y"))
+    write_entry(repository, "doubled", doubled(), CONFIG.format(width=4, output="z") + ANY_CLASS)
+    options = ["--disable-auto-complete-config"]
+    with running_server(installation, repository, backends, folder / "log", options) as running:
+        yield running
+
+
+def test_all_loads_run_together_and_every_request_has_its_row(
+    server: TritonServer, tmp_path: Path
+) -> None:
+    tasks = (
+        Task("camera", "doubled", Periodic(20.0), job_class="realtime", deadline_s=5.0),
+        Task("replay", "doubled", Trace((0.1, 0.2, 0.9)), job_class="normal"),
+        Task("after", "doubled", Dependent(("replay",))),
+        Task("batch", "deep", Continuous(), job_class="besteffort", batch_size=16),
+    )
+    seen: list[dict[str, tuple[int, int, int]]] = []
+    rows_file = tmp_path / "rows" / "all.csv"
+    assert server.endpoints.grpc is not None
+    outcome = run_workload(
+        Workload(1.5, tasks),
+        server.endpoints.grpc,
+        rows=rows_file,
+        watch=lambda counts: seen.append(dict(counts)),
+    )
+    rows = list(read_rows(rows_file))
+    found = {task.task: task for task in outcome.tasks}
+    assert {row.status for row in rows} == {OK}
+    assert found["camera"].answered + found["camera"].dropped == 30
+    assert found["replay"].answered == found["after"].answered == 3
+    assert found["batch"].answered > 5
+    assert len(rows) == sum(task.answered for task in outcome.tasks)
+    assert not outcome.errors
+    assert max(counts.get("camera", (0,))[0] for counts in seen) == found["camera"].answered
+    assert [path.name for path in rows_file.parent.iterdir()] == ["all.csv"]
+
+
+def test_a_model_that_is_not_there_is_named(server: TritonServer) -> None:
+    workload = Workload(1.0, (Task("camera", "nothing", Periodic(1.0)),))
+    assert server.endpoints.grpc is not None
+    with pytest.raises(WorkloadFailedError, match=r"task 'camera': model 'nothing' at .*unknown"):
+        run_workload(workload, server.endpoints.grpc)
+
+
+def test_a_class_that_the_entry_does_not_allow_ends_the_workload_with_the_entry_s_setting(
+    server: TritonServer, tmp_path: Path
+) -> None:
+    """As the command tells it, before the first request that counts."""
+    file = tmp_path / "urgent.json"
+    task = {
+        "id": "camera",
+        "class": "realtime",
+        "load": {"type": "continuous"},
+        "client": {"model_name": "deep"},
+    }
+    file.write_text(json.dumps({"time": 1, "tasks": [task]}))
+    command = [sys.executable, "-m", "brisk.cli", "workload", str(file)]
+    done = subprocess.run(
+        [*command, "--url", str(server.endpoints.grpc)], capture_output=True, text=True, timeout=60
+    )
+    told = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode != 0
+    assert "task 'camera': model 'deep' at" in told
+    assert "asks for class 'realtime', but the entry allows 'normal' at most" in told
+    assert "brisk_max_class" in told
+    assert "Traceback" not in told
+
+
+def test_a_deadline_that_cannot_be_kept_fails_requests_of_the_run_and_no_warm_up(
+    server: TritonServer, tmp_path: Path
+) -> None:
+    task = Task("camera", "deep", Periodic(5.0), job_class="besteffort", deadline_s=1e-6)
+    assert server.endpoints.grpc is not None
+    rows_file = tmp_path / "rows.csv"
+    run_workload(Workload(1.0, (task,)), server.endpoints.grpc, rows=rows_file)
+    statuses = {row.status for row in read_rows(rows_file)}
+    assert "UNAVAILABLE" in statuses
+
+
+def test_the_helper_sets_class_and_deadline_on_a_plain_client(server: TritonServer) -> None:
+    tensor = grpc.InferInput("x", [1, 4], "FP32")
+    tensor.set_data_from_numpy(np.ones((1, 4), np.float32))
+    client = grpc.InferenceServerClient(server.endpoints.grpc)
+    try:
+        answer = infer(client, "doubled", [tensor], job_class="realtime", deadline_s=30.0)
+        assert answer.as_numpy("z").tolist() == [[-1.0] * 4]
+        long = grpc.InferInput("x", [64, 256], "FP32")
+        long.set_data_from_numpy(np.ones((64, 256), np.float32))
+        with pytest.raises(grpc.InferenceServerException, match="time-out ran out"):
+            infer(client, "deep", [long], job_class="besteffort", deadline_s=1e-6)
+    finally:
+        client.close()
+
+
+def test_a_server_that_goes_away_is_counted_and_the_run_ends(server: TritonServer) -> None:
+    """The last one: no other has a server behind it."""
+    tasks = (
+        Task("camera", "doubled", Periodic(50.0), job_class="realtime"),
+        Task("batch", "deep", Continuous(), job_class="besteffort"),
+    )
+    gone = threading.Event()
+
+    def kill(counts: object) -> None:
+        if not gone.is_set():
+            gone.set()
+            os.kill(server.pid, signal.SIGKILL)
+
+    assert server.endpoints.grpc is not None
+    outcome = run_workload(Workload(3.0, tasks), server.endpoints.grpc, watch=kill)
+    for task in outcome.tasks:
+        assert task.answered > 0
+        assert task.failed > 0
+    assert outcome.errors

@@ -1,0 +1,309 @@
+"""Entries completed by ``brisk serve``: as Triton's own completion leaves them, and kept up."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import urllib.parse
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto, helper
+
+from brisk.triton.options import option
+from support.server.entries import doubled, identity, make_model, write_entry
+from support.server.serve_command import serving
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.timing
+
+EXPLICIT = ("--model-control-mode=explicit", "--complete-entries")
+
+PYTHON_MODEL = """
+import json, os
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        beside = os.path.join(args["model_repository"], "..", "python", "1", "scale.txt")
+        self.scale = float(open(beside).read())
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            y = pb_utils.Tensor("y", (x * self.scale).astype(np.float32))
+            answers.append(pb_utils.InferenceResponse([y]))
+        return answers
+"""
+PYTHON_CONFIG = """
+backend: "python" max_batch_size: 0
+input { name: "x" data_type: TYPE_FP32 dims: [-1, 4] }
+output { name: "y" data_type: TYPE_FP32 dims: [-1, 4] }
+"""
+
+
+def write_python(repository: Path, config: str = PYTHON_CONFIG, model: str = PYTHON_MODEL) -> Path:
+    version = repository / "python" / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(model)
+    (version / "scale.txt").write_text("3")
+    (version.parent / "config.pbtxt").write_text(config)
+    return version.parent
+
+
+def stateful() -> object:
+    """``y = x + before``, ``after = y``."""
+    shape = ("batch", 4)
+    return make_model(
+        [
+            helper.make_node("Add", ["x", "before"], ["y"]),
+            helper.make_node("Identity", ["y"], ["after"]),
+        ],
+        [("x", TensorProto.FLOAT, shape), ("before", TensorProto.FLOAT, shape)],
+        [("y", TensorProto.FLOAT, shape), ("after", TensorProto.FLOAT, shape)],
+    )
+
+
+SEQUENCE = """
+backend: "brisk" max_batch_size: 4
+sequence_batching {
+  state [ { input_name: "before" output_name: "after" data_type: TYPE_FP32 dims: [4]
+            initial_state { name: "zeros" data_type: TYPE_FP32 dims: [4] zero_data: true } } ]
+}
+"""
+
+
+def write_all(repository: Path) -> None:
+    """Entries that leave out different things."""
+    write_entry(repository, "backend", doubled())
+    write_entry(repository, "platform", doubled((2, 4)), 'platform: "onnxruntime_onnx"')
+    write_entry(repository, "zero", doubled(), "backend: 'brisk' # a comment\nmax_batch_size: 0")
+    write_entry(repository, "eight", doubled(), 'backend: "brisk", max_batch_size: 8;')
+    write_entry(repository, "nothing", doubled(), "")
+    (write_entry(repository, "absent", doubled()) / "config.pbtxt").unlink()
+    write_entry(
+        repository,
+        "input",
+        doubled(),
+        'backend: "brisk" input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 4 ] } ]',
+    )
+    write_entry(
+        repository,
+        "labels",
+        doubled(),
+        'backend: "brisk" max_batch_size: 2 output { name: "y" data_type: TYPE_FP32 dims: [4] '
+        'label_filename: "labels.txt" }',
+    )
+    (repository / "labels" / "labels.txt").write_text("a\nb\nc\nd\n")
+    write_entry(repository, "strings", identity(TensorProto.STRING, ("n", "m", 2)))
+    write_entry(repository, "sequence", stateful(), SEQUENCE)
+    write_entry(
+        repository,
+        "versions",
+        doubled(),
+        'backend: "brisk" version_policy { specific { versions: [1] } }',
+    )
+    shutil.copytree(repository / "versions" / "1", repository / "versions" / "3")
+
+
+def test_a_completed_entry_is_configured_as_triton_completes_it(
+    tmp_path: Path,
+) -> None:
+    write_all(tmp_path / "repository")
+    names = sorted(path.name for path in (tmp_path / "repository").iterdir())
+
+    def path(name: str) -> str:
+        return f"models/{urllib.parse.quote(name)}/config"
+
+    with serving(tmp_path, [tmp_path / "repository"], ["--no-complete-entries"]) as plain:
+        assert "--disable-auto-complete-config" not in plain.options
+        wanted = {name: plain.get(path(name)) for name in names}
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "repository").rglob("*")}
+    with serving(tmp_path, [tmp_path / "repository"]) as served:
+        assert "--disable-auto-complete-config" in served.options
+        assert {name: served.get(path(name)) for name in names} == wanted
+        assert served.ask("backend") == [2.0] * 8
+    assert {
+        file: file.stat().st_mtime_ns for file in (tmp_path / "repository").rglob("*")
+    } == before
+
+
+def test_the_view_goes_with_the_server_and_the_next_one_removes_what_a_killed_one_left(
+    tmp_path: Path,
+) -> None:
+    repository = tmp_path / "repository"
+    write_entry(repository, "model", doubled())
+    with serving(tmp_path, [repository]) as served:
+        (view,) = served.views
+        assert view.stat().st_mode & 0o777 == 0o700
+        os.kill(served.process.pid, signal.SIGKILL)
+        wait_until(lambda: not view.exists(), "the view is removed")
+        left = view.parent / "left"
+        (left / "shown").mkdir(parents=True)
+        (left / "shown" / "link").symlink_to(repository)
+        environment = {"BRISK_RUNTIME_DIR": str(served.runtime)}
+        with serving(tmp_path, [repository], environment=environment):
+            assert not left.exists()
+            assert (repository / "model" / "config.pbtxt").exists()
+
+
+def test_other_backends_entries_work_beside_completed_ones(tmp_path: Path) -> None:
+    write_entry(tmp_path / "one", "model", doubled())
+    write_python(tmp_path / "two")
+    with serving(tmp_path, [tmp_path / "one", tmp_path / "two"]) as served:
+        assert "--disable-auto-complete-config" in served.options
+        assert served.ask("model", 1) == [2.0] * 4
+        assert served.ask("python", 1) == [3.0] * 4
+
+
+def test_where_another_backend_may_rely_on_completion_triton_keeps_it(tmp_path: Path) -> None:
+    completing = PYTHON_MODEL + (
+        "\n    @staticmethod\n    def auto_complete_config(config):\n"
+        "        config.add_input({'name': 'x', 'data_type': 'TYPE_FP32', 'dims': [-1, 4]})\n"
+        "        config.add_output({'name': 'y', 'data_type': 'TYPE_FP32', 'dims': [-1, 4]})\n"
+        "        return config\n"
+    )
+    write_entry(tmp_path / "repository", "model", doubled())
+    write_python(tmp_path / "repository", 'backend: "python"', completing)
+    with serving(tmp_path, [tmp_path / "repository"]) as served:
+        assert "--disable-auto-complete-config" not in served.options
+        assert f"'{tmp_path}/repository/python' relies on Triton's" in served.log_text
+        assert not served.views
+        assert served.ask("model", 1) == [2.0] * 4
+        assert served.ask("python", 1) == [3.0] * 4
+
+
+@pytest.mark.parametrize(
+    "option_given",
+    ["--no-complete-entries", "--strict-model-config=false", "--disable-auto-complete-config"],
+)
+def test_what_the_user_says_about_completion_holds(tmp_path: Path, option_given: str) -> None:
+    write_entry(tmp_path / "repository", "model", doubled())
+    with serving(tmp_path, [tmp_path / "repository"], [option_given]) as served:
+        assert not served.views
+        assert option(served.options, "model-repository") == str(tmp_path / "repository")
+        is_completed = bool(served.get("models/model/config")["input"])
+        assert is_completed == (option_given != "--disable-auto-complete-config")
+
+
+def test_what_is_wrong_with_an_entry_is_said_of_the_users_file(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    write_entry(repository, "unreadable", doubled(), 'backend: "brisk"\nmax_batch_size: {{')
+    write_entry(repository, "unknown", doubled(), 'backend: "brisk"\n\nno_such_field: 1')
+    write_entry(repository, "contradiction", doubled((2, 4)), 'backend: "brisk" max_batch_size: 4')
+    write_entry(repository, "broken", b"no model")
+    write_entry(
+        repository, "outside", doubled(), 'backend: "brisk" default_model_filename: "../../x"'
+    )
+    (repository / "linked" / "1").mkdir(parents=True)
+    (repository / "linked" / "config.pbtxt").write_text('backend: "brisk"')
+    (tmp_path / "secret.onnx").write_bytes(doubled().SerializeToString())
+    (repository / "linked" / "1" / "model.onnx").symlink_to(tmp_path / "secret.onnx")
+    write_entry(repository, "good", doubled())
+    with serving(tmp_path, [repository]) as served:
+        assert served.ask("good", 1) == [2.0] * 4
+        assert "max_batch_size is 4, but" in served.why("contradiction")
+        assert str(repository / "broken" / "1" / "model.onnx") in served.why("broken")
+        assert "outside" in served.why("outside")
+        assert "outside the model's folder" in served.why("linked")
+        assert f"{repository}/unreadable/config.pbtxt" in served.log_text
+        assert f"{repository}/unknown/config.pbtxt" in served.log_text or "3:" in served.log_text
+
+
+def test_a_load_sees_what_the_view_shows(tmp_path: Path) -> None:
+    """Each change and the load behind it, again and again: no load may find an older entry."""
+    repository = tmp_path / "repository"
+    write_entry(repository, "model", doubled())
+    with serving(tmp_path, [repository], EXPLICIT) as served:
+        assert "--disable-auto-complete-config" in served.options
+        served.load("model")
+        (view,) = served.views
+        shown = view / "shown" / repository.relative_to("/") / "model" / "config.pbtxt"
+        for size in range(5, 25):
+            text = f'backend: "brisk" max_batch_size: {size}'
+            (repository / "model" / "config.pbtxt").write_text(text)
+            wait_until(lambda text=text: text in shown.read_text(), "it is shown", every_s=0.0001)
+            served.load("model")
+            assert served.get("models/model/config")["max_batch_size"] == size
+            assert served.get("models/model/config")["input"]
+
+
+def test_an_entry_that_comes_later_is_complete_when_it_is_loaded(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    with serving(tmp_path, [repository], EXPLICIT) as served:
+        (view,) = served.views
+        shown = view / "shown" / repository.relative_to("/")
+        for number in range(10):
+            write_entry(repository, f"new{number}", doubled())
+            wait_until((shown / f"new{number}").exists, "it is shown", every_s=0.0001)
+            served.load(f"new{number}")
+            assert served.get(f"models/new{number}/config")["max_batch_size"] == 4
+        assert served.ask("new3") == [2.0] * 8
+        served.post("repository/models/new3/unload")
+        shutil.rmtree(repository / "new3")
+        wait_until(lambda: not (shown / "new3").exists(), "the entry goes")
+        with pytest.raises(AssertionError, match="new3"):
+            served.load("new3")
+
+
+def test_a_load_may_bring_its_configuration(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    write_entry(repository, "model", doubled())
+    whole = {
+        "backend": "brisk",
+        "max_batch_size": 16,
+        "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}],
+        "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [4]}],
+    }
+    with serving(tmp_path, [repository], EXPLICIT) as served:
+        served.load("model", config=json.dumps(whole))
+        assert served.get("models/model/config")["max_batch_size"] == 16
+        assert served.ask("model") == [2.0] * 8
+        with pytest.raises(AssertionError, match="--no-complete-entries"):
+            served.load("model", config=json.dumps({"backend": "brisk", "max_batch_size": 2}))
+
+
+def test_polling_finds_new_changed_and_removed_entries(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    write_entry(repository, "model", doubled())
+    options = ("--model-control-mode=poll", "--repository-poll-secs=1")
+    with serving(tmp_path, [repository], options) as served:
+        text = 'backend: "brisk" max_batch_size: 7'
+        (repository / "model" / "config.pbtxt").write_text(text)
+        write_entry(repository, "later", doubled())
+        size = "max_batch_size"
+        wait_until(lambda: served.get("models/model/config")[size] == 7, "it changes", 20)
+
+        def is_there() -> bool:
+            return any(
+                entry["name"] == "later" and entry.get("state") == "READY"
+                for entry in served.post("repository/index")
+            )
+
+        wait_until(is_there, "the new one is ready", 20)
+        shutil.rmtree(repository / "later")
+
+        def is_gone() -> bool:
+            try:
+                return not is_there()
+            except AssertionError as error:  # Triton lists what the view has not taken out yet
+                if "failed to stat file" not in str(error):
+                    raise
+                return False
+
+        wait_until(is_gone, "it is unloaded", 20)
+
+
+def test_the_runtime_is_there_before_the_first_stub_asks(tmp_path: Path) -> None:
+    """Explicit mode: no stub has ever run."""
+    repository = tmp_path / "repository"
+    write_entry(repository, "model", doubled())
+    with serving(tmp_path, [repository], EXPLICIT) as served:
+        wait_until((served.runtime / "cpu" / "foreground.sock").exists, "the runtime starts", 20)
+        served.load("model")
+        assert served.ask("model") == [2.0] * 8

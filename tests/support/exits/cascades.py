@@ -1,0 +1,187 @@
+"""A small network with hand-made caches, whose answers are known beforehand."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+
+from brisk.exits.base_model import BaseModel, load_graph
+from brisk.exits.cascade import Cascade, Exit, Expected, Level
+from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
+from brisk.exits.heads.building import empty_look_up
+from brisk.exits.heads.lookup_model import LookedUp, ReadyLookUp
+from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.model_graph import ModelGraph, read_graph
+from brisk.exits.points import exit_points
+from brisk.exits.scores import find_scores
+from brisk.exits.serving.frame import ExitingFrame
+from brisk.exits.serving.lane import LookUpLane
+from brisk.exits.serving.places import Places, find_places
+from brisk_client.samples.writer import GraphWriter
+
+CLASSES = 10
+SIDE = 12
+
+
+def network(layers: int = 6, channels: int = 8, tail: str = "labels") -> onnx.ModelProto:
+    """``layers`` convolutions, pooled, classified; random weights.
+
+    ``tail``: ``labels`` adds the class as a second output, ``softmax`` answers probabilities.
+    """
+    random = np.random.default_rng(0)
+    graph = GraphWriter("small", opset=18)
+    value = graph.input("image", "float32", ("batch", 3, SIDE, SIDE))
+    inputs = 3
+    for _ in range(layers):
+        scale = math.sqrt(2 / (inputs * 9))
+        weight = graph.weight(random.normal(0, scale, (channels, inputs, 3, 3)))
+        value = graph.add("Conv", value, weight, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+        value = graph.add("Relu", value)
+        inputs = channels
+    value = graph.add("Flatten", graph.add("GlobalAveragePool", value))
+    value = graph.add("Gemm", value, graph.weight(random.normal(0, 3, (channels, CLASSES))))
+    if tail == "softmax":
+        graph.output(graph.add("Softmax", value, axis=1), "scores", "float32", ("batch", CLASSES))
+    else:
+        graph.output(value, "scores", "float32", ("batch", CLASSES))
+    if tail == "labels":
+        label = graph.add("ArgMax", value, axis=1, keepdims=0)
+        graph.output(label, "label", "int64", ("batch",))
+    return graph.model()
+
+
+def images(count: int, seed: int = 1) -> np.ndarray:
+    """Float32 [count, 3, SIDE, SIDE]."""
+    return np.random.default_rng(seed).normal(0, 1, (count, 3, SIDE, SIDE)).astype(np.float32)
+
+
+def graph_of(model: onnx.ModelProto) -> ModelGraph:
+    """Of a model that is written to a folder of its own, which stays until the tests end."""
+    folder = tempfile.TemporaryDirectory()
+    _FOLDERS.append(folder)
+    file = Path(folder.name) / "model.onnx"
+    onnx.save(model, file)
+    return read_graph(file)
+
+
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def by_brightness(look_up: ReadyLookUp) -> ReadyLookUp:
+    """Scores are the hidden outputs' means: known beforehand."""
+
+    def ask(hidden: np.ndarray) -> LookedUp:
+        scores = hidden.reshape(len(hidden), -1).mean(1)
+        return LookedUp(scores, np.ones(len(hidden), bool), look_up(hidden).logits)
+
+    return ask
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """``cut`` stops at the exits, ``whole`` is the bare model."""
+
+    whole: BaseModel
+    cut: BaseModel
+    cascade: Cascade
+    places: Places
+
+    @property
+    def level(self) -> Level:
+        return self.cascade.levels[0]
+
+
+@functools.cache
+def served(
+    layers: int = 6, tail: str = "labels", exits: tuple[int, ...] = (1, 3), take: int = 0
+) -> Served:
+    """The network with exits at the points numbered ``exits``.
+
+    An exit's score is the mean of its hidden output; later ones have lower thresholds. The same
+    object for the same arguments: who changes it names a ``take`` of its own.
+    """
+    graph = graph_of(network(layers, tail=tail))
+    scores = find_scores(graph)
+    points = [exit_points(graph, scores.position)[index] for index in exits]
+    whole = load_graph(graph)
+    cut = load_graph(graph, taps=[point.value for point in points])
+    made, thresholds = [], []
+    for index, point in enumerate(points):
+        torch.manual_seed(index)
+        hidden = hidden_at(cut, point.value, images(64))
+        shape = hidden.shape[1:]
+        model = export_look_up(empty_look_up("Pool(4096)", shape, CLASSES), shape)
+        exit_ = Exit(point, "Pool(4096)", shape, CLASSES, model, 1e-4, 1000)
+        object.__setattr__(exit_, "look_up", by_brightness(exit_.look_up))
+        share = 0.6 - 0.3 * index / len(points)
+        thresholds.append(float(np.quantile(hidden.reshape(64, -1).mean(1), share)))
+        made.append(exit_)
+    count = CascadeCount(100, tuple(ExitCount(50, 50) for _ in made), 0)
+    strict = Level(0.99, (math.inf,) * len(made), count)
+    cascade = Cascade(
+        "digest",
+        scores,
+        tuple(made),
+        (Level(0.97, tuple(thresholds), count), strict),
+        0.95,
+        Expected(1e-3, 5e-4),
+    )
+    places = find_places(cut.plan, graph, cascade)
+    assert places is not None
+    return Served(whole, cut, cascade, places)
+
+
+def start(
+    model: Served,
+    inputs: np.ndarray,
+    lane: LookUpLane | None,
+    requested: Sequence[str] | None = None,
+    switched_off: frozenset[int] = frozenset(),
+) -> ExitingFrame:
+    return ExitingFrame(
+        model.cut.program,
+        model.cascade,
+        model.places,
+        model.level,
+        lane,
+        {"image": inputs},
+        requested,
+        switched_off,
+    )
+
+
+def finish(frame: ExitingFrame) -> dict[str, np.ndarray]:
+    while not frame.step():
+        pass
+    return frame.results()
+
+
+def hidden_at(cut: BaseModel, value: str, inputs: np.ndarray) -> np.ndarray:
+    """Precondition: ``cut`` stops there."""
+    (done,) = cut.after([value])
+    frame = cut.start({"image": inputs})
+    while frame.layers_done < done:
+        frame.step()
+    return np.array(frame.value_at(value))
+
+
+def cascade() -> Cascade:
+    found = served().cascade
+    torch.manual_seed(3)
+    exits = tuple(
+        dataclasses.replace(
+            exit_,
+            model=export_look_up(empty_look_up(exit_.variant, exit_.shape, 10), exit_.shape),
+        )
+        for exit_ in found.exits
+    )
+    return dataclasses.replace(found, exits=exits)

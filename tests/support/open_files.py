@@ -1,0 +1,40 @@
+"""That a block of code leaves no descriptor and no mapping of shared memory behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.waiting import wait_until
+
+SHARED_MEMORY = "memfd:brisk"
+
+
+def _held() -> set[tuple[str, str]]:
+    """Descriptors with what they stand for, and mapped shared memory with its addresses."""
+    held = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            held.add((number, os.readlink(f"/proc/self/fd/{number}")))
+        except FileNotFoundError:  # that of the listing itself
+            continue
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if SHARED_MEMORY in line:
+            held.add(("mapping", line))
+    return held
+
+
+@contextmanager
+def nothing_left_open() -> Iterator[None]:
+    """What the block opens and maps must be closed and unmapped at its end.
+
+    Other tests of the process may have left files to the garbage collector. It closes them when
+    it likes, so they go before the block, and only what is new afterwards counts.
+    """
+    gc.collect()
+    before = _held()
+    yield
+    wait_until(lambda: _held() <= before, "an end to what the block has opened", 5.0)

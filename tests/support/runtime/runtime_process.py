@@ -1,0 +1,215 @@
+"""A real runtime for tests: its directory, its processes, its models, and replies to wait for."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from brisk.errors import BriskError
+from brisk.protocol.channel import send_record
+from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.records import AttachSlab, Result, TensorForm
+from brisk.protocol.shared_memory import request_flags
+from brisk.stub.runtime_client.client import RuntimeClient
+from brisk.stub.runtime_client.model_load import ModelDescription
+from brisk.stub.runtime_client.pending import OutputReader, Reply
+from support.runtime.runtime_processes import processes_started_in
+from support.waiting import PATIENCE_S, wait_until
+
+SLOW_INPUT = np.full((500, 500), 0.01, np.float32)
+
+
+class Answer(Reply):
+    """Keeps the answer, counts how often it came, and lets a test wait for it."""
+
+    def __init__(self) -> None:
+        self.outputs: dict[str, np.ndarray] = {}
+        self.error: BriskError | None = None
+        self.times = 0
+        self.result: Result | None = None
+        self._came = threading.Event()
+
+    def succeed(self, result: Result, read: OutputReader) -> None:
+        self.result = result
+        self.outputs = {
+            form.name: np.frombuffer(read(region), np.float32).reshape(form.shape).copy()
+            for form, region in zip(result.form.outputs, result.regions, strict=True)
+        }
+        self._note()
+
+    def fail(self, error: BriskError) -> None:
+        self.error = error
+        self._note()
+
+    def _note(self) -> None:
+        self.times += 1
+        self._came.set()
+
+    @property
+    def has_come(self) -> bool:
+        return self._came.is_set()
+
+    def wait(self) -> Answer:
+        assert self._came.wait(PATIENCE_S), "no answer"
+        return self
+
+    def output(self) -> np.ndarray:
+        """The only output; fails with the error where there is one."""
+        self.wait()
+        assert self.error is None, self.error
+        (value,) = self.outputs.values()
+        return value
+
+
+def submit(
+    connection: RuntimeClient,
+    value: np.ndarray,
+    job_class: str = "normal",
+    deadline_ns: int | None = None,
+    arrived_ns: int = 0,
+) -> tuple[int, Answer]:
+    """Send float32 ``value`` as ``x`` and ask for ``y``."""
+    staged = connection.stage((TensorForm("x", "FP32", value.shape),), [value.nbytes])
+    if value.nbytes:
+        connection.memory(staged.regions[0])[:] = value.tobytes()
+    answer = Answer()
+    asked = (staged, ["y"], job_class, deadline_ns, answer)
+    return connection.submit(*asked, arrived_ns=arrived_ns), answer
+
+
+def submit_and_see_begin(
+    connection: RuntimeClient, job_class: str = "normal"
+) -> tuple[Answer, int]:
+    """A request for the slow model, which runs when this returns, and its number."""
+    staged = connection.stage((TensorForm("x", "FP32", SLOW_INPUT.shape),), [SLOW_INPUT.nbytes])
+    connection.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
+    answer = Answer()
+    number = connection.submit(staged, ["y"], job_class, None, answer)
+    wait_until(lambda: request_flags.has_begun(connection.memory(staged.mark)), "its beginning")
+    return answer, number
+
+
+def infer(connection: RuntimeClient, value: np.ndarray) -> np.ndarray:
+    return submit(connection, value)[1].output()
+
+
+def _save(path: Path, nodes: list[onnx.NodeProto], shape: list[int | str]) -> Path:
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, path)
+    return path
+
+
+def quick_model(path: Path) -> Path:
+    """y = -x for any number of rows of four."""
+    return _save(path, [helper.make_node("Neg", ["x"], ["y"])], ["n", 4])
+
+
+def slow_model(path: Path, steps: int = 400) -> Path:
+    """Products of 500x500 matrices, none of which can be left out: about a second for 400."""
+    nodes = []
+    previous = "x"
+    for step in range(steps):
+        nodes.append(helper.make_node("MatMul", ["x", previous], [f"p{step}"]))
+        nodes.append(helper.make_node("Softmax", [f"p{step}"], [f"s{step}"]))
+        previous = f"s{step}"
+    nodes.append(helper.make_node("Identity", [previous], ["y"]))
+    return _save(path, nodes, list(SLOW_INPUT.shape))
+
+
+def describe(path: Path, **changes: object) -> ModelDescription:
+    values: dict[str, object] = {
+        "name": path.stem,
+        "version": 1,
+        "path": str(path),
+        "max_batch_size": 0,
+        "batching": False,
+        "max_queue_size": 64,
+        "job_class": "normal",
+    }
+    return ModelDescription(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def processes_of(place: RuntimePaths) -> list[int]:
+    """The supervisor first, then its worker; ended ones are left out."""
+    found = []
+    for process in processes_started_in(place.base):
+        with contextlib.suppress(OSError):
+            if b"brisk.runtime" in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"):
+                found.append(process)
+    return sorted(found, key=lambda process: _parent(process) in found)
+
+
+def _parent(process: int) -> int:
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{process}/stat").read_text()
+        return int(status.rpartition(")")[2].split()[1])
+    return 0
+
+
+def supervisor_of(place: RuntimePaths) -> int:
+    return processes_of(place)[0]
+
+
+def worker_of(place: RuntimePaths) -> int:
+    wait_until(lambda: len(processes_of(place)) == 2, "a worker")
+    return processes_of(place)[1]
+
+
+def background_worker_of(place: RuntimePaths) -> int | None:
+    """None where there is none."""
+    for process in processes_of(place):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{process}/comm").read_text().strip() == "brisk-back":
+                return process
+    return None
+
+
+def kill(process: int) -> None:
+    os.kill(process, signal.SIGKILL)
+
+
+def end_processes(place: RuntimePaths) -> None:
+    for process in processes_of(place):
+        with contextlib.suppress(ProcessLookupError):
+            kill(process)
+    wait_until(lambda: not processes_of(place), "the end of the runtime")
+
+
+@contextlib.contextmanager
+def opened(place: RuntimePaths, model: ModelDescription) -> Iterator[RuntimeClient]:
+    """A connection that has loaded ``model``; closed afterwards."""
+    connection = RuntimeClient(place, model, lambda level, text: None)
+    connection.open()
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def memory_file(size: int = 4096, seals: int = fcntl.F_SEAL_SHRINK) -> int:
+    descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def attach(connection: socket.socket, slab: int = 0) -> None:
+    descriptor = memory_file()
+    send_record(connection, AttachSlab(slab, 4096), descriptor)
+    os.close(descriptor)

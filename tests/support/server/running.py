@@ -1,0 +1,87 @@
+"""Real servers for tests: started on free loopback ports, each with a runtime of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from brisk.triton.launch import TritonServer
+from brisk.triton.locate import ServerInstallation
+from support.runtime.runtime_processes import processes_started_in
+
+SAMPLES = Path(__file__).resolve().parents[3] / "model_repository"
+_RUNTIME_END_TIMEOUT_S = 10.0
+
+StartServer = Callable[..., TritonServer]
+
+
+@contextlib.contextmanager
+def private_runtime() -> Iterator[Path]:
+    """A runtime directory, which the runtime makes; its path is short, as a socket's must be.
+
+    Whatever process of the runtime still lives when its server is gone is ended here.
+    """
+    parent = Path(tempfile.mkdtemp(prefix="brisk-test-"))
+    directory = parent / "runtime"
+    try:
+        yield directory
+    finally:
+        end_processes(directory)
+        shutil.rmtree(parent)
+
+
+def runtime_directory(server: TritonServer) -> Path:
+    """The ``$BRISK_RUNTIME_DIR`` that a running server was started with."""
+    variables = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
+    value = next(variable for variable in variables if variable.startswith(b"BRISK_RUNTIME_DIR="))
+    return Path(os.fsdecode(value.partition(b"=")[2]))
+
+
+def end_processes(runtime_directory: Path) -> None:
+    """End what ``processes_started_in`` finds: SIGTERM, and SIGKILL after a time-out."""
+    deadline_s = time.monotonic() + _RUNTIME_END_TIMEOUT_S
+    signal_number = signal.SIGTERM
+    while remaining := processes_started_in(runtime_directory):
+        for process in remaining:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal_number)
+        if time.monotonic() > deadline_s:
+            signal_number = signal.SIGKILL
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def running_server(
+    installation: ServerInstallation,
+    repository: Path,
+    backends: Path,
+    log: Path,
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[TritonServer]:
+    """A ready server with a private runtime. Clients must be closed before it ends.
+
+    It makes no artefacts unless ``environment`` says otherwise: entries stay as tests wrote them.
+    """
+    with private_runtime() as runtime:
+        own = {
+            "BRISK_RUNTIME_DIR": str(runtime),
+            "BRISK_ARTEFACTS": "off",
+            "BRISK_SAMPLED_SHARE": "0",
+        }
+        variables = {**os.environ, **own, **(environment or {})}
+        with TritonServer(
+            installation,
+            repository,
+            backends,
+            log=log,
+            options=["--exit-timeout-secs=10", *options],
+            environment=variables,
+        ) as server:
+            yield server

@@ -1,0 +1,189 @@
+"""What `brisk bench exits` measures was never learned from or tuned on."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from brisk.errors import InvalidModelError
+from brisk.exits.adaptation.adapter import AdaptationOutcome, Adapter
+from brisk.exits.adaptation.settings import AdaptationSettings
+from brisk.exits.data.samples import Samples, divide
+from brisk.exits.sources import Sources
+from brisk.runtime.settings import ADAPTATION_S
+from brisk_client.benchmarks.exits import data as exit_data
+from brisk_client.benchmarks.exits import streams as exit_streams
+from brisk_client.benchmarks.exits.case import ALPHAS, measure_streams
+from brisk_client.benchmarks.exits.data import caches_folder, digits_case, fashion_case, unlike
+from brisk_client.benchmarks.exits.runs import ExitBench
+from brisk_client.benchmarks.exits.streams import divided, zipf_intervals
+from brisk_client.benchmarks.exits_served import unlearned
+from brisk_client.report import Report
+from brisk_client.samples.digits import digits_split
+from support.exits.adapted import Adapted
+
+pytestmark = pytest.mark.timing
+
+
+def sources_in(parts: list[Samples]) -> list[set[int]]:
+    known = Sources()
+    return [set(known.of(part.inputs).tolist()) for part in parts]
+
+
+def are_apart(parts: list[Samples]) -> bool:
+    found = sources_in(parts)
+    return not any(one & other for one, other in itertools.combinations(found, 2))
+
+
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Samples]:
+    """What networks were to be trained on."""
+    asked: list[Samples] = []
+
+    def noted(name: str, recipe: object, samples: Samples) -> Path:
+        asked.append(samples)
+        return tmp_path / "model.onnx"
+
+    monkeypatch.setattr(exit_data, "kept_network", noted)
+    return asked
+
+
+def test_digits_of_the_network_its_caches_and_the_evaluation_share_no_picture(
+    untrained: list[Samples],
+) -> None:
+    """The network had been trained on most of what was measured."""
+    case = digits_case(quick=True)
+    assert are_apart([*untrained, case.training, case.evaluation])
+    assert case.more_to_fit is not None
+    assert are_apart([case.more_to_fit, case.training, case.evaluation])
+    assert len(case.evaluation) > 300
+    assert case.streamed is None
+
+
+def test_parts_of_fashion_mnist_share_no_picture_even_where_it_repeats_them(
+    untrained: list[Samples], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drawn here from 700 digits, with copies of the first ones among all the others."""
+    images = np.pad(digits_split().train_images[:1200], ((0, 0), (0, 0), (4, 4), (4, 4))) / 16
+    labels = digits_split().train_labels[:1200]
+    moved = np.roll(images[:100] * np.float32(0.7), 2, 3)
+
+    def read(folder: Path, part: str) -> Samples:
+        if part == "train":
+            both = np.concatenate([images[:400], moved[50:], images[400:600]])
+            return Samples({"image": both}, np.concatenate([labels[:450], labels[:200]]))
+        return Samples(
+            {"image": np.concatenate([moved[:50], images[600:]])}, labels[: 50 + 600].copy()
+        )
+
+    monkeypatch.setattr(exit_data, "_read_idx", read)
+    monkeypatch.setattr(exit_data, "FITTED", 250)
+    monkeypatch.setattr(exit_data, "STREAMED", 250)
+    monkeypatch.setattr(exit_data, "POOL", 150)
+    monkeypatch.setattr(exit_data, "EVALUATED", 100)
+    case = fashion_case(Path(), quick=False)
+    assert case is not None
+    assert case.streamed is not None
+    assert case.pool is not None
+    parts = [*untrained, case.training, case.evaluation, case.streamed, case.pool]
+    assert are_apart(parts)
+    assert [len(part) for part in parts[:2]] == [250, 550]
+    assert len(case.evaluation) == 50, "half of it are copies of what trained the network"
+
+
+def test_only_the_first_of_all_copies_is_left() -> None:
+    images = np.random.default_rng(0).uniform(0, 1, (30, 1, 12, 12)).astype(np.float32)
+    first, second = Samples({"x": images[:10]}), Samples({"x": images[[3, 20, 21, 20]] * 2})
+    kept = unlike([first, second])
+    assert kept[0] is not second
+    assert len(kept[0]) == 10
+    np.testing.assert_array_equal(kept[1].inputs["x"], images[[20, 21]] * 2)
+
+
+def test_caches_of_other_data_lie_in_another_folder(tmp_path: Path) -> None:
+    """What lies there is used again; trained with other rows it may know what is measured."""
+    images = np.zeros((4, 3), np.float32)
+    once, again = (caches_folder(tmp_path / "m", Samples({"x": images + n})) for n in (0, 1))
+    assert once != again
+    assert once == caches_folder(tmp_path / "m", Samples({"x": images}))
+
+
+def stream(count: int) -> Samples:
+    split = digits_split()
+    images = np.pad(split.train_images[:count], ((0, 0), (0, 0), (4, 4), (4, 4)))
+    return Samples({"image": images}, split.train_labels[:count])
+
+
+def test_a_stream_measures_other_images_than_it_teaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 400 images both drew, 98 % of those that were measured had been learned from."""
+    monkeypatch.setattr(exit_streams, "LEARNED_FROM", 2000)
+    monkeypatch.setattr(exit_streams, "MEASURED", 200)
+    images = stream(400)
+    learned, measured = divided(images)
+    assert are_apart([learned, measured])
+    assert 0.2 < len(measured) / 400 < 0.3
+    assert set(measured.labels) == set(range(10))  # type: ignore[arg-type]
+    intervals = list(zipf_intervals(images, 1.5))
+    assert len(intervals) == exit_streams.PERIODS
+    arriving, asked = (
+        Samples(
+            {"image": np.concatenate([getattr(one, name).inputs["image"] for one in intervals])}
+        )
+        for name in ("arriving", "measured")
+    )
+    assert are_apart([arriving, asked])
+
+
+def test_a_stream_is_followed_as_the_product_learns(
+    adapted: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its settings, its interval, its reference; every interval is measured and said."""
+    monkeypatch.setattr(exit_streams, "LEARNED_FROM", 3000)
+    monkeypatch.setattr(exit_streams, "MEASURED", 40)
+    asked: list[AdaptationSettings] = []
+    times_s: list[float] = []
+
+    class Noting(Adapter):
+        def __init__(self, *arguments: Any) -> None:
+            asked.append(arguments[-1])
+            super().__init__(*arguments)
+
+        def adapt(self, now_s: float) -> AdaptationOutcome:
+            times_s.append(now_s)
+            return super().adapt(now_s)
+
+    monkeypatch.setattr(exit_streams, "Adapter", Noting)
+    case = exit_data.ExitCase(
+        *("digits", adapted.model_file, Samples({"image": adapted.images}), Samples({})),
+        *(None, adapted.model_file.parent, ()),
+        streamed=Samples({"image": adapted.drifted(tuple(range(10)))}, adapted.labels),
+    )
+    bench = ExitBench(adapted.model_file)
+    report = Report("exits", {}, {}, [], [])
+    try:
+        measure_streams(report, case, adapted.cascade, bench, None)
+    finally:
+        bench.close()
+    periods = exit_streams.PERIODS
+    assert asked == [AdaptationSettings()] * len(ALPHAS)
+    assert times_s == [ADAPTATION_S * (number + 1) for number in range(periods)] * len(ALPHAS)
+    assert len(report.rows) == len(ALPHAS) * periods * 3
+    assert all(row["inputs"] == 40 for row in report.rows)
+    said = [note for note in report.notes if "published" in note or "refused: " in note]
+    assert len(said) == len(ALPHAS) * periods
+    assert len(report.checks) == 4 * len(ALPHAS)
+
+
+def test_inputs_that_trained_a_served_model_s_caches_are_left_out(adapted: Adapted) -> None:
+    mixed = np.concatenate([adapted.images[:300], adapted.drifted((1, 2))])
+    kept = unlearned(adapted.model_file, Samples({"image": mixed})).inputs["image"]
+    np.testing.assert_array_equal(kept[-50:], mixed[-50:])
+    division = divide(Samples({"image": adapted.images}), 0)
+    proving = np.sum(division.calibrate < 300) - np.sum(division.calibrate[:600] < 300)
+    assert len(kept) <= len(mixed) - 300 + proving
+    with pytest.raises(InvalidModelError, match="are copies of"):
+        unlearned(adapted.model_file, adapted.reference.fit)

@@ -1,0 +1,107 @@
+"""Where caches may sit, and what counts as a classification."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from brisk.errors import InvalidModelError
+from brisk.exits.exploration.checks import check_classes
+from brisk.exits.points import ExitPoint, exit_points, spread
+from brisk.exits.scores import ScoreForm, Tail, find_scores
+from brisk.segments.model.cutting import live_values
+from brisk_client.samples.writer import GraphWriter
+from support.exits.cascades import graph_of, images, network, served
+
+
+def branching() -> GraphWriter:
+    """x feeds a branch that is joined three layers later, so that much is live in between."""
+    random = np.random.default_rng(0)
+    graph = GraphWriter("branching", opset=18)
+    x = graph.input("x", "float32", ("batch", 4, 8, 8))
+    kernel = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+
+    def convolution(value: str) -> str:
+        weight = graph.weight(random.normal(0, 0.2, (4, 4, 3, 3)))
+        return graph.add("Relu", graph.add("Conv", value, weight, **kernel))
+
+    stem = convolution(x)
+    left = convolution(convolution(stem))
+    joined = graph.add("Concat", left, stem, axis=1)
+    value = graph.add("Flatten", graph.add("GlobalAveragePool", joined))
+    value = graph.add("Gemm", value, graph.weight(random.normal(0, 1, (8, 5))))
+    graph.output(value, "y", "float32", ("batch", 5))
+    return graph
+
+
+def test_points_are_boundaries_with_one_live_value() -> None:
+    graph = graph_of(branching().model())
+    found = exit_points(graph, find_scores(graph).position)
+    alive = live_values(graph.graph)
+    assert found
+    for point in found:
+        assert alive[point.position] == (point.value,)
+    shares = [point.share for point in found]
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < shares[-1] < 1
+    stem_is_shared = [index for index, live in enumerate(alive) if len(live) == 2]
+    assert stem_is_shared
+    assert not {point.position for point in found} & set(stem_is_shared)
+
+
+def test_points_are_spread_over_the_time_to_reach_them_most_of_them_early() -> None:
+    points = [ExitPoint(position, "v") for position in range(6)]
+    assert spread(points, [1.0, 1.1, 1.2, 5.0, 9.0, 10.0], 2) == (2, 3)
+    assert spread(points, [1.0, 1.1, 1.2, 5.0, 9.0, 10.0], 9) == (0, 1, 2, 3, 4, 5)
+
+
+def test_scores_are_what_all_outputs_follow_from() -> None:
+    scores = find_scores(graph_of(network(tail="labels")))
+    assert (scores.classes, scores.form) == (10, ScoreForm.LOGITS)
+    assert find_scores(graph_of(network(tail="labels")), "scores") == scores
+    assert scores.is_certain  # the model makes labels of them
+    assert find_scores(graph_of(network(tail="softmax"))).form is ScoreForm.PROBABILITIES
+    assert not find_scores(graph_of(network(tail="plain"))).is_certain
+
+
+def test_the_rest_of_an_answer_is_computed_from_the_scores() -> None:
+    model = served()
+    expected = model.whole.run({"image": images(3)})
+    made = Tail(model.whole.graph, model.cascade.scores).finish(expected["scores"])
+    assert list(made) == list(expected)
+    np.testing.assert_array_equal(made["label"], expected["label"])
+
+
+def test_a_softmax_is_known_behind_what_only_moves_its_numbers() -> None:
+    graph = GraphWriter("moved", opset=18)
+    x = graph.input("x", "float32", ("batch", 4, 1, 1))
+    shares = graph.add("Softmax", x, axis=1)
+    graph.output(graph.add("Flatten", shares, axis=1), "y", "float32", ("batch", 4))
+    assert find_scores(graph_of(graph.model())).form is ScoreForm.PROBABILITIES
+
+
+def test_an_output_that_needs_more_than_the_scores_is_refused() -> None:
+    graph = branching()
+    features = graph.add("GlobalAveragePool", "x")
+    graph.output(features, "features", "float32", ("batch", 4, 1, 1))
+    with pytest.raises(InvalidModelError, match=r"no class scores.*classifications only"):
+        find_scores(graph_of(graph.model()))
+
+
+def test_a_segmentation_is_refused() -> None:
+    graph = GraphWriter("segmentation", opset=18)
+    x = graph.input("x", "float32", ("batch", 4, 8, 8))
+    weight = graph.weight(np.zeros((3, 4, 1, 1)))
+    graph.output(graph.add("Conv", x, weight), "masks", "float32", ("batch", 3, 8, 8))
+    with pytest.raises(InvalidModelError, match="learned caches answer classifications only"):
+        find_scores(graph_of(graph.model()))
+
+
+def test_answers_as_even_as_an_embeddings_are_refused_unless_named() -> None:
+    graph = graph_of(network(tail="plain"))
+    even = np.full((50, 10), 0.1, np.float32)
+    with pytest.raises(InvalidModelError, match=r"does not look like class scores.*--output"):
+        check_classes(even, find_scores(graph), "small")
+    check_classes(even, find_scores(graph, "scores"), "small")
+    peaked = np.eye(10, dtype=np.float32)
+    check_classes(peaked, find_scores(graph), "small")

@@ -1,0 +1,161 @@
+"""The file of caches: what is written is read, anything else is refused in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
+from brisk.exits.files.container import DamagedFileError, read_container, write_container
+from brisk.exits.heads.building import empty_look_up
+from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.taps import tapped_values
+from support.exits.cascades import cascade, network
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "model.caches"
+    write_cascade(path, cascade())
+    return path
+
+
+def test_what_is_read_looks_up_as_what_was_written(tmp_path: Path) -> None:
+    written, path = cascade(), tmp_path / "model.caches"
+    write_cascade(path, written)
+    found = read_cascade(path, "digest")
+    assert found.levels == written.levels
+    assert (
+        dataclasses.replace(found.scores, is_certain=written.scores.is_certain) == written.scores
+    )
+    for ours, theirs in zip(found.exits, written.exits, strict=True):
+        assert (ours.point, ours.variant, ours.shape) == (
+            theirs.point,
+            theirs.variant,
+            theirs.shape,
+        )
+        hidden = np.random.default_rng(0).random((3, *ours.shape), np.float32)
+        one, other = ours.look_up(hidden), theirs.look_up(hidden)
+        np.testing.assert_array_equal(one.logits, other.logits)
+        np.testing.assert_array_equal(one.scores, other.scores)
+        np.testing.assert_array_equal(one.near, other.near)
+
+
+def test_caches_of_another_model_are_refused(file: Path) -> None:
+    with pytest.raises(DamagedFileError, match=r"trained for another model.*train again"):
+        read_cascade(file, "another")
+
+
+def test_the_digest_is_of_external_data_too(tmp_path: Path) -> None:
+    model, weights = tmp_path / "model.onnx", tmp_path / "weights.bin"
+    onnx.save(network(), model)
+    inside = digest_of(model)
+    (tmp_path / "readme.txt").write_text("something else")
+    assert digest_of(model) == inside
+    onnx.save(
+        network(), model, save_as_external_data=True, location=weights.name, size_threshold=0
+    )
+    before = digest_of(model)
+    changed = bytearray(weights.read_bytes())
+    changed[0] ^= 1
+    weights.write_bytes(changed)
+    assert digest_of(model) != before
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+def test_a_cut_off_file_is_refused(file: Path, share: float) -> None:
+    data = file.read_bytes()
+    file.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(DamagedFileError):
+        read_cascade(file, "digest")
+
+
+def test_a_single_changed_byte_is_noticed(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    for place in range(12, len(data), len(data) // 40):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        file.write_bytes(changed)
+        with pytest.raises(DamagedFileError):
+            read_cascade(file, "digest")
+
+
+def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.caches"
+    path.write_bytes(b"\x80\x04" + b"pickle" * 50)
+    with pytest.raises(DamagedFileError, match="no file of learned caches"):
+        read_cascade(path, None)
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(99, "format 99, expected"), (3, "trained for another engine; train again with")],
+)
+def test_another_format_is_refused(file: Path, number: int, told: str) -> None:
+    data = bytearray(file.read_bytes())
+    data[8] = number
+    file.write_bytes(data)
+    with pytest.raises(DamagedFileError, match=told):
+        read_cascade(file, "digest")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {},
+        {"model_digest": "digest"},
+        {"model_digest": "digest", "scores": {"value": "x", "position": "many"}},
+    ],
+)
+def test_a_header_of_something_else_is_refused(tmp_path: Path, header: dict[str, object]) -> None:
+    path = tmp_path / "model.caches"
+    write_container(path, header, {"a": np.zeros(3, np.float32)})
+    with pytest.raises(DamagedFileError, match="not that of caches"):
+        read_cascade(path, "digest")
+
+
+def test_a_file_without_its_look_ups_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.caches"
+    write_cascade(path, cascade())
+    container = read_container(path)
+    write_container(path, container.header, {"0.alien": np.zeros(3, np.float32)})
+    with pytest.raises(DamagedFileError, match=r"0\.onnx"):
+        read_cascade(path, "digest")
+
+
+def test_a_look_up_of_another_shape_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.caches"
+    write_cascade(path, cascade())
+    container = read_container(path)
+    other = export_look_up(empty_look_up("Pool(4096)", (3, 5, 5), 10), (3, 5, 5))
+    tensors = {**container.tensors, "1.onnx": np.frombuffer(other, np.uint8)}
+    write_container(path, container.header, tensors)
+    with pytest.raises(DamagedFileError, match=r"reads and gives 'hidden' \['rows', 3, 5, 5\]"):
+        read_cascade(path, "digest")
+
+
+def test_taps_are_read_without_the_rest_of_the_file(file: Path, tmp_path: Path) -> None:
+    assert tapped_values(file) == cascade().taps
+    assert tapped_values(tmp_path / "none.caches") == ()
+    (tmp_path / "damaged.caches").write_bytes(file.read_bytes()[:-1])
+    assert tapped_values(tmp_path / "damaged.caches") == ()
+
+
+def test_publishing_leaves_the_old_file_where_it_is_interrupted(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = file.read_bytes()
+
+    def interrupted(descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_cascade(file, cascade())
+    assert file.read_bytes() == before
+    assert list(file.parent.iterdir()) == [file]

@@ -1,0 +1,94 @@
+"""Training data from files, and what is said of files that do not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from brisk.errors import InvalidRequestError
+from brisk.exits.data.reading import ImageForm, read_samples
+from brisk.exits.model_graph import ModelGraph
+from support.exits.cascades import SIDE, graph_of, network
+
+
+@pytest.fixture(scope="module")
+def graph() -> ModelGraph:
+    return graph_of(network(layers=2))
+
+
+def rows(count: int) -> np.ndarray:
+    return np.random.default_rng(0).random((count, 3, SIDE, SIDE), np.float32)
+
+
+def test_an_array_of_any_name_serves_a_model_with_one_input(
+    tmp_path: Path, graph: ModelGraph
+) -> None:
+    np.savez(tmp_path / "data.npz", anything=rows(4), labels=np.arange(4))
+    samples = read_samples(tmp_path / "data.npz", graph)
+    assert np.array_equal(samples.inputs["image"], rows(4))
+    assert samples.labels is not None
+    assert samples.labels.tolist() == [0, 1, 2, 3]
+
+
+def test_captured_requests_in_a_folder_are_put_together(tmp_path: Path, graph: ModelGraph) -> None:
+    np.savez(tmp_path / "b.npz", image=rows(3)[1:])
+    np.savez(tmp_path / "a.npz", image=rows(3)[:1])
+    samples = read_samples(tmp_path, graph)
+    assert np.array_equal(samples.inputs["image"], rows(3))
+    assert samples.labels is None
+
+
+def test_images_are_scaled_and_labelled_by_their_folders(
+    tmp_path: Path, graph: ModelGraph
+) -> None:
+    for name, shade in (("dark", 0), ("light", 255)):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (20, 30), (shade,) * 3).save(tmp_path / name / "one.png")
+    form = ImageForm(scale=255.0, mean=(0.5, 0.5, 0.5), deviation=(0.25, 0.25, 0.25))
+    samples = read_samples(tmp_path, graph, form)
+    assert samples.inputs["image"].shape == (2, 3, SIDE, SIDE)
+    assert samples.inputs["image"][0].max() == pytest.approx(-2.0)
+    assert samples.inputs["image"][1].min() == pytest.approx(2.0)
+    assert samples.labels is not None
+    assert samples.labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "text"),
+    [
+        ({"image": np.zeros((2, 1, SIDE, SIDE), np.float32)}, "expected float32"),
+        ({"image": np.zeros((2, 3, SIDE), np.float32)}, "expected float32"),
+        ({"image": np.full((2, 3, SIDE, SIDE), np.nan, np.float32)}, "infinite values"),
+        ({"image": np.array(["a", "b"])}, "expected float32"),
+        ({"x": rows(1), "y": rows(1)}, "has no array image"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(
+    tmp_path: Path, graph: ModelGraph, arrays: dict[str, np.ndarray], text: str
+) -> None:
+    np.savez(tmp_path / "data.npz", **arrays)
+    with pytest.raises(InvalidRequestError, match=text):
+        read_samples(tmp_path / "data.npz", graph)
+
+
+def test_pickled_arrays_are_refused(tmp_path: Path, graph: ModelGraph) -> None:
+    np.savez(tmp_path / "data.npz", image=np.array([{}], object))
+    with pytest.raises(InvalidRequestError, match=r"no readable \.npz"):
+        read_samples(tmp_path / "data.npz", graph)
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive"])
+def test_a_file_that_is_none_is_refused(tmp_path: Path, graph: ModelGraph, content: bytes) -> None:
+    (tmp_path / "data.npz").write_bytes(content)
+    with pytest.raises(InvalidRequestError, match=r"no readable \.npz"):
+        read_samples(tmp_path / "data.npz", graph)
+
+
+def test_nothing_there_is_said(tmp_path: Path, graph: ModelGraph) -> None:
+    with pytest.raises(InvalidRequestError, match="is not there"):
+        read_samples(tmp_path / "missing", graph)
+    with pytest.raises(InvalidRequestError, match=r"neither \.npz files nor images"):
+        read_samples(tmp_path, graph)

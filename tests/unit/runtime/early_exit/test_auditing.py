@@ -1,0 +1,205 @@
+"""Audits: whole models run beside, at best-effort priority; what exits cost is reviewed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from brisk.exits.cascade import Cascade
+from brisk.exits.guarantee.version_trial import FEWEST_AUDITED, FEWEST_ROWS
+from brisk.exits.serving.frame import Answer
+from brisk.runtime.early_exit import auditor as auditor_module
+from brisk.runtime.early_exit.auditor import Auditor, Question
+from brisk.runtime.early_exit.early_exits import Change, SessionCaches
+from brisk.runtime.early_exit.served_caches import REVIEWED_ROWS, ServedCaches
+from support.exits.cascades import served, start
+from support.exits.exits_model import Model, make_model
+
+PATIENCE_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return make_model(tmp_path_factory.mktemp("audited") / "model.onnx")
+
+
+@pytest.fixture
+def auditor() -> Iterator[Auditor[str]]:
+    made: Auditor[str] = Auditor()
+    yield made
+    made.end()
+
+
+def question(model: Model, digest: str | None = None) -> Question:
+    cascade = model.cascade
+    inputs = {"image": np.concatenate([model.easy, model.hard])}
+    return Question(model.file, digest or cascade.model_digest, cascade.scores, inputs)
+
+
+def answered(auditor: Auditor[str]) -> tuple[str, list[int]]:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (verdict := auditor.take()) is None:
+        assert time.monotonic() < deadline_s, "no verdict"
+        time.sleep(0.01)
+    return verdict
+
+
+def test_the_whole_model_says_its_classes_from_what_processors_others_leave(
+    auditor: Auditor[str], model: Model
+) -> None:
+    asked = question(model)
+    auditor.ask(asked, "first")
+    context, classes = answered(auditor)
+    assert context == "first"
+    assert len(classes) == len(asked.inputs["image"])
+    assert len(set(classes)) == 1, "the inputs were chosen by their class"
+    assert auditor._process is not None
+    assert os.sched_getscheduler(auditor._process.pid) == os.SCHED_IDLE
+
+
+def test_a_model_that_has_changed_on_disk_is_not_asked(
+    auditor: Auditor[str], model: Model, capfd: pytest.CaptureFixture[str]
+) -> None:
+    auditor.ask(question(model, "another"), "changed")
+    assert answered(auditor) == ("changed", [])
+    assert "the file has changed since it was loaded" in capfd.readouterr().err
+    auditor.ask(question(model), "right")
+    assert len(answered(auditor)[1]) == 16
+
+
+def test_an_auditor_that_dies_is_replaced(
+    auditor: Auditor[str], model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditor_module, "RESTART_S", 0.0)
+    auditor.ask(question(model), "first")
+    assert len(answered(auditor)[1]) == 16
+    assert auditor._process is not None
+    first = auditor._process.pid
+    os.kill(first, 9)
+    auditor.ask(question(model), "second")
+    auditor.ask(question(model), "third")
+    verdicts = dict(answered(auditor) for _ in range(2))
+    assert len(verdicts["third"]) == 16
+    assert auditor._process.pid != first
+
+
+def test_few_questions_wait(auditor: Auditor[str], model: Model) -> None:
+    auditor._thread = object()  # type: ignore[assignment]  # nothing is answered
+    while auditor.has_room:
+        auditor.ask(question(model), "")
+    assert auditor._asked == auditor_module.MOST_WAITING
+
+
+def costing(exits: Cascade, saved_s: float, lookup_s: float) -> ServedCaches:
+    made = served(exits=(1, 3), take=8)
+    changed = tuple(
+        dataclasses.replace(exit_, saved_s=saved_s, lookup_s=lookup_s) for exit_ in exits.exits
+    )
+    return ServedCaches.of(dataclasses.replace(exits, exits=changed), made.cut)
+
+
+def finished(rows: int, hits: int, spent_s: float) -> SimpleNamespace:
+    """A run in which the first exit has looked up all rows and answered some."""
+    answers = [Answer(tuple(range(hits)), {}, 0, np.zeros((hits, 2), np.float32))] if hits else []
+    return SimpleNamespace(
+        rows=rows,
+        looked=[rows],
+        spent_ns=[int(spent_s * rows * 1e9)],
+        answers=answers,
+    )
+
+
+@pytest.mark.parametrize(("hits", "is_off"), [(0, True), (2, True), (12, False), (60, False)])
+def test_an_exit_that_costs_more_than_it_spares_is_switched_off(hits: int, is_off: bool) -> None:
+    """1 ms spared by a hit, 50 µs spent on a look-up: five hits in a hundred pay for it."""
+    caches = costing(served(exits=(1, 3), take=8).cascade, 0.95e-3, 50e-6)
+    for _ in range(REVIEWED_ROWS // 100 - 1):
+        caches.note(finished(100, hits, 50e-6))  # type: ignore[arg-type]
+        assert caches.review() == [], "too few rows to say anything"
+    caches.note(finished(100, hits, 50e-6))  # type: ignore[arg-type]
+    assert caches.review() == ([0] if is_off else [])
+    assert caches.switched_off == ({0} if is_off else set())
+    state = "off: cost" if is_off else "on"
+    assert [exit_.state for exit_ in caches.exits()] == [state, "on"]
+    assert caches.review() == [], "told once"
+
+
+def test_what_a_look_up_costs_is_what_it_takes_as_it_serves() -> None:
+    """It was measured to take 10 µs, and takes half a millisecond."""
+    caches = costing(served(exits=(1, 3), take=8).cascade, 1e-3, 10e-6)
+    for _ in range(REVIEWED_ROWS // 100):
+        caches.note(finished(100, 20, 500e-6))  # type: ignore[arg-type]
+    assert caches.review() == [0]
+    assert "answered 100 of 500 rows" in caches.costly[0]
+
+
+def test_exits_of_which_nothing_was_measured_stay_on() -> None:
+    caches = costing(served(exits=(1, 3), take=8).cascade, 0.0, 10e-6)
+    for _ in range(REVIEWED_ROWS // 100):
+        caches.note(finished(100, 0, 500e-6))  # type: ignore[arg-type]
+    assert caches.review() == []
+
+
+def test_a_frame_tells_what_it_has_looked_up_and_what_that_took() -> None:
+    made = served(exits=(1, 3), take=9)
+    images = np.random.default_rng(0).normal(0, 1, (4, 3, 12, 12)).astype(np.float32)
+    frame = start(made, images, None)
+    while not frame.step():
+        pass
+    assert frame.rows == 4
+    assert frame.looked[0] == 4
+    answered_first = sum(len(a.rows) for a in frame.answers if a.exit_index == 0)
+    assert frame.looked[1] in (0, 4 - answered_first)
+    assert frame.spent_ns[0] > 0
+    expected = made.whole.run({"image": images})
+    own = [a for a in frame.answers if a.exit_index is None]
+    for answer in own:
+        np.testing.assert_allclose(
+            answer.values["scores"], expected["scores"][list(answer.rows)], rtol=1e-2, atol=1e-3
+        )
+
+
+def test_the_pipe_takes_inputs_that_are_larger_than_it(
+    auditor: Auditor[str], model: Model
+) -> None:
+    images = np.concatenate([question(model).inputs["image"]] * 40)
+    assert images.nbytes > 1 << 20
+    auditor.ask(dataclasses.replace(question(model), inputs={"image": images}), "large")
+    assert len(answered(auditor)[1]) == len(images)
+
+
+def version(revision: int) -> ServedCaches:
+    made = served(exits=(1, 3), take=10)
+    return ServedCaches.of(dataclasses.replace(made.cascade, revision=revision), made.cut)
+
+
+def test_a_refuted_version_gives_way_to_the_one_before_wherever_that_is() -> None:
+    """In memory; or on disk, after a restart, where it is taken back; what was trained stays."""
+    caches = SessionCaches()
+    trained, adapted = version(0), version(3)
+    caches.bring(trained)
+    caches.bring_candidate(adapted)
+    assert caches.served is trained
+    for share in (0.0, 0.9):
+        saving = caches._trial.candidate if share else caches._trial.present
+        saving.add(FEWEST_ROWS, share)
+    for _ in range(FEWEST_AUDITED):
+        adapted.audit.note(0, agrees=True)
+    caches.settle()
+    assert caches.served is adapted
+    caches.refuted(adapted)
+    assert caches.served is trained
+    caches.bring(adapted)
+    assert caches.served is adapted
+    caches.refuted(adapted)
+    assert caches.served is adapted, "until the file before it is read; its broken exit is off"
+    caches.bring(trained)
+    assert caches.served is trained
+    caches.refuted(trained)
+    assert caches.news == [Change.PROMOTED, Change.ROLLED_BACK, Change.WITHDRAWN]

@@ -1,0 +1,111 @@
+"""Samples in, candidates out: what learns beside the workers, and when it does not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk.exits.adaptation.reference import reference_file
+from brisk.exits.files.artefact import digest_of, read_cascade
+from brisk.exits.files.versions import caches_file, candidate_file
+from brisk.runtime.early_exit.adaptation import Adaptation
+from brisk.runtime.early_exit.adaptation_process import open_learner
+from brisk.runtime.early_exit.sampling import write_samples
+from support.exits.adapted import Adapted
+
+PATIENCE_S = 240
+"""The process runs on what other processes leave."""
+
+
+@pytest.fixture
+def model(adapted: Adapted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the model with its caches and reference; no samples yet."""
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    file = tmp_path / adapted.model_file.name
+    for made in (adapted.model_file, caches_file(adapted.model_file)):
+        shutil.copy(made, tmp_path)
+    shutil.copy(reference_file(adapted.model_file), tmp_path)
+    return file
+
+
+def sample(model: Path, images: np.ndarray) -> None:
+    write_samples(model, [{"image": images}])
+
+
+def test_a_better_version_is_published_for_trial_and_nothing_more_until_that_is_over(
+    adapted: Adapted, model: Path
+) -> None:
+    learner = open_learner(model)
+    assert learner is not None
+    assert not learner.learn(time.time()), "there are no samples"
+    sample(model, adapted.drifted()[:10])
+    assert not learner.learn(time.time()), "ten samples are too few"
+    sample(model, adapted.drifted())
+    assert learner.learn(time.time())
+    published = read_cascade(candidate_file(model), digest_of(model))
+    assert published.revision == 1
+    sample(model, adapted.drifted((4, 5)))
+    assert not learner.learn(time.time()), "the first is on trial"
+    candidate_file(model).unlink()  # the runtime has rejected it
+    sample(model, adapted.drifted((4, 6)))
+    assert learner.learn(time.time())
+    assert read_cascade(candidate_file(model), digest_of(model)).revision == 1
+
+
+def test_damaged_samples_are_left_out(
+    adapted: Adapted, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learner = open_learner(model)
+    assert learner is not None
+    sample(model, adapted.drifted())
+    (samples,) = candidate_file(model).parent.glob("samples/*.npz")
+    samples.write_bytes(samples.read_bytes()[:100])
+    assert not learner.learn(time.time())
+    assert "are left out" in capsys.readouterr().err
+
+
+def test_caches_without_data_of_their_training_do_not_learn(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference_file(model).unlink()
+    assert open_learner(model) is None
+    assert "no data of their training" in capsys.readouterr().err
+
+
+def test_the_process_publishes_and_is_started_again_when_it_was_killed(
+    adapted: Adapted, model: Path
+) -> None:
+    adaptation = Adaptation(0.2)
+    adaptation.look([model])
+    assert adaptation._process is None, "there is nothing to learn from"
+    sample(model, adapted.drifted())
+    adaptation.look([model])
+    assert adaptation._process is not None
+    first = adaptation._process.pid
+    with contextlib.ExitStack() as at_the_end:
+        at_the_end.callback(adaptation.end)
+        os.kill(first, 9)
+        adaptation._process.wait()
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not candidate_file(model).exists():
+            assert time.monotonic() < deadline_s, "no candidate"
+            adaptation.look([model])
+            time.sleep(0.1)
+        assert adaptation._process is not None
+        assert adaptation._process.pid != first
+        assert os.sched_getscheduler(adaptation._process.pid) == os.SCHED_IDLE
+        adaptation.look([])
+        assert adaptation._process is None, "nobody serves the model any more"
+
+
+def test_where_adaptation_is_off_no_process_is_started(adapted: Adapted, model: Path) -> None:
+    sample(model, adapted.drifted())
+    adaptation = Adaptation(0.0)
+    adaptation.look([model])
+    assert adaptation._process is None

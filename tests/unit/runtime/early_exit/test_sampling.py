@@ -1,0 +1,89 @@
+"""What is kept of requests: some, bounded, readable by their owner alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from brisk.exits.files.versions import samples_folder
+from brisk.runtime.early_exit.sampling import Sampler, write_samples
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("private_cache")
+
+
+def runs_of(model: Path, rows: np.ndarray) -> list[SimpleNamespace]:
+    """One run of a network with learned caches."""
+    return [SimpleNamespace(session=SimpleNamespace(path=model), inputs={"x": rows})]
+
+
+def kept(model: Path) -> np.ndarray:
+    files = sorted(samples_folder(model).glob("*.npz"))
+    return np.concatenate([np.load(file)["x"] for file in files])
+
+
+def test_samples_are_written_in_order_and_for_their_owner_alone(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    sampler = Sampler(1.0, 1 << 20)
+    before = os.umask(0)
+    try:
+        for number in range(32):
+            sampler.sample(runs_of(model, np.full((4, 3), number, np.float32)))
+        wait_until(lambda: len(list(samples_folder(model).glob("*.npz"))) == 2, "two files")
+    finally:
+        os.umask(before)
+    assert kept(model)[::4, 0].tolist() == list(range(32))
+    for file in samples_folder(model).iterdir():
+        assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_share_of_the_runs_is_kept(tmp_path: Path) -> None:
+    sampler, model = Sampler(0.2, 1 << 20, seed=0), tmp_path / "model.onnx"
+    taken = 0
+    sampler._writer = object()  # type: ignore[assignment]  # nothing is taken out of the queue
+    for _ in range(200):
+        sampler.sample(runs_of(model, np.zeros((1, 3), np.float32)))
+        taken += sampler._taken.qsize()
+        while sampler._taken.qsize():
+            sampler._taken.get()
+    assert 20 <= taken <= 65
+
+
+def test_nothing_is_kept_of_models_without_caches_or_where_it_is_off(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    Sampler(1.0, 1 << 20).sample([])
+    sampler = Sampler(0.0, 1 << 20)
+    sampler.sample(runs_of(model, np.zeros((1, 3), np.float32)))
+    assert sampler._writer is None
+    assert not samples_folder(model).exists()
+
+
+def test_the_oldest_files_go_first_where_room_is_short(tmp_path: Path) -> None:
+    model, sampler = tmp_path / "model.onnx", Sampler(1.0, 40_000)
+    for number in range(10):
+        sampler.sample(runs_of(model, np.full((64, 50), number, np.float32)))
+    wait_until(
+        lambda: samples_folder(model).exists() and 9.0 in kept_now(model)[:, 0], "the last one"
+    )
+    wait_until(lambda: len(list(samples_folder(model).glob("*.npz"))) == 3, "three files")
+    assert sorted(set(kept(model)[:, 0])) == [7.0, 8.0, 9.0]
+
+
+def kept_now(model: Path) -> np.ndarray:
+    """As ``kept``, while files come and go."""
+    while True:
+        try:
+            return kept(model)
+        except (FileNotFoundError, ValueError):
+            continue
+
+
+def test_rows_of_another_shape_are_left_out_of_a_file(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    parts = [{"x": np.zeros((2, 3))}, {"x": np.ones((1, 4))}, {"x": np.zeros((1, 3))}]
+    with np.load(write_samples(model, parts)) as found:
+        assert found["x"].shape == (3, 3)

@@ -1,0 +1,269 @@
+"""Loads that crash, hang, are slow, fail half-way or lose their file, in a real runtime.
+
+``FAULTS`` is imported by the runtime's interpreter before anything else and stands between a
+segment and its source; the file ``fault`` says what happens to the next segment number 2.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from brisk.errors import BriskError
+from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.segments.model.sources import BareModel
+from brisk.stub.runtime_client.client import RuntimeClient
+from support.runtime.runtime_process import (
+    describe,
+    end_processes,
+    infer,
+    opened,
+    quick_model,
+    submit,
+    worker_of,
+)
+
+FAULTS = '''
+import os, pathlib, signal, sys, time
+
+def strike(index, lane):
+    """A word is done once and then forgotten, a word with "!" each time."""
+    file = pathlib.Path(os.environ["BRISK_TEST_FAULT"])
+    if index != 2 or not file.exists():
+        return
+    word, _, argument = file.read_text().partition(" ")
+    if not word.endswith("!"):
+        file.unlink()
+    if word.startswith("crash"):
+        signal.raise_signal(11)  # in this thread: else the load may end before another dies
+    elif word.startswith("fail"):
+        raise ValueError("injected")
+    elif word.startswith("hang") and lane != "issue":
+        time.sleep(3600)
+    elif word.startswith("slow"):
+        time.sleep(0.5)
+    elif word.startswith("truncate"):
+        os.truncate(argument, 4096)
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name != "brisk.runtime.models.kinds.segment_session":
+            return None
+        sys.meta_path.remove(self)
+        from brisk.segments import starting
+        class Table(starting.LayerTable):
+            def __init__(self, count, load, *others, **options):
+                def struck(index, lane, stolen):
+                    strike(index, lane)
+                    return load(index, lane, stolen)
+                super().__init__(count, struck, *others, **options)
+        starting.LayerTable = Table
+        return None
+
+if "brisk.runtime" in sys.orig_argv:
+    sys.meta_path.insert(0, Finder())
+'''
+
+WIDTH, LAYERS, BATCH = 512, 24, 256
+"""Of a model of several segments."""
+ROWS = np.random.default_rng(5).standard_normal((BATCH, WIDTH)).astype(np.float32)
+
+
+def _chain(path: Path, layers: int = LAYERS) -> tuple[Path, np.ndarray]:
+    """Products with a bounded function between them, and the answer to ``ROWS``."""
+    made = np.random.default_rng(6)
+    weights = [
+        (made.standard_normal((WIDTH, WIDTH)) / WIDTH**0.5).astype(np.float32)
+        for _ in range(layers)
+    ]
+    nodes, value, answer = [], "x", ROWS
+    for number, weight in enumerate(weights):
+        product, result = f"p{number}", "y" if number == layers - 1 else f"v{number}"
+        nodes.append(helper.make_node("MatMul", [value, f"w{number}"], [product]))
+        nodes.append(helper.make_node("Softsign", [product], [result]))
+        answer = answer @ weight
+        answer, value = answer / (1 + abs(answer)), result
+    graph = helper.make_graph(
+        nodes,
+        "chain",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [BATCH, WIDTH])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [BATCH, WIDTH])],
+        [numpy_helper.from_array(weight, f"w{number}") for number, weight in enumerate(weights)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, path)
+    return path, answer
+
+
+@pytest.fixture(scope="module")
+def fault(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("faults") / "fault"
+
+
+@pytest.fixture(scope="module")
+def faulty_place(fault: Path) -> Iterator[RuntimePaths]:
+    """A runtime with the fault in it, which serves all tests; a model besides is always open."""
+    parent = Path(tempfile.mkdtemp(prefix="brisk-"))
+    made = RuntimePaths(parent / "runtime", "cpu")
+    (fault.parent / "sitecustomize.py").write_text(FAULTS)
+    with pytest.MonkeyPatch.context() as environment:
+        search = f"{fault.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+        for name, value in {
+            "PYTHONPATH": search,
+            "BRISK_TEST_FAULT": str(fault),
+            "BRISK_THREADS": "2",
+            "BRISK_ARTEFACTS": "use",
+            "BRISK_SAMPLED_SHARE": "0",
+        }.items():
+            environment.setenv(name, value)
+        with opened(made, describe(quick_model(fault.parent / "other.onnx"))):
+            yield made
+    end_processes(made)
+    shutil.rmtree(parent)
+
+
+@pytest.fixture
+def other(faulty_place: RuntimePaths, quick: Path) -> Iterator[RuntimeClient]:
+    with opened(faulty_place, describe(quick)) as connection:
+        yield connection
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> tuple[Path, np.ndarray]:
+    return _chain(tmp_path / "chain" / "1" / "model.onnx")
+
+
+def _assert_others_are_served(other: RuntimeClient) -> None:
+    rows = np.arange(8, dtype=np.float32).reshape(2, 4)
+    np.testing.assert_array_equal(infer(other, rows), -rows)
+
+
+@pytest.mark.parametrize("word", ["slow", "hang"])
+def test_a_slow_or_hung_lane_delays_the_answer(
+    faulty_place: RuntimePaths,
+    other: RuntimeClient,
+    chain: tuple[Path, np.ndarray],
+    fault: Path,
+    word: str,
+) -> None:
+    path, expected = chain
+    worker = worker_of(faulty_place)
+    fault.write_text(word)
+    with opened(faulty_place, describe(path)) as connection:
+        np.testing.assert_allclose(infer(connection, ROWS), expected, rtol=1e-4, atol=1e-5)
+        _assert_others_are_served(other)
+    assert worker_of(faulty_place) == worker
+
+
+def test_a_load_that_ends_its_worker_once_is_done_again(
+    faulty_place: RuntimePaths, other: RuntimeClient, chain: tuple[Path, np.ndarray], fault: Path
+) -> None:
+    path, expected = chain
+    worker = worker_of(faulty_place)
+    fault.write_text("crash")
+    with opened(faulty_place, describe(path)) as connection:
+        np.testing.assert_allclose(infer(connection, ROWS), expected, rtol=1e-4, atol=1e-5)
+        _assert_others_are_served(other)
+    assert worker_of(faulty_place) != worker
+
+
+def test_a_load_that_ends_every_worker_is_given_up_and_others_are_served(
+    faulty_place: RuntimePaths, other: RuntimeClient, chain: tuple[Path, np.ndarray], fault: Path
+) -> None:
+    path, _ = chain
+    fault.write_text("crash!")
+    try:
+        with pytest.raises(BriskError, match="worker"):
+            _load_and_ask(faulty_place, path)
+        _assert_others_are_served(other)
+    finally:
+        fault.unlink()
+
+
+def test_a_load_that_ends_every_worker_fails_no_request_of_another_model(
+    faulty_place: RuntimePaths, chain: tuple[Path, np.ndarray], fault: Path, tmp_path: Path
+) -> None:
+    """Requests of another model are being computed all the time, by every worker that dies."""
+    path, _ = chain
+    other, expected = _chain(tmp_path / "other" / "1" / "model.onnx", layers=6)
+    assert len(BareModel(other, 2).plan.segments) <= 2  # the fault strikes number 2
+    answers: list[np.ndarray | BaseException] = []
+    is_over = threading.Event()
+
+    def ask() -> None:
+        try:
+            while not is_over.is_set():
+                answers.append(infer(connection, ROWS))
+        except BaseException as error:  # noqa: BLE001  # told by the assertion below
+            answers.append(error)
+
+    with opened(faulty_place, describe(other)) as connection:
+        infer(connection, ROWS)
+        asking = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in asking:
+            thread.start()
+        fault.write_text("crash!")
+        try:
+            with pytest.raises(BriskError, match="worker"):
+                _load_and_ask(faulty_place, path)
+        finally:
+            fault.unlink()
+            before = len(answers)
+            deadline_s = time.monotonic() + 30
+            while len(answers) < before + 3 and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+            is_over.set()
+            for thread in asking:
+                thread.join()
+    assert len(answers) >= 3
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+        np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
+
+
+def _load_and_ask(place: RuntimePaths, path: Path) -> None:
+    """Either the load or the request is told; which is a matter of time."""
+    with opened(place, describe(path)) as connection:
+        error = submit(connection, ROWS)[1].wait().error
+        if error is not None:
+            raise error
+
+
+def test_a_load_that_fails_half_way_fails_requests_by_its_reason_and_can_be_tried_again(
+    faulty_place: RuntimePaths, other: RuntimeClient, chain: tuple[Path, np.ndarray], fault: Path
+) -> None:
+    path, expected = chain
+    worker = worker_of(faulty_place)
+    fault.write_text("fail")
+    with pytest.raises(BriskError, match="layer 2: ValueError: injected"):
+        _load_and_ask(faulty_place, path)
+    _assert_others_are_served(other)
+    with opened(faulty_place, describe(path)) as connection:
+        np.testing.assert_allclose(infer(connection, ROWS), expected, rtol=1e-4, atol=1e-5)
+    assert worker_of(faulty_place) == worker
+
+
+def test_a_model_cut_off_while_it_is_mapped_ends_a_worker_and_is_refused_then(
+    faulty_place: RuntimePaths, other: RuntimeClient, chain: tuple[Path, np.ndarray], fault: Path
+) -> None:
+    """Its pages are gone: whoever touches one gets SIGBUS. The next worker sees what it is."""
+    path, _ = chain
+    worker = worker_of(faulty_place)
+    fault.write_text(f"truncate {path}")
+    with pytest.raises(BriskError):
+        _load_and_ask(faulty_place, path)
+    assert not fault.exists()
+    _assert_others_are_served(other)
+    assert worker_of(faulty_place) != worker

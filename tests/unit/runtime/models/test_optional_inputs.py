@@ -1,0 +1,73 @@
+"""Inputs that have a default: constants until a request gives one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from brisk.errors import ArtefactError, InvalidModelError, InvalidRequestError
+from brisk.runtime.models.kinds.segment_session import load_segment_session
+from brisk.runtime.models.session import Session
+from brisk.segments.prepared.preparation import prepare
+from support.models.segment_models import info, save
+
+pytestmark = pytest.mark.usefixtures("private_cache")
+
+ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """y = x * scale, which is 3 where nobody gives one."""
+    return save(
+        tmp_path / "model.onnx",
+        [helper.make_node("Mul", ["x", "scale"], ["y"])],
+        [info("x", "n", 3), info("scale", 1)],
+        [info("y", "n", 3)],
+        {"scale": np.array([3.0], np.float32)},
+    )
+
+
+def _refuse(error: ArtefactError) -> None:
+    raise error
+
+
+def _answer(session: Session, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    frame = session.start(inputs, ["y"])
+    while not frame.step():
+        pass
+    return np.asarray(frame.results()["y"])
+
+
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_a_request_may_give_one_and_the_next_one_need_not(model: Path, is_prepared: bool) -> None:
+    if is_prepared:
+        prepare(model, 1)
+    session = load_segment_session(model, 1, _refuse if is_prepared else None, None)
+    assert session.origin == ("artefact" if is_prepared else "model")
+    assert [(each.name, each.optional) for each in session.inputs] == [
+        ("x", False),
+        ("scale", True),
+    ]
+    scale = np.array([5.0], np.float32)
+    for _ in range(2):
+        np.testing.assert_array_equal(_answer(session, {"x": ROWS}), 3 * ROWS)
+        np.testing.assert_array_equal(_answer(session, {"x": ROWS, "scale": scale}), 5 * ROWS)
+    with pytest.raises(InvalidRequestError, match="input 'scale': expected float32"):
+        session.start({"x": ROWS, "scale": np.array([5.0])}, ["y"])
+    with pytest.raises(InvalidRequestError, match="no input"):
+        session.start({"x": ROWS, "scales": scale}, ["y"])
+
+
+def test_of_a_file_that_has_changed_none_is_taken(model: Path) -> None:
+    session = load_segment_session(model, 1, None, None)
+    content = model.read_bytes()
+    model.unlink()
+    model.write_bytes(content + b"\0")
+    with pytest.raises(InvalidModelError, match="has changed since it was loaded"):
+        session.start({"x": ROWS, "scale": np.array([5.0], np.float32)}, ["y"])
+    np.testing.assert_array_equal(_answer(session, {"x": ROWS}), 3 * ROWS)

@@ -1,0 +1,107 @@
+"""A model served from its own file gets its prepared form, which takes over while it runs."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk.artefacts import store
+from brisk.observer import Observer
+from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.role import Role
+from brisk.runtime.models.kinds.background_prepare import SegmentPreparer
+from brisk.segments.prepared.form import find_prepared
+from support.models.segment_models import chain
+from support.runtime.runtime_process import (
+    describe,
+    end_processes,
+    infer,
+    opened,
+    quick_model,
+    worker_of,
+)
+from support.waiting import wait_until
+
+ROWS = np.random.default_rng(3).standard_normal((4, 512)).astype(np.float32)
+
+
+@pytest.fixture
+def building_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private_cache: None
+) -> Iterator[RuntimePaths]:
+    """A runtime that makes prepared forms, with a small model loaded."""
+    parent = Path(tempfile.mkdtemp(prefix="brisk-"))
+    place = RuntimePaths(parent / "runtime", "cpu")
+    monkeypatch.setenv("BRISK_ARTEFACTS", "build")
+    monkeypatch.setenv("BRISK_THREADS", "1")
+    with opened(place, describe(quick_model(tmp_path / "other.onnx"))):
+        yield place
+    end_processes(place)
+    shutil.rmtree(parent)
+
+
+def _maps(process: int, file: Path) -> bool:
+    return str(file) in Path(f"/proc/{process}/maps").read_text()
+
+
+def _is_settled(place: RuntimePaths, name: str) -> bool:
+    with Observer(place, Role.FOREGROUND) as observer:
+        return any(model.name == name and model.is_settled for model in observer.status().models)
+
+
+def test_it_takes_over_and_the_models_own_file_is_let_go_of(
+    building_place: RuntimePaths, tmp_path: Path
+) -> None:
+    (tmp_path / "big").mkdir()
+    model = chain(tmp_path / "big" / "model.onnx")
+    description = describe(model)
+    with opened(building_place, description) as connection:
+        before = infer(connection, ROWS)
+        worker = worker_of(building_place)
+        assert not _is_settled(building_place, description.name)
+        wait_until(
+            lambda: _is_settled(building_place, description.name), "the prepared form's turn"
+        )
+        made = find_prepared(model)
+        assert made is not None
+        np.testing.assert_allclose(infer(connection, ROWS), before, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(infer(connection, ROWS), infer(connection, ROWS))
+        assert worker_of(building_place) == worker
+        assert _maps(worker, made)
+        assert not _maps(worker, model)
+
+
+def test_a_model_without_a_prepared_form_is_settled_nevertheless(
+    building_place: RuntimePaths, tmp_path: Path, private_cache: None
+) -> None:
+    """Its place is a file: nothing can be written there."""
+    (tmp_path / "big").mkdir()
+    model = chain(tmp_path / "big" / "model.onnx", layers=2)
+    directory = store.artefact_directory(model)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    directory.write_text("in the way")
+    description = describe(model)
+    with opened(building_place, description) as connection:
+        before = infer(connection, ROWS)
+        wait_until(lambda: _is_settled(building_place, description.name), "the end of the attempt")
+        np.testing.assert_allclose(infer(connection, ROWS), before, rtol=1e-4, atol=1e-5)
+
+
+def test_a_builder_that_finds_another_one_at_it_comes_again(
+    tmp_path: Path, private_cache: None
+) -> None:
+    model = chain(tmp_path / "model.onnx", layers=2)
+    told: list[bool] = []
+    with store.building(store.writable_directory(model)) as is_ours:
+        assert is_ours
+        SegmentPreparer(1, delay_s=0.1).build_later(model, (), told.append)
+        with pytest.raises(AssertionError):
+            wait_until(lambda: bool(told), "what may not come", patience_s=3.0)
+    wait_until(lambda: bool(told), "the form")
+    assert told == [True]
+    assert find_prepared(model) is not None

@@ -1,0 +1,253 @@
+"""Best-effort layers stopped half-way for real-time runs, and what becomes of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.runtime.preemption.suspend import Freezer, release
+from brisk.scheduling.policies import PaddingTrial
+from brisk.stub.runtime_client.client import RuntimeClient
+from support.runtime.gates import LAZY, Pair, job, run_of
+from support.runtime.runtime_process import (
+    SLOW_INPUT,
+    Answer,
+    describe,
+    kill,
+    opened,
+    slow_model,
+    submit,
+)
+from support.runtime.two_workers import background, foreground_worker_of
+from support.waiting import wait_until
+
+WIDTH = 3000
+"""Of the factors of one product, which takes half a second on one thread."""
+
+
+def state_of(process: int) -> str:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def processor_s(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(field) for field in fields[11:13]) / os.sysconf("SC_CLK_TCK")
+
+
+# --- the foreground worker's half, with a process that only waits --------------------------------
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """Whose gate names a child that waits for ever."""
+    made = Pair("preemptive")
+    child = os.fork()
+    if not child:
+        made.gate.enter()
+        while True:
+            signal.pause()
+    wait_until(lambda: made.gate.process == child, "the child")
+    yield made
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def stopped(pair: Pair) -> bool:
+    return state_of(pair.gate.process) == "T"
+
+
+def test_a_layer_is_stopped_from_the_first_run_to_the_last_answer(pair: Pair) -> None:
+    pair.background.holds(LAZY, 0)
+    first, second = job(1), job(2)
+    for one in (first, second):
+        pair.foreground.admitted(one)
+        assert not stopped(pair), "nothing computes yet"
+    for one in (first, second):
+        pair.foreground.begins(run_of(one), 1)
+        wait_until(lambda: stopped(pair), "the stop")
+        pair.foreground.ended(one)
+    wait_until(lambda: not stopped(pair), "the end of the stop")
+
+
+def test_nothing_is_stopped_where_no_layer_runs(pair: Pair) -> None:
+    one = job(1)
+    pair.foreground.admitted(one)
+    assert pair.background.holds(LAZY, 0)
+    pair.foreground.begins(run_of(one), 1)
+    assert pair.foreground._freezer.frozen_ns is None
+
+
+def test_no_run_that_may_wait_for_a_load_stops_a_layer(pair: Pair) -> None:
+    pair.background.holds(LAZY, 0)
+    for number, is_loading in enumerate((False, True)):
+        one = job(number)
+        pair.foreground.admitted(one)
+        run = run_of(one)
+        run.session.is_loading = is_loading  # type: ignore[misc]
+        pair.foreground.begins(run, 1)
+        assert (pair.foreground._freezer.frozen_ns is None) == is_loading
+
+
+def test_what_has_been_stopped_for_long_goes_on_beside_one_run(pair: Pair) -> None:
+    pair.background.holds(LAZY, 0)
+    found = []
+    for number in range(30):
+        one = job(number)
+        pair.foreground.admitted(one)
+        pair.foreground.begins(run_of(one), number * 20_000_000)
+        found.append(pair.foreground._freezer.frozen_ns is None)
+    assert not any(found[:6])
+    assert [place for place, is_free in enumerate(found) if is_free] == [6, 13, 20, 27]
+
+
+@pytest.mark.parametrize(("slowdown", "is_stopped"), [(1.0, False), (1.5, True), (None, True)])
+def test_a_layer_goes_on_beside_a_run_where_it_might_begin(
+    slowdown: float | None, is_stopped: bool
+) -> None:
+    pair = Pair("padded")
+    pair.gate.begin_layer()
+    pair.gate.close(1, None)
+    pair.gate.describe_run(None, 2, slowdown, PaddingTrial.NONE)
+    assert pair.foreground._admits_layers(0) is not is_stopped
+    for trial in (PaddingTrial.ALONE, PaddingTrial.BESIDE):
+        pair.gate.describe_run(None, 2, slowdown, trial)
+        assert pair.foreground._admits_layers(0) is (trial is PaddingTrial.BESIDE)
+
+
+@pytest.mark.parametrize("policy", ["shared", "sequential"])
+def test_policies_that_hold_nothing_stop_nothing(policy: str) -> None:
+    pair = Pair(policy)
+    pair.gate.close(1, None)
+    assert pair.foreground._admits_layers(0)
+
+
+def test_a_process_that_has_gone_and_its_successor(pair: Pair) -> None:
+    gate, freezer = pair.gate, Freezer(pair.gate)
+    for turn in range(2):
+        child = os.fork()
+        if not child:
+            gate.enter()
+            while True:
+                signal.pause()
+        wait_until(lambda child=child: gate.process == child, "the child")
+        freezer.freeze(turn)
+        assert freezer.frozen_ns == turn
+        wait_until(lambda child=child: state_of(child) == "T", "the stop")
+        os.kill(child, signal.SIGKILL)
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        freezer.thaw()
+        os.waitpid(child, 0)
+        freezer.freeze(turn)
+        assert freezer.frozen_ns is None, "nobody is there"
+    gate.leave()
+    freezer.freeze(3)
+    release(gate)
+    assert freezer.frozen_ns is None
+
+
+def test_a_kernel_that_refuses_is_told_of_once(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(process: int) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    told: list[str] = []
+    freezer = Freezer(pair.gate, told.append)
+    for _ in range(3):
+        freezer.freeze(0)
+        freezer.thaw()
+    assert freezer.frozen_ns is None
+    (text,) = told
+    assert "Operation not permitted" in text
+
+
+# --- real workers --------------------------------------------------------------------------------
+
+
+def one_long_layer(path: Path) -> Path:
+    """y = x x, of which nothing can be left out."""
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [WIDTH, WIDTH]) for name in "xy"
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "x"], ["y"])], path.stem, ends[:1], ends[1:]
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
+    return path
+
+
+ROWS = np.random.default_rng(0).standard_normal((WIDTH, WIDTH), np.float32)
+
+
+class Staged:
+    """A best-effort layer that has just begun in a runtime of its own, and a real-time model."""
+
+    def __init__(self, urgent: RuntimeClient, lazy: RuntimeClient, place: RuntimePaths) -> None:
+        self.place = place
+        self.urgent = urgent
+        submit(urgent, SLOW_INPUT, "realtime")[1].output()
+        submit(lazy, ROWS, "besteffort")[1].output()
+        self.answer = submit(lazy, ROWS, "besteffort")[1]
+        self.worker = background(place)
+        before_s = processor_s(self.worker)
+        wait_until(lambda: processor_s(self.worker) > before_s + 0.05, "the layer to begin")
+
+    def ask(self) -> Answer:
+        """A real-time request of half a second, which stops the layer."""
+        urgent = submit(self.urgent, SLOW_INPUT, "realtime")[1]
+        wait_until(lambda: state_of(self.worker) == "T" or urgent.has_come, "the stop")
+        assert state_of(self.worker) == "T"
+        return urgent
+
+
+@pytest.fixture
+def staged(
+    place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Staged]:
+    monkeypatch.setenv("BRISK_POLICY", "preemptive")
+    long = one_long_layer(tmp_path / "long.onnx")
+    with (
+        opened(place, describe(slow_model(tmp_path / "urgent.onnx"))) as urgent,
+        opened(place, describe(long, job_class="besteffort")) as lazy,
+    ):
+        yield Staged(urgent, lazy, place)
+
+
+def test_a_stopped_layer_takes_no_time_and_goes_on_where_it_was(staged: Staged) -> None:
+    urgent = staged.ask()
+    taken_s = processor_s(staged.worker)
+    time.sleep(0.1)
+    assert state_of(staged.worker) == "T"
+    assert not urgent.has_come
+    assert processor_s(staged.worker) <= taken_s + 0.02
+    urgent.output()
+    wait_until(lambda: state_of(staged.worker) != "T", "the end of the stop")
+    np.testing.assert_allclose(staged.answer.output(), ROWS @ ROWS, rtol=1e-3, atol=1e-2)
+
+
+def test_a_foreground_worker_that_dies_leaves_nothing_stopped(staged: Staged) -> None:
+    urgent = staged.ask()
+    kill(foreground_worker_of(staged.place))
+    staged.answer.output()
+    urgent.output()
+    assert background(staged.place) == staged.worker
+
+
+def test_a_stopped_worker_that_dies_is_replaced_at_once(staged: Staged) -> None:
+    urgent = staged.ask()
+    kill(staged.worker)
+    urgent.output()
+    np.testing.assert_allclose(staged.answer.output(), ROWS @ ROWS, rtol=1e-3, atol=1e-2)
+    assert background(staged.place) != staged.worker

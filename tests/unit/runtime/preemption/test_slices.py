@@ -1,0 +1,103 @@
+"""Short turns for the foreground worker."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.runtime.preemption.thread_niceness import SLICE_NS, shorten_slices
+from support.runtime.runtime_process import (
+    background_worker_of,
+    describe,
+    infer,
+    opened,
+    processes_of,
+    submit,
+    supervisor_of,
+)
+
+pytestmark = pytest.mark.timing
+
+_SCHED_GETATTR = 315
+_RUNTIME = slice(24, 32)
+KERNEL = tuple(int(part) for part in platform.release().split(".")[:2])
+ROWS = np.ones((2, 4), np.float32)
+
+needs_slices = pytest.mark.skipif(KERNEL < (6, 12), reason="kernels before 6.12 have no slices")
+
+
+def slice_ns(task: int) -> int:
+    """Raises ProcessLookupError where the thread has ended."""
+    data = ctypes.create_string_buffer(48)
+    if ctypes.CDLL(None, use_errno=True).syscall(_SCHED_GETATTR, task, data, 48, 0):
+        raise OSError(ctypes.get_errno(), f"thread {task}")
+    return int.from_bytes(data.raw[_RUNTIME], "little")
+
+
+def slices_ns(process: int) -> set[int]:
+    """Of its threads under the usual policy; some may end meanwhile."""
+    found = set()
+    for entry in Path(f"/proc/{process}/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            if os.sched_getscheduler(int(entry.name)) == os.SCHED_OTHER:
+                found.add(slice_ns(int(entry.name)))
+    return found
+
+
+@needs_slices
+def test_a_thread_and_those_it_starts_take_short_turns_at_their_niceness() -> None:
+    found: list[tuple[int, int]] = []
+
+    def look() -> None:
+        own = threading.get_native_id()
+        found.append((slice_ns(own), os.getpriority(os.PRIO_PROCESS, own)))
+
+    def shorten() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 3)
+        assert shorten_slices()
+        look()
+        inner = threading.Thread(target=look)
+        inner.start()
+        inner.join()
+
+    thread = threading.Thread(target=shorten)
+    thread.start()
+    thread.join()
+    assert found == [(SLICE_NS, 3)] * 2
+    assert slice_ns(0) != SLICE_NS
+
+
+def test_a_thread_of_another_policy_stays_as_it_is() -> None:
+    found: list[bool] = []
+
+    def shorten() -> None:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        found.append(shorten_slices())
+        assert os.sched_getscheduler(0) == os.SCHED_IDLE
+
+    thread = threading.Thread(target=shorten)
+    thread.start()
+    thread.join()
+    assert found == [False]
+
+
+@needs_slices
+def test_all_threads_of_the_foreground_worker_take_short_turns_and_none_of_the_background_one(
+    place: RuntimePaths, quick: Path
+) -> None:
+    with opened(place, describe(quick)) as connection:
+        infer(connection, ROWS)
+        submit(connection, ROWS, "besteffort")[1].output()
+        background = background_worker_of(place)
+        assert background is not None
+        (foreground,) = {*processes_of(place)} - {supervisor_of(place), background}
+        assert slices_ns(foreground) == {SLICE_NS}
+        assert SLICE_NS not in slices_ns(background)

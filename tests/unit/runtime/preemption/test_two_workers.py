@@ -1,0 +1,179 @@
+"""Best-effort requests have a worker of their own, and nothing it does is anybody else's loss."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.records import TensorForm
+from brisk.protocol.shared_memory import request_flags
+from brisk.stub.runtime_client.client import RuntimeClient
+from support.runtime.runtime_process import (
+    SLOW_INPUT,
+    Answer,
+    background_worker_of,
+    describe,
+    kill,
+    opened,
+    processes_of,
+    submit,
+    supervisor_of,
+)
+from support.runtime.two_workers import background, foreground_worker_of
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.timing
+
+ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
+
+
+def stop(worker: int) -> None:
+    """Once it sleeps: one in a layer is stopped, and let go on, by real-time runs themselves."""
+    status = Path(f"/proc/{worker}/stat")
+    wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "S", "its sleep")
+    os.kill(worker, signal.SIGSTOP)
+
+
+def answer_in(connection: RuntimeClient, job_class: str) -> np.ndarray:
+    return submit(connection, ROWS, job_class)[1].output()
+
+
+@pytest.fixture
+def logged() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def connection(
+    shared_place: RuntimePaths, quick: Path, logged: list[str]
+) -> Iterator[RuntimeClient]:
+    made = RuntimeClient(shared_place, describe(quick), lambda level, text: logged.append(text))
+    made.open()
+    yield made
+    made.close()
+
+
+def test_the_background_worker_comes_with_the_first_best_effort_request(
+    place: RuntimePaths, quick: Path
+) -> None:
+    with opened(place, describe(quick)) as connection:
+        for job_class in ("realtime", "normal"):
+            np.testing.assert_array_equal(answer_in(connection, job_class), -ROWS)
+        assert background_worker_of(place) is None
+        assert len(processes_of(place)) == 2
+        np.testing.assert_array_equal(answer_in(connection, "besteffort"), -ROWS)
+        worker = background(place)
+        assert worker != foreground_worker_of(place)
+        assert os.getpriority(os.PRIO_PROCESS, worker) == 19
+        assert os.sched_getscheduler(foreground_worker_of(place)) == os.SCHED_OTHER
+        score = int(Path(f"/proc/{worker}/oom_score_adj").read_text())
+        assert score > int(Path(f"/proc/{supervisor_of(place)}/oom_score_adj").read_text())
+
+
+def test_a_best_effort_model_is_loaded_in_the_background_alone(
+    shared_place: RuntimePaths, quick: Path
+) -> None:
+    lazy = describe(quick, job_class="besteffort")
+    with opened(shared_place, lazy) as connection:
+        np.testing.assert_array_equal(answer_in(connection, "besteffort"), -ROWS)
+        second = RuntimeClient(shared_place, lazy, lambda level, text: None)
+        assert second.open() == 0, "the background worker has it"
+        second.close()
+        urgent = RuntimeClient(shared_place, describe(quick), lambda level, text: None)
+        assert urgent.open() > 0, "the foreground worker had to load it"
+        urgent.close()
+
+
+def test_a_background_worker_killed_while_it_runs_costs_nobody_an_answer(
+    shared_place: RuntimePaths, connection: RuntimeClient, slow: Path, logged: list[str]
+) -> None:
+    answer_in(connection, "besteffort")
+    with opened(shared_place, describe(slow, job_class="besteffort")) as lazy:
+        staged = lazy.stage((TensorForm("x", "FP32", SLOW_INPUT.shape),), [SLOW_INPUT.nbytes])
+        lazy.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
+        long = Answer()
+        lazy.submit(staged, ["y"], "besteffort", None, long)
+        wait_until(
+            lambda: request_flags.has_begun(lazy.memory(staged.mark)), "the request to begin"
+        )
+        foreground, before = foreground_worker_of(shared_place), background(shared_place)
+        os.kill(before, signal.SIGSTOP)  # so that it answers none of these
+        held = [submit(connection, ROWS + n, "besteffort")[1] for n in range(8)]
+        kill(before)
+        for _ in range(20):
+            np.testing.assert_array_equal(answer_in(connection, "realtime"), -ROWS)
+        for number, answer in enumerate(held):
+            np.testing.assert_array_equal(answer.output(), -(ROWS + number))
+            assert answer.times == 1
+        long.output()
+    assert foreground_worker_of(shared_place) == foreground
+    assert background(shared_place) != before
+    (told,) = [text for text in logged if "new worker" in text]
+    assert "8 requests replayed" in told
+
+
+def test_a_foreground_worker_killed_does_not_touch_best_effort_requests(
+    shared_place: RuntimePaths, connection: RuntimeClient, slow: Path
+) -> None:
+    with opened(shared_place, describe(slow, job_class="besteffort")) as lazy:
+        _, long = submit(lazy, SLOW_INPUT, "besteffort")
+        worker = background(shared_place)
+        kill(foreground_worker_of(shared_place))
+        np.testing.assert_array_equal(answer_in(connection, "realtime"), -ROWS)
+        long.output()
+        assert background(shared_place) == worker
+
+
+def test_a_background_worker_that_stands_still_holds_no_real_time_request_up(
+    shared_place: RuntimePaths, connection: RuntimeClient
+) -> None:
+    """More best-effort requests than its socket takes, from the thread that sends urgent ones."""
+    answer_in(connection, "besteffort")
+    worker = background(shared_place)
+    sent: list[Answer] = []
+    stop(worker)
+    try:
+        started_s = time.monotonic()
+        for _ in range(3000):
+            sent.append(submit(connection, ROWS[:1], "besteffort")[1])
+        sent_s = time.monotonic()
+        for _ in range(20):
+            np.testing.assert_array_equal(answer_in(connection, "realtime"), -ROWS)
+        assert time.monotonic() - sent_s < 1.0, "they take some 20 ms"
+        assert sent_s - started_s < 20.0, "the records to it do not wait for it to read them"
+        assert not any(answer.has_come for answer in sent)
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    for answer in sent:
+        answer.wait()
+        assert answer.times == 1
+    np.testing.assert_array_equal(answer_in(connection, "besteffort"), -ROWS)
+
+
+def test_a_best_effort_request_for_a_runtime_that_has_gone_is_answered_by_the_next(
+    place: RuntimePaths, quick: Path
+) -> None:
+    with opened(place, describe(quick)) as connection:
+        answer_in(connection, "besteffort")
+        kill(supervisor_of(place))
+        for job_class in ("besteffort", "realtime"):
+            np.testing.assert_array_equal(answer_in(connection, job_class), -ROWS)
+
+
+def test_an_idle_background_worker_ends_and_comes_again_when_asked_for(
+    place: RuntimePaths, quick: Path
+) -> None:
+    with opened(place, describe(quick)) as connection:
+        with opened(place, describe(quick, job_class="besteffort")) as lazy:
+            answer_in(lazy, "besteffort")
+        wait_until(lambda: background_worker_of(place) is None, "the end of the idle worker")
+        np.testing.assert_array_equal(answer_in(connection, "realtime"), -ROWS)
+        np.testing.assert_array_equal(answer_in(connection, "besteffort"), -ROWS)
+    wait_until(lambda: not processes_of(place), "the end of the runtime")

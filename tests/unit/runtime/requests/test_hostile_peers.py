@@ -1,0 +1,297 @@
+"""Peers that break the protocol are dropped; the worker and everybody else go on."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk import __version__
+from brisk.protocol.channel import Receiver, send_record
+from brisk.protocol.codec import MAX_RECORD_BYTES, encode_record
+from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.records import (
+    PROTOCOL_VERSION,
+    AttachSlab,
+    Cancel,
+    DetachSlab,
+    Failure,
+    Hello,
+    Infer,
+    InferForm,
+    LoadFailed,
+    LoadModel,
+    Log,
+    ModelLoaded,
+    Record,
+    Refused,
+    Region,
+    Release,
+    TensorForm,
+    Welcome,
+)
+from brisk.stub.runtime_client.client import RuntimeClient
+from support.runtime.runtime_process import (
+    attach,
+    describe,
+    infer,
+    memory_file,
+    opened,
+    quick_model,
+    worker_of,
+)
+from support.waiting import wait_until
+
+HELLO = Hello(PROTOCOL_VERSION, __version__, 1, 0)
+MARK = Region(0, 0, 64)
+INPUT = Region(0, 64, 16)
+ROW = np.ones((1, 4), np.float32)
+
+
+@pytest.fixture(scope="module")
+def good(
+    shared_place: RuntimePaths, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RuntimeClient]:
+    """A well-behaved connection that must notice nothing."""
+    model = quick_model(tmp_path_factory.mktemp("good") / "good.onnx")
+    with opened(shared_place, describe(model, max_batch_size=8, batching=True)) as connection:
+        yield connection
+
+
+@pytest.fixture
+def others_go_on(shared_place: RuntimePaths, good: RuntimeClient) -> Iterator[None]:
+    worker = worker_of(shared_place)
+    yield
+    np.testing.assert_array_equal(infer(good, ROW), -ROW)
+    assert worker_of(shared_place) == worker
+
+
+@pytest.fixture
+def raw(shared_place: RuntimePaths, others_go_on: None) -> Iterator[socket.socket]:
+    with shared_place.connect(10.0) as connection:
+        yield connection
+
+
+@pytest.fixture
+def welcome(raw: socket.socket) -> socket.socket:
+    send_record(raw, HELLO)
+    answer, _ = Receiver(raw).receive()
+    assert isinstance(answer, Welcome)
+    return raw
+
+
+def load(path: Path, mark: Region = MARK, model: int = 0) -> LoadModel:
+    return LoadModel(model, "m", 1, str(path), mark, 8, True, 16, "normal")
+
+
+def ask(model: int = 0, region: Region = INPUT, mark: Region = MARK) -> Infer:
+    form = InferForm(model, (TensorForm("x", "FP32", (1, 4)),), ("y",), "normal")
+    return Infer(1, form, (region,), mark)
+
+
+def assert_dropped(connection: socket.socket) -> None:
+    receiver = Receiver(connection)
+    for _ in range(1000):
+        try:
+            receiver.receive()
+        except (EOFError, ConnectionError):
+            return
+    pytest.fail("the connection still lives")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"garbage", b"\0" * 1000, b"[" * MAX_RECORD_BYTES, b"[0,[]]", encode_record(Cancel(1))],
+    ids=["words", "zeros", "brackets", "an empty Hello", "no Hello"],
+)
+def test_a_peer_that_does_not_greet_is_dropped(raw: socket.socket, data: bytes) -> None:
+    raw.send(data)
+    assert_dropped(raw)
+
+
+def test_a_message_of_random_bytes_never_does_harm(
+    shared_place: RuntimePaths, others_go_on: None
+) -> None:
+    source = random.Random(5)
+    for _ in range(50):
+        with shared_place.connect(10.0) as connection:
+            send_record(connection, HELLO)
+            Receiver(connection).receive()
+            connection.send(source.randbytes(source.randrange(1, 2000)))
+            assert_dropped(connection)
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [Hello(PROTOCOL_VERSION + 1, __version__, 1, 0), Hello(PROTOCOL_VERSION, "0.0.0", 1, 0)],
+    ids=["protocol", "version"],
+)
+def test_another_version_is_told_what_it_met_and_what_to_do(
+    raw: socket.socket, hello: Hello
+) -> None:
+    send_record(raw, hello)
+    answer, _ = Receiver(raw).receive()
+    assert isinstance(answer, Refused)
+    assert f"this runtime is Brisk {__version__}" in answer.message
+    assert "BRISK_RUNTIME_DIR" in answer.message
+    assert_dropped(raw)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        HELLO,
+        Welcome(1, "1", 1),
+        Log("info", "x"),
+        Failure(1, "internal", "x"),
+        ModelLoaded(0, 1),
+        DetachSlab(5),
+        ask(),
+        load(Path("/nowhere"), Region(9, 0, 64)),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+def test_a_record_out_of_place_ends_the_connection(welcome: socket.socket, record: Record) -> None:
+    send_record(welcome, record)
+    assert_dropped(welcome)
+
+
+@pytest.mark.parametrize("record", [Cancel(5), Release(5)])
+def test_a_record_about_something_that_is_over_is_no_offence(
+    welcome: socket.socket, record: Record
+) -> None:
+    """It may have crossed the answer on its way."""
+    send_record(welcome, record)
+    attach(welcome)
+    send_record(welcome, ask(model=3))
+    answer, _ = Receiver(welcome).receive()
+    assert isinstance(answer, Failure)
+    assert answer.code == "not_loaded"
+
+
+@pytest.mark.parametrize(
+    "region",
+    [Region(0, 4090, 16), Region(7, 0, 16), Region(0, -16, 16)],
+    ids=["beyond the end", "unknown slab", "before the start"],
+)
+def test_inputs_outside_of_shared_memory_end_the_connection(
+    welcome: socket.socket, quick: Path, region: Region
+) -> None:
+    attach(welcome)
+    send_record(welcome, load(quick))
+    send_record(welcome, ask(region=region))
+    assert_dropped(welcome)
+
+
+@pytest.mark.parametrize("size", [0, 1, 63])
+def test_a_mark_that_is_too_small_ends_the_connection_of_a_request(
+    welcome: socket.socket, quick: Path, size: int
+) -> None:
+    attach(welcome)
+    send_record(welcome, load(quick))
+    send_record(welcome, ask(mark=Region(0, 0, size)))
+    assert_dropped(welcome)
+
+
+def test_a_mark_that_is_too_small_for_a_load_does_not_stop_other_loads(
+    shared_place: RuntimePaths, welcome: socket.socket, quick: Path
+) -> None:
+    attach(welcome)
+    send_record(welcome, load(quick, Region(0, 0, 0)))
+    assert_dropped(welcome)
+    with opened(shared_place, describe(quick)) as connection:
+        np.testing.assert_array_equal(infer(connection, ROW), -ROW)
+
+
+def test_memory_that_could_shrink_under_the_worker_is_refused(welcome: socket.socket) -> None:
+    descriptor = memory_file(seals=fcntl.F_SEAL_GROW)
+    send_record(welcome, AttachSlab(0, 4096), descriptor)
+    os.close(descriptor)
+    assert_dropped(welcome)
+
+
+def test_a_size_that_does_not_fit_the_shape_is_the_request_s_fault(
+    welcome: socket.socket, quick: Path
+) -> None:
+    attach(welcome)
+    send_record(welcome, load(quick))
+    send_record(welcome, ask(region=Region(0, 64, 12)))
+    receiver = Receiver(welcome)
+    answer: Record = Log("", "")
+    while not isinstance(answer, Failure):
+        answer, _ = receiver.receive()
+    assert answer.code == "invalid_request"
+    assert "takes 16 bytes, got 12" in answer.message
+
+
+def test_a_model_number_used_twice_is_refused_and_the_first_stays(
+    welcome: socket.socket, quick: Path
+) -> None:
+    attach(welcome)
+    send_record(welcome, load(quick))
+    send_record(welcome, load(quick))
+    receiver = Receiver(welcome)
+    answers: set[type] = set()
+    while not answers >= {ModelLoaded, LoadFailed}:
+        answers.add(type(receiver.receive()[0]))
+
+
+def test_descriptors_sent_before_the_greeting_are_not_kept(
+    shared_place: RuntimePaths, others_go_on: None
+) -> None:
+    worker = worker_of(shared_place)
+
+    def held() -> int:
+        return len(list(Path(f"/proc/{worker}/fd").iterdir()))
+
+    time.sleep(0.1)
+    before = held()
+    for _ in range(20):
+        with shared_place.connect(10.0) as connection:
+            attach(connection)
+            assert_dropped(connection)
+    wait_until(lambda: held() <= before, f"{before} descriptors")
+
+
+def test_a_peer_that_never_reads_harms_nobody(welcome: socket.socket, good: RuntimeClient) -> None:
+    attach(welcome)
+    welcome.setblocking(False)
+    data = encode_record(ask(model=3))
+    sent = 0
+    while sent < 3000:
+        try:
+            welcome.send(data)
+            sent += 1
+        except BlockingIOError:
+            time.sleep(0.001)
+    np.testing.assert_array_equal(infer(good, ROW), -ROW)
+
+
+def test_a_worker_that_cannot_accept_any_more_goes_on_with_those_it_has(
+    shared_place: RuntimePaths, good: RuntimeClient, others_go_on: None
+) -> None:
+    """Connections beyond the limit of open files wait; when some have gone they are taken."""
+    worker = worker_of(shared_place)
+    limit = len(list(Path(f"/proc/{worker}/fd").iterdir())) + 5
+    old = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+    resource.prlimit(worker, resource.RLIMIT_NOFILE, (limit, old[1]))
+    crowd = [shared_place.connect(10.0) for _ in range(20)]
+    try:
+        time.sleep(0.1)
+        np.testing.assert_array_equal(infer(good, ROW), -ROW)
+        assert worker_of(shared_place) == worker
+    finally:
+        for connection in crowd:
+            connection.close()
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, old)
+    with shared_place.connect(10.0) as late:
+        send_record(late, HELLO)
+        assert isinstance(Receiver(late).receive()[0], Welcome)

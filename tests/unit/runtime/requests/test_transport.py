@@ -1,0 +1,242 @@
+"""The worker's sockets, with no worker: full sockets, slow readers, limits, departures."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brisk.protocol.channel import Receiver, send_record
+from brisk.protocol.records import AttachSlab, Cancel, Log, Record
+from brisk.protocol.sockets import new_socket
+from brisk.runtime.requests import connections as module
+from brisk.runtime.requests.connections import Arrival, Connections, Departure, Peer
+from support.open_files import nothing_left_open
+
+pytestmark = pytest.mark.timing
+
+LARGE = Log("info", "x" * 150_000)
+"""A socket's buffer takes two such records."""
+
+
+@pytest.fixture
+def transport() -> Iterator[Connections]:
+    with nothing_left_open():
+        listener = new_socket()
+        listener.bind(f"\0brisk-test-{os.getpid()}-{time.monotonic_ns()}")
+        listener.listen(64)
+        made = Connections([listener])
+        yield made
+        made.close()
+        listener.close()
+
+
+def connect(transport: Connections) -> socket.socket:
+    connection = new_socket()
+    connection.settimeout(10.0)
+    connection.connect(next(iter(transport._listeners.values())).getsockname())
+    return connection
+
+
+def only_peer(transport: Connections) -> Peer:
+    assert list(transport.poll(1.0)) == []
+    (peer,) = transport.peers()
+    return peer
+
+
+def events(transport: Connections, count: int) -> list[Arrival | Departure]:
+    found: list[Arrival | Departure] = []
+    deadline_s = time.monotonic() + 10.0
+    while len(found) < count:
+        assert time.monotonic() < deadline_s, f"{found} only"
+        found.extend(transport.poll(0.1))
+    return found
+
+
+def test_records_arrive_with_their_peer_and_the_end_as_a_departure(transport: Connections) -> None:
+    connection = connect(transport)
+    peer = only_peer(transport)
+    assert peer.pid == os.getpid()
+    send_record(connection, Cancel(1))
+    send_record(connection, Cancel(2))
+    connection.close()
+    arrived = events(transport, 3)
+    assert arrived == [
+        Arrival(peer, Cancel(1), None),
+        Arrival(peer, Cancel(2), None),
+        Departure(peer, None),
+    ]
+    assert transport.peer_count == 0
+
+
+def test_garbage_is_a_departure_with_its_reason(transport: Connections) -> None:
+    connection = connect(transport)
+    peer = only_peer(transport)
+    connection.send(b"garbage")
+    (departure,) = events(transport, 1)
+    assert isinstance(departure, Departure)
+    assert departure.peer is peer
+    assert "not a record" in (departure.reason or "")
+    connection.close()
+
+
+def test_one_busy_peer_does_not_keep_another_waiting(transport: Connections) -> None:
+    first, second = connect(transport), connect(transport)
+    list(transport.poll(1.0))
+    for number in range(module.RECORDS_PER_TURN + 10):
+        send_record(first, Cancel(number))
+    send_record(second, Cancel(1000))
+    turn = list(transport.poll(1.0))
+    assert sum(isinstance(event, Arrival) for event in turn) == module.RECORDS_PER_TURN + 1
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("count", [3, 4, 8])
+def test_a_slow_reader_gets_everything_in_order_and_then_nothing_is_left_to_do(
+    transport: Connections, count: int
+) -> None:
+    connection = connect(transport)
+    peer = only_peer(transport)
+    expected: list[Record] = []
+    for number in range(count):
+        for record in (LARGE, Cancel(number)) if number % 2 else (LARGE,):
+            transport.send(peer, record)
+            expected.append(record)
+    assert peer.outbox, "the socket's buffer was meant to be full"
+    receiver = Receiver(connection)
+    received = []
+    for _ in expected:
+        received.append(receiver.receive()[0])
+        list(transport.poll(0))
+    assert received == expected
+    started_s = time.monotonic()
+    assert list(transport.poll(0.2)) == []
+    assert time.monotonic() - started_s > 0.15, "poll returned at once: it would spin"
+    connection.close()
+
+
+def test_exactly_one_record_too_many_leaves_no_spinning_behind(transport: Connections) -> None:
+    connection = connect(transport)
+    peer = only_peer(transport)
+    receiver = Receiver(connection)
+    sent = 0
+    while not peer.outbox:
+        transport.send(peer, LARGE)
+        sent += 1
+    assert len(peer.outbox) == 1
+    for _ in range(sent):
+        receiver.receive()
+        list(transport.poll(0))
+    assert not peer.outbox
+    started_s = time.monotonic()
+    assert list(transport.poll(0.2)) == []
+    assert time.monotonic() - started_s > 0.15, "poll returned at once: it would spin"
+    connection.close()
+
+
+def test_a_slab_given_up_before_the_peer_reads_of_it_can_still_be_sent(
+    transport: Connections,
+) -> None:
+    connection = connect(transport)
+    peer = only_peer(transport)
+    transport.send(peer, LARGE)
+    transport.send(peer, LARGE)
+    regions = [peer.arena.allocate(1 << 24) for _ in range(2)]
+    transport.send(peer, LARGE)
+    for region in regions:
+        peer.arena.free(region)
+    transport.send(peer, Cancel(1))
+    receiver = Receiver(connection)
+    slabs = 0
+    for _ in range(7):
+        record, descriptor = receiver.receive()
+        list(transport.poll(0))
+        slabs += isinstance(record, AttachSlab)
+        if descriptor is not None:
+            os.close(descriptor)
+    assert slabs == 2
+    peer.arena.close()
+    connection.close()
+
+
+def test_what_a_dropped_peer_never_read_is_given_back(transport: Connections) -> None:
+    connection = connect(transport)
+    peer = only_peer(transport)
+    transport.send(peer, LARGE)
+    transport.send(peer, LARGE)
+    peer.arena.allocate(100)
+    transport.send(peer, LARGE)
+    transport.drop(peer, "enough")
+    transport.drop(peer, "twice")
+    transport.send(peer, Cancel(1))
+    assert list(transport.poll(None)) == [Departure(peer, "enough")]
+    peer.arena.close()
+    connection.close()
+
+
+def test_a_peer_that_never_reads_is_given_up(
+    transport: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_OUTBOX_RECORDS", 10)
+    connection = connect(transport)
+    peer = only_peer(transport)
+    for _ in range(14):
+        transport.send(peer, LARGE)
+    assert list(transport.poll(0)) == [Departure(peer, "10 records left unread")]
+    connection.close()
+
+
+def test_waking_ends_a_wait_from_any_thread_once(transport: Connections) -> None:
+    transport.wake()
+    transport.wake()
+    started_s = time.monotonic()
+    assert list(transport.poll(10.0)) == []
+    assert time.monotonic() - started_s < 1.0
+    assert list(transport.poll(0.05)) == []
+
+
+def test_connections_beyond_the_limit_of_open_files_wait_for_others_to_go(
+    transport: Connections,
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    crowd = [connect(transport) for _ in range(6)]
+    used = {int(name) for name in os.listdir("/proc/self/fd")}
+    free = (number for number in itertools.count() if number not in used)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (list(itertools.islice(free, 4))[-1], limits[1]))
+    try:
+        assert list(transport.poll(1.0)) == []
+        taken = transport.peer_count
+        assert 0 < taken < 6
+        started_s = time.monotonic()
+        assert list(transport.poll(0.2)) == []
+        assert time.monotonic() - started_s > 0.15, "poll returned at once: it would spin"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    deadline_s = time.monotonic() + 5.0
+    while transport.peer_count < 6 and time.monotonic() < deadline_s:
+        list(transport.poll(0.1))
+    assert transport.peer_count == 6
+    for connection in crowd:
+        connection.close()
+
+
+def test_closing_leaves_nothing_open(tmp_path: Path) -> None:
+    with nothing_left_open():
+        listener = new_socket()
+        listener.bind(f"\0brisk-test-closing-{os.getpid()}")
+        listener.listen(4)
+        transport = Connections([listener])
+        connections = [connect(transport) for _ in range(3)]
+        list(transport.poll(1.0))
+        transport.close()
+        listener.close()
+        for connection in connections:
+            assert connection.recv(1) == b""
+            connection.close()

@@ -1,0 +1,245 @@
+"""What a worker tells of itself to who asks."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk.cli.status.command import look
+from brisk.cli.status.text import render
+from brisk.errors import UnavailableError
+from brisk.observer import Observer, observe_all
+from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.records import AskStatistics, ForgetStatistics, SampleRecord, StatisticsTold
+from brisk.protocol.role import Role
+from support.runtime.runtime_process import (
+    SLOW_INPUT,
+    describe,
+    infer,
+    kill,
+    opened,
+    submit,
+    worker_of,
+)
+from support.waiting import wait_until
+
+LANES = ("queue", "layers", "requests", "load lane")
+FRONTEND = "frontend"
+ROW = np.ones((1, 4), np.float32)
+
+
+def values(samples: list[SampleRecord]) -> dict[str, tuple[int, ...]]:
+    return {" ".join([each.metric, *each.labels]): each.values for each in samples}
+
+
+def test_the_state_of_models_and_runs_is_told(
+    place: RuntimePaths, quick: Path, slow: Path
+) -> None:
+    with (
+        opened(place, describe(quick)) as connection,
+        opened(place, describe(quick)),
+        opened(place, describe(slow)) as busy,
+        Observer(place, Role.FOREGROUND) as observer,
+    ):
+        infer(connection, ROW)
+        infer(connection, ROW)
+        number, _ = submit(busy, SLOW_INPUT)
+        wait_until(lambda: bool(observer.status().runs), "a run")
+        status = observer.status()
+        (run,) = status.runs
+        assert (run.model, run.job_class, run.requests) == ("slow", "normal", 1)
+        models = {model.name: model for model in status.models}
+        assert (models["quick"].uses, models["slow"].uses) == (2, 1)
+        assert (models["quick"].answered, models["slow"].answered) == (2, 0)
+        assert models["quick"].is_ready
+        assert models["quick"].layers > 0
+        assert 0 <= models["quick"].loaded_layers <= models["quick"].layers
+        wait_until(lambda: _is_settled(observer, "quick"), "kernels that stay")
+        assert (status.pid, status.role, status.frontends) == (worker_of(place), "foreground", 3)
+        assert (status.device, status.threads, status.model_count) == ("cpu", 1, 2)
+        busy.cancel(number)
+
+
+def _is_settled(observer: Observer, name: str) -> bool:
+    return any(model.name == name and model.is_settled for model in observer.status().models)
+
+
+def test_what_went_wrong_is_told_the_newest_first(place: RuntimePaths, quick: Path) -> None:
+    with opened(place, describe(quick)) as connection:
+        for shape in ((2, 3), (2, 5)):
+            assert submit(connection, np.ones(shape, np.float32))[1].wait().error is not None
+        with Observer(place, Role.FOREGROUND) as observer:
+            newest, older, *_ = observer.status().incidents
+    assert newest.what.startswith("request of model 'quick':")
+    assert newest.ago_ns < older.ago_ns
+
+
+def ask_news(observer: Observer) -> StatisticsTold:
+    observer.send(AskStatistics(takes_news=True))
+    answer = observer.receive()
+    assert isinstance(answer, StatisticsTold)
+    assert answer.is_last
+    assert answer.worker == "foreground"
+    return answer
+
+
+def test_news_are_told_once_and_everything_to_who_asks_for_it(
+    place: RuntimePaths, quick: Path
+) -> None:
+    loads = "brisk_loads_total quick 1 loaded"
+    with opened(place, describe(quick)), Observer(place, Role.FOREGROUND) as observer:
+        first, second = (values(list(ask_news(observer).samples)) for _ in range(2))
+        assert first[loads] == (1,)
+        assert loads not in second
+        assert values(observer.statistics())[loads] == (1,)
+
+
+def test_one_frontend_of_a_server_is_told_until_it_goes(place: RuntimePaths, quick: Path) -> None:
+    loads = "brisk_loads_total quick 1 loaded"
+    with opened(place, describe(quick)), Observer(place, Role.FOREGROUND) as heir:
+        with Observer(place, Role.FOREGROUND) as dies:
+            assert values(list(ask_news(dies).samples))[loads] == (1,)
+            answer = ask_news(heir)
+            assert (answer.is_chosen, answer.samples) == (False, ())
+            heir.send(ForgetStatistics())  # of one that was told nothing: nothing happens
+        wait_until(lambda: ask_news(heir).is_chosen, "another reader")
+        assert loads not in values(list(ask_news(heir).samples))
+
+
+def test_a_frontend_that_withdraws_what_it_showed_leaves_all_to_the_next(
+    place: RuntimePaths, quick: Path
+) -> None:
+    loads = "brisk_loads_total quick 1 loaded"
+    with opened(place, describe(quick)), Observer(place, Role.FOREGROUND) as heir:
+        with Observer(place, Role.FOREGROUND) as leaves:
+            assert loads in values(list(ask_news(leaves).samples))
+            assert not ask_news(heir).is_chosen
+            leaves.send(ForgetStatistics())
+        told: list[StatisticsTold] = []
+
+        def is_chosen() -> bool:
+            told.append(ask_news(heir))
+            return told[-1].is_chosen
+
+        wait_until(is_chosen, "another reader")
+        assert values(list(told[-1].samples))[loads] == (1,)
+
+
+def test_a_worker_that_replaces_a_dead_one_says_so(place: RuntimePaths, quick: Path) -> None:
+    restarts = "brisk_worker_restarts_total foreground"
+    with opened(place, describe(quick)) as connection:
+        with Observer(place, Role.FOREGROUND) as observer:
+            assert values(observer.statistics())[restarts] == (0,)
+        kill(worker_of(place))
+        infer(connection, ROW)
+        with Observer(place, Role.FOREGROUND) as observer:
+            assert values(observer.statistics())[restarts] == (1,)
+
+
+def test_looking_starts_no_worker_and_shows_all_that_live(
+    place: RuntimePaths, quick: Path
+) -> None:
+    with opened(place, describe(quick)) as connection:
+        observers = list(observe_all(place))
+        assert [observer.status().role for observer in observers] == ["foreground"]
+        submit(connection, ROW, "besteffort")[1].wait()
+        observers += observe_all(place)
+        assert [each.status().role for each in observers[1:]] == ["foreground", "background"]
+        for observer in observers:
+            observer.close()
+
+
+def test_a_trace_has_the_wait_the_layers_and_the_answer_of_each_request(
+    place: RuntimePaths, quick: Path, slow: Path
+) -> None:
+    with opened(place, describe(quick)) as connection:
+        infer(connection, ROW)
+        with Observer(place, Role.FOREGROUND) as observer:
+            observer.begin_trace()
+            with opened(place, describe(slow)):
+                infer(connection, ROW)
+            spans = observer.end_trace()
+            infer(connection, ROW)
+            assert observer.end_trace() == []
+    lanes = {lane: [span for span in spans if span.lane == lane] for lane in LANES}
+    (wait,), (layer,), (request,), (load,) = lanes.values()
+    assert wait.request == layer.request == request.request
+    assert request.begin_ns == wait.begin_ns <= wait.end_ns <= layer.begin_ns
+    assert layer.begin_ns <= layer.end_ns <= request.end_ns
+    assert (wait.name, layer.name, request.name) == (
+        "waits, normal",
+        "0 1 nodes, y to y",
+        "quick 1, normal",
+    )
+    assert load.name == "load slow.onnx"
+    assert not [span for span in spans if span.lane == FRONTEND], "nobody said when it arrived"
+
+
+def test_a_trace_tells_when_the_stub_had_the_request(place: RuntimePaths, quick: Path) -> None:
+    with opened(place, describe(quick)) as connection:
+        infer(connection, ROW)
+        with Observer(place, Role.FOREGROUND) as observer:
+            observer.begin_trace()
+            arrived_ns = time.monotonic_ns()
+            submit(connection, ROW, "normal", arrived_ns=arrived_ns)[1].wait()
+            spans = observer.end_trace()
+    (way,) = [span for span in spans if span.lane == FRONTEND]
+    (wait,) = [span for span in spans if span.lane == "queue"]
+    assert (way.begin_ns, way.end_ns, way.request) == (arrived_ns, wait.begin_ns, wait.request)
+    assert way.name == "to the worker, normal"
+
+
+def test_no_runtime_is_an_error_that_names_the_place(place: RuntimePaths) -> None:
+    with pytest.raises(UnavailableError, match=r"no runtime of cpu answers at .*foreground\.sock"):
+        Observer(place, Role.FOREGROUND)
+
+
+def test_the_command_prints_tables_and_json(place: RuntimePaths, quick: Path) -> None:
+    environment = {**os.environ, "BRISK_RUNTIME_DIR": str(place.base)}
+    with opened(place, describe(quick)) as connection:
+        infer(connection, ROW)
+        command = [sys.executable, "-m", "brisk.cli", "status"]
+        table = subprocess.run(
+            [*command, "--once"], env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert table.returncode == 0, table.stderr
+        assert "foreground" in table.stdout
+        assert "quick/1" in table.stdout
+        unasked = subprocess.run(command, env=environment, capture_output=True, timeout=60)
+        assert unasked.returncode == 0, "one look where the output is no terminal"
+        assert b"quick/1" in unasked.stdout
+        document = subprocess.run(
+            [*command, "--json"], env=environment, capture_output=True, text=True, timeout=60
+        )
+    (worker,) = json.loads(document.stdout)
+    shown = worker["status"]["models"][0]
+    assert (shown["name"], shown["job_class"]) == ("quick", "normal")
+    assert shown["weight_bytes"] == quick.stat().st_size
+    assert any(name == "brisk_loads_total" for name, *_ in map(dict.values, worker["samples"]))
+
+
+def test_rates_are_of_the_time_between_two_looks(place: RuntimePaths, quick: Path) -> None:
+    from rich.console import Console
+
+    with opened(place, describe(quick)) as connection, contextlib.ExitStack() as stack:
+        observer = stack.enter_context(Observer(place, Role.FOREGROUND))
+        before = look(observer)
+        for _ in range(10):
+            infer(connection, ROW)
+        now = look(observer)
+    page = io.StringIO()
+    Console(width=160, file=page).print(render([now], [before], None))
+    lines = page.getvalue().splitlines()
+    (line,) = (line for line in lines if line.strip().startswith("quick/1"))
+    (head,) = (line for line in lines if line.strip().startswith("model"))
+    rate = float(line[: head.index("per s") + len("per s")].split()[-1])
+    assert rate == pytest.approx(10 / (now.at_s - before.at_s), rel=0.1)
