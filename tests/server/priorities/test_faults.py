@@ -15,7 +15,7 @@ import pytest
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
-from support.runtime.runtime_processes import processes_started_in
+from support.runtime.runtime_processes import processes_started_in, runtime_processes
 from support.server.clients import Load, clients_at_work
 from support.server.entries import deep, doubled, write_entry
 from support.server.running import private_runtime, running_server, runtime_directory
@@ -39,21 +39,6 @@ def server(
 ) -> Iterator[TritonServer]:
     with running_server(installation, repository, backends, tmp_path / "log") as running:
         yield running
-
-
-def runtime_processes(server: TritonServer) -> tuple[int, int]:
-    """The supervisor and its worker."""
-    found = [
-        process
-        for process in processes_started_in(runtime_directory(server))
-        if b"brisk.runtime" in Path(f"/proc/{process}/cmdline").read_bytes()
-    ]
-    (worker,) = [process for process in found if parent_of(process) in found]
-    return parent_of(worker), worker
-
-
-def parent_of(process: int) -> int:
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def answered_more(load: Load, count: int) -> Callable[[], bool]:
