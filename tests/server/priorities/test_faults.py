@@ -15,10 +15,15 @@ import pytest
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
-from support.runtime.runtime_processes import processes_started_in, runtime_processes
+from support.runtime.runtime_processes import processes_started_in
 from support.server.clients import Load, clients_at_work
 from support.server.entries import deep, doubled, write_entry
-from support.server.running import private_runtime, running_server, runtime_directory
+from support.server.running import (
+    private_runtime,
+    running_server,
+    runtime_directory,
+    runtime_processes,
+)
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]

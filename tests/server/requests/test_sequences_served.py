@@ -16,9 +16,8 @@ from tritonclient.utils import InferenceServerException
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import Transport
-from support.runtime.runtime_processes import runtime_processes
 from support.server.entries import ANY_CLASS, write_entry
-from support.server.running import running_server
+from support.server.running import running_server, runtime_processes
 from support.server.sequence_clients import (
     INT64,
     ByHand,

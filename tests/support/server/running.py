@@ -85,3 +85,18 @@ def running_server(
             environment=variables,
         ) as server:
             yield server
+
+
+def runtime_processes(server: TritonServer) -> tuple[int, int]:
+    """The supervisor and its worker."""
+    found = [
+        process
+        for process in processes_started_in(runtime_directory(server))
+        if b"brisk.runtime" in Path(f"/proc/{process}/cmdline").read_bytes()
+    ]
+    (worker,) = [process for process in found if parent_of(process) in found]
+    return parent_of(worker), worker
+
+
+def parent_of(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
