@@ -29,8 +29,7 @@ def doctor(
     be seen; else at what this shell's environment would give one. Exit status 1 where something
     cannot work as it is.
     """
-    from brisk.doctor.base import Severity
-    from brisk.doctor.checks import examine
+    from brisk.doctor.base import Severity, examine
     from brisk.doctor.deployment import find_deployment
 
     deployment = find_deployment(repository or (), device)

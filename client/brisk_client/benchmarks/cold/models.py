@@ -55,7 +55,7 @@ def _encoder(batch: int) -> onnx.ModelProto:
 
 
 def _vgg(batch: int) -> onnx.ModelProto:
-    from brisk_client.benchmarks.cold.networks.vgg import build_vgg
+    from brisk_client.benchmarks.cold.networks.convolutional import build_vgg
 
     return build_vgg(batch)
 
@@ -67,7 +67,7 @@ def _efficientnet(batch: int) -> onnx.ModelProto:
 
 
 def _unet(batch: int) -> onnx.ModelProto:
-    from brisk_client.benchmarks.cold.networks.unet import build_unet
+    from brisk_client.benchmarks.cold.networks.convolutional import build_unet
 
     return build_unet(batch)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brisk.runtime.models.kinds.segment_session import SegmentSession
-from brisk.runtime.preemption.yield_to_realtime import LONGEST_S, Courtesy
+from brisk.runtime.models.loader import LONGEST_S, Courtesy
 from brisk.scheduling.job import JobClass
 from brisk.segments.starting import Lanes
 from brisk.segments.table import LayerTable

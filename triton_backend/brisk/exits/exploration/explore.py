@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,10 @@ from brisk.errors import InvalidModelError
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade
 from brisk.exits.composition import CompositionProblem
-from brisk.exits.data.collecting import Collected, bind_rows, collect
+from brisk.exits.data.collecting import Collected, bind_rows, collect, hidden_and_scores
 from brisk.exits.data.outliers import make_outliers
 from brisk.exits.data.samples import Division, Samples, divide
 from brisk.exits.exploration.assembly import Assembly
-from brisk.exits.exploration.checks import check_classes, check_rows
 from brisk.exits.exploration.measuring.evaluation import Evaluation
 from brisk.exits.exploration.measuring.lane_profile import lane_cost
 from brisk.exits.exploration.measuring.profile import BaseProfile, look_up_seconds, profile_base
@@ -27,8 +27,7 @@ from brisk.exits.exploration.problem import LaneCost, composition_problem
 from brisk.exits.exploration.selection import Chosen, decide, winner
 from brisk.exits.exploration.settings import ExplorationSettings, Progress, Silent
 from brisk.exits.exploration.shortlist import Finalist
-from brisk.exits.exploration.trial import Trial
-from brisk.exits.exploration.workers import run_trials
+from brisk.exits.exploration.trial import Trial, run_trials
 from brisk.exits.files.artefact import digest_of
 from brisk.exits.heads.building import empty_look_up
 from brisk.exits.heads.lookup import LookUp
@@ -315,3 +314,46 @@ def _label_agreement(samples: Samples, collected: Collected) -> float | None:
         return None
     answers = collected.teacher[: len(samples)].argmax(1)
     return float((answers == samples.labels).mean())
+
+
+MOST_UNCERTAIN = 0.6
+"""Mean entropy of the answers, of that of a uniform distribution: class scores are peaked."""
+
+COMPARED_ROWS = 3
+
+
+def check_classes(teacher: np.ndarray, scores: Scores, model: str) -> None:
+    """Raises InvalidModelError where the answers do not look like scores of classes.
+
+    ``teacher``: softmax of the scores, [rows, classes]. Nothing is asked of scores which the model
+    itself or the user calls such.
+    """
+    if scores.is_certain:
+        return
+    entropy = -(teacher * np.log(np.maximum(teacher, 1e-12))).sum(1).mean()
+    share = float(entropy) / math.log(scores.classes)
+    if share > MOST_UNCERTAIN:
+        raise InvalidModelError(
+            f"output '{scores.value}' of model '{model}' does not look like class scores: on the "
+            f"data given, a softmax of it is {share:.0%} as uncertain as guessing, expected at "
+            f"most {MOST_UNCERTAIN:.0%}. Learned caches answer classifications only; if it is "
+            f"one, say so with --output {scores.value}"
+        )
+
+
+def check_rows(
+    base: BaseModel, points: tuple[ExitPoint, ...], scores: Scores, samples: Samples
+) -> None:
+    """Raises InvalidModelError where a row's values depend on the other rows of its batch."""
+    rows = min(COMPARED_ROWS, len(samples))
+    together, _ = hidden_and_scores(base, points, scores, bind_rows(samples.take(slice(rows))))
+    for row in range(rows):
+        one = samples.take(slice(row, row + 1))
+        alone, _ = hidden_and_scores(base, points, scores, bind_rows(one))
+        for point, ours, theirs in zip(points, alone, together, strict=True):
+            close = np.allclose(ours[0], theirs[row], rtol=1e-2, atol=1e-3)
+            if not close:
+                raise InvalidModelError(
+                    f"model '{base.graph.name}' mixes the rows of a batch (value "
+                    f"'{point.value}'): learned caches need rows that can leave it"
+                )

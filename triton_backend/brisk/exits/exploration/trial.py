@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -163,3 +167,32 @@ def evaluate(network: LookUp, hidden: torch.Tensor, answers: np.ndarray) -> Look
             near.append(is_near.numpy())
     right = np.concatenate(classes) == answers
     return Looked(np.concatenate(scores), right, np.concatenate(near))
+
+
+NICENESS = 10
+"""Of the training processes: whatever else the machine does comes first."""
+
+
+def run_trials(trials: Sequence[Trial], jobs: int, advance: Callable[[], None]) -> None:
+    """Run all; raises what the first that fails raised.
+
+    The order of completion does not matter: each trial has its seed and its file.
+    """
+    missing = [trial for trial in trials if not is_done(trial)]
+    for _ in range(len(trials) - len(missing)):
+        advance()
+    trials = missing
+    if jobs <= 1 or len(trials) <= 1:
+        for trial in trials:
+            run_trial(trial)
+            advance()
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_settle_down) as pool:
+        for future in as_completed([pool.submit(run_trial, trial) for trial in trials]):
+            future.result()
+            advance()
+
+
+def _settle_down() -> None:
+    os.nice(NICENESS)
