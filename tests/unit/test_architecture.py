@@ -18,7 +18,7 @@ _LINE = re.compile(r"(?P<name>[a-z_]+): imports (?P<allowed>[a-z_, ]+)")
 
 THIN = (
     *("stub", "pipelines", "planning", "protocol", "telemetry", "paths", "errors"),
-    *("ownership", "tuning", "ort_format"),
+    *("ownership", "tuning", "ort_format", "os_priority"),
 )
 """What runs inside Triton's stub, on whatever Python Triton has."""
 

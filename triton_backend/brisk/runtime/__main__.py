@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from brisk.errors import BriskError
+from brisk.os_priority import set_process
 from brisk.protocol.host.runtime_paths import runtime_place
 from brisk.protocol.role import Role
 from brisk.runtime.log import say
@@ -33,7 +34,7 @@ def main() -> int:
     leave_process_group()
     if chosen.niceness is not None:
         with contextlib.suppress(PermissionError):  # only going below needs one
-            os.setpriority(os.PRIO_PROCESS, 0, chosen.niceness)
+            set_process(chosen.niceness)
     try:
         settings = read_settings()
         place = runtime_place(device)

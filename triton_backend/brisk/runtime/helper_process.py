@@ -8,6 +8,8 @@ import os
 import signal
 from pathlib import Path
 
+from brisk.os_priority import LEAST, run_when_idle, set_process
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -22,9 +24,9 @@ def step_aside() -> bool:
     if os.getppid() != parent:
         return False
     try:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        run_when_idle()
     except OSError:  # some containers refuse it
-        os.setpriority(os.PRIO_PROCESS, 0, 19)
+        set_process(LEAST)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from brisk.errors import InvalidConfigurationError
-from brisk.protocol.host.realtime_niceness import realtime_niceness
+from brisk.os_priority import realtime_niceness
 from brisk.runtime.models.artefact_use import ArtefactUse
 from brisk.scheduling.policies import DEFAULT_POLICY, Limits, Policy, find_policy
 from brisk.scheduling.queue import DEFAULT_BOUND

@@ -11,15 +11,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+from brisk.os_priority import LOADING, lower_thread
 from brisk.segments.inputs import InputCheck
 from brisk.segments.onnxruntime.session import OrtSession
 from brisk.segments.program import Part, SegmentProgram, make_part, slots_of
 from brisk.segments.source import Source
 from brisk.segments.table import GiveWay, LayerTable
 from brisk.segments.timeline import EventKind, Recorder, clock_ns
-
-LANE_NICENESS = 5
-"""Of lanes: requests of loaded models come first; who needs a segment at once loads it itself."""
 
 
 def usable_cores() -> int:
@@ -68,8 +66,7 @@ class Lanes:
             thread.join()
 
     def _run(self, lane: int) -> None:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LANE_NICENESS)
+        lower_thread(LOADING)
         with self._around():
             self._table.work(lane, f"load-{lane}", self._give_way)
 

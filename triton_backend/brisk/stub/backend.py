@@ -13,8 +13,8 @@ import triton_python_backend_utils as pb_utils
 
 from brisk.errors import BriskError
 from brisk.fork_server.start import attend_launchers, start_when_quiet
+from brisk.os_priority import realtime_niceness, set_threads
 from brisk.protocol.host.parent_watch import end_with_server
-from brisk.protocol.host.realtime_niceness import realtime_niceness, renice
 from brisk.protocol.host.runtime_paths import runtime_place
 from brisk.protocol.host.stub_process import command_line, server_of_stub
 from brisk.stub.config.entry import Entry, find_model, read_entry
@@ -66,7 +66,7 @@ class ModelInstance:
                 self._publisher.take,
             )
             if self._entry.parameters.job_class == REALTIME:
-                renice(realtime_niceness())  # refused: the stub stays as urgent as others
+                set_threads(realtime_niceness())  # refused: the stub stays as urgent as others
             load_ns = None
             if self._entry.parameters.is_lazy:
                 intake = import_request_handler()

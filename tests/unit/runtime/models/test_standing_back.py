@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from brisk.os_priority import LOADING
 from brisk.protocol.records import LoadModel, Region
 from brisk.protocol.shared_memory.request_flags import MARK_BYTES
 from brisk.runtime.models.loader import LoadOutcome
 from brisk.runtime.models.table import SessionTable
-from brisk.runtime.preemption.lower_priority import NICENESS, standing_back
+from brisk.runtime.preemption.lower_priority import standing_back
 
 
 def niceness() -> int:
@@ -33,8 +34,8 @@ def test_work_and_the_threads_it_starts_are_nicer_and_the_caller_is_not() -> Non
 
     before = niceness()
     assert standing_back(work) == "done"
-    assert found == [NICENESS] * 2
-    assert niceness() == before < NICENESS
+    assert found == [LOADING] * 2
+    assert niceness() == before < LOADING
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 

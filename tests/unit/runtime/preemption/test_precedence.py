@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk.protocol.host.realtime_niceness import realtime_niceness, renice
+from brisk.os_priority import realtime_niceness, set_threads
 from brisk.runtime.preemption.thread_niceness import Precedence
 
 
@@ -59,7 +59,7 @@ def test_a_niceness_reaches_all_threads_but_those_excepted() -> None:
         other.start()
         spared = other.native_id or 0
         before = os.getpriority(os.PRIO_PROCESS, 0)
-        done = renice(before + 3, {spared})
+        done = set_threads(before + 3, {spared})
         found = [os.getpriority(os.PRIO_PROCESS, each) for each in (os.getpid(), spared)]
         os._exit(0 if done and found == [before + 3, before] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 
 from brisk.doctor.base import Deployment, Finding, Severity
+from brisk.os_priority import run_when_idle
 
 NAME = "scheduling classes"
 
@@ -31,7 +32,7 @@ def _is_allowed() -> bool:
     child = os.fork()
     if not child:
         try:
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            run_when_idle()
         except BaseException:  # noqa: BLE001  # nothing may return into the parent's code
             os._exit(1)
         os._exit(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -25,6 +24,7 @@ from brisk.exits.learning.predictor import train_predictor
 from brisk.exits.learning.selection import NO_CLASS, OUTLIERS_WEIGHT, fit_selection, predict
 from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
 from brisk.exits.variants import variant
+from brisk.os_priority import TRAINING, lower_thread
 
 METHOD = 4
 """Counts what a trial's settings do not tell: 4, rows and outliers are divided by source. What an
@@ -169,10 +169,6 @@ def evaluate(network: LookUp, hidden: torch.Tensor, answers: np.ndarray) -> Look
     return Looked(np.concatenate(scores), right, np.concatenate(near))
 
 
-NICENESS = 10
-"""Of the training processes: whatever else the machine does comes first."""
-
-
 def run_trials(trials: Sequence[Trial], jobs: int, advance: Callable[[], None]) -> None:
     """Run all; raises what the first that fails raised.
 
@@ -195,4 +191,4 @@ def run_trials(trials: Sequence[Trial], jobs: int, advance: Callable[[], None]) 
 
 
 def _settle_down() -> None:
-    os.nice(NICENESS)
+    lower_thread(TRAINING)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import ClassVar
 
 from brisk import telemetry
+from brisk.os_priority import LEAST, set_process
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.preemption.pacing import Pacing
 from brisk.runtime.worker.batch import RequestJob, Run
@@ -21,8 +21,6 @@ OUT_OF_MEMORY_SCORE = 500
 _WEIGHTS = (1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87, 70, 56, 45, 36, 29, 23)
 """The kernel's weights of niceness 0 to 17 (``sched_prio_to_weight``): the share of two threads
 that compete for a processor."""
-
-LOWEST_NICENESS = 19
 
 
 class Background(Pacing):
@@ -115,8 +113,8 @@ def stand_back(limits: Limits) -> None:
     a processor that runs SCHED_IDLE work for an idle one, also when it places further such work:
     two threads of one run came to share a processor beside an idle one.
     """
-    niceness = niceness_for(limits.share) if limits.share > 0 else LOWEST_NICENESS
-    os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    niceness = niceness_for(limits.share) if limits.share > 0 else LEAST
+    set_process(niceness)
 
 
 def niceness_for(share: float) -> int:

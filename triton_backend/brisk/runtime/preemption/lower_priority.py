@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-NICENESS = 5
-"""Not SCHED_IDLE, nor 19: such a thread holds the interpreter's lock now and then, and it must
-have a processor to let go of it. With both processors busy, a real-time request beside a load
-waited 0.13 to 1.4 s for the lock under SCHED_IDLE, 0.3 to 0.4 at 19, 0.024 to 0.028 at 5."""
+from brisk.os_priority import LOADING, lower_thread
 
 _Result = TypeVar("_Result")
 
@@ -25,8 +20,7 @@ class _Work(Generic[_Result]):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        lower_thread(LOADING)
         try:
             self.outcome.append(self._call())
         except BaseException as error:  # noqa: BLE001  # the caller's thread raises it

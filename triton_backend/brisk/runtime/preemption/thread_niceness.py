@@ -9,7 +9,7 @@ import struct
 import threading
 from collections.abc import Callable
 
-from brisk.protocol.host.realtime_niceness import VARIABLE, renice
+from brisk.os_priority import VARIABLE, process_niceness, set_threads
 from brisk.runtime.log import say
 
 
@@ -20,10 +20,10 @@ class Precedence:
     """
 
     def __init__(
-        self, niceness: int, change: Callable[[int, frozenset[int]], bool] = renice
+        self, niceness: int, change: Callable[[int, frozenset[int]], bool] = set_threads
     ) -> None:
         """``niceness`` 0: nothing is ever changed."""
-        self._usual = os.getpriority(os.PRIO_PROCESS, 0)
+        self._usual = process_niceness()
         self._niceness = niceness
         self._change = change
         self._is_taken = False
@@ -71,6 +71,5 @@ def shorten_slices() -> bool:
     policy = os.sched_getscheduler(0)
     if policy not in (os.SCHED_OTHER, os.SCHED_BATCH):
         return False
-    niceness = os.getpriority(os.PRIO_PROCESS, 0)
-    data = _ATTRIBUTES.pack(_ATTRIBUTES.size, policy, 0, niceness, 0, SLICE_NS, 0, 0)
+    data = _ATTRIBUTES.pack(_ATTRIBUTES.size, policy, 0, process_niceness(), 0, SLICE_NS, 0, 0)
     return ctypes.CDLL(None).syscall(_SCHED_SETATTR, 0, data, 0) == 0

@@ -11,6 +11,7 @@ import sys
 
 from brisk.fork_server.server import ForkServer
 from brisk.fork_server.start import ForkSettings, say_not_forked, take_listener, take_settings
+from brisk.os_priority import set_process
 from brisk.protocol.host import stub_process
 from brisk.stub.preload.numpy_import import import_request_handler
 
@@ -21,7 +22,7 @@ def serve() -> None:
     listener = take_listener(settings)
     if not _is_like(settings):
         os._exit(1)
-    os.setpriority(os.PRIO_PROCESS, 0, settings.niceness)
+    set_process(settings.niceness)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_IGN)  # as Python does where a stub starts it
     try:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brisk.errors import BriskError, InvalidConfigurationError
+from brisk.os_priority import process_niceness
 from brisk.protocol.host.runtime_paths import RuntimePaths, runtime_place
 
 if TYPE_CHECKING:  # a stub that finds its runtime does without
     import subprocess
 
-NICENESS = os.getpriority(os.PRIO_PROCESS, 0)
+NICENESS = process_niceness()
 """Of this process when it began, and so the server's: a stub of a real-time model changes its own,
 and what it starts is for all models."""
 
