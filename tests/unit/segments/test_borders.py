@@ -232,3 +232,17 @@ def test_sequences_cross_with_their_type(tmp_path: Path) -> None:
         "sequence_type",
     }
     assert read_model_file(path).proto.graph.output[0].type.HasField("sequence_type")
+
+
+def test_what_follows_from_weights_alone_crosses_no_border(tmp_path: Path) -> None:
+    """ONNX Runtime computes it once, in the session of whoever reads it."""
+    nodes = [
+        helper.make_node("Neg", ["weight"], ["made"]),
+        helper.make_node("Exp", ["x"], ["a"]),
+        helper.make_node("MatMul", ["a", "made"], ["b"]),
+        helper.make_node("MatMul", ["b", "weight"], ["y"]),
+    ]
+    weights = {"weight": np.eye(4, dtype=np.float32)}
+    path = save(tmp_path / "model.onnx", nodes, [info("x", "n", 4)], [info("y", "n", 4)], weights)
+    spans, _ = cut_points(onnx.load(path), 1 << 30, longest_ns=0)
+    assert [(span.start, span.stop) for span in spans] == [(0, 3), (3, 4)]

@@ -28,8 +28,11 @@ BYTES_PER_NS = 8.0
 
 CROSSING_BYTES_PER_NS = 2.0
 """At which a live image of a convolutional model leaves its kernels' own blocked layout, and comes
-back into it. Other tensors stay as they are: what they cost is being read anew.
+back into it.
 """
+
+PLAIN_CROSSING_BYTES_PER_NS = 32.0
+"""The same for other tensors, which stay as they are: they miss a memory that is still at hand."""
 
 LEFT_LAYOUT_CROSSINGS = 4
 """How many such crossings it costs where something else than convolutions and pools reads the
@@ -282,7 +285,11 @@ def _cheapest(
 def _boundaries(
     graph: GraphProto, names: NodeNames, types: Mapping[str, TypeProto]
 ) -> Iterator[_Boundary]:
-    """Boundaries that only tensors of known types cross, in order."""
+    """Boundaries that only tensors of known types cross, in order.
+
+    What follows from weights alone crosses none: ONNX Runtime computes it once, when it loads
+    whoever reads it.
+    """
     live = {
         info.name: None
         for info in graph.input
@@ -296,11 +303,16 @@ def _boundaries(
     producers: dict[str, str] = {}
     is_convolutional = not _CONVOLUTIONS.isdisjoint(names.operators)
     last_plain = _last_plain_uses(names) if is_convolutional else {}
+    folded = set(names.constants)
     for position, operator in enumerate(names.operators):
         if position and operator not in _FUSED_BEHIND:
             for name in live.keys() - may_cross.keys():
                 kind = types.get(name)
-                crosses = producers.get(name) not in _NO_TENSORS and _may_cross(kind)
+                crosses = (
+                    producers.get(name) not in _NO_TENSORS
+                    and _may_cross(kind)
+                    and name not in folded
+                )
                 may_cross[name] = crosses
                 crossing_ns[name] = _crossing_ns(types[name], is_convolutional) if crosses else 0
             if all(may_cross[name] for name in live):
@@ -310,6 +322,8 @@ def _boundaries(
                     for name in live
                 )
                 yield _Boundary(position, CALL_NS + cost_ns)
+        if names.reads[position] and folded.issuperset(names.reads[position]):
+            folded.update(names.makes[position])
         for name in names.makes[position]:
             if name in names.last_use:
                 live[name] = None
@@ -474,7 +488,8 @@ def _bytes_of(kind: TypeProto) -> int:
 
 def _crossing_ns(kind: TypeProto, is_convolutional: bool) -> float:
     is_blocked = is_convolutional and len(_sizes(kind)) == IMAGE_RANK
-    return 2 * _bytes_of(kind) / (CROSSING_BYTES_PER_NS if is_blocked else BYTES_PER_NS)
+    bytes_per_ns = CROSSING_BYTES_PER_NS if is_blocked else PLAIN_CROSSING_BYTES_PER_NS
+    return 2 * _bytes_of(kind) / bytes_per_ns
 
 
 def _times_ns(graph: GraphProto, names: NodeNames, types: Mapping[str, TypeProto]) -> list[float]:
