@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from brisk.cli.application import application
 from brisk.errors import InvalidConfigurationError, InvalidModelError, InvalidRequestError
-from brisk.exits.exploration import workers
+from brisk.exits.exploration import trial
 from brisk.exits.exploration.trial import Trial, run_trial
 from brisk.exits.files.artefact import digest_of, read_cascade
 from brisk.exits.files.versions import caches_file
@@ -165,7 +165,7 @@ def test_an_interrupted_training_goes_on_where_it_was(
             raise KeyboardInterrupt
         return run_trial(trial)
 
-    monkeypatch.setattr(workers, "run_trial", interrupted)
+    monkeypatch.setattr(trial, "run_trial", interrupted)
     assert train(entry, "--points", "4").exit_code != 0
     monkeypatch.undo()
     monkeypatch.setenv("BRISK_CACHE_DIR", str(entry.parent / "cache"))
@@ -177,7 +177,7 @@ def test_an_interrupted_training_goes_on_where_it_was(
         later.append(trial.file)
         return run_trial(trial)
 
-    monkeypatch.setattr(workers, "run_trial", watched)
+    monkeypatch.setattr(trial, "run_trial", watched)
     made = train(entry, "--points", "4", "--no-keep-data")
     assert made.exit_code == 0, made.output
     assert first not in later

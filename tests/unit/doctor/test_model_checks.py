@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from brisk import __version__
-from brisk.doctor import checks
+from brisk.doctor import base
 from brisk.doctor.base import Deployment, Finding, Severity
 from brisk.doctor.deployment import find_deployment
 from brisk.doctor.installation import artefacts, interpreter, operators, protocol
@@ -177,7 +177,7 @@ def test_every_finding_that_is_not_good_says_what_it_costs_and_what_to_do(tmp_pa
         tmp_path,
         environment={"BRISK_THREADS": "999", "GOMP_SPINCOUNT": "1", "BRISK_PYTHON": "/absent"},
     )
-    findings: list[Finding] = list(checks.examine(bad))
+    findings: list[Finding] = list(base.examine(bad))
     assert {finding.check for finding in findings if finding.verdict is Severity.PROBLEM} == {
         "threads",
         "runtime's Python",
@@ -194,7 +194,7 @@ def test_a_check_that_fails_itself_stops_no_other(
         raise RuntimeError("no idea")
 
     monkeypatch.setattr(spinning, "look", fail)
-    found = {each.check: each for each in checks.examine(deployment(tmp_path))}
+    found = {each.check: each for each in base.examine(deployment(tmp_path))}
     assert "no idea" in found["spinning threads"].found
     assert "cache" in found
 
