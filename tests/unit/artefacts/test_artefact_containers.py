@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
+import shutil
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from brisk.artefacts import verified
 from brisk.artefacts.checksum import PAGE_BYTES, checksum, checksum_of_file
 from brisk.artefacts.container import ALIGNMENT, HEADER_BYTES, Container
+from brisk.artefacts.identity import are_settled, stamp_of
 from brisk.errors import ArtefactError
 from support.containers import write_container
 
@@ -135,3 +140,100 @@ def test_a_mapping_outlives_the_replacement_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"other")
     (tmp_path / "b").rename(tmp_path / "a")
     np.testing.assert_array_equal(view, BLOBS[0])
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the blobs whose bytes were compared with checksums."""
+    sizes: list[int] = []
+
+    def watched(content: np.ndarray) -> str:
+        sizes.append(content.size)
+        return checksum(content)
+
+    monkeypatch.setattr("brisk.artefacts.container.checksum", watched)
+    return sizes
+
+
+def settled(path: Path, compared: list[int]) -> Path:
+    """Written long enough ago that a change shows in its times; what writing it compared is gone
+    from ``compared``.
+    """
+    compared.clear()
+    while not are_settled({path.name: stamp_of(path.stat())}):
+        time.sleep(0.01)
+    return path
+
+
+def test_what_was_compared_since_the_machine_started_is_not_compared_again(
+    tmp_path: Path, compared: list[int]
+) -> None:
+    path = settled(write(tmp_path / "model.segments"), compared)
+    read_everything(path)
+    assert len(compared) == len(BLOBS)
+    read_everything(path)
+    assert len(compared) == len(BLOBS)
+    Container(path).compare(0)
+    assert len(compared) == len(BLOBS) + 1, "who asks to have it compared is not told it was"
+
+
+def test_a_file_changed_since_is_compared_whatever_its_times_say(
+    tmp_path: Path, compared: list[int]
+) -> None:
+    path = settled(write(tmp_path / "model.segments"), compared)
+    read_everything(path)
+    before, place = path.stat(), Container(path).place(0)
+    with path.open("r+b") as file:
+        file.seek(place.offset)
+        file.write(b"\x55")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(ArtefactError, match=r"blob 0 at .* is damaged"):
+        read_everything(path)
+
+
+def test_a_copy_and_another_boot_are_compared(
+    tmp_path: Path, compared: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = settled(write(tmp_path / "model.segments"), compared)
+    read_everything(path)
+    shutil.copy2(path, tmp_path / "other.segments")
+    shutil.copy2(path.with_suffix(".verified"), tmp_path / "other.verified")
+    read_everything(tmp_path / "other.segments")
+    assert len(compared) == 2 * len(BLOBS)
+    (tmp_path / "boot").write_text("another\n")
+    monkeypatch.setattr(verified, "_BOOT", tmp_path / "boot")
+    read_everything(path)
+    assert len(compared) == 3 * len(BLOBS)
+
+
+@pytest.mark.parametrize("text", ["", "[", "[]", '{"boot": 3}', "null"])
+def test_a_note_that_is_none_counts_for_nothing(
+    tmp_path: Path, compared: list[int], text: str
+) -> None:
+    path = settled(write(tmp_path / "model.segments"), compared)
+    path.with_suffix(".verified").write_text(text)
+    read_everything(path)
+    assert len(compared) == len(BLOBS)
+
+
+def test_a_file_written_just_now_is_not_noted(
+    tmp_path: Path, compared: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "model.segments")
+    monkeypatch.setattr("brisk.artefacts.identity.RACY_NS", 10**12)
+    read_everything(path)
+    assert not path.with_suffix(".verified").exists()
+
+
+def test_damage_is_found_by_either_of_two_threads(tmp_path: Path) -> None:
+    blobs = [np.full(1 << 20, number, np.uint8) for number in range(16)]
+    path = write_container(tmp_path / "large.segments", None, blobs)
+    Container(path).verify_all(range(16), 2)
+    for number in (0, 9, 15):
+        copy = tmp_path / f"damaged{number}.segments"
+        shutil.copy2(path, copy)
+        with copy.open("r+b") as file:
+            file.seek(Container(copy).place(number).offset + 77)
+            file.write(b"\xff")
+        with pytest.raises(ArtefactError, match=f"blob {number} at"):
+            Container(copy).verify_all(range(16), 2)

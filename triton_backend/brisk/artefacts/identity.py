@@ -82,7 +82,7 @@ def relative_name(name: object) -> str:
 
 def _state(directory: Path, name: str) -> Stamp:
     with open_inside(directory, name, "file of the model") as file:
-        return _stamp(os.fstat(file.fileno()))
+        return stamp_of(os.fstat(file.fileno()))
 
 
 def _digest(directory: Path, name: str) -> str:
@@ -90,5 +90,5 @@ def _digest(directory: Path, name: str) -> str:
         return checksum_of_file(file)
 
 
-def _stamp(status: os.stat_result) -> Stamp:
+def stamp_of(status: os.stat_result) -> Stamp:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]

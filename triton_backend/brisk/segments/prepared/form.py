@@ -170,14 +170,14 @@ class PreparedModel(Source):
     def check(self) -> None:
         """Compare every byte with its checksum. Raises ArtefactError."""
         for number in range(len(self._container)):
-            self._container.verify(number)
+            self._container.compare(number)
 
     def _open(self, index: int, manner: _Manner) -> OrtSession:
         kept, container = self.kept[index], self._container
         proto = container.copied(kept.proto)
         weights = []
+        container.verify_all([each.blob for each in kept.weights], self._threads)
         for each in kept.weights:
-            container.verify(each.blob)
             weights.append(
                 NamedWeight(each.name, Weight(container.view(each.blob), each.kind, each.shape))
             )
