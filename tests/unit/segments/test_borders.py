@@ -246,3 +246,20 @@ def test_what_follows_from_weights_alone_crosses_no_border(tmp_path: Path) -> No
     path = save(tmp_path / "model.onnx", nodes, [info("x", "n", 4)], [info("y", "n", 4)], weights)
     spans, _ = cut_points(onnx.load(path), 1 << 30, longest_ns=0)
     assert [(span.start, span.stop) for span in spans] == [(0, 3), (3, 4)]
+
+
+def test_rows_of_two_numbers_are_not_said_to_be_equal(tmp_path: Path) -> None:
+    """ONNX Runtime would leave out the broadcast."""
+    shape = (CHANNELS, SIDE, SIDE)
+    nodes = [
+        helper.make_node("Relu", ["one"], ["a"]),
+        helper.make_node("Relu", ["two"], ["b"]),
+        helper.make_node("Relu", ["x"], ["c"]),
+        helper.make_node("Sum", ["a", "b", "c"], ["y"]),
+    ]
+    inputs = [info("one", 1, *shape), info("two", 2, *shape), info("x", "n", *shape)]
+    path = save(tmp_path / "model.onnx", nodes, inputs, [info("y", "m", *shape)])
+    _, second = _segments(path, 3)
+    rows = [each.type.tensor_type.shape.dim[0] for each in second.proto.graph.input]
+    assert len({each.dim_param for each in rows}) == 3
+    assert all(each.dim_param for each in rows)

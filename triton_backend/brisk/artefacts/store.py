@@ -99,20 +99,27 @@ def note_state(artefact: Path, identity: ModelIdentity, present: Mapping[str, St
         return  # read-only: the digests are compared again at the next start
 
 
-def publish(target: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Make ``target`` what ``write`` writes, whole or not at all. Raises OSError."""
+def publish(
+    target: Path, write: Callable[[BinaryIO], object], *, survives_a_crash: bool = True
+) -> None:
+    """Make ``target`` what ``write`` writes, whole or not at all. Raises OSError.
+
+    ``survives_a_crash`` False: of the machine; nothing is waited for.
+    """
     directory = target.parent
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=directory)  # of mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:
             write(file)
             file.flush()
-            os.fsync(file.fileno())
+            if survives_a_crash:
+                os.fsync(file.fileno())
         os.rename(name, target)
     except BaseException:
         os.unlink(name)
         raise
-    _sync(directory)
+    if survives_a_crash:
+        _sync(directory)
 
 
 @contextmanager

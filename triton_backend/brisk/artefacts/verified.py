@@ -8,11 +8,12 @@ from the disk.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import tempfile
 from pathlib import Path
 
+from brisk.artefacts import store
 from brisk.artefacts.identity import are_settled, stamp_of
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -33,15 +34,9 @@ def note(artefact: Path, status: os.stat_result) -> None:
     """
     if not are_settled({artefact.name: stamp_of(status)}):
         return
-    try:
-        text = json.dumps(_state(status))
-        with tempfile.NamedTemporaryFile(
-            "w", prefix=f".{artefact.name}.", dir=artefact.parent, delete=False
-        ) as file:  # of mode 0600; not synced: it tells of this boot alone
-            file.write(text)
-        os.rename(file.name, _path(artefact))
-    except OSError:
-        return
+    with contextlib.suppress(OSError):
+        text = json.dumps(_state(status)).encode()
+        store.publish(_path(artefact), lambda file: file.write(text), survives_a_crash=False)
 
 
 def _path(artefact: Path) -> Path:

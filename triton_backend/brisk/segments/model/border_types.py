@@ -28,8 +28,10 @@ follow. ONNX's inference and ONNX Runtime's kernels have not always agreed on ot
 resizing, nor on pools that round up.
 """
 
-_ROWS = "rows"
-"""Name of a first dimension that has another one, or none."""
+_ROWS = "brisk:rows:"
+"""Begins the name of a first dimension that has a number: equal numbers have equal names, as
+ONNX Runtime takes sizes of one name for equal.
+"""
 
 _NO_SHAPE, _RANK, _SIZES = range(3)
 """What is sure of a value; of what a node makes no more than of each value that it reads."""
@@ -115,8 +117,8 @@ def _border_type(kind: TypeProto, shape: TypeProto | None, sure: int, own: set[s
             continue
         if size.dim_param in own:
             dim.dim_param = size.dim_param
-        elif not axis:
-            dim.dim_param = _ROWS
-        elif size.dim_value > 0:
+        elif size.dim_value > 0 and axis:
             dim.dim_value = size.dim_value
+        elif size.dim_value > 0:
+            dim.dim_param = f"{_ROWS}{size.dim_value}"
     return border

@@ -36,7 +36,7 @@ from brisk.segments.source import Source
 from brisk.segments.weights import NamedWeight, Weight
 from brisk.tuning import SessionTuning
 
-SCHEMA = 4
+SCHEMA = 5
 LEAST_GAIN = 1.05
 """How many times as fast a session must be, by packing its weights, to be worth its memory."""
 
@@ -175,12 +175,11 @@ class PreparedModel(Source):
     def _open(self, index: int, manner: _Manner) -> OrtSession:
         kept, container = self.kept[index], self._container
         proto = container.copied(kept.proto)
-        weights = []
         container.verify_all([each.blob for each in kept.weights], self._threads)
-        for each in kept.weights:
-            weights.append(
-                NamedWeight(each.name, Weight(container.view(each.blob), each.kind, each.shape))
-            )
+        weights = [
+            NamedWeight(each.name, Weight(container.view(each.blob), each.kind, each.shape))
+            for each in kept.weights
+        ]
         try:
             return open_saved(proto, weights, self._threads, self._tuning, **manner._asdict())
         except Exception as error:
