@@ -173,8 +173,9 @@ def load_segment_session(
 def _bare(path: Path, threads: int, tuning: SessionTuning, taps: Collection[str]) -> BareModel:
     from brisk.segments.model.sources import BareModel
 
-    source = BareModel(path, threads, taps, tuning)
-    source.check()
+    with exchange_attempt(path, most_deaths=1) as may_be_optimised:
+        source = BareModel(path, threads, taps, tuning, is_awaited=may_be_optimised)
+        source.check()
     return source
 
 
@@ -267,21 +268,22 @@ MOST_DEATHS = 2
 
 
 @contextlib.contextmanager
-def exchange_attempt(model: Path) -> Iterator[bool]:
+def exchange_attempt(model: Path, most_deaths: int = MOST_DEATHS) -> Iterator[bool]:
     """Around the exchange: whether it may be tried. The note goes when it has ended, well or not.
 
-    Where no note can be written it may be.
+    Where no note can be written it may be. A load may start with optimised sessions, too: where a
+    worker died of that, the next one starts without.
     """
     try:
         note = _note_of(model)
         deaths = int(note.read_text() or "0") if note.exists() else 0
-        if deaths < MOST_DEATHS:
+        if deaths < most_deaths:
             make_private(note.parent)
             note.write_text(str(deaths + 1))
     except (OSError, ValueError):
         yield True
         return
-    if deaths >= MOST_DEATHS:
+    if deaths >= most_deaths:
         yield False
         return
     try:
