@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from brisk.doctor.base import Finding
+    from brisk.doctor.deployment import Finding
 
 _STYLES = {"good": "green", "advice": "yellow", "problem": "bold red", "unknown": "dim"}
 
@@ -29,28 +29,28 @@ def doctor(
     be seen; else at what this shell's environment would give one. Exit status 1 where something
     cannot work as it is.
     """
-    from brisk.doctor.base import Severity, examine
-    from brisk.doctor.deployment import find_deployment
+    from brisk.doctor import examine
+    from brisk.doctor.deployment import Severity, find_deployment
 
     deployment = find_deployment(repository or (), device)
     findings = []
-    for finding in examine(deployment):
-        findings.append(finding)
+    for check, finding in examine(deployment):
+        findings.append({"check": check, **asdict(finding)})
         if not as_json:
-            _show(finding)
+            _show(check, finding)
     if as_json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=1))
-    if any(finding.verdict is Severity.PROBLEM for finding in findings):
+        print(json.dumps(findings, indent=1))
+    if any(finding["verdict"] is Severity.PROBLEM for finding in findings):
         raise typer.Exit(1)
 
 
-def _show(finding: Finding) -> None:
+def _show(check: str, finding: Finding) -> None:
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True)
     verdict = finding.verdict.value
-    line = Text.assemble((f"{verdict:<8}", _STYLES[verdict]), f"{finding.check}: {finding.found}")
+    line = Text.assemble((f"{verdict:<8}", _STYLES[verdict]), f"{check}: {finding.found}")
     console.print(line)
     if finding.cost:
         console.print(Text(f"        costs: {finding.cost}"))
