@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from brisk.artefacts.checksum import checksum_of_file
@@ -22,13 +21,6 @@ Stamp = list[int]
 
 RACY_NS = 50_000_000
 """A file changed this shortly ago may change again without its times showing it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelIdentity:
-    """``digests``: each file's checksum, by its path relative to the model file's directory."""
-
-    digests: Mapping[str, str]
 
 
 def model_files(path: Path) -> tuple[str, ...]:
@@ -53,9 +45,12 @@ def model_files(path: Path) -> tuple[str, ...]:
     return (path.name, *sorted(names))
 
 
-def identify(directory: Path, names: Sequence[str]) -> ModelIdentity:
-    """Read and digest the files. Raises OSError, and InvalidModelError as ``open_inside``."""
-    return ModelIdentity({name: _digest(directory, name) for name in names})
+def identify(directory: Path, names: Sequence[str]) -> dict[str, str]:
+    """The files' checksums, which tell one model from another, by their names in ``directory``.
+
+    Raises OSError, and InvalidModelError as ``open_inside``.
+    """
+    return {name: _digest(directory, name) for name in names}
 
 
 def stamps(directory: Path, names: Sequence[str]) -> dict[str, Stamp]:

@@ -9,12 +9,11 @@ from collections import Counter
 from pathlib import Path
 
 from brisk import __version__
-from brisk.artefacts.place import cache_directory
 from brisk.doctor.deployment import Deployment, Finding, Severity
 from brisk.errors import ArtefactError, BriskError, ProtocolError, UnavailableError
 from brisk.fork_server.build import LAUNCHER
 from brisk.fork_server.start import SETTING
-from brisk.ownership import check_directory
+from brisk.ownership import cache_directory, check_directory
 from brisk.protocol.channel import Receiver, check_peer, send_record
 from brisk.protocol.host.entry_files import MODEL_FILE
 from brisk.protocol.host.runtime_paths import RuntimePaths, runtime_place
