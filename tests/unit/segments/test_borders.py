@@ -15,7 +15,7 @@ from brisk.segments.model import cutting
 from brisk.segments.model.cutting import NodeSpan, cut_points
 from brisk.segments.model.extraction import Segment, extract
 from brisk.segments.model.model_file import read_model_file
-from brisk.segments.onnxruntime.library import onnxruntime
+from brisk.segments.session import onnxruntime
 from support.models.segment_models import by_segments, info, save, source_of, whole
 
 CHANNELS, SIDE = 32, 16

@@ -22,16 +22,15 @@ from onnx import TensorProto, helper, numpy_helper
 from brisk.artefacts import store
 from brisk.artefacts.container import HEADER_BYTES, Container
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
+from brisk.segments import session
 from brisk.segments.model import cutting, sources
 from brisk.segments.model.sources import BareModel
-from brisk.segments.onnxruntime import session
-from brisk.segments.onnxruntime.library import onnxruntime
-from brisk.segments.onnxruntime.session import OrtSession
 from brisk.segments.prepared import form as prepared
 from brisk.segments.prepared import saving
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.prepared.preparation import is_prepared, prepare
 from brisk.segments.prepared.saving import save_optimised
+from brisk.segments.session import OrtSession, onnxruntime
 from brisk.segments.source import Source
 from brisk.tuning import SessionTuning
 from support.models.segment_models import chain, info, save, whole

@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from brisk.exits.model_graph import ModelGraph
-from brisk.segments.model.cutting import (
-    can_be_cut,
-    is_fused_with_next,
-    predicted_times_ns,
-    single_values,
-)
+from brisk.segments.model.cutting import can_be_cut, is_fused_with_next, predicted_times_ns
+from brisk.segments.model.graph_names import single_values
 
 
 @dataclass(frozen=True, slots=True)

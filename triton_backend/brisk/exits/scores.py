@@ -11,10 +11,10 @@ from onnx import GraphProto, ModelProto
 
 from brisk.errors import InternalError, InvalidModelError
 from brisk.exits.model_graph import ModelGraph
-from brisk.segments.model.cutting import constants_of, reads_of
 from brisk.segments.model.extraction import Segment
-from brisk.segments.onnxruntime.session import OrtSession
-from brisk.segments.onnxruntime.sessions import Form, open_segment
+from brisk.segments.model.graph_names import constants_of, reads_of
+from brisk.segments.opening import Form, open_segment
+from brisk.segments.session import OrtSession
 
 
 class ScoreForm(str, Enum):

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from brisk.os_priority import LOADING, lower_thread
-from brisk.segments.inputs import InputCheck
-from brisk.segments.onnxruntime.session import OrtSession
-from brisk.segments.program import Part, SegmentProgram, make_part, slots_of
+from brisk.segments.program import InputCheck, Part, SegmentProgram, make_part, slots_of
+from brisk.segments.session import OrtSession
 from brisk.segments.source import Source
 from brisk.segments.table import GiveWay, LayerTable
 from brisk.segments.timeline import EventKind, Recorder, clock_ns

@@ -84,7 +84,7 @@ class LayerTable(Sequence[Part]):
         layer = self._layers[position]
         if layer is not None:
             return layer
-        return self._obtain(position)
+        return self._await(position)
 
     def current(self) -> Sequence[Part]:
         """What a new frame runs: the finished layers as a tuple, else each as it is loaded."""
@@ -230,9 +230,6 @@ class LayerTable(Sequence[Part]):
             elif self._remaining == 0 and not self._errors:
                 self._complete = tuple(each for each in self._layers if each is not None)
             self._changed.notify_all()
-
-    def _obtain(self, index: int) -> Part:
-        return self._await(index)
 
     def _await(self, index: int) -> Part:
         give_up_ns = clock_ns() + int(RESCUE_S * 1e9)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 clock_ns = time.perf_counter_ns
 
@@ -45,30 +44,6 @@ class Timeline:
             for event in self.events
             if event.kind is kind and event.start_ns < self.answered_ns
         )
-
-    def to_chrome(self) -> dict[str, Any]:
-        """The trace format of Chrome and Perfetto; times in microseconds from the start."""
-        lanes = list(dict.fromkeys(event.lane for event in self.events))
-        names = [
-            {"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": lane}}
-            for number, lane in enumerate(lanes)
-        ]
-        stages = [
-            {
-                "ph": "X",
-                "name": event.kind.value
-                if event.layer is None
-                else f"{event.kind.value} {event.layer}",
-                "cat": event.kind.value,
-                "pid": 1,
-                "tid": lanes.index(event.lane),
-                "ts": (event.start_ns - self.started_ns) / 1000,
-                "dur": (event.end_ns - event.start_ns) / 1000,
-                "args": {"stolen": event.stolen},
-            }
-            for event in self.events
-        ]
-        return {"traceEvents": names + stages}
 
 
 class Recorder:

@@ -11,7 +11,7 @@ from brisk.cli.explain.text import count_text
 from brisk.errors import InvalidModelError
 
 if TYPE_CHECKING:
-    from brisk.segments.plan import SegmentPlan
+    from brisk.segments.source import SegmentPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
     from brisk.exits.files.versions import latest
     from brisk.exits.taps import tapped_values
     from brisk.segments.model.sources import BareModel
-    from brisk.segments.onnxruntime.library import onnxruntime
+    from brisk.segments.session import onnxruntime
     from brisk.segments.starting import usable_cores
 
     threads = usable_cores()
@@ -159,7 +159,7 @@ def _element(kind: TypeProto) -> int:
 
 
 def _types(typed: ModelProto | None) -> dict[str, TypeProto]:
-    from brisk.segments.model.cutting import types_of
+    from brisk.segments.model.graph_names import types_of
 
     return {} if typed is None else types_of(typed.graph)
 
@@ -235,7 +235,7 @@ def _bytes_of(kind: TypeProto | None) -> int | None:
 
 
 def _nodes_text(segment: Segment) -> Iterator[str]:
-    from brisk.segments.onnxruntime.refusals import shown
+    from brisk.paths import shown
 
     for node in segment.proto.graph.node:
         domain = f"{shown(node.domain)}." if node.domain else ""

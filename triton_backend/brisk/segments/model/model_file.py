@@ -23,10 +23,9 @@ from brisk.graph.files.mapping import map_file
 from brisk.graph.files.tensors import external_range
 from brisk.graph.files.wire_format import MalformedMessage, detach_large_tensors
 from brisk.ort_format import is_ort_format, read_ort_signature
-from brisk.paths import find_inside
-from brisk.segments.model.cutting import bodies_of
-from brisk.segments.onnxruntime.refusals import shown
-from brisk.segments.weights import IN_PLACE_BYTES, Weight
+from brisk.paths import find_inside, shown
+from brisk.segments.model.graph_names import bodies_of
+from brisk.segments.session import IN_PLACE_BYTES, Weight
 
 MOST_NESTED_BYTES = 1 << 30
 """Of external data of nodes and of their bodies, which is copied into the model."""

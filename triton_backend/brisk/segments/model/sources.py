@@ -14,13 +14,13 @@ from brisk.errors import InvalidModelError
 from brisk.graph.files.tensors import read_tensor
 from brisk.graph.files.value_types import from_type_proto
 from brisk.graph.program import Variable
-from brisk.segments.model.cutting import constants_of, cut_points
+from brisk.segments.model.cutting import cut_points
 from brisk.segments.model.extraction import Segment, extract, normalise
+from brisk.segments.model.graph_names import constants_of
 from brisk.segments.model.model_file import ModelFile, read_model_file
-from brisk.segments.onnxruntime.session import OrtSession, running, shared
-from brisk.segments.onnxruntime.sessions import CPU, Form, Provider, open_segment
-from brisk.segments.plan import SegmentPlan, SegmentSpec
-from brisk.segments.source import Source
+from brisk.segments.opening import CPU, Form, Provider, open_segment
+from brisk.segments.session import OrtSession, running, shared
+from brisk.segments.source import SegmentPlan, SegmentSpec, Source
 from brisk.tuning import SessionTuning
 
 MOST_DIGESTED_BYTES = 16 << 20

@@ -25,13 +25,20 @@ from brisk.artefacts import store
 from brisk.artefacts.container import Container
 from brisk.errors import ArtefactError
 from brisk.graph.files.element_types import dtype_of_element
-from brisk.segments.onnxruntime.library import onnxruntime
-from brisk.segments.onnxruntime.options import run_options, session_options
-from brisk.segments.onnxruntime.session import NOWHERE, OrtSession, running, shared, value_in_place
-from brisk.segments.plan import SegmentPlan
 from brisk.segments.prepared.manifest import read_plan
-from brisk.segments.source import Source
-from brisk.segments.weights import NamedWeight, Weight
+from brisk.segments.session import (
+    NOWHERE,
+    NamedWeight,
+    OrtSession,
+    Weight,
+    onnxruntime,
+    run_options,
+    running,
+    session_options,
+    shared,
+    value_in_place,
+)
+from brisk.segments.source import SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
 SCHEMA = 5

@@ -11,7 +11,7 @@ from brisk.artefacts.container import Container, ContainerDraft
 from brisk.errors import ArtefactError
 from brisk.graph.files.element_types import dtype_of_name
 from brisk.graph.program import ContainerKind, ValueType, Variable
-from brisk.segments.plan import SegmentPlan, SegmentSpec
+from brisk.segments.source import SegmentPlan, SegmentSpec
 
 
 def write_plan(plan: SegmentPlan, draft: ContainerDraft) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from brisk.artefacts.identity import identify, stamps
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.graph.files.tensors import external_range
 from brisk.segments.model.sources import BareModel
-from brisk.segments.plan import SegmentPlan
 from brisk.segments.prepared.form import (
     PreparedModel,
     find_prepared,
@@ -33,7 +32,8 @@ from brisk.segments.prepared.form import (
 from brisk.segments.prepared.manifest import write_plan
 from brisk.segments.prepared.saving import OptimisedSegment, save_optimised
 from brisk.segments.prepared.trial import SegmentTrial, check_alike, packing_gain
-from brisk.segments.weights import NamedWeight
+from brisk.segments.session import NamedWeight
+from brisk.segments.source import SegmentPlan
 
 DISK_FACTOR = 4.5
 """Default of what the prepared form may take, as a multiple of the model's files: int8 weights

@@ -23,13 +23,17 @@ from brisk.errors import InvalidModelError
 from brisk.graph.files.element_types import dtype_of_element
 from brisk.graph.files.mapping import PAGE_BYTES
 from brisk.graph.files.tensors import external_range
-from brisk.segments.model.cutting import reads_of
 from brisk.segments.model.extraction import Segment
+from brisk.segments.model.graph_names import reads_of
 from brisk.segments.model.model_file import ModelFile
-from brisk.segments.onnxruntime.library import onnxruntime
-from brisk.segments.onnxruntime.options import session_options
-from brisk.segments.onnxruntime.session import NOWHERE
-from brisk.segments.weights import IN_PLACE_BYTES, NamedWeight, Weight
+from brisk.segments.session import (
+    IN_PLACE_BYTES,
+    NOWHERE,
+    NamedWeight,
+    Weight,
+    onnxruntime,
+    session_options,
+)
 from brisk.tuning import SessionTuning
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from brisk.errors import InvalidModelError
 from brisk.graph.files.element_types import element_of_dtype
 from brisk.graph.program import ContainerKind, Dimension, Variable
-from brisk.segments.onnxruntime.library import onnxruntime
-from brisk.segments.plan import SegmentPlan, SegmentSpec
+from brisk.segments.session import onnxruntime
+from brisk.segments.source import SegmentPlan, SegmentSpec
 
 SIZES = (128, 224, 32, 1)
 """Tried in turn for dimensions that a model leaves open; the first one is 1."""

@@ -19,9 +19,9 @@ from brisk.runtime.log import tell
 from brisk.runtime.models import session
 from brisk.runtime.models.servable import Frame
 from brisk.segments.frame import SegmentFrame
-from brisk.segments.onnxruntime.session import OrtSession
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.program import SegmentProgram
+from brisk.segments.session import OrtSession
 from brisk.segments.source import Source
 from brisk.segments.starting import StartingSegments, start_segments, without_collections
 from brisk.segments.table import GiveWay

@@ -1,4 +1,5 @@
-"""Why ONNX Runtime refuses a segment: which node, of which operator and operator set.
+"""Sessions of ONNX models: one that starts at once, one that is fast for long; and why ONNX
+Runtime refuses a segment: which node, of which operator and operator set.
 
 Its own texts name a node or an operator, or neither; where they do not, the shortest beginning of
 the segment that it refuses ends with the node to blame.
@@ -8,14 +9,33 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, TypeAlias
 
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+from brisk.errors import BriskError, InvalidModelError
+from brisk.paths import shown
+from brisk.segments.model.extraction import Segment
+from brisk.segments.model.model_file import ModelFile
+from brisk.segments.session import (
+    OrtSession,
+    onnxruntime,
+    run_options,
+    session_options,
+    value_in_place,
+)
+from brisk.tuning import SessionTuning
+
+Provider: TypeAlias = "str | tuple[str, Mapping[str, str]]"
+"""Who of ONNX Runtime computes, with its options."""
+
+CPU: Provider = "CPUExecutionProvider"
 
 PATIENCE_S = 2.0
 """For finding the node: sessions of the first nodes of a large segment take their time."""
 
-_SHOWN_CHARACTERS = 80
 _REASON_CHARACTERS = 1500
 
 _PLACE = re.compile(r"/\S*/onnxruntime/\S+:\d+ [^\n]*?\)(?: const)? ")
@@ -33,13 +53,94 @@ _READS = re.compile(r"Node input '(?P<value>[^']*)' is not")
 _MAKES = re.compile(r"Duplicate definition of name \((?P<value>[^)]*)\)")
 
 
-def shown(name: str) -> str:
-    """``name`` in a message: bounded, with what cannot be printed escaped."""
-    text = repr(name)[1:-1]
-    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+class Form(Enum):
+    """How a session is made (NNV12's candidates for ONNX Runtime).
+
+    ``IN_PLACE``: the graph as it is, computing on the weights of the mapped file. ``OPTIMISED``:
+    graph optimised, weights packed as the kernels like them, all in memory of its own; takes many
+    times as long to make.
+    """
+
+    IN_PLACE = "in place"
+    OPTIMISED = "optimised"
 
 
-def reason_of(error: Exception) -> str:
+def open_segment(
+    segment: Segment,
+    file: ModelFile,
+    form: Form,
+    threads: int,
+    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+    *,
+    is_one_of_several: bool = False,
+    provider: Provider = CPU,
+) -> OrtSession:
+    """A session on at most ``threads`` threads, as the entry wants it (see ``session_options``).
+
+    Raises InvalidModelError naming model, segment, node, operator and operator set, with ONNX
+    Runtime's reason, and InvalidConfigurationError for a tuning that cannot be had.
+    """
+    try:
+        return _open(segment.proto, file, form, threads, tuning, is_one_of_several, provider)
+    except BriskError:
+        raise
+    except Exception as error:
+        proto = segment.proto
+
+        def is_taken(part: ModelProto) -> bool:
+            try:
+                _open(part, file, form, threads, tuning, is_one_of_several, provider)
+            except Exception:  # noqa: BLE001  # that is the question
+                return False
+            return True
+
+        blame = "the file" if file.own_format is not None else _blamed(proto, error, is_taken)
+        raise InvalidModelError(
+            f"{file.path}: ONNX Runtime {onnxruntime().__version__} cannot load segment "
+            f"{segment.index} ({segment.words}), to blame: {blame}: {_reason_of(error)}"
+        ) from error
+
+
+def _open(
+    proto: ModelProto,
+    file: ModelFile,
+    form: Form,
+    threads: int,
+    tuning: SessionTuning,
+    is_one_of_several: bool,
+    provider: Provider,
+) -> OrtSession:
+    """Raises what ONNX Runtime raises."""
+    library = onnxruntime()
+    options = session_options(
+        tuning,
+        threads,
+        is_warm=form is Form.OPTIMISED,
+        spins_long=is_one_of_several and form is Form.OPTIMISED,
+    )
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(file.path.parent)
+    )
+    names = [tensor.name for tensor in proto.graph.initializer]
+    in_place = [name for name in names if name in file.weights]
+    held: list[Any] = []
+    if form is Form.IN_PLACE:
+        for name in in_place:
+            if (value := value_in_place(file.weights[name])) is not None:
+                options.add_initializer(name, value)
+                held.append(value)
+    if len(held) < len(in_place):  # ONNX Runtime opens no file itself
+        names, contents = list(file.files), list(file.files.values())
+        options.add_external_initializers_from_files_in_memory(
+            names, contents, [len(content) for content in contents]
+        )
+    model = proto.SerializeToString() if file.own_format is None else bytes(file.own_format)
+    providers = [provider] if provider == CPU else [provider, CPU]
+    session = library.InferenceSession(model, options, providers=providers)
+    return OrtSession(session, tuple(held), run_options(tuning))
+
+
+def _reason_of(error: Exception) -> str:
     """ONNX Runtime's words, without its own code's places."""
     text = _PLACE.sub("", _CODE.sub("", str(error))).strip()
     text = "".join(each if each.isprintable() else " " for each in text)
