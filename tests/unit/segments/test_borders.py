@@ -200,8 +200,9 @@ def test_wrong_words_of_the_file_on_sizes_reach_no_border(tmp_path: Path) -> Non
         session = library.InferenceSession(
             part.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        made = session.run(list(part.outputs), {name: values[name] for name in part.inputs})
-        values.update(zip(part.outputs, made, strict=True))
+        spec = part.spec
+        made = session.run(list(spec.outputs), {name: values[name] for name in spec.inputs})
+        values.update(zip(spec.outputs, made, strict=True))
     np.testing.assert_array_equal(values["y"], expected["y"])
 
 

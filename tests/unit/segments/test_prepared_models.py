@@ -67,7 +67,7 @@ def optimised(path: Path, inputs: Mapping[str, np.ndarray], folder: Path) -> dic
     bare = BareModel(path, THREADS)
     sessions = []
     for segment in bare.segments:
-        place = folder / f"whole-{segment.index}"
+        place = folder / f"whole-{segment.spec.index}"
         place.mkdir()
         sessions.append(save_optimised(segment, bare.file, THREADS, place)[1])
 
@@ -537,12 +537,9 @@ def test_what_answers_otherwise_than_before_it_was_saved_is_not_published(
     """A fault of ONNX Runtime's writing, staged: one weight comes back as zeros."""
     take = saving._take_weights
 
-    def lose_one(*arguments: object) -> tuple[saving.NamedWeight, ...]:
+    def lose_one(*arguments: object) -> tuple[saving.Weight, ...]:
         first, *others = take(*arguments)
-        zeros = saving.Weight(
-            np.zeros_like(first.weight.data), first.weight.kind, first.weight.shape
-        )
-        return (saving.NamedWeight(first.name, zeros), *others)
+        return (replace(first, data=np.zeros_like(first.data)), *others)
 
     monkeypatch.setattr(saving, "_take_weights", lose_one)
     with pytest.raises(InvalidModelError, match="other answers than before"):

@@ -97,7 +97,7 @@ def open_segment(
         blame = "the file" if file.own_format is not None else _blamed(proto, error, is_taken)
         raise InvalidModelError(
             f"{file.path}: ONNX Runtime {onnxruntime().__version__} cannot load segment "
-            f"{segment.index} ({segment.words}), to blame: {blame}: {_reason_of(error)}"
+            f"{segment.spec.index} ({segment.spec.words}), to blame: {blame}: {_reason_of(error)}"
         ) from error
 
 

@@ -27,7 +27,6 @@ from brisk.tuning import ALL, BASIC, EXTENDED, NONE, SessionTuning
 IN_PLACE_BYTES = 4096
 """Initialisers from this size on stay in the file."""
 
-
 NOWHERE = ("/dev", "null")
 """Folder and file that weights in an artefact are said to lie in: ONNX Runtime looks whether the
 file is there, but is given the weights themselves and never reads it."""
@@ -69,6 +68,7 @@ def onnxruntime() -> ModuleType:
 class Weight:
     """``data``: the bytes of an initialiser, uint8, in place; ``kind``: its TensorProto type."""
 
+    name: str
     data: np.ndarray
     kind: int
     shape: tuple[int, ...]
@@ -76,12 +76,6 @@ class Weight:
     @property
     def is_packed(self) -> bool:
         return self.kind in PACKED
-
-
-@dataclass(frozen=True, slots=True)
-class NamedWeight:
-    name: str
-    weight: Weight
 
 
 @dataclass(frozen=True, eq=False)  # without slots, so that it can be referred to weakly

@@ -55,9 +55,10 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
     if source.file.own_format is None:
         yield "  times: predicted, of one thread; open sizes are taken as 1 (batch) and 128"
     for segment, words in zip(source.segments, _border_texts(source, typed), strict=True):
-        kept = "" if prepared is None else f"; {_kept_text(prepared, segment.index)}"
-        found = "".join(f"; exit at {each}" for each in exits.at(segment.index))
-        yield f"{segment.index:>4}  {segment.words}: {words}{kept}{found}"
+        spec = segment.spec
+        kept = "" if prepared is None else f"; {_kept_text(prepared, spec.index)}"
+        found = "".join(f"; exit at {each}" for each in exits.at(spec.index))
+        yield f"{spec.index:>4}  {spec.words}: {words}{kept}{found}"
         if every:
             yield from _nodes_text(segment)
 
@@ -128,15 +129,15 @@ def _whole_text(source: BareModel, typed: ModelProto | None, total_ms: float) ->
         MOST_LOSS,
         SMALL_MODEL_BYTES,
         SMALL_MODEL_NODES,
-        can_be_cut,
         cut_points,
     )
+    from brisk.segments.model.graph_names import is_in_order
 
     file, longest_ms = source.file, LONGEST_SEGMENT_NS / 1e6
     graph, size = file.proto.graph, file.path.stat().st_size
     if file.own_format is not None:
         return "it is in ONNX Runtime's own format, which stays whole"
-    if not can_be_cut(graph):
+    if not is_in_order(graph):
         return "its nodes or names are in no order that parts could keep"
     if size < SMALL_MODEL_BYTES and len(graph.node) <= SMALL_MODEL_NODES:
         return f"it is small, at most {SMALL_MODEL_NODES} nodes in less than 1 MiB"

@@ -16,6 +16,7 @@ from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
 from brisk.segments.model.graph_names import (
     NodeNames,
+    is_in_order,
     live_values,
     names_of,
     single_values,
@@ -122,7 +123,7 @@ def cut_points(
     ``size_bytes``: of the model's file. ``longest_ns``: None for LONGEST_SEGMENT_NS; 0 cuts at
     every boundary, whatever it costs. ``taps``: names of values that are read at a boundary,
     so one stands behind each, whatever it costs; unknown ones are passed over. One span where
-    there are none and the graph is small, where ``can_be_cut`` forbids more, or where no
+    there are none and the graph is small, where ``is_in_order`` forbids more, or where no
     boundary is cheap enough.
     """
     longest_ns = LONGEST_SEGMENT_NS if longest_ns is None else longest_ns
@@ -132,7 +133,7 @@ def cut_points(
     if is_small and longest_ns > 0 and not taps:
         return whole, model
     names = names_of(model.graph)
-    if not _is_in_order(model.graph, names):
+    if not is_in_order(model.graph, names):
         return whole, model
     try:
         typed = onnx.shape_inference.infer_shapes(model, data_prop=False)
@@ -321,30 +322,6 @@ def _last_plain_uses(names: NodeNames) -> dict[str, int]:
         if operator not in _READ_BLOCKED
         for name in names.reads[position]
     }
-
-
-def can_be_cut(graph: GraphProto) -> bool:
-    """Whether segments mean what the whole graph does.
-
-    Every name is given once, every node reads what stands before it, every output is made by a
-    node. ONNX Runtime judges graphs that are otherwise: it sorts nodes, and gives initialisers and
-    inputs as outputs, but refuses names that are given twice, which no segment alone would show.
-    """
-    return _is_in_order(graph, names_of(graph))
-
-
-def _is_in_order(graph: GraphProto, names: NodeNames) -> bool:
-    given = {info.name for info in graph.input} | names.constants
-    made: set[str] = set()
-    for reads, makes in zip(names.reads, names.makes, strict=True):
-        if any(name not in given and name not in made for name in reads):
-            return False
-        for name in makes:
-            if name in given or name in made:
-                return False
-            made.add(name)
-    wanted = [info.name for info in graph.output]
-    return made.issuperset(wanted) and len(set(wanted)) == len(wanted)
 
 
 _ROUNDED = frozenset({TensorProto.UNDEFINED, TensorProto.FLOAT16, TensorProto.BFLOAT16})

@@ -32,6 +32,7 @@ from brisk.segments.model.graph_names import (
     reads_of,
     value_types,
 )
+from brisk.segments.source import SegmentSpec
 
 _SURE_SIZES = frozenset(
     {
@@ -58,17 +59,10 @@ _NO_SHAPE, _RANK, _SIZES = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """``proto``: an ONNX model. ``inputs``, ``outputs``: names of the values that cross, in order.
+    """``proto``: an ONNX model."""
 
-    ``dead``: values that nothing behind it reads. ``words``: its first and last node.
-    """
-
-    index: int
+    spec: SegmentSpec
     proto: ModelProto
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    dead: tuple[str, ...]
-    words: str
 
 
 def extract(
@@ -83,54 +77,51 @@ def extract(
     if len(spans) == 1:
         inputs = tuple(info.name for info in graph.input)
         outputs = tuple(info.name for info in graph.output)
-        return [Segment(0, model, inputs, outputs, (), _words(graph, spans[0]))]
+        return [Segment(SegmentSpec(0, inputs, outputs, (), _words(graph, spans[0])), model)]
     names = names_of(graph)
-    parts = list(_pieces(graph, names, _with_outputs(names, spans)))
-    crossing = {name for part in parts for name in (*part.inputs, *part.outputs)}
+    pieces = list(_pieces(graph, names, _with_outputs(names, spans)))
+    crossing = {name for each in pieces for name in (*each.spec.inputs, *each.spec.outputs)}
     types = _border_types(model, typed or model, crossing)
     known = {**types, **{info.name: info.type for info in graph.output}}
     initialisers = {tensor.name: tensor for tensor in graph.initializer}
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
     segments = []
-    for index, part in enumerate(parts):
-        read = part.reads
-        proto = GraphProto(name=f"{graph.name or 'model'}:{index}")
-        proto.node.extend(graph.node[part.span.start : part.span.stop])
+    for piece in pieces:
+        spec, read = piece.spec, piece.reads
+        proto = GraphProto(name=f"{graph.name or 'model'}:{spec.index}")
+        proto.node.extend(graph.node[piece.span.start : piece.span.stop])
         proto.initializer.extend(tensor for name, tensor in initialisers.items() if name in read)
         proto.sparse_initializer.extend(t for name, t in sparse.items() if name in read)
-        if index:
-            proto.input.extend(_info(name, types) for name in part.inputs)
+        if spec.index:
+            proto.input.extend(_info(name, types) for name in spec.inputs)
         else:
             proto.input.extend(info for info in graph.input if info.name in read)
-        proto.output.extend(_info(name, known) for name in part.outputs)
-        proto.value_info.extend(info for info in graph.value_info if info.name in part.makes)
+        proto.output.extend(_info(name, known) for name in spec.outputs)
+        proto.value_info.extend(info for info in graph.value_info if info.name in piece.makes)
         whole = ModelProto(
             ir_version=model.ir_version,
             opset_import=model.opset_import,
             functions=model.functions,
             graph=proto,
         )
-        words = _words(graph, part.span)
-        segments.append(Segment(index, whole, part.inputs, part.outputs, part.dead, words))
+        segments.append(Segment(spec, whole))
     return segments
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What a span of nodes reads and makes; ``inputs``, ``outputs``, ``dead`` as in Segment."""
+    """What a span of nodes reads and makes."""
 
+    spec: SegmentSpec
     span: NodeSpan
     reads: Collection[str]
     makes: Collection[str]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    dead: tuple[str, ...]
 
 
 def _pieces(graph: GraphProto, names: NodeNames, spans: Iterable[NodeSpan]) -> Iterator[_Piece]:
     last_use = names.last_use
     produced = [info.name for info in graph.input]
-    for span in spans:
+    for index, span in enumerate(spans):
         makes = dict.fromkeys(chain.from_iterable(names.makes[span.start : span.stop]))
         reads = set(chain.from_iterable(names.reads[span.start : span.stop]))
         inputs = tuple(name for name in produced if name in reads and name not in makes)
@@ -140,7 +131,8 @@ def _pieces(graph: GraphProto, names: NodeNames, spans: Iterable[NodeSpan]) -> I
             name for name in crossing if last_use.get(name, -1) < span.stop and name in produced
         )
         produced = [name for name in crossing if name not in dead]
-        yield _Piece(span, reads, makes, inputs, outputs, dead)
+        spec = SegmentSpec(index, inputs, outputs, dead, _words(graph, span))
+        yield _Piece(spec, span, reads, makes)
 
 
 def _with_outputs(names: NodeNames, spans: Sequence[NodeSpan]) -> Iterator[NodeSpan]:

@@ -108,3 +108,24 @@ def single_values(graph: GraphProto) -> dict[str, int]:
         if len(live) == 1 and live[0] not in inputs:
             found.setdefault(live[0], position)
     return found
+
+
+def is_in_order(graph: GraphProto, names: NodeNames | None = None) -> bool:
+    """Whether segments mean what the whole graph does.
+
+    Every name is given once, every node reads what stands before it, every output is made by a
+    node. ONNX Runtime judges graphs that are otherwise: it sorts nodes, and gives initialisers and
+    inputs as outputs, but refuses names that are given twice, which no segment alone would show.
+    """
+    names = names or names_of(graph)
+    given = {info.name for info in graph.input} | names.constants
+    made: set[str] = set()
+    for reads, makes in zip(names.reads, names.makes, strict=True):
+        if any(name not in given and name not in made for name in reads):
+            return False
+        for name in makes:
+            if name in given or name in made:
+                return False
+            made.add(name)
+    wanted = [info.name for info in graph.output]
+    return made.issuperset(wanted) and len(set(wanted)) == len(wanted)

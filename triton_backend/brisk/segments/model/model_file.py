@@ -217,4 +217,4 @@ def _weight(path: Path, tensor: TensorProto, raw: memoryview) -> Weight:
             f"{label} of shape {list(shape)} needs {prod(shape) * item_bytes} bytes, the file "
             f"holds {len(raw)}"
         )
-    return Weight(np.frombuffer(raw, np.uint8), tensor.data_type, shape)
+    return Weight(tensor.name, np.frombuffer(raw, np.uint8), tensor.data_type, shape)

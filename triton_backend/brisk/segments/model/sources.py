@@ -20,7 +20,7 @@ from brisk.segments.model.graph_names import constants_of
 from brisk.segments.model.model_file import ModelFile, read_model_file
 from brisk.segments.opening import CPU, Form, Provider, open_segment
 from brisk.segments.session import OrtSession, running, shared
-from brisk.segments.source import SegmentPlan, SegmentSpec, Source
+from brisk.segments.source import SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
 MOST_DIGESTED_BYTES = 16 << 20
@@ -201,10 +201,7 @@ def _plan(
             for info in graph.input
         ),
         outputs=tuple(Variable(info.name, from_type_proto(info.type)) for info in graph.output),
-        segments=tuple(
-            SegmentSpec(each.index, each.inputs, each.outputs, each.dead, each.words)
-            for each in segments
-        ),
+        segments=tuple(each.spec for each in segments),
         defaults=dict(defaults),
         fixed=optional,
     )

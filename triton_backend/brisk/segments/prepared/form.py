@@ -28,7 +28,6 @@ from brisk.graph.files.element_types import dtype_of_element
 from brisk.segments.prepared.manifest import read_plan
 from brisk.segments.session import (
     NOWHERE,
-    NamedWeight,
     OrtSession,
     Weight,
     onnxruntime,
@@ -183,7 +182,7 @@ class PreparedModel(Source):
         proto = container.copied(kept.proto)
         container.verify_all([each.blob for each in kept.weights], self._threads)
         weights = [
-            NamedWeight(each.name, Weight(container.view(each.blob), each.kind, each.shape))
+            Weight(each.name, container.view(each.blob), each.kind, each.shape)
             for each in kept.weights
         ]
         try:
@@ -230,7 +229,7 @@ class PreparedModel(Source):
 
 def open_saved(
     proto: bytes,
-    weights: Sequence[NamedWeight],
+    weights: Sequence[Weight],
     threads: int,
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
     *,
@@ -247,7 +246,7 @@ def open_saved(
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", NOWHERE[0]
     )
-    held = tuple(value_in_place(each.weight) for each in weights)
+    held = tuple(map(value_in_place, weights))
     for each, value in zip(weights, held, strict=True):
         options.add_initializer(each.name, value)
     session = library.InferenceSession(proto, options, providers=["CPUExecutionProvider"])

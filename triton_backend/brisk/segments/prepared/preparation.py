@@ -32,7 +32,7 @@ from brisk.segments.prepared.form import (
 from brisk.segments.prepared.manifest import write_plan
 from brisk.segments.prepared.saving import OptimisedSegment, save_optimised
 from brisk.segments.prepared.trial import SegmentTrial, check_alike, packing_gain
-from brisk.segments.session import NamedWeight
+from brisk.segments.session import Weight
 from brisk.segments.source import SegmentPlan
 
 DISK_FACTOR = 4.5
@@ -182,17 +182,14 @@ class _Making:
             )
         return record
 
-    def _weight(
-        self, each: NamedWeight, draft: ContainerDraft, whole: hashlib.blake2b
-    ) -> list[Any]:
+    def _weight(self, weight: Weight, draft: ContainerDraft, whole: hashlib.blake2b) -> list[Any]:
         """Its record; what several segments read is kept once. ``whole``: of the segment."""
-        weight = each.weight
         digest = hashlib.blake2b(weight.data.data, digest_size=16).digest()
-        whole.update(repr((each.name, weight.kind, tuple(weight.shape), digest)).encode())
+        whole.update(repr((weight.name, weight.kind, tuple(weight.shape), digest)).encode())
         blob = self._known.get(digest)
         if blob is None:
             blob = self._known[digest] = draft.add(weight.data)
-        return [each.name, weight.kind, list(weight.shape), blob]
+        return [weight.name, weight.kind, list(weight.shape), blob]
 
     def _try(self, index: int, saved: OptimisedSegment, session: Any) -> float | None:
         """What packing gains. Raises InvalidModelError where it does not answer as ``session``."""

@@ -29,7 +29,6 @@ from brisk.segments.model.model_file import ModelFile
 from brisk.segments.session import (
     IN_PLACE_BYTES,
     NOWHERE,
-    NamedWeight,
     Weight,
     onnxruntime,
     session_options,
@@ -42,7 +41,7 @@ class OptimisedSegment:
     """``proto``: an ONNX model; ``weights``: what it refers to, in order of first use."""
 
     proto: bytes
-    weights: tuple[NamedWeight, ...]
+    weights: tuple[Weight, ...]
 
 
 def save_optimised(
@@ -55,7 +54,7 @@ def save_optimised(
     the folder's disk is full.
     """
     library = onnxruntime()
-    label = f"{file.path}: segment {segment.index} ({segment.words})"
+    label = f"{file.path}: segment {segment.spec.index} ({segment.spec.words})"
     options = session_options(SessionTuning(), threads, is_warm=True)
     names, contents = list(file.files), list(file.files.values())
     if file.weights:
@@ -105,22 +104,23 @@ def _check_room(folder: Path, needed_bytes: int) -> None:
         )
 
 
-def _take_weights(proto: ModelProto, content: np.ndarray, label: str) -> tuple[NamedWeight, ...]:
+def _take_weights(proto: ModelProto, content: np.ndarray, label: str) -> tuple[Weight, ...]:
     """The weights that lie in ``content``; in ``proto`` they are then said to lie nowhere.
 
     What no session can be given, tensors of bodies among them, goes into ``proto``. Raises
     InvalidModelError where ``content`` is not what ``proto`` says.
     """
-    found: dict[str, Weight] = {}
+    found: list[Weight] = []
     for tensor in proto.graph.initializer:
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
-        weight = Weight(_range(tensor, content, label), tensor.data_type, tuple(tensor.dims))
+        data = _range(tensor, content, label)
+        weight = Weight(tensor.name, data, tensor.data_type, tuple(tensor.dims))
         if weight.is_packed or not weight.data.size:
             continue
         if weight.data.size != prod(weight.shape) * dtype_of_element(weight.kind).itemsize:
             raise InvalidModelError(f"{label}: '{tensor.name}' was saved with another size")
-        found[tensor.name] = weight
+        found.append(weight)
         del tensor.external_data[:]
         entry = tensor.external_data.add()
         entry.key, entry.value = "location", NOWHERE[1]
@@ -130,9 +130,7 @@ def _take_weights(proto: ModelProto, content: np.ndarray, label: str) -> tuple[N
             tensor.data_location = TensorProto.DEFAULT
             del tensor.external_data[:]
     order = _order_of_use(proto.graph)
-    last = len(order)
-    names = sorted(found, key=lambda name: order.get(name, last))
-    return tuple(NamedWeight(name, found[name]) for name in names)
+    return tuple(sorted(found, key=lambda each: order.get(each.name, len(order))))
 
 
 def _is_nowhere(tensor: TensorProto) -> bool:
