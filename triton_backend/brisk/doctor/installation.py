@@ -21,7 +21,7 @@ from brisk.protocol.records import PROTOCOL_VERSION, Hello, Refused, Welcome
 from brisk.stub.config.session_tuning import read_tuning
 from brisk.triton.options import option
 from brisk.tuning import SessionTuning
-from brisk.view.written_config import written_config
+from brisk.view.entry_text import written_config
 
 IMPORT_TIMEOUT_S = 120.0
 CONNECT_TIMEOUT_S = 5.0

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from brisk.cli.status.text import ProcessUse, StatusSnapshot, render
+from brisk.cli.views.status import ProcessUse, StatusSnapshot, render
 from brisk.observer import Observer, observe_all
 from brisk.protocol.host.runtime_paths import runtime_place
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from brisk.cli.trace.file import ProcessSpans, write_perfetto, write_picture
-from brisk.errors import InvalidConfigurationError
+from brisk.cli.commands.models import model_file
+from brisk.cli.views.trace import ProcessSpans, write_perfetto, write_picture
+from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.observer import Observer, observe_all
 from brisk.protocol.host.runtime_paths import runtime_place
 from brisk.protocol.role import Role
@@ -103,10 +104,12 @@ def _ask(client: InferenceClient, model: str, job_class: str) -> None:
 
 
 def _cold_start(path: Path, device: str, job_class: str) -> list[ProcessSpans]:
-    from brisk.cli.trace.private_runtime import PrivateRuntime, model_file
+    from brisk.cli.private_runtime import PrivateRuntime
     from brisk_client.benchmarks.engines.model_inputs import make_inputs
 
-    file = model_file(path)
+    if not path.exists():
+        raise InvalidModelError(f"there is no model at '{path}'")
+    file = model_file(path).resolve()
     inputs = make_inputs(file, {})
     if job_class == "besteffort":
         raise InvalidConfigurationError("a cold start is traced in the foreground only")

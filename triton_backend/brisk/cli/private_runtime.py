@@ -10,11 +10,10 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
-from brisk.errors import BriskError, InvalidModelError, UnavailableError
+from brisk.errors import BriskError, UnavailableError
 from brisk.protocol.channel import check_peer
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
 from brisk.protocol.host.runtime_paths import RuntimePaths
@@ -26,20 +25,6 @@ from brisk.stub.runtime_client.pending import OutputReader, Reply
 from brisk.stub.runtime_client.runtime_start import open_connection
 
 ANSWER_TIMEOUT_S = 120.0
-
-
-def model_file(path: Path) -> Path:
-    """The ONNX file at ``path``, or of its newest version where it is a model's directory.
-
-    Raises InvalidModelError where there is none.
-    """
-    from brisk.cli.entries.model import version_files
-
-    if path.is_dir():
-        return list(version_files(path).values())[-1].resolve()
-    if not path.is_file():
-        raise InvalidModelError(f"there is no model at '{path}'")
-    return path.resolve()
 
 
 class PrivateRuntime:
@@ -87,12 +72,7 @@ class PrivateRuntime:
             self._supervisor = check_peer(connection)  # whose socket it is
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._connection is not None:
             self._connection.close()
         with contextlib.suppress(ProcessLookupError):

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from brisk.errors import InvalidConfigurationError
+from brisk.cli.commands.models import ModelArgument, VersionOption, model_file
+from brisk.errors import InvalidConfigurationError, InvalidModelError
 
 if TYPE_CHECKING:
+    from brisk.exits.cascade import Cascade
     from brisk.exits.data.samples import Samples
-    from brisk.exits.exploration import ExplorationSettings
 
 caches = typer.Typer(
     name="caches",
@@ -22,17 +23,12 @@ caches = typer.Typer(
     no_args_is_help=True,
 )
 
-_MODEL = typer.Argument(
-    help="A model's directory in the repository, or an ONNX file.",
-    metavar="MODEL_DIR",
-    show_default=False,
-)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 @caches.command()
 def train(
-    model: Annotated[Path, _MODEL],
+    model: ModelArgument,
     data: Annotated[
         Path,
         typer.Option(
@@ -71,9 +67,7 @@ def train(
     output: Annotated[
         str | None, typer.Option(help="The value with the class scores; found unless given.")
     ] = None,
-    version: Annotated[
-        int | None, typer.Option(help="Version of the model; the newest unless given.")
-    ] = None,
+    version: VersionOption = None,
     jobs: Annotated[
         int | None, typer.Option(help="Caches trained at once; as many as cores unless given.")
     ] = None,
@@ -96,26 +90,33 @@ def train(
     """
     from rich.console import Console
 
-    from brisk.cli.caches.text import RichProgress, print_exploration
-    from brisk.cli.explain.command import model_file
+    from brisk.cli.views.caches import RichProgress, print_exploration
     from brisk.exits.adaptation.reference import reference_file, write_reference
     from brisk.exits.data.reading import ImageForm, read_samples
     from brisk.exits.data.samples import divide
-    from brisk.exits.exploration import explore
+    from brisk.exits.exploration import ExplorationSettings, explore
+    from brisk.exits.exploration.settings import LookUps
     from brisk.exits.files.artefact import write_cascade
     from brisk.exits.files.versions import caches_file
     from brisk.exits.model_graph import read_graph
     from brisk.exits.scores import find_scores
+    from brisk.exits.variants import CATALOGUE, variant
 
-    settings = _settings(
-        (accuracy, confidence),
-        miss_cost,
-        memory_budget,
-        variants,
-        points,
-        look_ups,
-        output,
-        (jobs, threads, seed),
+    _check_options(accuracy, confidence, miss_cost, look_ups, points, threads, jobs)
+    names = [name.strip() for name in variants.split(";")] if variants else None
+    chosen = [variant(name) for name in names] if names else CATALOGUE
+    settings = ExplorationSettings(
+        accuracy=accuracy,
+        confidence=confidence,
+        miss_cost=None if miss_cost == 1 else miss_cost,
+        memory_budget_bytes=None if memory_budget is None else _bytes(memory_budget),
+        points=points,
+        variants=tuple(one.name for one in chosen),
+        jobs=jobs or len(os.sched_getaffinity(0)),
+        threads=threads,
+        seed=seed,
+        output=output,
+        look_ups=LookUps(look_ups),
     )
     file = model_file(model, version)
     graph = read_graph(file)
@@ -145,10 +146,8 @@ def train(
 
 @caches.command()
 def show(
-    model: Annotated[Path, _MODEL],
-    version: Annotated[
-        int | None, typer.Option(help="Version of the model; the newest unless given.")
-    ] = None,
+    model: ModelArgument,
+    version: VersionOption = None,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -160,12 +159,7 @@ def show(
     """Show a model's caches: exits, hit rates, bounds, memory, and what a server made of them."""
     from rich.console import Console
 
-    from brisk.cli.caches.curves import print_live_figures
-    from brisk.cli.caches.text import print_cascade
-    from brisk.cli.explain.command import model_file
-    from brisk.errors import InvalidModelError
-    from brisk.exits.files.artefact import digest_of, read_cascade
-    from brisk.exits.files.container import DamagedFileError
+    from brisk.cli.views.caches import draw_caches, print_cascade, print_live_figures
     from brisk.exits.files.versions import caches_file, latest
 
     file = model_file(model, version)
@@ -174,52 +168,38 @@ def show(
         raise InvalidModelError(
             f"'{file}' has no caches; `brisk caches train {model} --data DATA` makes them"
         )
-    try:
-        cascade = read_cascade(path, digest_of(file))
-    except DamagedFileError as error:
-        raise InvalidModelError(f"'{path}' is ignored by the server: {error}") from error
+    cascade = _read(file, path)
     console = Console(soft_wrap=True, highlight=False)
     print_cascade(console, cascade)
     versions = {"caches": cascade}
     adapted = latest(file)
     if adapted != path:
         try:
-            learned = read_cascade(adapted, digest_of(file))
+            learned = _read(file, adapted)
             console.print("adapted to the traffic, and served instead:", style="bold")
             print_cascade(console, learned)
             versions["adapted"] = learned
-        except (DamagedFileError, OSError) as error:
-            console.print(f"'{adapted}' is ignored by the server: {error}", markup=False)
+        except InvalidModelError as error:
+            console.print(str(error), markup=False)
     print_live_figures(console, file)
     if plot is not None:
-        from brisk.cli.caches.curves import draw_caches
-
         console.print(f"drawn: {draw_caches(file, versions, plot)}", markup=False)
 
 
 @caches.command()
 def export(
-    model: Annotated[Path, _MODEL],
+    model: ModelArgument,
     folder: Annotated[Path, typer.Argument(help="Where to write them.", show_default=False)],
-    version: Annotated[
-        int | None, typer.Option(help="Version of the model; the newest unless given.")
-    ] = None,
+    version: VersionOption = None,
 ) -> None:
     """Write each cache's look-up as an ONNX file, to be looked at."""
-    from brisk.cli.explain.command import model_file
-    from brisk.errors import InvalidModelError
-    from brisk.exits.files.artefact import digest_of, read_cascade
-    from brisk.exits.files.container import DamagedFileError
     from brisk.exits.files.versions import latest
 
     file = model_file(model, version)
     path = latest(file)
-    try:
-        cascade = read_cascade(path, digest_of(file))
-    except FileNotFoundError:
-        raise InvalidModelError(f"'{file}' has no caches") from None
-    except DamagedFileError as error:
-        raise InvalidModelError(f"'{path}' is ignored by the server: {error}") from error
+    if not path.exists():
+        raise InvalidModelError(f"'{file}' has no caches")
+    cascade = _read(file, path)
     folder.mkdir(parents=True, exist_ok=True)
     for exit_ in cascade.exits:
         target = folder / f"{exit_.name}.onnx"
@@ -227,26 +207,29 @@ def export(
         typer.echo(f"written: {target} (reads '{exit_.point.value}')")
 
 
-def _settings(
-    promise: tuple[float, float],
+def _read(file: Path, path: Path) -> Cascade:
+    """The caches at ``path`` of the model ``file``. Raises InvalidModelError."""
+    from brisk.exits.files.artefact import digest_of, read_cascade
+    from brisk.exits.files.container import DamagedFileError
+
+    try:
+        return read_cascade(path, digest_of(file))
+    except (DamagedFileError, OSError) as error:
+        raise InvalidModelError(f"'{path}' is ignored by the server: {error}") from error
+
+
+def _check_options(
+    accuracy: float,
+    confidence: float,
     miss_cost: float,
-    memory_budget: str | None,
-    variants: str | None,
-    points: int,
     look_ups: str,
-    output: str | None,
-    machine: tuple[int | None, int, int],
-) -> ExplorationSettings:
-    """``promise``: accuracy and confidence; ``machine``: jobs, threads and seed.
-
-    Raises InvalidConfigurationError naming the option that is wrong.
-    """
-    from brisk.exits.exploration import ExplorationSettings
+    points: int,
+    threads: int,
+    jobs: int | None,
+) -> None:
+    """Raises InvalidConfigurationError naming the option that is wrong."""
     from brisk.exits.exploration.settings import LookUps
-    from brisk.exits.variants import CATALOGUE, variant
 
-    accuracy, confidence = promise
-    jobs, threads, seed = machine
     for name, value in (("accuracy", accuracy), ("confidence", confidence)):
         if not 0.5 <= value < 1:
             raise InvalidConfigurationError(f"--{name} must be from 0.5 to below 1, not {value}")
@@ -260,21 +243,6 @@ def _settings(
         raise InvalidConfigurationError(
             f"--look-ups must be one of {', '.join(ways)}, not '{look_ups}'"
         )
-    names = [name.strip() for name in variants.split(";")] if variants else None
-    chosen = [variant(name) for name in names] if names else CATALOGUE
-    return ExplorationSettings(
-        accuracy=accuracy,
-        confidence=confidence,
-        miss_cost=None if miss_cost == 1 else miss_cost,
-        memory_budget_bytes=None if memory_budget is None else _bytes(memory_budget),
-        points=points,
-        variants=tuple(one.name for one in chosen),
-        jobs=jobs or len(os.sched_getaffinity(0)),
-        threads=threads,
-        seed=seed,
-        output=output,
-        look_ups=LookUps(look_ups),
-    )
 
 
 def _bytes(text: str) -> int:

@@ -1,18 +1,61 @@
-"""``brisk doctor``: looks at a deployment and says what to change."""
+"""``brisk explain`` and ``brisk doctor``: what a model is served as, what a deployment lacks."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from brisk.cli.commands.models import ModelArgument, model_file
+from brisk.errors import InvalidConfigurationError
+
 if TYPE_CHECKING:
     from brisk.doctor.deployment import Finding
 
 _STYLES = {"good": "green", "advice": "yellow", "problem": "bold red", "unknown": "dim"}
+
+
+def explain(
+    model: ModelArgument,
+    version: Annotated[
+        int | None, typer.Option(help="Version to explain; the newest unless given.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda:N.")] = "cpu",
+    every: Annotated[
+        bool, typer.Option("--all", help="List the nodes of every segment; on a GPU, every layer.")
+    ] = False,
+) -> None:
+    """Print what a model is served as: in segments by ONNX Runtime, or in layers by torch.
+
+    A summary first, then a line for each segment: its nodes, its predicted time, what crosses its
+    end and how its weights are kept.
+    """
+    from rich.console import Console
+
+    from brisk.pipelines import is_pipeline
+
+    if not re.fullmatch(r"cpu|cuda:\d+", device):
+        raise InvalidConfigurationError(f"there is no device '{device}'; name cpu or cuda:N")
+    file = model_file(model, version)
+    console = Console(soft_wrap=True, highlight=False)
+    if is_pipeline(file):
+        from brisk.cli.views.entries import pipeline_text
+
+        lines = pipeline_text(file)
+    elif device == "cpu":
+        from brisk.cli.views.segments import segments_text
+
+        lines = segments_text(file, model if model.is_dir() else None, every=every)
+    else:
+        from brisk.cli.views.segments import layers_text
+
+        lines = layers_text(file, device, every=every)
+    for line in lines:
+        console.print(line, markup=False)
 
 
 def doctor(
