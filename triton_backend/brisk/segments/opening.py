@@ -20,6 +20,7 @@ from brisk.paths import shown
 from brisk.segments.model.extraction import Segment
 from brisk.segments.model.model_file import ModelFile
 from brisk.segments.session import (
+    FOLDER_ENTRY,
     OrtSession,
     onnxruntime,
     run_options,
@@ -80,64 +81,40 @@ def open_segment(
     Raises InvalidModelError naming model, segment, node, operator and operator set, with ONNX
     Runtime's reason, and InvalidConfigurationError for a tuning that cannot be had.
     """
+
+    def make(proto: ModelProto) -> OrtSession:
+        """Of the segment, or of a part of it. Raises what ONNX Runtime raises."""
+        is_warm = form is Form.OPTIMISED
+        options = session_options(
+            tuning, threads, is_warm=is_warm, spins_long=is_warm and is_one_of_several
+        )
+        in_place = [
+            tensor.name for tensor in proto.graph.initializer if tensor.name in file.weights
+        ]
+        held: list[Any] = []
+        if not is_warm:
+            for name in in_place:
+                if (value := value_in_place(file.weights[name])) is not None:
+                    options.add_initializer(name, value)
+                    held.append(value)
+        if len(held) < len(in_place):
+            file.give_to(options)
+        options.add_session_config_entry(FOLDER_ENTRY, str(file.path.parent))
+        model = proto.SerializeToString() if file.own_format is None else bytes(file.own_format)
+        providers = [provider] if provider == CPU else [provider, CPU]
+        session = onnxruntime().InferenceSession(model, options, providers=providers)
+        return OrtSession(session, tuple(held), run_options(tuning))
+
     try:
-        return _open(segment.proto, file, form, threads, tuning, is_one_of_several, provider)
+        return make(segment.proto)
     except BriskError:
         raise
     except Exception as error:
-        proto = segment.proto
-
-        def is_taken(part: ModelProto) -> bool:
-            try:
-                _open(part, file, form, threads, tuning, is_one_of_several, provider)
-            except Exception:  # noqa: BLE001  # that is the question
-                return False
-            return True
-
-        blame = "the file" if file.own_format is not None else _blamed(proto, error, is_taken)
+        blame = "the file" if file.own_format is not None else _blame(segment.proto, error, make)
         raise InvalidModelError(
             f"{file.path}: ONNX Runtime {onnxruntime().__version__} cannot load segment "
             f"{segment.spec.index} ({segment.spec.words}), to blame: {blame}: {_reason_of(error)}"
         ) from error
-
-
-def _open(
-    proto: ModelProto,
-    file: ModelFile,
-    form: Form,
-    threads: int,
-    tuning: SessionTuning,
-    is_one_of_several: bool,
-    provider: Provider,
-) -> OrtSession:
-    """Raises what ONNX Runtime raises."""
-    library = onnxruntime()
-    options = session_options(
-        tuning,
-        threads,
-        is_warm=form is Form.OPTIMISED,
-        spins_long=is_one_of_several and form is Form.OPTIMISED,
-    )
-    options.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", str(file.path.parent)
-    )
-    names = [tensor.name for tensor in proto.graph.initializer]
-    in_place = [name for name in names if name in file.weights]
-    held: list[Any] = []
-    if form is Form.IN_PLACE:
-        for name in in_place:
-            if (value := value_in_place(file.weights[name])) is not None:
-                options.add_initializer(name, value)
-                held.append(value)
-    if len(held) < len(in_place):  # ONNX Runtime opens no file itself
-        names, contents = list(file.files), list(file.files.values())
-        options.add_external_initializers_from_files_in_memory(
-            names, contents, [len(content) for content in contents]
-        )
-    model = proto.SerializeToString() if file.own_format is None else bytes(file.own_format)
-    providers = [provider] if provider == CPU else [provider, CPU]
-    session = library.InferenceSession(model, options, providers=providers)
-    return OrtSession(session, tuple(held), run_options(tuning))
 
 
 def _reason_of(error: Exception) -> str:
@@ -147,32 +124,28 @@ def _reason_of(error: Exception) -> str:
     return text if len(text) <= _REASON_CHARACTERS else text[:_REASON_CHARACTERS] + "…"
 
 
-def blamed(proto: ModelProto, error: Exception, is_taken: Callable[[ModelProto], bool]) -> str:
-    """What to blame of ``proto``, in words: a node with its operator, or all operator sets.
-
-    ``is_taken``: whether ONNX Runtime makes a session of a model.
-    """
+def _blame(proto: ModelProto, error: Exception, make: Callable[[ModelProto], object]) -> str:
+    """What to blame of ``proto``, in words: a node with its operator, or all operator sets."""
+    versions = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import}
     try:
-        return _blamed(proto, error, is_taken)
+        node = None
+        if not _VERSIONS.search(str(error)):
+            node = _named(proto.graph, str(error)) or _found(proto, make)
+        if node is None:
+            sets = ", ".join(f"{shown(name)} {version}" for name, version in versions.items())
+            return f"no node found, operator sets {sets}, IR version {proto.ir_version}"
+        domain = node.domain or "ai.onnx"
+        version = versions.get(domain, "not imported")
+        made = node.output[0] if node.output else ""
+        name = (
+            f"node '{shown(node.name)}'" if node.name else f"the node that makes '{shown(made)}'"
+        )
+        return (
+            f"{name}, operator {shown(node.op_type)} of domain {shown(domain)}, "
+            f"operator set {version}"
+        )
     except UnicodeDecodeError as decoding:
         return f"a name that is no UTF-8 text ({decoding})"
-
-
-def _blamed(proto: ModelProto, error: Exception, is_taken: Callable[[ModelProto], bool]) -> str:
-    versions = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import}
-    node = None
-    if not _VERSIONS.search(str(error)):
-        node = _named(proto.graph, str(error)) or _found(proto, is_taken)
-    if node is None:
-        sets = ", ".join(f"{shown(name)} {version}" for name, version in versions.items())
-        return f"no node found, operator sets {sets}, IR version {proto.ir_version}"
-    domain = node.domain or "ai.onnx"
-    version = versions.get(domain, "not imported")
-    made = node.output[0] if node.output else ""
-    name = f"node '{shown(node.name)}'" if node.name else f"the node that makes '{shown(made)}'"
-    return (
-        f"{name}, operator {shown(node.op_type)} of domain {shown(domain)}, operator set {version}"
-    )
 
 
 def _named(graph: GraphProto, text: str) -> NodeProto | None:
@@ -194,10 +167,18 @@ def _named(graph: GraphProto, text: str) -> NodeProto | None:
     return None
 
 
-def _found(proto: ModelProto, is_taken: Callable[[ModelProto], bool]) -> NodeProto | None:
+def _found(proto: ModelProto, make: Callable[[ModelProto], object]) -> NodeProto | None:
     """The last node of the shortest beginning that is refused, by halving."""
     nodes = proto.graph.node
-    if not nodes or is_taken(_beginning(proto, len(nodes))):
+
+    def is_taken(count: int) -> bool:
+        try:
+            make(_beginning(proto, count))
+        except Exception:  # noqa: BLE001  # that is the question
+            return False
+        return True
+
+    if not nodes or is_taken(len(nodes)):
         return None  # the nodes are not to blame, or not they alone
     taken, refused = 0, len(nodes)
     until_s = time.monotonic() + PATIENCE_S
@@ -205,7 +186,7 @@ def _found(proto: ModelProto, is_taken: Callable[[ModelProto], bool]) -> NodePro
         if time.monotonic() > until_s:
             return None
         middle = (taken + refused) // 2
-        if is_taken(_beginning(proto, middle)):
+        if is_taken(middle):
             taken = middle
         else:
             refused = middle

@@ -42,6 +42,8 @@ segments, took 1.04 times ONNX Runtime's time so, with
 50 us and no end 1.11; convolutional models gained up to 7 %. Waking them costs a run some 40 us,
 which is more than all of a small model."""
 
+FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
+
 _SPINS, _SPIN_DURATION = "session.intra_op.allow_spinning", "session.intra_op.spin_duration_us"
 _BOUNDED_SPINNING = (1, 27)
 """The first release that is sure to know a bound; older ones take no notice and spin on."""

@@ -24,7 +24,7 @@ _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)
 
 # Of inotify(7).
 _CLOSE_WRITE, _MOVED, _CREATE, _DELETE, _ATTRIB = 0x8, 0xC0, 0x100, 0x200, 0x4
-_OVERFLOW, _IGNORED, _ONLY_DIRECTORIES = 0x4000, 0x8000, 0x01000000
+_OVERFLOW, _WATCH_ENDED, _ONLY_DIRECTORIES = 0x4000, 0x8000, 0x01000000
 _MASK = _CLOSE_WRITE | _MOVED | _CREATE | _DELETE | _ATTRIB | _ONLY_DIRECTORIES
 _EVENT = struct.Struct("iIII")
 _READ_BYTES = 1 << 16
@@ -192,8 +192,6 @@ class _DirectoryWatch:
             raise OSError(ctypes.get_errno(), "inotify")
         self._entries: dict[int, Path | None] = {}
         self._repositories: dict[int, Path] = {}
-        self.is_whole = True
-        """Whether all changes are told. Else, as on a network's file system, one has to look."""
         for repository in repositories:
             number = self._add(repository)
             if number is None:
@@ -227,7 +225,7 @@ class _DirectoryWatch:
             position += length
             if mask & _OVERFLOW:
                 is_any = True
-            elif mask & _IGNORED:
+            elif mask & _WATCH_ENDED:
                 self._entries.pop(number, None)
             elif number in self._repositories:
                 if name:
@@ -253,6 +251,5 @@ class _DirectoryWatch:
             self.descriptor, os.fsencode(directory), ctypes.c_uint32(_MASK)
         )
         if number < 0:
-            self.is_whole = self.is_whole and ctypes.get_errno() in (2, 20)  # gone, or a file
             return None
         return int(number)

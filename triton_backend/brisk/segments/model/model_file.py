@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -45,6 +46,13 @@ class ModelFile:
     weights: Mapping[str, Weight]
     files: Mapping[str, memoryview]
     own_format: memoryview | None = None
+
+    def give_to(self, options: Any) -> None:
+        """Let a session with these ``SessionOptions`` read the files, none of which it opens."""
+        contents = list(self.files.values())
+        options.add_external_initializers_from_files_in_memory(
+            list(self.files), contents, [len(content) for content in contents]
+        )
 
 
 def read_model_file(path: Path) -> ModelFile:

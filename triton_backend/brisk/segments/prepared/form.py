@@ -27,6 +27,7 @@ from brisk.errors import ArtefactError
 from brisk.graph.files.element_types import dtype_of_element
 from brisk.segments.prepared.manifest import read_plan
 from brisk.segments.session import (
+    FOLDER_ENTRY,
     NOWHERE,
     OrtSession,
     Weight,
@@ -243,9 +244,7 @@ def open_saved(
     library = onnxruntime()
     options = session_options(tuning, threads, is_warm=packs, spins_long=spins_long)
     options.graph_optimization_level = library.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", NOWHERE[0]
-    )
+    options.add_session_config_entry(FOLDER_ENTRY, NOWHERE[0])
     held = tuple(map(value_in_place, weights))
     for each, value in zip(weights, held, strict=True):
         options.add_initializer(each.name, value)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -27,6 +26,7 @@ from brisk.segments.model.extraction import Segment
 from brisk.segments.model.graph_names import reads_of
 from brisk.segments.model.model_file import ModelFile
 from brisk.segments.session import (
+    FOLDER_ENTRY,
     IN_PLACE_BYTES,
     NOWHERE,
     Weight,
@@ -56,21 +56,21 @@ def save_optimised(
     library = onnxruntime()
     label = f"{file.path}: segment {segment.spec.index} ({segment.spec.words})"
     options = session_options(SessionTuning(), threads, is_warm=True)
-    names, contents = list(file.files), list(file.files.values())
     if file.weights:
-        options.add_external_initializers_from_files_in_memory(
-            names, contents, [len(content) for content in contents]
-        )
+        file.give_to(options)
     model, data = folder / "optimised.onnx", folder / "optimised.bin"
     options.optimized_model_filepath = str(model)
     for key, value in (
-        ("session.model_external_initializers_file_folder_path", str(file.path.parent)),
+        (FOLDER_ENTRY, str(file.path.parent)),
         ("session.disable_prepacking", "1"),
         ("session.optimized_model_external_initializers_file_name", data.name),
         ("session.optimized_model_external_initializers_min_size_in_bytes", str(IN_PLACE_BYTES)),
     ):
         options.add_session_config_entry(key, value)
-    _check_room(folder, sum(file.weights[name].data.size for name in _weights_of(segment, file)))
+    names = (tensor.name for tensor in segment.proto.graph.initializer)
+    _check_room(
+        folder, sum(file.weights[name].data.size for name in names if name in file.weights)
+    )
     try:
         session = library.InferenceSession(
             segment.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
@@ -88,11 +88,6 @@ def save_optimised(
     content = np.memmap(data, np.uint8, "r") if data.exists() else np.zeros(0, np.uint8)
     weights = _take_weights(proto, content, label)
     return OptimisedSegment(proto.SerializeToString(), weights), session
-
-
-def _weights_of(segment: Segment, file: ModelFile) -> Iterator[str]:
-    names = (tensor.name for tensor in segment.proto.graph.initializer)
-    return (name for name in names if name in file.weights)
 
 
 def _check_room(folder: Path, needed_bytes: int) -> None:
