@@ -50,7 +50,11 @@ def identify(directory: Path, names: Sequence[str]) -> dict[str, str]:
 
     Raises OSError, and InvalidModelError as ``open_inside``.
     """
-    return {name: _digest(directory, name) for name in names}
+    digests = {}
+    for name in names:
+        with open_inside(directory, name, "file of the model") as file:
+            digests[name] = checksum_of_file(file)
+    return digests
 
 
 def stamps(directory: Path, names: Sequence[str]) -> dict[str, Stamp]:
@@ -58,7 +62,11 @@ def stamps(directory: Path, names: Sequence[str]) -> dict[str, Stamp]:
 
     Raises OSError where one is missing, InvalidModelError as ``open_inside``.
     """
-    return {name: _state(directory, name) for name in names}
+    states = {}
+    for name in names:
+        with open_inside(directory, name, "file of the model") as file:
+            states[name] = stamp_of(os.fstat(file.fileno()))
+    return states
 
 
 def are_settled(states: Mapping[str, Stamp]) -> bool:
@@ -73,16 +81,6 @@ def relative_name(name: object) -> str:
     if os.path.isabs(text) or ".." in Path(text).parts:
         raise ArtefactError(f"'{text:.80}' is no file of the model's directory")
     return text
-
-
-def _state(directory: Path, name: str) -> Stamp:
-    with open_inside(directory, name, "file of the model") as file:
-        return stamp_of(os.fstat(file.fileno()))
-
-
-def _digest(directory: Path, name: str) -> str:
-    with open_inside(directory, name, "file of the model") as file:
-        return checksum_of_file(file)
 
 
 def stamp_of(status: os.stat_result) -> Stamp:

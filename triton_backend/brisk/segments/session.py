@@ -170,15 +170,12 @@ def _waiting(settings: Mapping[str, str], *, spins_long: bool) -> dict[str, str]
     """
     if any(key in settings for key in (_SPINS, _SPIN_DURATION)):
         return {}
-    if _release(onnxruntime().__version__) < _BOUNDED_SPINNING:
+    release = tuple(map(int, re.findall(r"\d+", onnxruntime().__version__)[:2]))
+    if release < _BOUNDED_SPINNING:
         return {_SPINS: "0"}
     if spins_long:
         return {_SPIN_DURATION: str(SEVERAL_SPIN_US), "session.force_spinning_stop": "1"}
     return {_SPIN_DURATION: str(SPIN_US)}
-
-
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def _register(options: Any, path: str) -> None:

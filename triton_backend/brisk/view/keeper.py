@@ -99,7 +99,9 @@ def keep(mirror: Mirror, root: ViewRoot, server: int, period_s: float | None) ->
         os.setpgid(0, 0)
     try:
         if period_s is None:
-            _await_end(server)
+            poll = select.poll()
+            poll.register(server, select.POLLIN)
+            poll.poll()
         else:
             _Keeper(mirror, server, period_s).run()
     finally:
@@ -166,12 +168,6 @@ class _Keeper:
             )
             self._told.add((entry, why))
         self._lost = lost
-
-
-def _await_end(server: int) -> None:
-    poll = select.poll()
-    poll.register(server, select.POLLIN)
-    poll.poll()
 
 
 def _say(text: str) -> None:

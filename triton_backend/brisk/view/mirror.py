@@ -146,7 +146,7 @@ class Mirror:
 
     def serve_readers(self) -> None:
         """Let those read who wait for a leased configuration, after it is up to date."""
-        for user in self._awaited():
+        for user in [user for user, file in self._leased.items() if file.is_awaited]:
             try:
                 self._stamps.pop(user, None)
                 self.refresh_entry(user)
@@ -170,9 +170,6 @@ class Mirror:
         self._written.clear()
         self.refresh()
         return True
-
-    def _awaited(self) -> list[Path]:
-        return [user for user, file in self._leased.items() if file.is_awaited]
 
     def _read(self, user: Path) -> EntryText:
         if not user.is_dir():

@@ -121,7 +121,7 @@ def _completed(
     options: Sequence[str], served: Sequence[str], *, is_wanted: bool
 ) -> tuple[Sequence[str], Mapping[str, str]]:
     """The server's options and what its environment needs for them."""
-    from brisk.view.plan import NoView, discard_view, keep_view, make_view
+    from brisk.view.plan import NoView, keep_view, make_view
 
     try:
         view = make_view(options, served, is_wanted=is_wanted)
@@ -129,11 +129,7 @@ def _completed(
             if view.is_loss:
                 print(f"brisk: Triton completes entries itself: {view.reason}", file=sys.stderr)
             return options, {}
-        try:
-            keep_view(view)
-        except BaseException:
-            discard_view(view)
-            raise
+        keep_view(view)
     except OSError as error:
         print(f"brisk: Triton completes entries itself: {error}", file=sys.stderr)
         return options, {}

@@ -179,16 +179,13 @@ def _signatures(programs: Mapping[Path, Program]) -> dict[Path, NetworkSignature
 
 def _variables_of(types: Mapping[str, TensorType]) -> tuple[Variable, ...]:
     """Dynamic first sizes are the batch, one for all."""
-    return tuple(
-        Variable(name, ValueType(kind.element, _dimensions(kind.shape)))
-        for name, kind in types.items()
-    )
-
-
-def _dimensions(shape: tuple[int | None, ...] | None) -> tuple[int | str | None, ...] | None:
-    if not shape:
-        return shape
-    return ("batch" if shape[0] is None else shape[0], *shape[1:])
+    variables = []
+    for name, kind in types.items():
+        shape: tuple[Dimension, ...] | None = kind.shape
+        if shape and shape[0] is None:
+            shape = ("batch", *shape[1:])
+        variables.append(Variable(name, ValueType(kind.element, shape)))
+    return tuple(variables)
 
 
 def _size(program: Program) -> str:

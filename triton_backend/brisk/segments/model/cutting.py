@@ -360,14 +360,10 @@ def _count(sizes: Sequence[int]) -> int:
     return count
 
 
-def _bytes_of(kind: TypeProto) -> int:
-    return 4 * _count(_sizes(kind))
-
-
 def _crossing_ns(kind: TypeProto, is_convolutional: bool) -> float:
     is_blocked = is_convolutional and len(_sizes(kind)) == IMAGE_RANK
     bytes_per_ns = CROSSING_BYTES_PER_NS if is_blocked else PLAIN_CROSSING_BYTES_PER_NS
-    return 2 * _bytes_of(kind) / bytes_per_ns
+    return 2 * 4 * _count(_sizes(kind)) / bytes_per_ns
 
 
 def _times_ns(graph: GraphProto, names: NodeNames, types: Mapping[str, TypeProto]) -> list[float]:

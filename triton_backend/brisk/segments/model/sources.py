@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from onnx import GraphProto, ModelProto, TensorProto
+from onnx import GraphProto, ModelProto
 
 from brisk.errors import InvalidModelError
 from brisk.graph.files.tensors import read_tensor
@@ -171,20 +171,16 @@ def _take_defaults(model: ModelProto, file: ModelFile) -> dict[str, np.ndarray]:
     optional = {info.name for info in graph.input} & constants_of(graph)
     if not optional:
         return {}
-    defaults = {
-        tensor.name: np.array(_default(tensor, file))
-        for tensor in graph.initializer
-        if tensor.name in optional
-    }
+    defaults = {}
+    for tensor in graph.initializer:
+        if tensor.name in optional:
+            weight = file.weights.get(tensor.name)
+            raw = None if weight is None else weight.data.data
+            defaults[tensor.name] = np.array(read_tensor(tensor, None, raw))
     kept = [tensor for tensor in graph.initializer if tensor.name not in optional]
     del graph.initializer[:]
     graph.initializer.extend(kept)
     return defaults
-
-
-def _default(tensor: TensorProto, file: ModelFile) -> np.ndarray:
-    weight = file.weights.get(tensor.name)
-    return read_tensor(tensor, None, None if weight is None else weight.data.data)
 
 
 def _plan(

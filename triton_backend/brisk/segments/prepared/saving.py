@@ -120,16 +120,15 @@ def _take_weights(proto: ModelProto, content: np.ndarray, label: str) -> tuple[W
         entry = tensor.external_data.add()
         entry.key, entry.value = "location", NOWHERE[1]
     for tensor in _get_all_tensors(proto):
-        if tensor.data_location == TensorProto.EXTERNAL and not _is_nowhere(tensor):
+        if (
+            tensor.data_location == TensorProto.EXTERNAL
+            and external_range(tensor)[0] != NOWHERE[1]
+        ):
             tensor.raw_data = _range(tensor, content, label).tobytes()
             tensor.data_location = TensorProto.DEFAULT
             del tensor.external_data[:]
     order = _order_of_use(proto.graph)
     return tuple(sorted(found, key=lambda each: order.get(each.name, len(order))))
-
-
-def _is_nowhere(tensor: TensorProto) -> bool:
-    return external_range(tensor)[0] == NOWHERE[1]
 
 
 def _range(tensor: TensorProto, content: np.ndarray, label: str) -> np.ndarray:
