@@ -138,7 +138,7 @@ class Mirror:
         text = self._read(user)
         self._texts[user] = text
         if text.text is None:
-            self._unlease(user, text)
+            self._unlease(user)
             self._link(place, user)
         else:
             self._show(user, place, text.text)
@@ -241,7 +241,7 @@ class Mirror:
         if leased is not None:
             self._leased[user] = leased
 
-    def _unlease(self, user: Path, text: EntryText) -> None:
+    def _unlease(self, user: Path) -> None:
         """The entry is read as it is from now on: so by who waits for its configuration, too."""
         held = self._leased.get(user)
         if held is not None and held.is_awaited:

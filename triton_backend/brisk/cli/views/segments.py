@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
     source = BareModel(file, threads, taps, tuning)
     source.check()
     typed = _typed(source.file.proto)
-    exits = _exits_of(file, source.plan)
+    exits, exits_text = _exits(file, source.plan)
     prepared, prepared_text = _prepared(file, threads, taps, tuning)
     yield f"{file}: computed by ONNX Runtime {version} on {_count_text(threads, 'thread')}"
     yield f"  {_size_text(source)}"
@@ -60,7 +59,7 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
     yield f"  class: {class_text}"
     yield f"  {_cutting_text(source, typed, taps)}"
     yield f"  prepared form: {prepared_text}"
-    yield f"  learned caches: {_caches_text(file, exits)}"
+    yield f"  learned caches: {exits_text}"
     if taps:
         yield f"  cut for them behind: {', '.join(taps)}"
     if source.file.own_format is None:
@@ -68,7 +67,7 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
     for segment, words in zip(source.segments, _border_texts(source, typed), strict=True):
         spec = segment.spec
         kept = "" if prepared is None else f"; {_kept_text(prepared, spec.index)}"
-        found = "".join(f"; exit at {each}" for each in exits.at(spec.index))
+        found = "".join(f"; exit at {each}" for each in exits.get(spec.index + 1, ()))
         yield f"{spec.index:>4}  {spec.words}: {words}{kept}{found}"
         if every:
             yield from _nodes_text(segment)
@@ -261,56 +260,30 @@ def layers_text(file: Path, device: str, *, every: bool) -> Iterator[str]:
             yield f"      not {solution.name}: {verdict.reason}"
 
 
-# Exits of learned caches.
-
-
-@dataclass(frozen=True, slots=True)
-class _Exits:
-    """``places``: by segments done, the names of the exits there. ``failure``: why the caches
-    are not used; None where they are, or where there are none.
+def _exits(file: Path, plan: SegmentPlan) -> tuple[Mapping[int, tuple[str, ...]], str]:
+    """Of the caches that the model would be served with: the names of their exits by how many
+    segments are done there, and what there is to say of them.
     """
-
-    places: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    failure: str | None = None
-
-    def at(self, segment: int) -> tuple[str, ...]:
-        """Names of those behind this segment."""
-        return self.places.get(segment + 1, ())
-
-
-def _exits_of(file: Path, plan: SegmentPlan) -> _Exits:
-    """Of the caches that the model would be served with."""
     path = latest(file)
     if not path.exists():
-        return _Exits()
+        return {}, "none"
     try:
         cascade = read_cascade(path, digest_of(file))
         places = find_places(plan, read_graph(file), cascade)
     except (DamagedFileError, InvalidModelError, OSError) as error:
-        return _Exits(failure=str(error))
+        return {}, f"{path} is ignored: {error}"
     if places is None or not cascade.levels:
-        return _Exits(failure="its exits are not values of the model; train again")
-    return _Exits(
-        {
-            done: tuple(cascade.exits[index].name for index, _ in found)
-            for done, found in places.exits.items()
-        }
-    )
-
-
-def _caches_text(file: Path, exits: _Exits) -> str:
-    """Whether there are any, and where their exits stand."""
-    path = latest(file)
-    if not path.exists():
-        return "none"
-    if exits.failure is not None:
-        return f"{path} is ignored: {exits.failure}"
-    if not exits.places:
-        return f"{path} has no exit in use"
-    count = sum(map(len, exits.places.values()))
-    behind = ", ".join(str(done - 1) for done in sorted(exits.places))
-    segments = "segment" if len(exits.places) == 1 else "segments"
-    return f"{_count_text(count, 'exit')} behind {segments} {behind}, of {path}"
+        return {}, f"{path} is ignored: its exits are not values of the model; train again"
+    exits = {
+        done: tuple(cascade.exits[index].name for index, _ in found)
+        for done, found in places.exits.items()
+    }
+    if not exits:
+        return exits, f"{path} has no exit in use"
+    count = _count_text(sum(map(len, exits.values())), "exit")
+    behind = ", ".join(str(done - 1) for done in sorted(exits))
+    segments = "segment" if len(exits) == 1 else "segments"
+    return exits, f"{count} behind {segments} {behind}, of {path}"
 
 
 # Types, sizes and variables.
