@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from brisk.artefacts.draft import ContainerDraft
+from brisk.artefacts.container import ContainerDraft
 
 
 def write_container(path: Path, content: Any, blobs: Sequence[np.ndarray] = ()) -> Path:

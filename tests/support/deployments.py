@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-from brisk.doctor.base import Deployment
+from brisk.doctor.deployment import Deployment
 
 
 def deployment(folder: Path, **changes: Any) -> Deployment:

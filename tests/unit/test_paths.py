@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.artefacts.identity import identify, model_files, stamps
-from brisk.cli.entries.model import version_files
+from brisk.cli.commands.models import version_files
 from brisk.errors import InvalidModelError
 from brisk.exits.files.container import DamagedFileError, read_container
 from brisk.graph.reader import read_program

@@ -22,7 +22,6 @@ from typing import BinaryIO
 from brisk.errors import InvalidModelError
 
 _PLACE = os.O_PATH | os.O_CLOEXEC
-_SHOWN_CHARACTERS = 120
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a FIFO",
@@ -83,7 +82,7 @@ class _Found:
 
     def __init__(self, folder: Path, name: str, what: str) -> None:
         """Raises InvalidModelError where it lies elsewhere, FileNotFoundError where nowhere."""
-        self._text = f"{what} '{_shown(name)}'"
+        self._text = f"{what} '{shown(name, 120)}'"
         self._folder = folder
         if not name:
             raise self._error("is empty")
@@ -151,7 +150,7 @@ def _place(descriptor: int) -> str:
     return os.readlink(f"/proc/self/fd/{descriptor}")
 
 
-def _shown(name: str) -> str:
-    """``name`` in a message: bounded, with what cannot be printed escaped."""
+def shown(name: str, most: int = 80) -> str:
+    """``name`` in a message: ``most`` characters of it, with what cannot be printed escaped."""
     text = repr(name)[1:-1]
-    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+    return text if len(text) <= most else text[:most] + "…"

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from brisk.artefacts.container import AT_THE_END, HEADER_BYTES, Container, header
-from brisk.artefacts.seal import make_key
+from brisk.artefacts.container import HEADER_BYTES, Container, header, make_key
 from brisk.errors import BriskError
 from brisk.segments.frame import run_serially
 from brisk.segments.model import cutting
@@ -69,7 +68,7 @@ def main() -> None:
             text = json.dumps(made).encode()
             size = HEADER_BYTES + len(blobs) + len(text)
             for key in (b"", make_key()):
-                changed.write_bytes(header(text, AT_THE_END, size, key) + blobs + text)
+                changed.write_bytes(header(text, size, key) + blobs + text)
                 changed.chmod(0o600)
                 try:
                     told = "same" if alike(answer(changed, model), expected) else "other"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.artefacts import verified
+from brisk.artefacts import store
 from brisk.artefacts.checksum import PAGE_BYTES, checksum, checksum_of_file
 from brisk.artefacts.container import ALIGNMENT, HEADER_BYTES, Container
 from brisk.artefacts.identity import are_settled, stamp_of
@@ -201,7 +201,7 @@ def test_a_copy_and_another_boot_are_compared(
     read_everything(tmp_path / "other.segments")
     assert len(compared) == 2 * len(BLOBS)
     (tmp_path / "boot").write_text("another\n")
-    monkeypatch.setattr(verified, "_BOOT", tmp_path / "boot")
+    monkeypatch.setattr(store, "_BOOT", tmp_path / "boot")
     read_everything(path)
     assert len(compared) == 3 * len(BLOBS)
 

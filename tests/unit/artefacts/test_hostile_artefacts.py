@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brisk.artefacts import container
-from brisk.artefacts.container import Container
-from brisk.artefacts.seal import make_key, seal
+from brisk.artefacts.container import Container, make_key
 from brisk.errors import ArtefactError
 from brisk.exits.files import container as caches
 from brisk.segments.prepared.form import PreparedModel, fingerprint
@@ -51,12 +50,10 @@ json_values = st.recursive(
 )
 
 
-def sealed(text: bytes, behind: bytes = b"") -> bytes:
+def sealed(text: bytes, blobs: bytes = b"") -> bytes:
     """An artefact whose digests all fit and that is sealed, whatever its manifest says."""
-    size = container.HEADER_BYTES + len(text) + len(behind)
-    digest = hashlib.blake2b(text, digest_size=32).digest()
-    start = container._START.pack(container.MAGIC, container.FORMAT, 0, len(text), size, digest)
-    return start + seal(start, make_key()) + text + behind
+    size = container.HEADER_BYTES + len(blobs) + len(text)
+    return container.header(text, size, make_key()) + blobs + text
 
 
 def caches_of(text: bytes, behind: bytes = b"") -> bytes:

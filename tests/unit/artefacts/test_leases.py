@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.artefacts.container import Container
-from brisk.artefacts.draft import ContainerDraft
+from brisk.artefacts.container import Container, ContainerDraft
 from support.containers import write_container
 
 pytestmark = pytest.mark.usefixtures("private_cache")
@@ -20,8 +19,7 @@ SCRIPT = """
 import os, subprocess, sys, threading
 import numpy as np
 from pathlib import Path
-from brisk.artefacts.container import Container
-from brisk.artefacts.draft import ContainerDraft
+from brisk.artefacts.container import Container, ContainerDraft
 path = Path(sys.argv[1])
 content = np.random.default_rng(0).integers(0, 255, 20_000_000, np.uint8)
 with path.open("wb") as file:

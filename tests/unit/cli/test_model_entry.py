@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto
 
-from brisk.cli.entries.model import configuration_text, version_files
+from brisk.cli.commands.models import version_files
+from brisk.cli.views.entries import configuration_text
 from brisk.errors import InvalidModelError
 from support.models.identity_models import FLOAT_BATCH, Shape, write_model
 

@@ -6,8 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from brisk.cli.application import application
-from brisk.cli.entries.model import configuration_text
-from brisk.cli.entries.pipeline import pipeline_text
+from brisk.cli.views.entries import configuration_text, pipeline_text
 from brisk.errors import InvalidModelError
 from support.pipeline_entries import describe_fork, write
 

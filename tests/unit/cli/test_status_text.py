@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from brisk.cli.status.text import ProcessUse, StatusSnapshot, quantile_s, render
+from brisk.cli.views.status import ProcessUse, StatusSnapshot, quantile_s, render
 from brisk.protocol.records import Incident, ModelStatus, RunStatus, SampleRecord, Status
 from brisk.telemetry.metrics import BOUNDS_NS
 

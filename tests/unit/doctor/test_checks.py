@@ -7,9 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from brisk.doctor.base import Finding, Severity
+from brisk.doctor import machine
+from brisk.doctor.deployment import Finding, Severity
 from brisk.doctor.installation import auto_complete, cache, forked_stubs
-from brisk.doctor.machine import scheduling, scheduling_groups, shared_memory, spinning, threads
+from brisk.doctor.machine import (
+    scheduling_classes,
+    scheduling_group,
+    scheduling_groups,
+    shared_memory,
+    spinning,
+    threads,
+)
 from brisk.fork_server.build import LAUNCHER
 from support.deployments import deployment
 
@@ -22,15 +30,15 @@ def test_auto_completion_is_advised_against_and_incomplete_entries_are_named(
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "config.pbtxt").write_text('backend: "brisk"')
     server = {"server": os.getpid(), "repositories": (tmp_path,)}
-    (found,) = auto_complete.look(deployment(tmp_path, **server))
+    (found,) = auto_complete(deployment(tmp_path, **server))
     assert found.verdict is Severity.ADVICE
     assert "(bare)" in found.change
     off = deployment(
         tmp_path, command=("tritonserver", "--disable-auto-complete-config"), **server
     )
-    (found,) = auto_complete.look(off)
+    (found,) = auto_complete(off)
     assert found.verdict is Severity.GOOD
-    (found,) = auto_complete.look(deployment(tmp_path))
+    (found,) = auto_complete(deployment(tmp_path))
     assert found.verdict is Severity.UNKNOWN
 
 
@@ -39,7 +47,7 @@ def test_without_a_launcher_stubs_start_anew_and_the_check_says_what_it_takes(
 ) -> None:
     def look(**environment: str) -> Finding:
         command = ("tritonserver", f"--backend-directory={tmp_path}")
-        (found,) = forked_stubs.look(
+        (found,) = forked_stubs(
             deployment(tmp_path, server=os.getpid(), command=command, environment=environment)
         )
         return found
@@ -50,7 +58,7 @@ def test_without_a_launcher_stubs_start_anew_and_the_check_says_what_it_takes(
     (tmp_path / "brisk" / LAUNCHER).touch()
     assert look().verdict is Severity.GOOD
     assert "remove BRISK_FORK_STUBS" in look(BRISK_FORK_STUBS="0").change
-    (found,) = forked_stubs.look(deployment(tmp_path))
+    (found,) = forked_stubs(deployment(tmp_path))
     assert found.verdict is Severity.UNKNOWN
 
 
@@ -62,23 +70,23 @@ def test_little_shared_memory_is_a_problem(
         blocks = free_mib * 2**20 // status.f_frsize
         changed = os.statvfs_result((*status[:2], 10**6, blocks, blocks, *status[5:]))
         monkeypatch.setattr(os, "statvfs", lambda path, changed=changed: changed)
-        (found,) = shared_memory.look(deployment(tmp_path))
+        (found,) = shared_memory(deployment(tmp_path))
         assert (found.verdict, f"{free_mib} MiB of them free" in found.found) == (verdict, True)
 
 
 def test_more_threads_than_cores_are_a_problem_and_a_quota_below_them_costs(
     tmp_path: Path,
 ) -> None:
-    (found,) = threads.look(deployment(tmp_path))
+    (found,) = threads(deployment(tmp_path))
     assert found.verdict is Severity.GOOD
     many = {"BRISK_THREADS": str(CORES + 1)}
-    (found,) = threads.look(deployment(tmp_path, environment=many))
+    (found,) = threads(deployment(tmp_path, environment=many))
     assert (found.verdict, found.change) == (Severity.PROBLEM, f"BRISK_THREADS={CORES} or less")
     group = tmp_path / "pod" / "container"
     group.mkdir(parents=True)
     (group / "cpu.max").write_text("max 100000")
     (tmp_path / "pod" / "cpu.max").write_text("50000 100000")
-    _, found = threads.look(deployment(tmp_path, cgroup=group))
+    _, found = threads(deployment(tmp_path, cgroup=group))
     assert found.verdict is Severity.ADVICE
     assert "may use 0.5 cores" in found.found
     (tmp_path / "pod" / "cpu.max").unlink()
@@ -87,29 +95,29 @@ def test_more_threads_than_cores_are_a_problem_and_a_quota_below_them_costs(
     (tmp_path / "pod" / "cpu.cfs_quota_us").write_text("25000\n")
     for directory in (group, tmp_path / "pod"):
         (directory / "cpu.cfs_period_us").write_text("100000\n")
-    _, found = threads.look(deployment(tmp_path, cgroup=group))
+    _, found = threads(deployment(tmp_path, cgroup=group))
     assert "may use 0.25 cores" in found.found
 
 
 @pytest.mark.parametrize("variable", [{"GOMP_SPINCOUNT": "1000"}, {"OMP_WAIT_POLICY": "ACTIVE"}])
 def test_spinning_is_advised_against(variable: dict[str, str], tmp_path: Path) -> None:
-    (found,) = spinning.look(deployment(tmp_path, environment=variable))
+    (found,) = spinning(deployment(tmp_path, environment=variable))
     assert found.verdict is Severity.ADVICE
-    (found,) = spinning.look(deployment(tmp_path))
+    (found,) = spinning(deployment(tmp_path))
     assert found.verdict is Severity.GOOD
 
 
 def test_a_refused_scheduling_class_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (found,) = scheduling.look(deployment(tmp_path))
+    (found,) = scheduling_classes(deployment(tmp_path))
     assert found.verdict in (Severity.GOOD, Severity.ADVICE)
 
     def refuse(*arguments: object) -> None:
         raise PermissionError
 
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    (found,) = scheduling.look(deployment(tmp_path))
+    (found,) = scheduling_classes(deployment(tmp_path))
     assert found.verdict is Severity.ADVICE
 
 
@@ -127,25 +135,25 @@ def test_a_scheduling_group_is_a_control_group_with_a_weight_or_else_a_session(
         (tmp_path / str(process)).mkdir()
         (tmp_path / str(process) / "cgroup").write_text(groups)
         (tmp_path / str(process) / "autogroup").write_text(f"/autogroup-{process} nice 0\n")
-    found = [scheduling_groups.scheduling_group(process, tmp_path) for process in (1, 2, 3)]
+    found = [scheduling_group(process, tmp_path) for process in (1, 2, 3)]
     assert found == ["autogroup-1", "autogroup-2", "control group /pod"]
     switch.write_text("0\n")
-    assert scheduling_groups.scheduling_group(2, tmp_path) == "the machine's only group"
+    assert scheduling_group(2, tmp_path) == "the machine's only group"
 
 
 def test_a_server_and_a_runtime_in_different_scheduling_groups_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (found,) = scheduling_groups.look(deployment(tmp_path))
-    assert found == Finding("scheduling groups", Severity.UNKNOWN, "no server runs here")
-    monkeypatch.setattr(scheduling_groups, "_runtime", lambda device: 7)
-    monkeypatch.setattr(scheduling_groups, "scheduling_group", lambda process: f"group {process}")
-    (found,) = scheduling_groups.look(deployment(tmp_path, server=6))
+    (found,) = scheduling_groups(deployment(tmp_path))
+    assert found == Finding(Severity.UNKNOWN, "no server runs here")
+    monkeypatch.setattr(machine, "_runtime", lambda device: 7)
+    monkeypatch.setattr(machine, "scheduling_group", lambda process: f"group {process}")
+    (found,) = scheduling_groups(deployment(tmp_path, server=6))
     assert (found.verdict, found.found) == (
         Severity.ADVICE,
         "the server is in group 6, the runtime in group 7",
     )
-    (found,) = scheduling_groups.look(deployment(tmp_path, server=7))
+    (found,) = scheduling_groups(deployment(tmp_path, server=7))
     assert found.verdict is Severity.GOOD
 
 
@@ -153,7 +161,7 @@ def test_a_cache_that_others_can_write_is_told(tmp_path: Path) -> None:
     directory = tmp_path / ".cache" / "brisk"
     directory.mkdir(parents=True)
     directory.chmod(0o777)
-    (found,) = cache.look(deployment(tmp_path))
+    (found,) = cache(deployment(tmp_path))
     assert found.verdict is Severity.ADVICE
     assert f"{directory} has mode 0777" in found.found
 
@@ -161,9 +169,9 @@ def test_a_cache_that_others_can_write_is_told(tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_written_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (found,) = cache.look(deployment(tmp_path))
+    (found,) = cache(deployment(tmp_path))
     assert str(tmp_path / ".cache" / "brisk") in found.found
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     chosen = deployment(tmp_path, environment={"BRISK_CACHE_DIR": "/somewhere"})
-    (found,) = cache.look(chosen)
+    (found,) = cache(chosen)
     assert (found.verdict, found.found) == (Severity.ADVICE, "/somewhere cannot be written")

@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from brisk import __version__
-from brisk.doctor import base
-from brisk.doctor.base import Deployment, Finding, Severity
-from brisk.doctor.deployment import find_deployment
-from brisk.doctor.installation import artefacts, interpreter, operators, protocol
-from brisk.doctor.machine import descriptors, spinning
+from brisk.doctor import CHECKS, examine, installation
+from brisk.doctor.deployment import Deployment, Severity, find_deployment
+from brisk.doctor.installation import artefacts, interpreter, operators, runtime
+from brisk.doctor.machine import open_files
 from brisk.protocol.channel import Receiver, send_record
 from brisk.protocol.host.runtime_paths import runtime_place
 from brisk.protocol.records import PROTOCOL_VERSION, Cancel, Record, Refused, Welcome
@@ -36,14 +35,14 @@ def test_a_python_without_onnxruntime_is_a_problem(tmp_path: Path) -> None:
     )
     python.chmod(0o755)
     chosen = deployment(tmp_path, environment={"BRISK_PYTHON": str(python)})
-    (found,) = interpreter.look(chosen)
+    (found,) = interpreter(chosen)
     assert found.verdict is Severity.PROBLEM
     assert "No module named 'onnxruntime'" in found.found
 
 
 def test_models_that_onnx_runtime_does_not_take_are_named(tmp_path: Path) -> None:
     write_model(tmp_path, "Det")
-    (found,) = operators.look(deployment(tmp_path, repositories=(tmp_path,)))
+    (found,) = operators(deployment(tmp_path, repositories=(tmp_path,)))
     assert (found.verdict, "all 1 models" in found.found) == (Severity.GOOD, True)
     write_model(tmp_path, "Nonesuch")
     (tmp_path / "broken" / "1").mkdir(parents=True)
@@ -51,7 +50,7 @@ def test_models_that_onnx_runtime_does_not_take_are_named(tmp_path: Path) -> Non
     write_model(tmp_path, "Relu")
     asked = 'parameters { key: "execution_mode" value: { string_value: "both" } }'
     (tmp_path / "relu" / "config.pbtxt").write_text(asked)
-    findings = operators.look(deployment(tmp_path, repositories=(tmp_path,)))
+    findings = operators(deployment(tmp_path, repositories=(tmp_path,)))
     found = [(each.verdict, each.found) for each in findings]
     assert [verdict for verdict, _ in found] == [Severity.PROBLEM] * 3
     for (_, text), name, reason in zip(
@@ -69,10 +68,10 @@ def test_a_library_of_custom_operators_belongs_to_its_entry(tmp_path: Path) -> N
     named = 'model_operations { op_library_filename: "absent.so" }'
     (tmp_path / "relu" / "config.pbtxt").write_text(named)
     looked_at = deployment(tmp_path, repositories=(tmp_path,))
-    (found,) = operators.look(looked_at)
+    (found,) = operators(looked_at)
     assert found.verdict is Severity.PROBLEM
     assert "absent.so" in found.found
-    assert list(artefacts.look(looked_at)) == []
+    assert list(artefacts(looked_at)) == []
 
 
 def test_layers_of_reference_operators_are_named_on_a_gpu(
@@ -80,13 +79,13 @@ def test_layers_of_reference_operators_are_named_on_a_gpu(
 ) -> None:
     write_model(tmp_path, "Relu")
     looked_at = deployment(tmp_path, repositories=(tmp_path,), device="cuda:0")
-    monkeypatch.setattr(operators, "_reference_operators", lambda *arguments: Counter())
-    (found,) = operators.look(looked_at)
+    monkeypatch.setattr(installation, "_reference_operators", lambda *arguments: Counter())
+    (found,) = operators(looked_at)
     assert found.verdict is Severity.GOOD
-    monkeypatch.setattr(operators, "_reference_operators", lambda *arguments: Counter(Det=2))
-    (found,) = operators.look(looked_at)
+    monkeypatch.setattr(installation, "_reference_operators", lambda *arguments: Counter(Det=2))
+    (found,) = operators(looked_at)
     assert (found.verdict, "Det ×2" in found.found) == (Severity.ADVICE, True)
-    (found,) = artefacts.look(looked_at)
+    (found,) = artefacts(looked_at)
     assert found.verdict is Severity.GOOD
 
 
@@ -97,21 +96,21 @@ def test_models_without_a_prepared_form_or_with_a_damaged_one_are_told(tmp_path:
     write_model(repository, "Tanh")
     server = {"BRISK_CACHE_DIR": str(cache), "BRISK_THREADS": "2"}
     looked_at = deployment(tmp_path, repositories=(repository,), environment=server)
-    (found,) = artefacts.look(looked_at)
+    (found,) = artefacts(looked_at)
     assert found.verdict is Severity.ADVICE
     assert "2 of 2 models have none here (relu, tanh)" in found.found
     done = [_prepared(repository / name, cache) for name in ("relu", "tanh")]
-    (found,) = artefacts.look(looked_at)
+    (found,) = artefacts(looked_at)
     assert (found.verdict, "all 2 models" in found.found) == (Severity.GOOD, True)
     done[0].chmod(0o600)
     done[0].write_bytes(b"damaged")
-    (found,) = artefacts.look(looked_at)
+    (found,) = artefacts(looked_at)
     assert (found.verdict, "stale or damaged" in found.found) == (Severity.ADVICE, True)
     assert str(done[0]) in found.found
     done[0].unlink()
     model = repository / "tanh" / "1" / "model.onnx"
     model.write_bytes(model.read_bytes() + b"\x08\x08")
-    missing, changed = sorted(artefacts.look(looked_at), key=lambda each: each.found)
+    missing, changed = sorted(artefacts(looked_at), key=lambda each: each.found)
     assert "1 of 2 models have none here (relu)" in missing.found
     assert "the model has changed" in changed.found
 
@@ -120,7 +119,7 @@ def test_an_entry_whose_sessions_are_tuned_needs_no_prepared_form(tmp_path: Path
     write_model(tmp_path, "Relu")
     config = "optimization { graph { level: -1 } }"
     (tmp_path / "relu" / "config.pbtxt").write_text(config)
-    assert list(artefacts.look(deployment(tmp_path, repositories=(tmp_path,)))) == []
+    assert list(artefacts(deployment(tmp_path, repositories=(tmp_path,)))) == []
 
 
 def _prepared(entry: Path, cache: Path) -> Path:
@@ -131,7 +130,7 @@ def _prepared(entry: Path, cache: Path) -> Path:
 
 def test_no_runtime_is_no_fault(tmp_path: Path) -> None:
     environment = {"BRISK_RUNTIME_DIR": str(tmp_path / "none")}
-    (found,) = protocol.look(deployment(tmp_path, environment=environment))
+    (found,) = runtime(deployment(tmp_path, environment=environment))
     assert found.verdict is Severity.UNKNOWN
     assert not (tmp_path / "none").exists()
 
@@ -163,26 +162,26 @@ def test_a_runtime_of_another_version_is_a_problem(
                     if answer is not None:
                         send_record(connection, answer)
 
-            runtime = threading.Thread(target=greet)
-            runtime.start()
-            (found,) = protocol.look(deployment(Path(folder), environment=environment))
-            runtime.join(timeout=30)
+            other = threading.Thread(target=greet)
+            other.start()
+            (found,) = runtime(deployment(Path(folder), environment=environment))
+            other.join(timeout=30)
     assert (found.verdict, text in found.found) == (verdict, True), found
 
 
 def test_every_finding_that_is_not_good_says_what_it_costs_and_what_to_do(tmp_path: Path) -> None:
-    (limit,) = descriptors.look(deployment(tmp_path))
+    (limit,) = open_files(deployment(tmp_path))
     assert limit.found.startswith("up to")
     bad = deployment(
         tmp_path,
         environment={"BRISK_THREADS": "999", "GOMP_SPINCOUNT": "1", "BRISK_PYTHON": "/absent"},
     )
-    findings: list[Finding] = list(base.examine(bad))
-    assert {finding.check for finding in findings if finding.verdict is Severity.PROBLEM} == {
+    findings = list(examine(bad))
+    assert {check for check, finding in findings if finding.verdict is Severity.PROBLEM} == {
         "threads",
         "runtime's Python",
     }
-    for finding in findings:
+    for _, finding in findings:
         told = finding.verdict in (Severity.ADVICE, Severity.PROBLEM)
         assert bool(finding.cost) == bool(finding.change) == told, finding
 
@@ -193,8 +192,8 @@ def test_a_check_that_fails_itself_stops_no_other(
     def fail(deployment: Deployment) -> Any:
         raise RuntimeError("no idea")
 
-    monkeypatch.setattr(spinning, "look", fail)
-    found = {each.check: each for each in base.examine(deployment(tmp_path))}
+    monkeypatch.setitem(CHECKS, "spinning threads", fail)
+    found = dict(examine(deployment(tmp_path)))
     assert "no idea" in found["spinning threads"].found
     assert "cache" in found
 

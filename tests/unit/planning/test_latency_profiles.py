@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies
 
-from brisk.planning import LatencyProfile
-from brisk.planning.profile import FEW, MOST_SIGNATURES, QUANTILE, WINDOW
+from brisk.planning.profile import FEW, MOST_SIGNATURES, QUANTILE, WINDOW, LatencyProfile
 
 
 @given(strategies.lists(strategies.integers(0, 10**9), min_size=1, max_size=3 * WINDOW))

@@ -15,7 +15,7 @@ from brisk.segments.model import cutting
 from brisk.segments.model.cutting import NodeSpan, cut_points
 from brisk.segments.model.extraction import Segment, extract
 from brisk.segments.model.model_file import read_model_file
-from brisk.segments.onnxruntime.library import onnxruntime
+from brisk.segments.session import onnxruntime
 from support.models.segment_models import by_segments, info, save, source_of, whole
 
 CHANNELS, SIDE = 32, 16
@@ -200,8 +200,9 @@ def test_wrong_words_of_the_file_on_sizes_reach_no_border(tmp_path: Path) -> Non
         session = library.InferenceSession(
             part.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        made = session.run(list(part.outputs), {name: values[name] for name in part.inputs})
-        values.update(zip(part.outputs, made, strict=True))
+        spec = part.spec
+        made = session.run(list(spec.outputs), {name: values[name] for name in spec.inputs})
+        values.update(zip(spec.outputs, made, strict=True))
     np.testing.assert_array_equal(values["y"], expected["y"])
 
 

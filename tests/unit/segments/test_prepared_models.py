@@ -22,16 +22,15 @@ from onnx import TensorProto, helper, numpy_helper
 from brisk.artefacts import store
 from brisk.artefacts.container import HEADER_BYTES, Container
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
+from brisk.segments import session
 from brisk.segments.model import cutting, sources
 from brisk.segments.model.sources import BareModel
-from brisk.segments.onnxruntime import session
-from brisk.segments.onnxruntime.library import onnxruntime
-from brisk.segments.onnxruntime.session import OrtSession
 from brisk.segments.prepared import form as prepared
 from brisk.segments.prepared import saving
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.prepared.preparation import is_prepared, prepare
 from brisk.segments.prepared.saving import save_optimised
+from brisk.segments.session import OrtSession, onnxruntime
 from brisk.segments.source import Source
 from brisk.tuning import SessionTuning
 from support.models.segment_models import chain, info, save, whole
@@ -68,7 +67,7 @@ def optimised(path: Path, inputs: Mapping[str, np.ndarray], folder: Path) -> dic
     bare = BareModel(path, THREADS)
     sessions = []
     for segment in bare.segments:
-        place = folder / f"whole-{segment.index}"
+        place = folder / f"whole-{segment.spec.index}"
         place.mkdir()
         sessions.append(save_optimised(segment, bare.file, THREADS, place)[1])
 
@@ -538,12 +537,9 @@ def test_what_answers_otherwise_than_before_it_was_saved_is_not_published(
     """A fault of ONNX Runtime's writing, staged: one weight comes back as zeros."""
     take = saving._take_weights
 
-    def lose_one(*arguments: object) -> tuple[saving.NamedWeight, ...]:
+    def lose_one(*arguments: object) -> tuple[saving.Weight, ...]:
         first, *others = take(*arguments)
-        zeros = saving.Weight(
-            np.zeros_like(first.weight.data), first.weight.kind, first.weight.shape
-        )
-        return (saving.NamedWeight(first.name, zeros), *others)
+        return (replace(first, data=np.zeros_like(first.data)), *others)
 
     monkeypatch.setattr(saving, "_take_weights", lose_one)
     with pytest.raises(InvalidModelError, match="other answers than before"):

@@ -46,7 +46,7 @@ def test_a_chain_is_cut_evenly_where_one_tensor_is_live(
     assert max(span.predicted_ns for span in spans) < 2 * min(span.predicted_ns for span in spans)
     typed = onnx.shape_inference.infer_shapes(file.proto)
     for segment in extract(typed, spans)[:-1]:
-        assert len(segment.outputs) == 1
+        assert len(segment.spec.outputs) == 1
 
 
 def test_segments_answer_as_one_session_does(
@@ -212,7 +212,7 @@ def test_constant_nodes_are_in_every_segment_that_reads_them(tmp_path: Path) -> 
     assert [node.op_type for node in model.graph.node] == ["Mul", "Abs", "Mul", "Mul"]
     typed = onnx.shape_inference.infer_shapes(model)
     first, second = extract(typed, [NodeSpan(0, 2, 0.0), NodeSpan(2, 4, 0.0)])
-    assert (first.inputs, first.outputs, second.inputs) == (("x",), ("b",), ("b",))
+    assert (first.spec.inputs, first.spec.outputs, second.spec.inputs) == (("x",), ("b",), ("b",))
     assert {tensor.name for tensor in second.proto.graph.initializer} == {"half", "two"}
     answers = by_segments(source_of(path), {"x": ROWS})
     np.testing.assert_allclose(answers["y"], np.abs(ROWS * 0.5), rtol=1e-6)
@@ -240,7 +240,7 @@ def test_a_body_reads_values_of_segments_before_it(tmp_path: Path) -> None:
     first, second = extract(
         onnx.shape_inference.infer_shapes(model), [NodeSpan(0, 3, 0.0), NodeSpan(3, 5, 0.0)]
     )
-    assert set(second.inputs) == {"a", "total"}
+    assert set(second.spec.inputs) == {"a", "total"}
     assert {tensor.name for tensor in second.proto.graph.initializer} == {"weight", "limit"}
     assert {tensor.name for tensor in first.proto.graph.initializer} == set()
     for rows, sign in ((ROWS, 1.0), (0 * ROWS, -1.0)):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from brisk.doctor.base import Severity
-from brisk.doctor.installation import left_regions
+from brisk.doctor.deployment import Severity
+from brisk.doctor.machine import left_regions
 from brisk.triton.regions import left, own_prefix, remove_left, with_prefix
 from support.deployments import deployment
 
@@ -166,7 +166,7 @@ def test_a_server_s_regions_are_named_after_the_process_it_is() -> None:
 
 
 def test_the_doctor_counts_what_nobody_has_mapped_whoever_made_it(tmp_path: Path) -> None:
-    (found,) = left_regions.look(deployment(tmp_path, shared_memory=tmp_path))
+    (found,) = left_regions(deployment(tmp_path, shared_memory=tmp_path))
     assert found.verdict is Severity.GOOD
     expected = [
         make_region(tmp_path, f"triton_{backend}_backend_shm_region_{number}")
@@ -174,11 +174,11 @@ def test_the_doctor_counts_what_nobody_has_mapped_whoever_made_it(tmp_path: Path
         for number in range(2)
     ]
     make_region(tmp_path, "psm_somebody_else_s")
-    (found,) = left_regions.look(deployment(tmp_path, shared_memory=tmp_path))
+    (found,) = left_regions(deployment(tmp_path, shared_memory=tmp_path))
     assert found.verdict is Severity.ADVICE
     assert found.found.startswith(f"{len(expected)} in {tmp_path}")
     assert "4.0 MiB" in found.found
     assert "and 1 more" in found.found
     assert "brisk serve" in found.change
-    missing = left_regions.look(deployment(tmp_path, shared_memory=tmp_path / "nothing"))
+    missing = left_regions(deployment(tmp_path, shared_memory=tmp_path / "nothing"))
     assert [each.verdict for each in missing] == [Severity.UNKNOWN]

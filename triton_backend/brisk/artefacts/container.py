@@ -2,50 +2,50 @@
 
 ::
 
-    0    magic (8) | format (4) | place (4) | manifest bytes (8) | file bytes (8)
+    0    magic (8) | format (8) | manifest bytes (8) | file bytes (8)
     32   BLAKE2 of the manifest (32) | keyed BLAKE2 of the 64 bytes before (32)
-    96   manifest: UTF-8 JSON {"blobs": [[offset, size, checksum], ...], "content": ...}
-    ...  blobs in the order they are used, each at a multiple of 64 bytes, large ones of a page
-
-Where ``place`` is 1, the manifest is the end of the file and blobs begin at 96: such a file is
-written as its blobs come (``brisk.artefacts.draft``).
+    96   blobs in the order they are used, each at a multiple of 64 bytes, large ones of a page
+    ...  manifest: UTF-8 JSON {"blobs": [[offset, size, checksum], ...], "content": ...}
 
 Everything that is read is checked against the file's real size before it is used. A blob that is
 plain numbers has a checksum against damage; one that is indexed or parsed by has a BLAKE2 digest
-instead, which the seal vouches for with the rest of the manifest. The key is in the cache
-directory (``brisk.artefacts.seal``), and nobody else can have written the file.
+instead, which the seal vouches for with the rest of the manifest. The key of the seal lies in the
+cache directory, of mode 0600, and is made when the first artefact is written: whoever cannot read
+it can make no artefact, where a digest without a key tells damage, but anybody can make one for
+other bytes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
 import mmap
 import os
+import secrets
 import struct
+import tempfile
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from brisk.artefacts import lease, verified
+from brisk.artefacts import lease, store
 from brisk.artefacts.checksum import PAGE_BYTES, checksum
-from brisk.artefacts.seal import SEAL_BYTES, read_key, seal
 from brisk.errors import ArtefactError
-from brisk.ownership import open_own
+from brisk.ownership import make_private, open_own
 
 MAGIC = b"BRISKART"
-FORMAT = 2
-_START = struct.Struct("<8sIIQQ32s")
+FORMAT = 3
+_START = struct.Struct("<8sQQQ32s")
+SEAL_BYTES = KEY_BYTES = 32
 HEADER_BYTES = _START.size + SEAL_BYTES
 ALIGNMENT = 64
 MOST_MANIFEST_BYTES = 1 << 28
-IN_FRONT, AT_THE_END = 0, 1
-"""Where the manifest is."""
 
 _DIGEST_BYTES = 32
 _DIGITS = 2 * _DIGEST_BYTES
@@ -61,6 +61,9 @@ class BlobPlace(NamedTuple):
 
 _SHARED_WORK_BYTES = 8 << 20
 """From so many bytes on they are verified by two threads."""
+
+_WRITTEN_BYTES = 4 << 20
+"""At a time."""
 
 
 class Container:
@@ -93,7 +96,7 @@ class Container:
             if self._status.st_size != size:
                 raise ArtefactError(f"{path}: it is being written")
         self._unseen: set[int] = set()
-        if not verified.is_noted(path, self._status):
+        if not store.is_verified(path, self._status):
             self._unseen.update(range(len(self._blobs)))
         self._is_noted = not self._unseen
         self._map.madvise(mmap.MADV_WILLNEED)
@@ -118,7 +121,7 @@ class Container:
         self._unseen.discard(number)
         if not (self._is_noted or any(map(self._is_compared, list(self._unseen)))):
             self._is_noted = True
-            verified.note(self.path, self._status)
+            store.note_verified(self.path, self._status)
 
     def _is_compared(self, number: int) -> bool:
         """By ``verify``; the others each time, by ``copied``."""
@@ -194,7 +197,7 @@ class Container:
 
     def _manifest(self, size: int, environment: Mapping[str, str]) -> Mapping[str, Any]:
         header = self.memory[:HEADER_BYTES].tobytes()
-        magic, version, place, length, stated, digest = _START.unpack_from(header)
+        magic, version, length, stated, digest = _START.unpack_from(header)
         if magic != MAGIC or version != FORMAT:
             raise ArtefactError(f"{self.path}: not an artefact of format {FORMAT}")
         try:
@@ -207,8 +210,7 @@ class Container:
             )
         if stated != size or length > MOST_MANIFEST_BYTES or HEADER_BYTES + length > size:
             raise ArtefactError(f"{self.path}: {size} bytes, {stated} were written")
-        begin = size - length if place == AT_THE_END else HEADER_BYTES
-        text = self.memory[begin : begin + length].tobytes()
+        text = self.memory[size - length :].tobytes()
         if hashlib.blake2b(text, digest_size=32).digest() != digest:
             raise ArtefactError(f"{self.path}: the manifest is damaged")
         try:
@@ -249,23 +251,96 @@ def _digest(content: bytes | np.ndarray) -> str:
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
 
 
-def header(manifest: bytes, place: int, file_bytes: int, key: bytes) -> bytes:
+def header(manifest: bytes, file_bytes: int, key: bytes) -> bytes:
     """Of a file of ``file_bytes``, sealed."""
     digest = hashlib.blake2b(manifest, digest_size=32).digest()
-    start = _START.pack(MAGIC, FORMAT, place, len(manifest), file_bytes, digest)
+    start = _START.pack(MAGIC, FORMAT, len(manifest), file_bytes, digest)
     return start + seal(start, key)
 
 
-def sum_of(content: np.ndarray, is_indexed: bool) -> str:
-    return _digest(content) if is_indexed else checksum(content)
+class ContainerDraft:
+    """An artefact written as its parts are made, none of which stays in memory: what
+    ``Container`` reads, once ``finish`` has been called.
+    """
+
+    def __init__(self, file: BinaryIO, breathe: Callable[[], None]) -> None:
+        """``file``: empty, seekable. ``breathe`` is called every few MB. Raises OSError."""
+        self._file = file
+        self._breathe = breathe
+        self._places: list[BlobPlace] = []
+        file.write(bytes(HEADER_BYTES))
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return self._file.tell()
+
+    def add(self, content: np.ndarray, *, is_indexed: bool = False) -> int:
+        """The number of a new blob: contiguous bytes, written at once.
+
+        ``is_indexed``: more than numbers to compute with, to be read by ``Container.copied``.
+        Raises OSError.
+        """
+        alignment = PAGE_BYTES if content.size >= PAGE_BYTES else ALIGNMENT
+        self._file.write(bytes(-self.size % alignment))
+        offset, data = self.size, np.ascontiguousarray(content)
+        for start in range(0, data.size, _WRITTEN_BYTES):
+            self._file.write(data[start : start + _WRITTEN_BYTES].data)
+            self._breathe()
+        if data.ctypes.data % 8:  # checksums are summed by words
+            data = data.copy()
+        found = _digest(data) if is_indexed else checksum(data)
+        self._places.append(BlobPlace(offset, data.size, found))
+        return len(self._places) - 1
+
+    def finish(self, content: Any) -> None:
+        """Write manifest and header, sealed with this process's key, made if need be.
+
+        Raises OSError.
+        """
+        manifest = {"blobs": self._places, "content": content}
+        text = json.dumps(manifest, separators=(",", ":")).encode()
+        self._file.write(text)
+        size = self.size
+        self._file.seek(0)
+        self._file.write(header(text, size, make_key()))
 
 
-def aligned(offset: int, size: int) -> int:
-    """Where a blob of ``size`` may begin, from ``offset`` on."""
-    alignment = PAGE_BYTES if size >= PAGE_BYTES else ALIGNMENT
-    return -(-offset // alignment) * alignment
+def seal(content: bytes, key: bytes) -> bytes:
+    return hashlib.blake2b(
+        content, digest_size=SEAL_BYTES, key=key, person=b"brisk artefact"
+    ).digest()
 
 
-def manifest_text(blobs: Any, content: Any) -> bytes:
-    manifest = {"blobs": [list(blob) for blob in blobs], "content": content}
-    return json.dumps(manifest, separators=(",", ":")).encode()
+def read_key(environment: Mapping[str, str] = os.environ) -> bytes:
+    """Raises FileNotFoundError where there is none yet, PermissionError where another user could
+    have made or read it, OSError.
+    """
+    path = store.artefacts_directory(environment) / "key"
+    with open(open_own(path, is_secret=True), "rb") as file:
+        key = file.read(KEY_BYTES + 1)
+    if len(key) != KEY_BYTES:
+        raise PermissionError(f"{path} is no key of {KEY_BYTES} bytes; remove it")
+    return key
+
+
+def make_key() -> bytes:
+    """The key, made unless it is there: processes that come together all get the same one.
+
+    Raises OSError as ``read_key`` does, and where the cache directory cannot be written.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        return read_key()
+    directory = store.artefacts_directory()
+    make_private(directory)
+    descriptor, draft = tempfile.mkstemp(prefix=".key.", dir=directory)  # of mode 0600
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):  # another process was first: its key holds
+            os.link(draft, directory / "key")
+    finally:
+        os.unlink(draft)
+    return read_key()

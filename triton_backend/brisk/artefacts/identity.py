@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from brisk.artefacts.checksum import checksum_of_file
@@ -22,13 +21,6 @@ Stamp = list[int]
 
 RACY_NS = 50_000_000
 """A file changed this shortly ago may change again without its times showing it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelIdentity:
-    """``digests``: each file's checksum, by its path relative to the model file's directory."""
-
-    digests: Mapping[str, str]
 
 
 def model_files(path: Path) -> tuple[str, ...]:
@@ -53,9 +45,16 @@ def model_files(path: Path) -> tuple[str, ...]:
     return (path.name, *sorted(names))
 
 
-def identify(directory: Path, names: Sequence[str]) -> ModelIdentity:
-    """Read and digest the files. Raises OSError, and InvalidModelError as ``open_inside``."""
-    return ModelIdentity({name: _digest(directory, name) for name in names})
+def identify(directory: Path, names: Sequence[str]) -> dict[str, str]:
+    """The files' checksums, which tell one model from another, by their names in ``directory``.
+
+    Raises OSError, and InvalidModelError as ``open_inside``.
+    """
+    digests = {}
+    for name in names:
+        with open_inside(directory, name, "file of the model") as file:
+            digests[name] = checksum_of_file(file)
+    return digests
 
 
 def stamps(directory: Path, names: Sequence[str]) -> dict[str, Stamp]:
@@ -63,7 +62,11 @@ def stamps(directory: Path, names: Sequence[str]) -> dict[str, Stamp]:
 
     Raises OSError where one is missing, InvalidModelError as ``open_inside``.
     """
-    return {name: _state(directory, name) for name in names}
+    states = {}
+    for name in names:
+        with open_inside(directory, name, "file of the model") as file:
+            states[name] = stamp_of(os.fstat(file.fileno()))
+    return states
 
 
 def are_settled(states: Mapping[str, Stamp]) -> bool:
@@ -78,16 +81,6 @@ def relative_name(name: object) -> str:
     if os.path.isabs(text) or ".." in Path(text).parts:
         raise ArtefactError(f"'{text:.80}' is no file of the model's directory")
     return text
-
-
-def _state(directory: Path, name: str) -> Stamp:
-    with open_inside(directory, name, "file of the model") as file:
-        return stamp_of(os.fstat(file.fileno()))
-
-
-def _digest(directory: Path, name: str) -> str:
-    with open_inside(directory, name, "file of the model") as file:
-        return checksum_of_file(file)
 
 
 def stamp_of(status: os.stat_result) -> Stamp:

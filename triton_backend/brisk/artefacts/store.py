@@ -8,28 +8,35 @@ sees a whole artefact or none.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import os
+import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from brisk.artefacts.fingerprint import fingerprint_key
 from brisk.artefacts.identity import (
-    ModelIdentity,
     Stamp,
     are_settled,
     identify,
     relative_name,
+    stamp_of,
     stamps,
 )
-from brisk.artefacts.place import artefacts_directory
 from brisk.errors import ArtefactError, InvalidModelError
-from brisk.ownership import make_private
+from brisk.ownership import cache_directory, make_private
+
+_CPU_FIELDS = ("vendor_id", "model name", "flags", "Features", "CPU implementer", "CPU part")
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def artefacts_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    return cache_directory(environment) / "artefacts"
 
 
 def artefact_directory(model: Path, environment: Mapping[str, str] = os.environ) -> Path:
@@ -37,18 +44,6 @@ def artefact_directory(model: Path, environment: Mapping[str, str] = os.environ)
     folder = os.path.dirname(os.path.realpath(model))
     place = hashlib.blake2b(os.fsencode(folder), digest_size=8).hexdigest()
     return artefacts_directory(environment) / place
-
-
-def artefact_name(model: Path, fingerprint: dict[str, str]) -> str:
-    return f"{Path(os.path.realpath(model)).stem}-{fingerprint_key(fingerprint)}.artefact"
-
-
-def find(
-    model: Path, fingerprint: dict[str, str], environment: Mapping[str, str] = os.environ
-) -> Path | None:
-    """The artefact file that may fit the model on this machine; None where there is none."""
-    found = artefact_directory(model, environment) / artefact_name(model, fingerprint)
-    return found if found.is_file() else None
 
 
 def writable_directory(model: Path) -> Path:
@@ -63,40 +58,38 @@ def writable_directory(model: Path) -> Path:
     return directory
 
 
-def check_identity(artefact: Path, model: Path, identity: ModelIdentity) -> None:
-    """Whether ``artefact`` was made of the model's present files.
+def check_identity(artefact: Path, model: Path, digests: Mapping[str, str]) -> None:
+    """Whether ``artefact`` was made of the model's present files; ``digests`` as of ``identify``.
 
     Raises ArtefactError where not. Files in another state than the one noted beside the artefact
     are read and digested, and the new state is noted.
     """
     directory = Path(os.path.realpath(model)).parent
-    names = [relative_name(name) for name in identity.digests]
+    names = [relative_name(name) for name in digests]
     if Path(os.path.realpath(model)).name not in names:
         raise ArtefactError(f"{artefact}: made of another file")
     try:
         present = stamps(directory, names)
-        if _noted(artefact, identity) == present:
+        if _noted(artefact, digests) == present:
             return
         found = identify(directory, names)
     except (OSError, InvalidModelError) as error:
         raise ArtefactError(f"{artefact}: a file of its model is missing: {error}") from error
-    if found != identity:
+    if found != digests:
         raise ArtefactError(f"{artefact}: the model has changed since it was made")
-    note_state(artefact, identity, present)
+    note_state(artefact, digests, present)
 
 
-def note_state(artefact: Path, identity: ModelIdentity, present: Mapping[str, Stamp]) -> None:
+def note_state(artefact: Path, digests: Mapping[str, str], present: Mapping[str, Stamp]) -> None:
     """Note beside the artefact in which state its model's files had these digests.
 
     Nothing is noted where the files changed just now, or where nothing can be written.
     """
     if not are_settled(present):
         return
-    text = json.dumps({"digests": dict(identity.digests), "stamps": dict(present)})
-    try:
-        publish(_note_path(artefact), lambda file: file.write(text.encode()))
-    except OSError:
-        return  # read-only: the digests are compared again at the next start
+    text = json.dumps({"digests": dict(digests), "stamps": dict(present)})
+    with contextlib.suppress(OSError):  # read-only: they are compared again at the next start
+        publish(artefact.with_suffix(".state"), lambda file: file.write(text.encode()))
 
 
 def publish(
@@ -122,7 +115,7 @@ def publish(
         _sync(directory)
 
 
-@contextmanager
+@contextlib.contextmanager
 def building(directory: Path) -> Iterator[bool]:
     """False where another process builds an artefact there now; else hold the right to."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -145,14 +138,64 @@ def _sync(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _note_path(artefact: Path) -> Path:
-    return artefact.with_suffix(".state")
-
-
-def _noted(artefact: Path, identity: ModelIdentity) -> Mapping[str, Stamp] | None:
+def _noted(artefact: Path, digests: Mapping[str, str]) -> Mapping[str, Stamp] | None:
     try:
-        note = json.loads(_note_path(artefact).read_text())
+        note = json.loads(artefact.with_suffix(".state").read_text())
         known: Mapping[str, Stamp] = note["stamps"]
-        return known if note["digests"] == dict(identity.digests) else None
+        return known if note["digests"] == dict(digests) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+# Artefacts whose weights were all compared with their checksums since the machine started.
+#
+# What was read then is in the page cache, or is read again from the same file; whoever writes to
+# it changes its times. So a start need not read 100 MB to know what another one has seen: it took
+# 8 of ResNet-50's 51 ms. After the next boot, and on a copy, they are compared again, beside
+# reading them from the disk.
+
+
+def is_verified(artefact: Path, status: os.stat_result) -> bool:
+    """Whether ``note_verified`` was called since this boot, of the file as it is (``status``)."""
+    try:
+        return bool(json.loads(_path_verified(artefact).read_text()) == _verified(status))
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def note_verified(artefact: Path, status: os.stat_result) -> None:
+    """All its weights were compared. ``status``: of the file, before that.
+
+    Nothing is noted where it changed just now, or where nothing can be written.
+    """
+    if not are_settled({artefact.name: stamp_of(status)}):
+        return
+    with contextlib.suppress(OSError):
+        text = json.dumps(_verified(status)).encode()
+        publish(_path_verified(artefact), lambda file: file.write(text), survives_a_crash=False)
+
+
+def _path_verified(artefact: Path) -> Path:
+    return artefact.with_suffix(".verified")
+
+
+def _verified(status: os.stat_result) -> dict[str, object]:
+    return {"boot": _BOOT.read_text().strip(), "stamp": stamp_of(status)}
+
+
+@functools.cache
+def processor() -> str:
+    """Vendor, model and a digest of the instruction sets: an artefact is made for one of them."""
+    fields: dict[str, str] = {}
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in _CPU_FIELDS:
+                fields.setdefault(name.strip(), " ".join(sorted(value.split())))
+            if not line.strip():
+                break
+    except OSError:
+        return platform.machine()
+    flags = fields.pop("flags", "") + fields.pop("Features", "")
+    digest = hashlib.blake2b(flags.encode(), digest_size=8).hexdigest()
+    return f"{platform.machine()} {' '.join(fields.values())} flags {digest}"

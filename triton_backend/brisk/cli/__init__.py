@@ -1,4 +1,4 @@
-"""The ``brisk`` command. One file per subcommand; heavy imports happen inside the functions."""
+"""The ``brisk`` command."""
 
 from __future__ import annotations
 

@@ -8,11 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import brisk
-from brisk.cli import bench, config, demo, doctor, install, prepare, serve, workload
-from brisk.cli.caches import command as caches
-from brisk.cli.explain import command as explain
-from brisk.cli.status import command as status
-from brisk.cli.trace import command as trace
+from brisk.cli.commands import caches, demo, deploy, look, measure, serve, status, trace
 
 application = typer.Typer(
     name="brisk",
@@ -36,16 +32,16 @@ def _add(panel: str, function: Callable[..., None], example: str, **settings: An
 
 
 _add(_SERVE, serve.serve, "brisk serve --repository models", context_settings=_PASS_THROUGH)
-_add(_SERVE, install.install, "brisk install --backend-directory /opt/tritonserver/backends")
-_add(_SERVE, config.config, "brisk config models/detector")
-_add(_SERVE, prepare.prepare, "brisk prepare models/detector")
+_add(_SERVE, deploy.install, "brisk install --backend-directory /opt/tritonserver/backends")
+_add(_SERVE, deploy.config, "brisk config models/detector")
+_add(_SERVE, deploy.prepare, "brisk prepare models/detector")
 _add(_SERVE, demo.demo, "brisk demo --once")
 _add(_LOOK, status.status, "brisk status --interval 5")
-_add(_LOOK, explain.explain, "brisk explain models/detector")
-_add(_LOOK, doctor.doctor, "brisk doctor --repository models")
+_add(_LOOK, look.explain, "brisk explain models/detector")
+_add(_LOOK, look.doctor, "brisk doctor --repository models")
 _add(_LOOK, trace.trace, "brisk trace detector --url 127.0.0.1:8001")
-_add(_MEASURE, bench.bench, "brisk bench warm --quick", context_settings=bench.CONTEXT)
-_add(_MEASURE, workload.workload, "brisk workload mix.json --url 127.0.0.1:8001")
+_add(_MEASURE, measure.bench, "brisk bench warm --quick", context_settings=measure.CONTEXT)
+_add(_MEASURE, measure.workload, "brisk workload mix.json --url 127.0.0.1:8001")
 application.add_typer(
     caches.caches,
     rich_help_panel=_LEARN,

@@ -1,4 +1,39 @@
 """``brisk doctor``'s checks: what costs a deployment time or reliability, and what to change.
 
-One file each. A check reads; it changes nothing and starts nothing that lasts.
+A check reads; it changes nothing and starts nothing that lasts.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from brisk.doctor import installation, machine
+from brisk.doctor.deployment import Deployment, Finding, Severity
+
+CHECKS: dict[str, Callable[[Deployment], list[Finding]]] = {
+    "runtime's Python": installation.interpreter,
+    "runtime": installation.runtime,
+    "threads": machine.threads,
+    "spinning threads": machine.spinning,
+    "scheduling classes": machine.scheduling_classes,
+    "freezing": machine.freezing,
+    "scheduling groups": machine.scheduling_groups,
+    "shared memory": machine.shared_memory,
+    "left regions": machine.left_regions,
+    "open files": machine.open_files,
+    "cache": installation.cache,
+    "artefacts": installation.artefacts,
+    "auto-complete": installation.auto_complete,
+    "forked stubs": installation.forked_stubs,
+    "operators": installation.operators,
+}
+
+
+def examine(deployment: Deployment) -> Iterator[tuple[str, Finding]]:
+    """Findings with their checks' names; a check that fails itself is one, and stops no other."""
+    for name, check in CHECKS.items():
+        try:
+            yield from ((name, finding) for finding in check(deployment))
+        except Exception as error:  # noqa: BLE001  # whatever it is: the others must be heard
+            text = f"the check itself failed: {type(error).__name__}: {error}"
+            yield name, Finding(Severity.UNKNOWN, text)

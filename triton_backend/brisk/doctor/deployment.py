@@ -1,14 +1,56 @@
-"""Finding the deployment: the server that runs here as this user, else this shell's settings."""
+"""The deployment that is looked at: the server of this user, else this shell's settings."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
-from brisk.doctor.base import Deployment
 from brisk.protocol.host.repository_view import users_path
 from brisk.triton.options import option
+
+
+class Severity(str, Enum):
+    """``ADVICE`` costs something, ``PROBLEM`` stops something from working; ``UNKNOWN`` cannot
+    be seen from here."""
+
+    GOOD = "good"
+    ADVICE = "advice"
+    PROBLEM = "problem"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``found``: what is. ``cost``: measured or documented. ``change``: what to do about it.
+
+    A good or unknown finding has neither cost nor change.
+    """
+
+    verdict: Severity
+    found: str
+    cost: str = ""
+    change: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What is looked at.
+
+    ``environment`` and ``command`` are those of the running server; where none was found
+    (``server`` None), the environment of this process and no command. ``shared_memory`` and
+    ``cgroup`` are paths as that server sees them.
+    """
+
+    server: int | None
+    environment: Mapping[str, str]
+    command: tuple[str, ...]
+    repositories: tuple[Path, ...]
+    device: str
+    shared_memory: Path
+    cgroup: Path
 
 
 def find_deployment(repositories: Sequence[Path], device: str) -> Deployment:

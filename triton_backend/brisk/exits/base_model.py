@@ -13,8 +13,8 @@ from brisk.exits.points import ExitPoint
 from brisk.exits.scores import Scores, as_probabilities, checked_scores
 from brisk.segments.frame import SegmentFrame, run_serially
 from brisk.segments.model.sources import BareModel
-from brisk.segments.plan import SegmentPlan
 from brisk.segments.program import SegmentProgram
+from brisk.segments.source import SegmentPlan
 from brisk.segments.starting import open_warm_program
 
 

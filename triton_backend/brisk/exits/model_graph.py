@@ -12,8 +12,8 @@ from onnx import GraphProto, ModelProto
 from brisk.errors import InvalidModelError
 from brisk.graph.files.value_types import from_type_proto
 from brisk.graph.program import ContainerKind, Dimension, ValueType, Variable
-from brisk.segments.model.cutting import constants_of, types_of
 from brisk.segments.model.extraction import normalise
+from brisk.segments.model.graph_names import constants_of, types_of
 from brisk.segments.model.model_file import ModelFile, read_model_file
 
 _BATCH = "brisk_batch"

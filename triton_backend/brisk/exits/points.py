@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from brisk.exits.model_graph import ModelGraph
-from brisk.segments.model.cutting import (
-    can_be_cut,
-    is_fused_with_next,
-    predicted_times_ns,
-    single_values,
-)
+from brisk.segments.model.cutting import is_fused_with_next, predicted_times_ns
+from brisk.segments.model.graph_names import is_in_order, single_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +30,7 @@ def exit_points(graph: ModelGraph, last_position: int | None = None) -> tuple[Ex
     A float32 tensor of rank 2 to 4 with the batch as its first dimension: rows can leave a batch
     there. Not in front of what ONNX Runtime fuses, unless there are no others.
     """
-    if not can_be_cut(graph.graph):
+    if not is_in_order(graph.graph):
         return ()
     end = len(graph.graph.node) if last_position is None else last_position
     elapsed = list(accumulate(predicted_times_ns(graph.model), initial=0.0))

@@ -11,10 +11,11 @@ from onnx import GraphProto, ModelProto
 
 from brisk.errors import InternalError, InvalidModelError
 from brisk.exits.model_graph import ModelGraph
-from brisk.segments.model.cutting import constants_of, reads_of
 from brisk.segments.model.extraction import Segment
-from brisk.segments.onnxruntime.session import OrtSession
-from brisk.segments.onnxruntime.sessions import Form, open_segment
+from brisk.segments.model.graph_names import constants_of, reads_of
+from brisk.segments.opening import Form, open_segment
+from brisk.segments.session import OrtSession
+from brisk.segments.source import SegmentSpec
 
 
 class ScoreForm(str, Enum):
@@ -165,7 +166,8 @@ def _open(
         functions=graph.model.functions,
         graph=part,
     )
-    segment = Segment(0, proto, (value,), tuple(outputs), (), "what follows from the scores")
+    spec = SegmentSpec(0, (value,), tuple(outputs), (), "what follows from the scores")
+    segment = Segment(spec, proto)
     return open_segment(segment, graph.file, Form.OPTIMISED, 1)
 
 

@@ -14,10 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from brisk.artefacts.place import cache_directory
 from brisk.fork_server.compiler import CompilerError, add_seal, find_compiler, has_seal, is_whole
 from brisk.fork_server.start import PRELOAD
-from brisk.ownership import make_private, open_own
+from brisk.ownership import cache_directory, make_private, open_own
 from brisk.protocol.host.stub_process import STUB
 
 LAUNCHER = STUB

@@ -9,8 +9,9 @@ from brisk.pipelines.description import (
     NodeSource,
     PipelineDescription,
     VariantDescription,
+    is_pipeline,
+    read_pipeline,
 )
-from brisk.pipelines.parsing import is_pipeline, read_pipeline
 from brisk.pipelines.signature import NetworkSignature, TensorType, check_networks
 
 __all__ = [

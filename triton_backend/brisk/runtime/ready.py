@@ -19,7 +19,7 @@ def import_everything(device: str) -> None:
         _import_torch()
         return
     import brisk.runtime.models.kinds.segment_session  # noqa: F401
-    from brisk.segments.onnxruntime.library import onnxruntime
+    from brisk.segments.session import onnxruntime
 
     onnxruntime()
 

@@ -1,11 +1,43 @@
-"""Where a model's segments come from."""
+"""A model as segments, and where their sessions come from."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from brisk.segments.onnxruntime.session import OrtSession
-from brisk.segments.plan import SegmentPlan
+import numpy as np
+
+from brisk.graph.program import Variable
+from brisk.segments.session import OrtSession
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSpec:
+    """``inputs``, ``outputs``: names of the values that cross its borders, in order.
+
+    ``dead``: values that nothing behind it reads. ``words``: its first and last node.
+    """
+
+    index: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    dead: tuple[str, ...]
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPlan:
+    """``defaults``: of inputs that a request may leave out, by name. ``fixed``: inputs that have a
+    default in the model's file and take nothing else here.
+    """
+
+    name: str
+    inputs: tuple[Variable, ...]
+    outputs: tuple[Variable, ...]
+    segments: tuple[SegmentSpec, ...]
+    defaults: Mapping[str, np.ndarray] = field(default_factory=dict)
+    fixed: tuple[Variable, ...] = ()
 
 
 class Source(ABC):

@@ -6,15 +6,14 @@ import contextlib
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from brisk.os_priority import LOADING, lower_thread
-from brisk.segments.inputs import InputCheck
-from brisk.segments.onnxruntime.session import OrtSession
-from brisk.segments.program import Part, SegmentProgram, make_part, slots_of
+from brisk.segments.program import InputCheck, Part, SegmentProgram, make_part, slots_of
+from brisk.segments.session import OrtSession
 from brisk.segments.source import Source
 from brisk.segments.table import GiveWay, LayerTable
 from brisk.segments.timeline import EventKind, Recorder, clock_ns
@@ -30,7 +29,7 @@ def lane_count(threads: int) -> int:
 
 
 def dealt(count: int, lanes: int) -> list[list[int]]:
-    """Segments for each lane in turn, where no plan says better."""
+    """Segments for each lane in turn."""
     return [list(range(lane, count, lanes)) for lane in range(lanes)]
 
 
@@ -127,10 +126,8 @@ class StartingSegments:
         return True
 
 
-def start_segments(
-    source: Source, threads: int, recorder: Recorder, queues: Sequence[Sequence[int]] | None = None
-) -> StartingSegments:
-    """No segment is loaded yet. ``queues``: of each lane; None: segments in turn."""
+def start_segments(source: Source, threads: int, recorder: Recorder) -> StartingSegments:
+    """No segment is loaded yet; lanes are to take them in turn."""
     plan = source.plan
     slots = slots_of(plan)
 
@@ -141,10 +138,9 @@ def start_segments(
         return part
 
     count = len(plan.segments)
-    dealt_out = dealt(count, lane_count(threads)) if queues is None else queues
     program = SegmentProgram(
         plan,
-        LayerTable(count, load, dealt_out, recorder),
+        LayerTable(count, load, dealt(count, lane_count(threads)), recorder),
         slots,
         tuple(InputCheck(variable) for variable in plan.inputs),
         {variable.name: slots[variable.name] for variable in plan.outputs},

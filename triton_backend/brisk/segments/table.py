@@ -84,7 +84,7 @@ class LayerTable(Sequence[Part]):
         layer = self._layers[position]
         if layer is not None:
             return layer
-        return self._obtain(position)
+        return self._await(position)
 
     def current(self) -> Sequence[Part]:
         """What a new frame runs: the finished layers as a tuple, else each as it is loaded."""
@@ -139,7 +139,12 @@ class LayerTable(Sequence[Part]):
         """
         with self._changed:
             self._workers += 1
-        while (claim := self._claim_politely(lane, give_way)) is not None:
+        while True:
+            if give_way is not None:
+                give_way(self)
+            # Claimed behind the wait: an executor that needs the layer meanwhile takes it.
+            if (claim := self._claim(lane)) is None:
+                break
             index, stolen = claim
             self._perform(index, name, stolen)
         with self._changed:
@@ -163,12 +168,6 @@ class LayerTable(Sequence[Part]):
     def close(self) -> None:
         """Let no lane begin another layer; an executor still may."""
         self._closed = True
-
-    def _claim_politely(self, lane: int, give_way: GiveWay | None) -> tuple[int, bool] | None:
-        """A layer is claimed behind the wait: an executor that needs it meanwhile takes it."""
-        if give_way is not None:
-            give_way(self)
-        return self._claim(lane)
 
     def _claim(self, lane: int) -> tuple[int, bool] | None:
         """The next layer of the lane's queue, or of the longest other: (layer, stolen)."""
@@ -230,9 +229,6 @@ class LayerTable(Sequence[Part]):
             elif self._remaining == 0 and not self._errors:
                 self._complete = tuple(each for each in self._layers if each is not None)
             self._changed.notify_all()
-
-    def _obtain(self, index: int) -> Part:
-        return self._await(index)
 
     def _await(self, index: int) -> Part:
         give_up_ns = clock_ns() + int(RESCUE_S * 1e9)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import NamedTuple
 
 clock_ns = time.perf_counter_ns
 
@@ -18,9 +17,10 @@ class EventKind(str, Enum):
     WAIT = "wait"
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineEvent:
-    """``stolen``: done by this lane in place of the one whose work it was."""
+class TimelineEvent(NamedTuple):
+    """Times are of ``clock_ns``. ``stolen``: done by this lane in place of the one whose work it
+    was.
+    """
 
     lane: str
     kind: EventKind
@@ -30,68 +30,18 @@ class TimelineEvent:
     stolen: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """Events by their start; times are ``time.perf_counter_ns``."""
-
-    started_ns: int
-    answered_ns: int
-    events: tuple[TimelineEvent, ...]
-
-    def total_ns(self, kind: EventKind) -> int:
-        """Time spent in stages of a kind until the first answer, over all lanes."""
-        return sum(
-            min(event.end_ns, self.answered_ns) - event.start_ns
-            for event in self.events
-            if event.kind is kind and event.start_ns < self.answered_ns
-        )
-
-    def to_chrome(self) -> dict[str, Any]:
-        """The trace format of Chrome and Perfetto; times in microseconds from the start."""
-        lanes = list(dict.fromkeys(event.lane for event in self.events))
-        names = [
-            {"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": lane}}
-            for number, lane in enumerate(lanes)
-        ]
-        stages = [
-            {
-                "ph": "X",
-                "name": event.kind.value
-                if event.layer is None
-                else f"{event.kind.value} {event.layer}",
-                "cat": event.kind.value,
-                "pid": 1,
-                "tid": lanes.index(event.lane),
-                "ts": (event.start_ns - self.started_ns) / 1000,
-                "dur": (event.end_ns - event.start_ns) / 1000,
-                "args": {"stolen": event.stolen},
-            }
-            for event in self.events
-        ]
-        return {"traceEvents": names + stages}
-
-
 class Recorder:
     """Collects events from any thread; appending to a list needs no lock."""
 
     def __init__(self) -> None:
-        self.started_ns = clock_ns()
-        self._events: list[tuple[str, EventKind, int | None, int, int, bool]] = []
+        self._events: list[TimelineEvent] = []
 
     def add(
-        self,
-        lane: str,
-        kind: EventKind,
-        layer: int | None,
-        start_ns: int,
-        stolen: bool = False,
-    ) -> int:
-        """Record a stage that ends now; returns now, which the next may start from."""
-        end_ns = clock_ns()
-        self._events.append((lane, kind, layer, start_ns, end_ns, stolen))
-        return end_ns
+        self, lane: str, kind: EventKind, layer: int | None, start_ns: int, stolen: bool = False
+    ) -> None:
+        """Record a stage that ends now."""
+        self._events.append(TimelineEvent(lane, kind, layer, start_ns, clock_ns(), stolen))
 
-    def timeline(self, answered_ns: int) -> Timeline:
-        events = (TimelineEvent(*event) for event in self._events.copy())
-        ordered = sorted(events, key=lambda event: event.start_ns)
-        return Timeline(self.started_ns, answered_ns, tuple(ordered))
+    def events(self) -> list[TimelineEvent]:
+        """By their start."""
+        return sorted(self._events.copy(), key=lambda event: event.start_ns)

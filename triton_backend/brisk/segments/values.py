@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from brisk.graph.files.element_types import dtype_of_element, element_of_dtype, name_of_dtype
-from brisk.segments.onnxruntime.library import onnxruntime
+from brisk.segments.session import onnxruntime
 
 Value: TypeAlias = np.ndarray
 """Of a request: strings are ``object`` arrays of str, bfloat16 and float8 ``ml_dtypes`` arrays."""

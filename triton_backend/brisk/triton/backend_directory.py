@@ -23,6 +23,7 @@ from pathlib import Path
 import brisk
 from brisk.errors import InvalidConfigurationError
 from brisk.fork_server.build import place_launcher
+from brisk.ownership import cache_directory
 from brisk.triton.locate import ServerInstallation
 
 DEFAULT_NAMES = ("brisk", "onnxruntime")
@@ -57,17 +58,10 @@ def backend_source() -> BackendSource:
 
 
 def default_directory(installation: ServerInstallation, names: Sequence[str]) -> Path:
-    """A lasting place for ``assemble``, one for each server, Brisk and set of names.
-
-    Under ``$BRISK_CACHE_DIR``, else ``$XDG_CACHE_HOME/brisk``, else ``~/.cache/brisk``.
-    """
-    if chosen := os.environ.get("BRISK_CACHE_DIR"):
-        base = Path(chosen)
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brisk"
+    """A lasting place for ``assemble``, one for each server, Brisk and set of names."""
     parts = [*map(str, installation.python_backend), str(backend_source().package), *names]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    return base / "backends" / key
+    return cache_directory() / "backends" / key
 
 
 def assemble(

@@ -13,8 +13,6 @@ import urllib.request
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO
 
 from brisk.errors import BriskError, UnavailableError
 from brisk.triton.locate import ServerInstallation
@@ -120,17 +118,14 @@ class TritonServer:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
             self._log_start_bytes = output.tell()
-            self._process = self._spawn(output)
-
-    def _spawn(self, output: BinaryIO) -> subprocess.Popen[bytes]:
-        tether = [sys.executable, "-I", "-S", str(_TETHER), str(os.getpid())]
-        return subprocess.Popen(
-            [*tether, *self.command],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=self._environment,
-        )
+            tether = [sys.executable, "-I", "-S", str(_TETHER), str(os.getpid())]
+            self._process = subprocess.Popen(
+                [*tether, *self.command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+            )
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Return when all models are loaded and requests are answered.
@@ -215,12 +210,7 @@ class TritonServer:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
 

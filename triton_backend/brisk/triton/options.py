@@ -22,15 +22,8 @@ class Endpoints:
 
 def option(options: Sequence[str], name: str) -> str | None:
     """The last value given for ``--name``, as ``--name=value`` or ``--name value``."""
-    value = None
-    flag = f"--{name}"
-    for position, word in enumerate(options):
-        if word.startswith(flag + "="):
-            value = word[len(flag) + 1 :]
-        elif word == flag:
-            following = options[position + 1 : position + 2]
-            value = following[0] if following and not following[0].startswith("--") else ""
-    return value
+    given = options_named(options, name)
+    return given[-1] if given else None
 
 
 def with_default(options: Sequence[str], name: str, value: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A complete ``config.pbtxt`` of an entry: the user's text, and behind it what it leaves out."""
+"""``config.pbtxt`` of an entry: completed, the user's text before what it leaves out, and read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brisk.errors import BriskError
+from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.protocol.host.entry_files import CONFIG_FILE, MODEL_FILE
 from brisk.protocol.host.repository_view import REFUSED
 from brisk.stub.config.completion import ConfigCompletion, complete
@@ -268,3 +268,47 @@ def entries_of(repository: Path, served: Sequence[str]) -> Iterator[Message]:
         files = {path.name for path in _listed(directory / str(versions[-1]))} if versions else ()
         if files and _backend(message, set(files)) in served:
             yield message
+
+
+def written_config(directory: Path) -> dict[str, Any]:
+    """What the entry in ``directory`` says of class and sessions, as Triton hands it over:
+    ``parameters``, ``optimization`` and ``model_operations``.
+
+    Empty where there is no ``config.pbtxt``. Raises InvalidConfigurationError where it cannot be
+    read.
+    """
+    try:
+        message = parse(read_config(directory / CONFIG_FILE) or "").message
+    except (OSError, UnreadableTextError) as error:
+        raise InvalidConfigurationError(f"the config.pbtxt of {directory}: {error}") from error
+    optimization = _message(message, "optimization")
+    accelerators = _message(optimization, "execution_accelerators")
+    return {
+        "parameters": {
+            str(last(each, "key")): {
+                "string_value": str(last(_message(each, "value"), "string_value") or "")
+            }
+            for each in message.get("parameters", ())
+            if isinstance(each, dict)
+        },
+        "optimization": {
+            "graph": {"level": last(_message(optimization, "graph"), "level") or 0},
+            "execution_accelerators": {
+                "cpu_execution_accelerator": [
+                    {"name": str(last(each, "name") or "")}
+                    for each in accelerators.get("cpu_execution_accelerator", ())
+                    if isinstance(each, dict)
+                ]
+            },
+        },
+        "model_operations": {
+            "op_library_filename": _message(message, "model_operations").get(
+                "op_library_filename", []
+            )
+        },
+    }
+
+
+def _message(message: Message, field: str) -> Message:
+    value = last(message, field)
+    return value if isinstance(value, dict) else {}

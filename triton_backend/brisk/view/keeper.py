@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import select
 import shutil
 import signal
+import struct
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from brisk.ownership import make_private
-from brisk.view.directory_watch import DirectoryWatch
 from brisk.view.mirror import Mirror
 
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)
 """What a terminal or an init sends to all processes: the keeper ends with the server."""
+
+# Of inotify(7).
+_CLOSE_WRITE, _MOVED, _CREATE, _DELETE, _ATTRIB = 0x8, 0xC0, 0x100, 0x200, 0x4
+_OVERFLOW, _WATCH_ENDED, _ONLY_DIRECTORIES = 0x4000, 0x8000, 0x01000000
+_MASK = _CLOSE_WRITE | _MOVED | _CREATE | _DELETE | _ATTRIB | _ONLY_DIRECTORIES
+_EVENT = struct.Struct("iIII")
+_READ_BYTES = 1 << 16
 
 
 class ViewRoot(NamedTuple):
@@ -91,7 +99,9 @@ def keep(mirror: Mirror, root: ViewRoot, server: int, period_s: float | None) ->
         os.setpgid(0, 0)
     try:
         if period_s is None:
-            _await_end(server)
+            poll = select.poll()
+            poll.register(server, select.POLLIN)
+            poll.poll()
         else:
             _Keeper(mirror, server, period_s).run()
     finally:
@@ -105,14 +115,14 @@ class _Keeper:
         self._period_s = period_s
         self._told: set[tuple[Path, str]] = set()
         self._lost: set[tuple[Path, str]] = set()
-        self._watch: DirectoryWatch | None = None
+        self._watch: _DirectoryWatch | None = None
 
     def run(self) -> None:
         reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         signal.signal(signal.SIGIO, lambda *_: None)  # before the first lease: it would end us
         with contextlib.suppress(OSError):
-            self._watch = DirectoryWatch(self._mirror.repositories)
+            self._watch = _DirectoryWatch(self._mirror.repositories)
         self._mirror.expects_entries = True
         if not self._mirror.take_leases():
             self._mirror.refresh()
@@ -138,7 +148,7 @@ class _Keeper:
             except OSError as error:
                 _say(f"the view of the model repositories lags behind: {error}")
 
-    def _take_changes(self, watch: DirectoryWatch) -> None:
+    def _take_changes(self, watch: _DirectoryWatch) -> None:
         changed = watch.changed()
         if changed is None:
             self._mirror.refresh()
@@ -160,12 +170,82 @@ class _Keeper:
         self._lost = lost
 
 
-def _await_end(server: int) -> None:
-    poll = select.poll()
-    poll.register(server, select.POLLIN)
-    poll.poll()
-
-
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):
         print(f"brisk: {text}", file=sys.stderr, flush=True)
+
+
+class _DirectoryWatch:
+    """Which entry of a repository has changed, within a millisecond of the change: inotify of
+    repositories, their entries and these entries' version directories.
+    """
+
+    def __init__(self, repositories: Sequence[Path]) -> None:
+        """Raises OSError where the kernel has no inotify, or no more of it."""
+        self._library = ctypes.CDLL(None, use_errno=True)
+        self.descriptor = self._library.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        if self.descriptor < 0:
+            raise OSError(ctypes.get_errno(), "inotify")
+        self._entries: dict[int, Path | None] = {}
+        self._repositories: dict[int, Path] = {}
+        for repository in repositories:
+            number = self._add(repository)
+            if number is None:
+                continue
+            self._repositories[number] = repository
+            for name in os.listdir(repository):
+                self.add_entry(repository / name)
+
+    def add_entry(self, entry: Path) -> None:
+        """Watch what is there of the entry; what is watched already stays so."""
+        if self._add_part(entry, entry):
+            try:
+                versions = [path for path in entry.iterdir() if path.name.isdecimal()]
+            except OSError:
+                return
+            for version in versions:
+                self._add_part(version, entry)
+
+    def changed(self) -> set[Path] | None:
+        """The entries that have changed since the last call; None where that may be any."""
+        entries: set[Path] = set()
+        try:
+            data = os.read(self.descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return entries
+        position, is_any = 0, False
+        while position < len(data):
+            number, mask, _, length = _EVENT.unpack_from(data, position)
+            position += _EVENT.size
+            name = data[position : position + length].rstrip(b"\0")
+            position += length
+            if mask & _OVERFLOW:
+                is_any = True
+            elif mask & _WATCH_ENDED:
+                self._entries.pop(number, None)
+            elif number in self._repositories:
+                if name:
+                    entries.add(self._repositories[number] / os.fsdecode(name))
+            elif (entry := self._entries.get(number)) is not None:
+                entries.add(entry)
+            else:
+                is_any = is_any or number in self._entries
+        return None if is_any else entries
+
+    def _add_part(self, place: Path, entry: Path) -> bool:
+        number = self._add(place)
+        if number is None or number in self._repositories:
+            return False
+        # One directory may be of several entries, by links: any of them may have changed then.
+        known = self._entries.setdefault(number, entry)
+        if known != entry:
+            self._entries[number] = None
+        return True
+
+    def _add(self, directory: Path) -> int | None:
+        number = self._library.inotify_add_watch(
+            self.descriptor, os.fsencode(directory), ctypes.c_uint32(_MASK)
+        )
+        if number < 0:
+            return None
+        return int(number)

@@ -138,7 +138,7 @@ class Mirror:
         text = self._read(user)
         self._texts[user] = text
         if text.text is None:
-            self._unlease(user, text)
+            self._unlease(user)
             self._link(place, user)
         else:
             self._show(user, place, text.text)
@@ -146,7 +146,7 @@ class Mirror:
 
     def serve_readers(self) -> None:
         """Let those read who wait for a leased configuration, after it is up to date."""
-        for user in self._awaited():
+        for user in [user for user, file in self._leased.items() if file.is_awaited]:
             try:
                 self._stamps.pop(user, None)
                 self.refresh_entry(user)
@@ -170,9 +170,6 @@ class Mirror:
         self._written.clear()
         self.refresh()
         return True
-
-    def _awaited(self) -> list[Path]:
-        return [user for user, file in self._leased.items() if file.is_awaited]
 
     def _read(self, user: Path) -> EntryText:
         if not user.is_dir():
@@ -244,7 +241,7 @@ class Mirror:
         if leased is not None:
             self._leased[user] = leased
 
-    def _unlease(self, user: Path, text: EntryText) -> None:
+    def _unlease(self, user: Path) -> None:
         """The entry is read as it is from now on: so by who waits for its configuration, too."""
         held = self._leased.get(user)
         if held is not None and held.is_awaited:

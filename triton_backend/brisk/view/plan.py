@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,7 +52,8 @@ def local_repositories(options: Sequence[str]) -> list[Path] | None:
     named = [value for name in REPOSITORY_OPTIONS for value in options_named(options, name)]
     if any("://" in value for value in named):
         return None
-    return [_absolute(Path(value)) for value in named]
+    paths = map(Path, named)
+    return [path.resolve() if ".." in path.parts else path.absolute() for path in paths]
 
 
 def make_view(
@@ -97,29 +99,23 @@ def make_view(
 def keep_view(view: View) -> None:
     """Keep it up until this process, whatever program it becomes, has ended.
 
-    Raises OSError where the kernel has no process descriptors.
+    Raises OSError, and discards the view, where the kernel has no process descriptors.
     """
-    os.set_inheritable(view.root.lock, True)  # the server holds it, whatever ends the keeper
-    server = os.pidfd_open(os.getpid())
     try:
-        start_apart(lambda: keep(view.mirror, view.root, server, view.period_s))
-    finally:
-        os.close(server)
-
-
-def discard_view(view: View) -> None:
-    _discard(view.root)
+        os.set_inheritable(view.root.lock, True)  # the server holds it, whatever ends the keeper
+        server = os.pidfd_open(os.getpid())
+        try:
+            start_apart(lambda: keep(view.mirror, view.root, server, view.period_s))
+        finally:
+            os.close(server)
+    except BaseException:
+        _discard(view.root)
+        raise
 
 
 def _discard(root: ViewRoot) -> None:
-    import shutil
-
     shutil.rmtree(root.directory, ignore_errors=True)
     os.close(root.lock)
-
-
-def _absolute(path: Path) -> Path:
-    return path.resolve() if ".." in path.parts else path.absolute()
 
 
 def _unfit(repositories: Sequence[Path]) -> str | None:

@@ -46,13 +46,6 @@ class Parsed(NamedTuple):
     places: dict[str, tuple[int, int]]
 
 
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    start: int
-    end: int
-
-
 def parse(text: str) -> Parsed:
     """Raises UnreadableTextError."""
     reader = _Reader(text, _tokens(text))
@@ -73,14 +66,14 @@ def _shown(byte: int) -> str:
     return character
 
 
-def _tokens(text: str) -> list[_Token]:
+def _tokens(text: str) -> list[re.Match[str]]:
     found, position = [], 0
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
             raise _unreadable(text, position)
         if match.lastgroup != "nothing":
-            found.append(_Token(str(match.lastgroup), match.group(), position, match.end()))
+            found.append(match)
         position = match.end()
     return found
 
@@ -90,7 +83,7 @@ def _unreadable(text: str, position: int) -> UnreadableTextError:
 
 
 class _Reader:
-    def __init__(self, text: str, tokens: list[_Token]) -> None:
+    def __init__(self, text: str, tokens: list[re.Match[str]]) -> None:
         self.places: dict[str, tuple[int, int]] = {}
         self._text = text
         self._tokens = tokens
@@ -103,16 +96,16 @@ class _Reader:
             token = self._take()
             if token is None and closing is None:
                 return fields
-            if token is not None and token.text == closing and token.kind == "mark":
+            if token is not None and token.group() == closing and token.lastgroup == "mark":
                 return fields
-            if token is None or token.kind != "word" or depth > _DEEPEST:
+            if token is None or token.lastgroup != "word" or depth > _DEEPEST:
                 raise self._error(token)
-            values = fields.setdefault(token.text, [])
+            values = fields.setdefault(token.group(), [])
             has_colon = self._skip(":")
             if self._skip("["):
                 self._list(values, depth)
             else:
-                values.append(self._value(depth, has_colon, token.text if not depth else None))
+                values.append(self._value(depth, has_colon, token.group() if not depth else None))
             if not self._skip(","):
                 self._skip(";")
 
@@ -129,51 +122,55 @@ class _Reader:
         token = self._take()
         if token is None:
             raise self._error(token)
-        if token.text in _CLOSING and token.kind == "mark":
-            return self.message(_CLOSING[token.text], depth + 1)
+        if token.group() in _CLOSING and token.lastgroup == "mark":
+            return self.message(_CLOSING[token.group()], depth + 1)
         if not is_scalar:
             raise self._error(token)
         if outermost is not None:
-            self.places[outermost] = (token.start, token.end)
-        if token.kind == "text":
+            self.places[outermost] = (token.start(), token.end())
+        if token.lastgroup == "text":
             return self._string(token)
-        if token.kind == "number":
-            return _number(token.text)
-        if token.kind == "word":
-            return token.text
+        if token.lastgroup == "number":
+            return _number(token.group())
+        if token.lastgroup == "word":
+            return token.group()
         following = self._take()  # a sign apart from its number, or from `inf`
-        if token.text != "-" or following is None or following.kind not in ("number", "word"):
+        if (
+            token.group() != "-"
+            or following is None
+            or following.lastgroup not in ("number", "word")
+        ):
             raise self._error(token)
-        if following.kind == "word":
-            return "-" + following.text
+        if following.lastgroup == "word":
+            return "-" + following.group()
         if outermost is not None:
-            self.places[outermost] = (token.start, following.end)
-        return -_number(following.text)
+            self.places[outermost] = (token.start(), following.end())
+        return -_number(following.group())
 
-    def _string(self, token: _Token) -> str:
+    def _string(self, token: re.Match[str]) -> str:
         """Texts that follow each other are one."""
-        parts = [token.text]
-        while (following := self._peek()) is not None and following.kind == "text":
-            parts.append(following.text)
+        parts = [token.group()]
+        while (following := self._peek()) is not None and following.lastgroup == "text":
+            parts.append(following.group())
             self._next += 1
         return "".join(map(_unescaped, parts))
 
-    def _peek(self) -> _Token | None:
+    def _peek(self) -> re.Match[str] | None:
         return self._tokens[self._next] if self._next < len(self._tokens) else None
 
-    def _take(self) -> _Token | None:
+    def _take(self) -> re.Match[str] | None:
         token = self._peek()
         self._next += token is not None
         return token
 
     def _skip(self, mark: str) -> bool:
         token = self._peek()
-        found = token is not None and token.kind == "mark" and token.text == mark
+        found = token is not None and token.lastgroup == "mark" and token.group() == mark
         self._next += found
         return found
 
-    def _error(self, token: _Token | None) -> UnreadableTextError:
-        return _unreadable(self._text, len(self._text) if token is None else token.start)
+    def _error(self, token: re.Match[str] | None) -> UnreadableTextError:
+        return _unreadable(self._text, len(self._text) if token is None else token.start())
 
 
 def _number(text: str) -> int | float:

@@ -13,7 +13,7 @@ import onnx
 from brisk.segments.frame import run_serially
 from brisk.segments.model import cutting
 from brisk.segments.model.sources import BareModel
-from brisk.segments.onnxruntime.library import onnxruntime
+from brisk.segments.session import onnxruntime
 from brisk.segments.starting import start_segments
 from brisk.segments.timeline import Recorder
 from brisk_client.benchmarks.conformance.onnx_cases import as_array, compare

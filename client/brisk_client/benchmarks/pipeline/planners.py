@@ -15,7 +15,7 @@ import onnx
 
 from brisk.exits.files.versions import caches_file
 from brisk.pipelines import read_pipeline
-from brisk.planning import POLICIES, Dag, Query, QueryNode, Replanning
+from brisk.planning.query import POLICIES, Query, QueryNode, Replanning
 from brisk.runtime.early_exit.served_caches import read_version
 from brisk.runtime.models.kinds.segment_session import SegmentSession
 from brisk.runtime.models.session import Session, load_session
@@ -64,10 +64,10 @@ class PlannerBench:
         session = self.plain if planner == PLANNERS[0] else self.early
         replanning = Replanning.INCREMENTAL if planner == "incremental" else Replanning.STATIC
         begun_ns = time.monotonic_ns()
-        dag = session.dag(Signature.of(inputs))
+        nodes = session.query_nodes(Signature.of(inputs))
         if planner == "oracle":
-            policy, dag = "exact", _known(dag, self.reading_ns[frame])
-        query = Query(dag, objective_ns, begun_ns, POLICIES[policy], replanning)
+            policy, nodes = "exact", _known(nodes, self.reading_ns[frame])
+        query = Query(nodes, objective_ns, begun_ns, POLICIES[policy], replanning)
         running = session.begin(inputs, OUTPUTS, query)
         while not running.step():
             pass
@@ -207,19 +207,16 @@ def _read(
     return found
 
 
-def _known(dag: Dag, reading_ns: Mapping[str, int]) -> Dag:
+def _known(nodes: tuple[QueryNode, ...], reading_ns: Mapping[str, int]) -> tuple[QueryNode, ...]:
     """The query with the reader's latency as it will be."""
-    return Dag(
-        tuple(
-            QueryNode(
-                node.name,
-                tuple(replace(each, full_ns=reading_ns[each.name]) for each in node.variants),
-                node.after,
-            )
-            if node.name == PLATE
-            else node
-            for node in dag.nodes
+    return tuple(
+        QueryNode(
+            node.name,
+            tuple(replace(each, full_ns=reading_ns[each.name]) for each in node.variants),
         )
+        if node.name == PLATE
+        else node
+        for node in nodes
     )
 
 

@@ -9,7 +9,7 @@ from brisk.errors import InvalidModelError
 from brisk.exits.exploration.explore import check_classes
 from brisk.exits.points import ExitPoint, exit_points, spread
 from brisk.exits.scores import ScoreForm, Tail, find_scores
-from brisk.segments.model.cutting import live_values
+from brisk.segments.model.graph_names import live_values
 from brisk_client.samples.writer import GraphWriter
 from support.exits.cascades import graph_of, images, network, served
 

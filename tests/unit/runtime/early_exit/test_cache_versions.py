@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from brisk.artefacts.place import cache_directory
 from brisk.exits.cascade import Cascade
 from brisk.exits.files.artefact import write_cascade
 from brisk.exits.files.versions import (
@@ -23,6 +22,7 @@ from brisk.exits.files.versions import (
     samples_folder,
 )
 from brisk.observer import Observer
+from brisk.ownership import cache_directory
 from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.role import Role
 from brisk.stub.runtime_client.client import RuntimeClient

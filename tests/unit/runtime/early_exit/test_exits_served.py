@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.cli.caches import command as caches
+from brisk.cli.commands import caches
 from brisk.exits.files.artefact import write_cascade
 from brisk.exits.files.versions import caches_file
 from brisk.observer import Observer

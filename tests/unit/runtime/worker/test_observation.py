@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.cli.status.command import look
-from brisk.cli.status.text import render
+from brisk.cli.commands.status import look
+from brisk.cli.views.status import render
 from brisk.errors import UnavailableError
 from brisk.observer import Observer, observe_all
 from brisk.protocol.host.runtime_paths import RuntimePaths

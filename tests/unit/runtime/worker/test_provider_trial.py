@@ -15,7 +15,7 @@ from brisk.runtime.models.kinds import torch_session
 from brisk.runtime.models.kinds.provider_trial import RUNS, compare, provider_of
 from brisk.runtime.models.kinds.torch_session import TorchSession, load_torch_session
 from brisk.segments.frame import SegmentFrame, run_serially
-from brisk.segments.onnxruntime.sessions import CPU
+from brisk.segments.opening import CPU
 from brisk.segments.values import Value
 from support.models.segment_models import info, save, whole
 

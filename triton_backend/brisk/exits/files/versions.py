@@ -24,8 +24,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from brisk.artefacts.place import cache_directory
-from brisk.ownership import make_private
+from brisk.ownership import cache_directory, make_private
 
 CACHES_SUFFIX = ".caches"
 REFERENCE_SUFFIX = ".reference"

@@ -10,8 +10,8 @@ from brisk.exits.base_model import live_at
 from brisk.exits.cascade import Cascade
 from brisk.exits.model_graph import ModelGraph
 from brisk.exits.scores import Tail
-from brisk.segments.model.cutting import single_values
-from brisk.segments.plan import SegmentPlan
+from brisk.segments.model.graph_names import single_values
+from brisk.segments.source import SegmentPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,6 @@ import functools
 import gc
 import queue
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -187,15 +186,15 @@ def report_start(session: Session, labels: tuple[str, str]) -> None:
     """Once for each session, under the model and version of ``labels``."""
     origin = session.origin
     count(metrics.STARTS, (*labels, origin))
-    timeline = session.recorder.timeline(time.perf_counter_ns())
+    events = session.recorder.events()
     for kind in EventKind:
-        if total_ns := timeline.total_ns(kind):
+        if total_ns := sum(each.end_ns - each.start_ns for each in events if each.kind is kind):
             count(metrics.START_SECONDS, (*labels, origin, kind.value), total_ns)
-    made = [event for event in timeline.events if event.kind is EventKind.CREATE]
+    made = [event for event in events if event.kind is EventKind.CREATE]
     for where, stolen in (("lane", False), ("stolen", True)):
         number = sum(event.stolen is stolen for event in made)
         count(metrics.LOADED_LAYERS, (*labels, origin, where), number)
     # CLOCK_MONOTONIC is what both of Python's clocks read.
-    for event in timeline.events:
+    for event in events:
         name = event.kind.value if event.layer is None else f"{event.kind.value} {event.layer}"
         SPANS.add(event.lane, name, event.start_ns, event.end_ns, str(session.path))

@@ -13,7 +13,7 @@ import numpy as np
 
 from brisk.errors import InternalError
 from brisk.pipelines import NodeSource
-from brisk.planning import Query
+from brisk.planning.query import Query
 from brisk.runtime.early_exit.cached_run import CachedRun
 from brisk.runtime.pipelines.network import NetworkRun, NodeNetworks, PipelineNetwork, Signature
 from brisk.segments.values import Value
@@ -170,7 +170,6 @@ class PipelineFrame:
             signature, usual = self._signature, node.variants[self._variant].usual
             usual.learn(signature.shapes, signature.size, self._spent_ns)
         self._inputs = {}
-        self._query.finish(name, self._clock_ns())
         for tensor, value in results.items():
             if self._reads[NodeSource(name, tensor)]:
                 self._values[NodeSource(name, tensor)] = value

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from brisk.errors import BriskError, InternalError
 from brisk.pipelines import NodeDescription
-from brisk.planning import LatencyProfile
+from brisk.planning.profile import LatencyProfile
 from brisk.runtime import torch_process
 from brisk.runtime.models.servable import Frame
 from brisk.runtime.models.session import Session

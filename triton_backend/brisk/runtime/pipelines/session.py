@@ -17,14 +17,7 @@ from brisk.pipelines import (
     TensorType,
     check_networks,
 )
-from brisk.planning import (
-    POLICIES,
-    Dag,
-    NetworkVariant,
-    Query,
-    QueryNode,
-    Replanning,
-)
+from brisk.planning.query import POLICIES, NetworkVariant, Query, QueryNode, Replanning
 from brisk.runtime.early_exit.cached_run import CachedRun
 from brisk.runtime.models.servable import Due, Frame
 from brisk.runtime.models.session import Session
@@ -118,7 +111,7 @@ class PipelineSession:
             raise InvalidRequestError(f"input '{missing[0]}' of the pipeline is missing")
         now_ns = self.clock_ns()
         query = Query(
-            self.dag(Signature.of(inputs), requested),
+            self.query_nodes(Signature.of(inputs), requested),
             due_ns - now_ns,
             now_ns,
             POLICIES[self.description.policy],
@@ -133,7 +126,7 @@ class PipelineSession:
         query: Query,
         agreement: float | None = None,
     ) -> PipelineFrame:
-        """A new frame for inputs that fit, with a plan of ``dag``'s nodes for these outputs."""
+        """A new frame for inputs that fit, with a plan of ``query_nodes`` for these outputs."""
         return PipelineFrame(
             [self.nodes[node.name] for node in self._needed(requested)],
             inputs,
@@ -157,26 +150,25 @@ class PipelineSession:
                 needed |= set(node.after)
         return order
 
-    def dag(self, signature: Signature, requested: Sequence[str] | None = None) -> Dag:
+    def query_nodes(
+        self, signature: Signature, requested: Sequence[str] | None = None
+    ) -> tuple[QueryNode, ...]:
         """What the requested outputs need, with what each variant is expected to take now."""
         networks = self.nodes
-        return Dag(
-            tuple(
-                QueryNode(
-                    node.name,
-                    tuple(
-                        NetworkVariant(
-                            each.name,
-                            each.accuracy,
-                            self._expect_ns(node, each.name, signature),
-                            networks[node.name].variants[each.name].expect_usually_ns(signature),
-                        )
-                        for each in node.variants
-                    ),
-                    node.after,
-                )
-                for node in self._needed(requested)
+        return tuple(
+            QueryNode(
+                node.name,
+                tuple(
+                    NetworkVariant(
+                        each.name,
+                        each.accuracy,
+                        self._expect_ns(node, each.name, signature),
+                        networks[node.name].variants[each.name].expect_usually_ns(signature),
+                    )
+                    for each in node.variants
+                ),
             )
+            for node in self._needed(requested)
         )
 
     def _expect_ns(self, node: NodeDescription, variant: str, signature: Signature) -> int:

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper
+from onnx import GraphProto, ModelProto, TensorProto, TypeProto
+
+from brisk.segments.model.graph_names import (
+    NodeNames,
+    is_in_order,
+    live_values,
+    names_of,
+    single_values,
+    value_types,
+)
 
 LONGEST_SEGMENT_NS: float = 10_000_000
 """Predicted on one thread: what a more urgent request waits for within a worker."""
@@ -114,7 +123,7 @@ def cut_points(
     ``size_bytes``: of the model's file. ``longest_ns``: None for LONGEST_SEGMENT_NS; 0 cuts at
     every boundary, whatever it costs. ``taps``: names of values that are read at a boundary,
     so one stands behind each, whatever it costs; unknown ones are passed over. One span where
-    there are none and the graph is small, where ``can_be_cut`` forbids more, or where no
+    there are none and the graph is small, where ``is_in_order`` forbids more, or where no
     boundary is cheap enough.
     """
     longest_ns = LONGEST_SEGMENT_NS if longest_ns is None else longest_ns
@@ -124,7 +133,7 @@ def cut_points(
     if is_small and longest_ns > 0 and not taps:
         return whole, model
     names = names_of(model.graph)
-    if not _is_in_order(model.graph, names):
+    if not is_in_order(model.graph, names):
         return whole, model
     try:
         typed = onnx.shape_inference.infer_shapes(model, data_prop=False)
@@ -170,33 +179,6 @@ def _with_image_sizes(model: ModelProto) -> ModelProto | None:
         return onnx.shape_inference.infer_shapes(sized, data_prop=False)
     except Exception:  # noqa: BLE001  # images of this size do not fit the model
         return None
-
-
-def live_values(graph: GraphProto) -> list[tuple[str, ...]]:
-    """By number of nodes done, from 0 to all: inputs and computed values that later nodes read,
-    or that are outputs of the graph, in the order in which they came to be.
-    """
-    last_use, constant = last_uses(graph), constants_of(graph)
-    alive = {info.name: None for info in graph.input if info.name not in constant}
-    table = []
-    for position in range(len(graph.node) + 1):
-        if position:
-            alive.update((name, None) for name in graph.node[position - 1].output if name)
-        alive = {name: None for name in alive if last_use.get(name, -1) >= position}
-        table.append(tuple(alive))
-    return table
-
-
-def single_values(graph: GraphProto) -> dict[str, int]:
-    """Computed values that are all that is live at a boundary, and the first such boundary:
-    so many nodes are done there.
-    """
-    inputs = {info.name for info in graph.input}
-    found: dict[str, int] = {}
-    for position, live in enumerate(live_values(graph)[:-1]):
-        if len(live) == 1 and live[0] not in inputs:
-            found.setdefault(live[0], position)
-    return found
 
 
 def is_fused_with_next(graph: GraphProto, position: int) -> bool:
@@ -342,110 +324,6 @@ def _last_plain_uses(names: NodeNames) -> dict[str, int]:
     }
 
 
-def can_be_cut(graph: GraphProto) -> bool:
-    """Whether segments mean what the whole graph does.
-
-    Every name is given once, every node reads what stands before it, every output is made by a
-    node. ONNX Runtime judges graphs that are otherwise: it sorts nodes, and gives initialisers and
-    inputs as outputs, but refuses names that are given twice, which no segment alone would show.
-    """
-    return _is_in_order(graph, names_of(graph))
-
-
-def _is_in_order(graph: GraphProto, names: NodeNames) -> bool:
-    given = {info.name for info in graph.input} | names.constants
-    made: set[str] = set()
-    for reads, makes in zip(names.reads, names.makes, strict=True):
-        if any(name not in given and name not in made for name in reads):
-            return False
-        for name in makes:
-            if name in given or name in made:
-                return False
-            made.add(name)
-    wanted = [info.name for info in graph.output]
-    return made.issuperset(wanted) and len(set(wanted)) == len(wanted)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeNames:
-    """What a graph's nodes say, by their position: a start walks the messages once.
-
-    ``reads``: as ``reads_of``; ``makes``: outputs that have a name. ``last_use``, ``constants``:
-    as the functions of such names say.
-    """
-
-    operators: Sequence[str]
-    reads: Sequence[tuple[str, ...]]
-    makes: Sequence[tuple[str, ...]]
-    last_use: Mapping[str, int]
-    constants: frozenset[str]
-
-
-def names_of(graph: GraphProto) -> NodeNames:
-    reads = [tuple(reads_of(node)) for node in graph.node]
-    last_use: dict[str, int] = {}
-    for position, names in enumerate(reads):
-        for name in names:
-            last_use[name] = position
-    last_use.update((info.name, len(reads)) for info in graph.output)
-    return NodeNames(
-        [node.op_type for node in graph.node],
-        reads,
-        [tuple(filter(None, node.output)) for node in graph.node],
-        last_use,
-        frozenset(constants_of(graph)),
-    )
-
-
-def last_uses(graph: GraphProto) -> Mapping[str, int]:
-    """The last node that reads each value; the number of nodes for outputs of the graph."""
-    return names_of(graph).last_use
-
-
-def reads_of(node: NodeProto, own: Collection[str] = ()) -> Iterator[str]:
-    """Names that a node reads, those that its bodies take from outside included.
-
-    ``own``: names of the body that the node stands in, which are nothing from outside.
-    """
-    for name in node.input:
-        if name and name not in own:
-            yield name
-    for attribute in node.attribute:
-        for body in bodies_of(attribute):
-            inside = {*own, *(info.name for info in body.input), *constants_of(body)}
-            inside.update(name for inner in body.node for name in inner.output)
-            for inner in body.node:
-                yield from reads_of(inner, inside)
-            yield from (info.name for info in body.output if info.name not in inside)
-
-
-def bodies_of(attribute: AttributeProto) -> Iterator[GraphProto]:
-    """The graphs that a node's attribute holds."""
-    if attribute.HasField("g"):
-        yield attribute.g
-    yield from attribute.graphs
-
-
-def constants_of(graph: GraphProto) -> set[str]:
-    """Names of initialisers."""
-    names = {tensor.name for tensor in graph.initializer}
-    return names | {sparse.values.name for sparse in graph.sparse_initializer}
-
-
-def types_of(graph: GraphProto) -> dict[str, TypeProto]:
-    found = {
-        tensor.name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-        for tensor in graph.initializer
-    }
-    return {**found, **value_types(graph)}
-
-
-def value_types(graph: GraphProto) -> dict[str, TypeProto]:
-    """As ``types_of``, without initialisers."""
-    infos = (*graph.input, *graph.output, *graph.value_info)
-    return {info.name: info.type for info in infos}
-
-
 _ROUNDED = frozenset({TensorProto.UNDEFINED, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 """No cut stands where such a tensor lives: a CPU computes half precision in float32, and a border
 would round, and overflow, where one session does not.
@@ -482,14 +360,10 @@ def _count(sizes: Sequence[int]) -> int:
     return count
 
 
-def _bytes_of(kind: TypeProto) -> int:
-    return 4 * _count(_sizes(kind))
-
-
 def _crossing_ns(kind: TypeProto, is_convolutional: bool) -> float:
     is_blocked = is_convolutional and len(_sizes(kind)) == IMAGE_RANK
     bytes_per_ns = CROSSING_BYTES_PER_NS if is_blocked else PLAIN_CROSSING_BYTES_PER_NS
-    return 2 * _bytes_of(kind) / bytes_per_ns
+    return 2 * 4 * _count(_sizes(kind)) / bytes_per_ns
 
 
 def _times_ns(graph: GraphProto, names: NodeNames, types: Mapping[str, TypeProto]) -> list[float]:

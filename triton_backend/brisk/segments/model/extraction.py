@@ -1,4 +1,9 @@
-"""Segments as models of their own: nodes, the weights they read, what crosses their borders."""
+"""Segments as models of their own: nodes, the weights they read, what crosses their borders.
+
+ONNX Runtime refuses a value whose sizes are not those that an input of a model declares, where
+within one model it only warns. So a border declares what is sure and no more; but it does declare
+that, since fusions and blocked layouts are chosen by it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+import onnx
 from onnx import (
     GraphProto,
     ModelProto,
@@ -16,24 +22,47 @@ from onnx import (
     helper,
 )
 
-from brisk.segments.model.border_types import border_types
-from brisk.segments.model.cutting import NodeNames, NodeSpan, constants_of, names_of
-from brisk.segments.onnxruntime.refusals import shown
+from brisk.paths import shown
+from brisk.segments.model.cutting import NodeSpan
+from brisk.segments.model.graph_names import (
+    NodeNames,
+    bodies_of,
+    constants_of,
+    names_of,
+    reads_of,
+    value_types,
+)
+from brisk.segments.source import SegmentSpec
+
+_SURE_SIZES = frozenset(
+    {
+        *("Conv", "BatchNormalization", "LRN", "InstanceNormalization"),
+        *("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"),
+        *("Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish"),
+        *("Elu", "Selu", "Softplus", "Add", "Sub", "Mul", "Div", "Sum", "Concat", "Identity"),
+        *("Dropout", "Unsqueeze", "Flatten", "Transpose", "Gemm", "MatMul", "Softmax", "Cast"),
+    }
+)
+"""Operators whose sizes follow from those of what they read, by one rule that all
+follow. ONNX's inference and ONNX Runtime's kernels have not always agreed on others, such as
+resizing, nor on pools that round up.
+"""
+
+_ROWS = "brisk:rows:"
+"""Begins the name of a first dimension that has a number: equal numbers have equal names, as
+ONNX Runtime takes sizes of one name for equal.
+"""
+
+_NO_SHAPE, _RANK, _SIZES = range(3)
+"""What is sure of a value; of what a node makes no more than of each value that it reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """``proto``: an ONNX model. ``inputs``, ``outputs``: names of the values that cross, in order.
+    """``proto``: an ONNX model."""
 
-    ``dead``: values that nothing behind it reads. ``words``: its first and last node.
-    """
-
-    index: int
+    spec: SegmentSpec
     proto: ModelProto
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    dead: tuple[str, ...]
-    words: str
 
 
 def extract(
@@ -48,54 +77,51 @@ def extract(
     if len(spans) == 1:
         inputs = tuple(info.name for info in graph.input)
         outputs = tuple(info.name for info in graph.output)
-        return [Segment(0, model, inputs, outputs, (), _words(graph, spans[0]))]
+        return [Segment(SegmentSpec(0, inputs, outputs, (), _words(graph, spans[0])), model)]
     names = names_of(graph)
-    parts = list(_pieces(graph, names, _with_outputs(names, spans)))
-    crossing = {name for part in parts for name in (*part.inputs, *part.outputs)}
-    types = border_types(model, typed or model, crossing)
+    pieces = list(_pieces(graph, names, _with_outputs(names, spans)))
+    crossing = {name for each in pieces for name in (*each.spec.inputs, *each.spec.outputs)}
+    types = _border_types(model, typed or model, crossing)
     known = {**types, **{info.name: info.type for info in graph.output}}
     initialisers = {tensor.name: tensor for tensor in graph.initializer}
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
     segments = []
-    for index, part in enumerate(parts):
-        read = part.reads
-        proto = GraphProto(name=f"{graph.name or 'model'}:{index}")
-        proto.node.extend(graph.node[part.span.start : part.span.stop])
+    for piece in pieces:
+        spec, read = piece.spec, piece.reads
+        proto = GraphProto(name=f"{graph.name or 'model'}:{spec.index}")
+        proto.node.extend(graph.node[piece.span.start : piece.span.stop])
         proto.initializer.extend(tensor for name, tensor in initialisers.items() if name in read)
         proto.sparse_initializer.extend(t for name, t in sparse.items() if name in read)
-        if index:
-            proto.input.extend(_info(name, types) for name in part.inputs)
+        if spec.index:
+            proto.input.extend(_info(name, types) for name in spec.inputs)
         else:
             proto.input.extend(info for info in graph.input if info.name in read)
-        proto.output.extend(_info(name, known) for name in part.outputs)
-        proto.value_info.extend(info for info in graph.value_info if info.name in part.makes)
+        proto.output.extend(_info(name, known) for name in spec.outputs)
+        proto.value_info.extend(info for info in graph.value_info if info.name in piece.makes)
         whole = ModelProto(
             ir_version=model.ir_version,
             opset_import=model.opset_import,
             functions=model.functions,
             graph=proto,
         )
-        words = _words(graph, part.span)
-        segments.append(Segment(index, whole, part.inputs, part.outputs, part.dead, words))
+        segments.append(Segment(spec, whole))
     return segments
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What a span of nodes reads and makes; ``inputs``, ``outputs``, ``dead`` as in Segment."""
+    """What a span of nodes reads and makes."""
 
+    spec: SegmentSpec
     span: NodeSpan
     reads: Collection[str]
     makes: Collection[str]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    dead: tuple[str, ...]
 
 
 def _pieces(graph: GraphProto, names: NodeNames, spans: Iterable[NodeSpan]) -> Iterator[_Piece]:
     last_use = names.last_use
     produced = [info.name for info in graph.input]
-    for span in spans:
+    for index, span in enumerate(spans):
         makes = dict.fromkeys(chain.from_iterable(names.makes[span.start : span.stop]))
         reads = set(chain.from_iterable(names.reads[span.start : span.stop]))
         inputs = tuple(name for name in produced if name in reads and name not in makes)
@@ -105,7 +131,8 @@ def _pieces(graph: GraphProto, names: NodeNames, spans: Iterable[NodeSpan]) -> I
             name for name in crossing if last_use.get(name, -1) < span.stop and name in produced
         )
         produced = [name for name in crossing if name not in dead]
-        yield _Piece(span, reads, makes, inputs, outputs, dead)
+        spec = SegmentSpec(index, inputs, outputs, dead, _words(graph, span))
+        yield _Piece(spec, span, reads, makes)
 
 
 def _with_outputs(names: NodeNames, spans: Sequence[NodeSpan]) -> Iterator[NodeSpan]:
@@ -192,3 +219,90 @@ def _words(graph: GraphProto, span: NodeSpan) -> str:
         return "no nodes"
     count = span.stop - span.start
     return f"{count} nodes, {name(span.start)} to {name(span.stop - 1)}"
+
+
+def _border_types(
+    model: ModelProto, typed: ModelProto, crossing: Collection[str]
+) -> Mapping[str, TypeProto]:
+    """Of each of ``crossing``, values that cross a border: element type, and of the shape what is
+    sure. ``typed``: the model with inferred types.
+
+    Sizes are numbers, or names that the model's inputs have. A first dimension has no number:
+    jobs go on with some rows of a batch.
+    """
+    types, outputs = value_types(typed.graph), {info.name for info in model.graph.output}
+    if model.graph.value_info or not outputs.isdisjoint(crossing):
+        shapes = _inferred_alone(model)
+    else:
+        shapes = types
+    sure = _sureness(model)
+    own = {
+        dim.dim_param
+        for info in model.graph.input
+        for dim in info.type.tensor_type.shape.dim
+        if dim.dim_param
+    }
+    return {
+        name: _border_type(types[name], shapes.get(name), sure.get(name, _NO_SHAPE), own)
+        for name in crossing
+        if name in types
+    }
+
+
+def _inferred_alone(model: ModelProto) -> Mapping[str, TypeProto]:
+    """Types that follow from inputs and weights; what the file says of other values is not taken
+    for true.
+    """
+    bare = ModelProto()
+    bare.CopyFrom(model)
+    del bare.graph.value_info[:]
+    for info in bare.graph.output:
+        info.type.tensor_type.ClearField("shape")
+    try:
+        return value_types(onnx.shape_inference.infer_shapes(bare, data_prop=False).graph)
+    except Exception:  # noqa: BLE001  # then nothing is sure
+        return {}
+
+
+def _sureness(model: ModelProto) -> Mapping[str, int]:
+    """By name of a value, what may be said of its shape."""
+    graph: GraphProto = model.graph
+    sure: dict[str, int] = {}
+    for node in graph.node:
+        found = min([_of_node(node), *(sure.get(name, _SIZES) for name in reads_of(node))])
+        sure.update((name, found) for name in node.output if name)
+    sure.update((info.name, _SIZES) for info in graph.input)
+    return sure
+
+
+def _of_node(node: NodeProto) -> int:
+    if node.domain not in ("", "ai.onnx") or any(
+        True for attribute in node.attribute for _ in bodies_of(attribute)
+    ):
+        return _NO_SHAPE
+    rounds_up = any(each.name == "ceil_mode" and each.i for each in node.attribute)
+    return _SIZES if node.op_type in _SURE_SIZES and not rounds_up else _RANK
+
+
+def _border_type(kind: TypeProto, shape: TypeProto | None, sure: int, own: set[str]) -> TypeProto:
+    border = TypeProto()
+    border.CopyFrom(kind)
+    if not border.HasField("tensor_type"):
+        return border
+    border.tensor_type.ClearField("shape")
+    if sure == _NO_SHAPE or shape is None or not shape.tensor_type.HasField("shape"):
+        return border
+    known = shape.tensor_type.shape.dim
+    dims = border.tensor_type.shape.dim
+    border.tensor_type.shape.SetInParent()
+    for axis, size in enumerate(known):
+        dim = dims.add()
+        if sure < _SIZES:
+            continue
+        if size.dim_param in own:
+            dim.dim_param = size.dim_param
+        elif size.dim_value > 0 and axis:
+            dim.dim_value = size.dim_value
+        elif size.dim_value > 0:
+            dim.dim_param = f"{_ROWS}{size.dim_value}"
+    return border

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -23,10 +24,9 @@ from brisk.graph.files.mapping import map_file
 from brisk.graph.files.tensors import external_range
 from brisk.graph.files.wire_format import MalformedMessage, detach_large_tensors
 from brisk.ort_format import is_ort_format, read_ort_signature
-from brisk.paths import find_inside
-from brisk.segments.model.cutting import bodies_of
-from brisk.segments.onnxruntime.refusals import shown
-from brisk.segments.weights import IN_PLACE_BYTES, Weight
+from brisk.paths import find_inside, shown
+from brisk.segments.model.graph_names import bodies_of
+from brisk.segments.session import IN_PLACE_BYTES, Weight
 
 MOST_NESTED_BYTES = 1 << 30
 """Of external data of nodes and of their bodies, which is copied into the model."""
@@ -46,6 +46,13 @@ class ModelFile:
     weights: Mapping[str, Weight]
     files: Mapping[str, memoryview]
     own_format: memoryview | None = None
+
+    def give_to(self, options: Any) -> None:
+        """Let a session with these ``SessionOptions`` read the files, none of which it opens."""
+        contents = list(self.files.values())
+        options.add_external_initializers_from_files_in_memory(
+            list(self.files), contents, [len(content) for content in contents]
+        )
 
 
 def read_model_file(path: Path) -> ModelFile:
@@ -218,4 +225,4 @@ def _weight(path: Path, tensor: TensorProto, raw: memoryview) -> Weight:
             f"{label} of shape {list(shape)} needs {prod(shape) * item_bytes} bytes, the file "
             f"holds {len(raw)}"
         )
-    return Weight(np.frombuffer(raw, np.uint8), tensor.data_type, shape)
+    return Weight(tensor.name, np.frombuffer(raw, np.uint8), tensor.data_type, shape)

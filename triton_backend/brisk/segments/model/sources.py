@@ -9,19 +9,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from onnx import GraphProto, ModelProto, TensorProto
+from onnx import GraphProto, ModelProto
 
 from brisk.errors import InvalidModelError
 from brisk.graph.files.tensors import read_tensor
 from brisk.graph.files.value_types import from_type_proto
 from brisk.graph.program import Variable
-from brisk.segments.model.cutting import constants_of, cut_points
+from brisk.segments.model.cutting import cut_points
 from brisk.segments.model.extraction import Segment, extract, normalise
+from brisk.segments.model.graph_names import constants_of
 from brisk.segments.model.model_file import ModelFile, read_model_file
-from brisk.segments.onnxruntime.session import OrtSession, running, shared
-from brisk.segments.onnxruntime.sessions import CPU, Form, Provider, open_segment
-from brisk.segments.plan import SegmentPlan, SegmentSpec
-from brisk.segments.source import Source
+from brisk.segments.opening import CPU, Form, Provider, open_segment
+from brisk.segments.session import OrtSession, running, shared
+from brisk.segments.source import SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
 MOST_DIGESTED_BYTES = 16 << 20
@@ -235,20 +235,16 @@ def _take_defaults(model: ModelProto, file: ModelFile) -> dict[str, np.ndarray]:
     optional = {info.name for info in graph.input} & constants_of(graph)
     if not optional:
         return {}
-    defaults = {
-        tensor.name: np.array(_default(tensor, file))
-        for tensor in graph.initializer
-        if tensor.name in optional
-    }
+    defaults = {}
+    for tensor in graph.initializer:
+        if tensor.name in optional:
+            weight = file.weights.get(tensor.name)
+            raw = None if weight is None else weight.data.data
+            defaults[tensor.name] = np.array(read_tensor(tensor, None, raw))
     kept = [tensor for tensor in graph.initializer if tensor.name not in optional]
     del graph.initializer[:]
     graph.initializer.extend(kept)
     return defaults
-
-
-def _default(tensor: TensorProto, file: ModelFile) -> np.ndarray:
-    weight = file.weights.get(tensor.name)
-    return read_tensor(tensor, None, None if weight is None else weight.data.data)
 
 
 def _plan(
@@ -265,10 +261,7 @@ def _plan(
             for info in graph.input
         ),
         outputs=tuple(Variable(info.name, from_type_proto(info.type)) for info in graph.output),
-        segments=tuple(
-            SegmentSpec(each.index, each.inputs, each.outputs, each.dead, each.words)
-            for each in segments
-        ),
+        segments=tuple(each.spec for each in segments),
         defaults=dict(defaults),
         fixed=optional,
     )

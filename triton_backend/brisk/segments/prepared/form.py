@@ -11,6 +11,7 @@ under several names or classes, or a backbone that two models have in common, is
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -21,19 +22,23 @@ from typing import Any, NamedTuple
 
 import brisk
 from brisk.artefacts import store
-from brisk.artefacts.arrays import read_array
 from brisk.artefacts.container import Container
-from brisk.artefacts.fingerprint import fingerprint_key, processor
-from brisk.artefacts.identity import ModelIdentity
-from brisk.artefacts.variables import read_variable
 from brisk.errors import ArtefactError
 from brisk.graph.files.element_types import dtype_of_element
-from brisk.segments.onnxruntime.library import onnxruntime
-from brisk.segments.onnxruntime.options import run_options, session_options
-from brisk.segments.onnxruntime.session import NOWHERE, OrtSession, running, shared, value_in_place
-from brisk.segments.plan import SegmentPlan, SegmentSpec
-from brisk.segments.source import Source
-from brisk.segments.weights import NamedWeight, Weight
+from brisk.segments.prepared.manifest import read_plan
+from brisk.segments.session import (
+    FOLDER_ENTRY,
+    NOWHERE,
+    OrtSession,
+    Weight,
+    onnxruntime,
+    run_options,
+    running,
+    session_options,
+    shared,
+    value_in_place,
+)
+from brisk.segments.source import SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
 SCHEMA = 5
@@ -84,7 +89,7 @@ def fingerprint(taps: Collection[str] = ()) -> dict[str, str]:
     return {
         "schema": str(SCHEMA),
         "engine": f"onnxruntime {library.__version__}, {library.get_build_info()}",
-        "cpu": processor(),
+        "cpu": store.processor(),
         "byte order": sys.byteorder,
         "brisk": brisk.__version__,
         "taps": "\n".join(sorted(taps)),
@@ -92,8 +97,9 @@ def fingerprint(taps: Collection[str] = ()) -> dict[str, str]:
 
 
 def prepared_name(model: Path, taps: Collection[str] = ()) -> str:
-    stem = Path(os.path.realpath(model)).stem
-    return f"{stem}-{fingerprint_key(fingerprint(taps))}.segments"
+    text = "\n".join(f"{name}: {value}" for name, value in sorted(fingerprint(taps).items()))
+    key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return f"{Path(os.path.realpath(model)).stem}-{key}.segments"
 
 
 def find_prepared(
@@ -177,7 +183,7 @@ class PreparedModel(Source):
         proto = container.copied(kept.proto)
         container.verify_all([each.blob for each in kept.weights], self._threads)
         weights = [
-            NamedWeight(each.name, Weight(container.view(each.blob), each.kind, each.shape))
+            Weight(each.name, container.view(each.blob), each.kind, each.shape)
             for each in kept.weights
         ]
         try:
@@ -195,14 +201,13 @@ class PreparedModel(Source):
         if found != expected:
             differing = [name for name in expected if found.get(name) != expected[name]]
             raise ArtefactError(f"{self.path}: made elsewhere, its {', '.join(differing)} differ")
-        store.check_identity(self.path, model, ModelIdentity(dict(content["identity"])))
-        plan = _read_plan(content["plan"], self._container)
+        store.check_identity(self.path, model, dict(content["identity"]))
+        plan = read_plan(content["plan"], self._container)
         kept = tuple(self._segment(record) for record in content["sessions"])
         if len(kept) != len(plan.segments):
             raise ArtefactError(
                 f"{self.path}: {len(plan.segments)} segments, {len(kept)} sessions"
             )
-        _check_values(plan, self.path)
         return plan, kept
 
     def _segment(self, record: Mapping[str, Any]) -> KeptSegment:
@@ -225,7 +230,7 @@ class PreparedModel(Source):
 
 def open_saved(
     proto: bytes,
-    weights: Sequence[NamedWeight],
+    weights: Sequence[Weight],
     threads: int,
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
     *,
@@ -239,41 +244,9 @@ def open_saved(
     library = onnxruntime()
     options = session_options(tuning, threads, is_warm=packs, spins_long=spins_long)
     options.graph_optimization_level = library.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", NOWHERE[0]
-    )
-    held = tuple(value_in_place(each.weight) for each in weights)
+    options.add_session_config_entry(FOLDER_ENTRY, NOWHERE[0])
+    held = tuple(map(value_in_place, weights))
     for each, value in zip(weights, held, strict=True):
         options.add_initializer(each.name, value)
     session = library.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
     return OrtSession(session, held, run_options(tuning))
-
-
-def _read_plan(record: Mapping[str, Any], container: Container) -> SegmentPlan:
-    defaults = {}
-    for name, array in record["defaults"].items():
-        if array[0] != "string":
-            container.verify(array[2])
-        defaults[name] = read_array(array, container)
-    return SegmentPlan(
-        name=str(record["name"]),
-        inputs=tuple(map(read_variable, record["inputs"])),
-        outputs=tuple(map(read_variable, record["outputs"])),
-        segments=tuple(
-            SegmentSpec(index, tuple(inputs), tuple(outputs), tuple(dead), str(words))
-            for index, (inputs, outputs, dead, words) in enumerate(record["segments"])
-        ),
-        defaults=defaults,
-        fixed=tuple(map(read_variable, record["fixed"])),
-    )
-
-
-def _check_values(plan: SegmentPlan, path: Path) -> None:
-    """That every value is made before it is read, and not gone."""
-    live = {variable.name for variable in plan.inputs}
-    for segment in plan.segments:
-        if missing := set(segment.inputs) - live:
-            raise ArtefactError(f"{path}: segment {segment.index} lacks {sorted(missing)}")
-        live = (live | set(segment.outputs)) - set(segment.dead)
-    if missing := {variable.name for variable in plan.outputs} - live:
-        raise ArtefactError(f"{path}: nothing makes {sorted(missing)}")

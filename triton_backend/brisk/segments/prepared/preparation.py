@@ -17,14 +17,11 @@ import numpy as np
 from onnx.external_data_helper import _get_all_tensors, uses_external_data
 
 from brisk.artefacts import store
-from brisk.artefacts.arrays import write_array
-from brisk.artefacts.draft import ContainerDraft
+from brisk.artefacts.container import ContainerDraft
 from brisk.artefacts.identity import identify, stamps
-from brisk.artefacts.variables import write_variable
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.graph.files.tensors import external_range
 from brisk.segments.model.sources import BareModel
-from brisk.segments.plan import SegmentPlan
 from brisk.segments.prepared.form import (
     PreparedModel,
     find_prepared,
@@ -32,9 +29,11 @@ from brisk.segments.prepared.form import (
     open_saved,
     prepared_name,
 )
+from brisk.segments.prepared.manifest import write_plan
 from brisk.segments.prepared.saving import OptimisedSegment, save_optimised
 from brisk.segments.prepared.trial import SegmentTrial, check_alike, packing_gain
-from brisk.segments.weights import NamedWeight
+from brisk.segments.session import Weight
+from brisk.segments.source import SegmentPlan
 
 DISK_FACTOR = 4.5
 """Default of what the prepared form may take, as a multiple of the model's files: int8 weights
@@ -149,27 +148,15 @@ class _Making:
 
     def write(self, file: BinaryIO) -> None:
         draft = ContainerDraft(file, self._breathe)
-        plan = self.source.plan
-        defaults = {name: write_array(array, draft) for name, array in plan.defaults.items()}
-        sessions = [self._segment(index, draft) for index in range(len(plan.segments))]
-        draft.finish(
-            {
-                "fingerprint": fingerprint(self._taps),
-                "identity": dict(self.identity.digests),
-                "plan": {
-                    "name": plan.name,
-                    "inputs": [write_variable(each) for each in plan.inputs],
-                    "fixed": [write_variable(each) for each in plan.fixed],
-                    "outputs": [write_variable(each) for each in plan.outputs],
-                    "segments": [
-                        [list(each.inputs), list(each.outputs), list(each.dead), each.words]
-                        for each in plan.segments
-                    ],
-                    "defaults": defaults,
-                },
-                "sessions": sessions,
-            }
-        )
+        content: dict[str, Any] = {
+            "fingerprint": fingerprint(self._taps),
+            "identity": self.identity,
+            "plan": write_plan(self.source.plan, draft),
+        }
+        content["sessions"] = [
+            self._segment(index, draft) for index in range(len(self.source.plan.segments))
+        ]
+        draft.finish(content)
         os.fchmod(file.fileno(), 0o400)  # it is replaced as a whole or not at all
 
     def _segment(self, index: int, draft: ContainerDraft) -> dict[str, Any]:
@@ -195,17 +182,14 @@ class _Making:
             )
         return record
 
-    def _weight(
-        self, each: NamedWeight, draft: ContainerDraft, whole: hashlib.blake2b
-    ) -> list[Any]:
+    def _weight(self, weight: Weight, draft: ContainerDraft, whole: hashlib.blake2b) -> list[Any]:
         """Its record; what several segments read is kept once. ``whole``: of the segment."""
-        weight = each.weight
         digest = hashlib.blake2b(weight.data.data, digest_size=16).digest()
-        whole.update(repr((each.name, weight.kind, tuple(weight.shape), digest)).encode())
+        whole.update(repr((weight.name, weight.kind, tuple(weight.shape), digest)).encode())
         blob = self._known.get(digest)
         if blob is None:
             blob = self._known[digest] = draft.add(weight.data)
-        return [each.name, weight.kind, list(weight.shape), blob]
+        return [weight.name, weight.kind, list(weight.shape), blob]
 
     def _try(self, index: int, saved: OptimisedSegment, session: Any) -> float | None:
         """What packing gains. Raises InvalidModelError where it does not answer as ``session``."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -23,13 +22,17 @@ from brisk.errors import InvalidModelError
 from brisk.graph.files.element_types import dtype_of_element
 from brisk.graph.files.mapping import PAGE_BYTES
 from brisk.graph.files.tensors import external_range
-from brisk.segments.model.cutting import reads_of
 from brisk.segments.model.extraction import Segment
+from brisk.segments.model.graph_names import reads_of
 from brisk.segments.model.model_file import ModelFile
-from brisk.segments.onnxruntime.library import onnxruntime
-from brisk.segments.onnxruntime.options import session_options
-from brisk.segments.onnxruntime.session import NOWHERE
-from brisk.segments.weights import IN_PLACE_BYTES, NamedWeight, Weight
+from brisk.segments.session import (
+    FOLDER_ENTRY,
+    IN_PLACE_BYTES,
+    NOWHERE,
+    Weight,
+    onnxruntime,
+    session_options,
+)
 from brisk.tuning import SessionTuning
 
 
@@ -38,7 +41,7 @@ class OptimisedSegment:
     """``proto``: an ONNX model; ``weights``: what it refers to, in order of first use."""
 
     proto: bytes
-    weights: tuple[NamedWeight, ...]
+    weights: tuple[Weight, ...]
 
 
 def save_optimised(
@@ -51,23 +54,23 @@ def save_optimised(
     the folder's disk is full.
     """
     library = onnxruntime()
-    label = f"{file.path}: segment {segment.index} ({segment.words})"
+    label = f"{file.path}: segment {segment.spec.index} ({segment.spec.words})"
     options = session_options(SessionTuning(), threads, is_warm=True)
-    names, contents = list(file.files), list(file.files.values())
     if file.weights:
-        options.add_external_initializers_from_files_in_memory(
-            names, contents, [len(content) for content in contents]
-        )
+        file.give_to(options)
     model, data = folder / "optimised.onnx", folder / "optimised.bin"
     options.optimized_model_filepath = str(model)
     for key, value in (
-        ("session.model_external_initializers_file_folder_path", str(file.path.parent)),
+        (FOLDER_ENTRY, str(file.path.parent)),
         ("session.disable_prepacking", "1"),
         ("session.optimized_model_external_initializers_file_name", data.name),
         ("session.optimized_model_external_initializers_min_size_in_bytes", str(IN_PLACE_BYTES)),
     ):
         options.add_session_config_entry(key, value)
-    _check_room(folder, sum(file.weights[name].data.size for name in _weights_of(segment, file)))
+    names = (tensor.name for tensor in segment.proto.graph.initializer)
+    _check_room(
+        folder, sum(file.weights[name].data.size for name in names if name in file.weights)
+    )
     try:
         session = library.InferenceSession(
             segment.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
@@ -87,11 +90,6 @@ def save_optimised(
     return OptimisedSegment(proto.SerializeToString(), weights), session
 
 
-def _weights_of(segment: Segment, file: ModelFile) -> Iterator[str]:
-    names = (tensor.name for tensor in segment.proto.graph.initializer)
-    return (name for name in names if name in file.weights)
-
-
 def _check_room(folder: Path, needed_bytes: int) -> None:
     """ONNX Runtime does not say why it could not write. Raises OSError where the disk is full."""
     free = shutil.disk_usage(folder).free
@@ -101,38 +99,36 @@ def _check_room(folder: Path, needed_bytes: int) -> None:
         )
 
 
-def _take_weights(proto: ModelProto, content: np.ndarray, label: str) -> tuple[NamedWeight, ...]:
+def _take_weights(proto: ModelProto, content: np.ndarray, label: str) -> tuple[Weight, ...]:
     """The weights that lie in ``content``; in ``proto`` they are then said to lie nowhere.
 
     What no session can be given, tensors of bodies among them, goes into ``proto``. Raises
     InvalidModelError where ``content`` is not what ``proto`` says.
     """
-    found: dict[str, Weight] = {}
+    found: list[Weight] = []
     for tensor in proto.graph.initializer:
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
-        weight = Weight(_range(tensor, content, label), tensor.data_type, tuple(tensor.dims))
+        data = _range(tensor, content, label)
+        weight = Weight(tensor.name, data, tensor.data_type, tuple(tensor.dims))
         if weight.is_packed or not weight.data.size:
             continue
         if weight.data.size != prod(weight.shape) * dtype_of_element(weight.kind).itemsize:
             raise InvalidModelError(f"{label}: '{tensor.name}' was saved with another size")
-        found[tensor.name] = weight
+        found.append(weight)
         del tensor.external_data[:]
         entry = tensor.external_data.add()
         entry.key, entry.value = "location", NOWHERE[1]
     for tensor in _get_all_tensors(proto):
-        if tensor.data_location == TensorProto.EXTERNAL and not _is_nowhere(tensor):
+        if (
+            tensor.data_location == TensorProto.EXTERNAL
+            and external_range(tensor)[0] != NOWHERE[1]
+        ):
             tensor.raw_data = _range(tensor, content, label).tobytes()
             tensor.data_location = TensorProto.DEFAULT
             del tensor.external_data[:]
     order = _order_of_use(proto.graph)
-    last = len(order)
-    names = sorted(found, key=lambda name: order.get(name, last))
-    return tuple(NamedWeight(name, found[name]) for name in names)
-
-
-def _is_nowhere(tensor: TensorProto) -> bool:
-    return external_range(tensor)[0] == NOWHERE[1]
+    return tuple(sorted(found, key=lambda each: order.get(each.name, len(order))))
 
 
 def _range(tensor: TensorProto, content: np.ndarray, label: str) -> np.ndarray:

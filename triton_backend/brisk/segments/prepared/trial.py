@@ -13,9 +13,9 @@ import numpy as np
 
 from brisk.errors import InvalidModelError
 from brisk.graph.files.element_types import element_of_dtype
-from brisk.graph.program import ContainerKind, Dimension, Variable
-from brisk.segments.onnxruntime.library import onnxruntime
-from brisk.segments.plan import SegmentPlan, SegmentSpec
+from brisk.graph.program import ContainerKind, Variable
+from brisk.segments.session import onnxruntime
+from brisk.segments.source import SegmentPlan, SegmentSpec
 
 SIZES = (128, 224, 32, 1)
 """Tried in turn for dimensions that a model leaves open; the first one is 1."""
@@ -129,19 +129,16 @@ def _value(
     else:
         if kind.shape is None:
             raise ValueError(f"input '{variable.name}' has any shape")
-        shape = [_size(each, axis, size) for axis, each in enumerate(kind.shape)]
+        shape = [
+            each if isinstance(each, int) else (size if axis else 1)
+            for axis, each in enumerate(kind.shape)
+        ]
         array = _array(kind.dtype, shape, rng)
     make = onnxruntime().OrtValue
     if array.dtype.kind == "V":
         bits = array.view(f"u{array.dtype.itemsize}")
         return make.ortvalue_from_numpy_with_onnx_type(bits, element_of_dtype(kind.dtype))
     return make.ortvalue_from_numpy(array)
-
-
-def _size(dimension: Dimension, axis: int, size: int) -> int:
-    if isinstance(dimension, int):
-        return dimension
-    return size if axis else 1
 
 
 def _array(dtype: str, shape: list[int], rng: np.random.Generator) -> np.ndarray:

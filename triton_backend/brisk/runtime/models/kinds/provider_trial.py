@@ -20,9 +20,9 @@ import numpy as np
 from brisk.segments.frame import run_serially
 from brisk.segments.model.cutting import LONGEST_SEGMENT_NS
 from brisk.segments.model.sources import BareModel
-from brisk.segments.onnxruntime.library import onnxruntime
 from brisk.segments.prepared.trial import SIZES, made_up
 from brisk.segments.program import SegmentProgram
+from brisk.segments.session import onnxruntime
 from brisk.segments.starting import open_warm_program
 from brisk.segments.values import Value
 

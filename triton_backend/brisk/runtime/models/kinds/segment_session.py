@@ -10,19 +10,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brisk.artefacts.place import cache_directory
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.files.versions import latest
 from brisk.exits.taps import tapped_values
-from brisk.ownership import make_private
+from brisk.ownership import cache_directory, make_private
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import tell
 from brisk.runtime.models import session
 from brisk.runtime.models.servable import Frame
 from brisk.segments.frame import SegmentFrame
-from brisk.segments.onnxruntime.session import OrtSession
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.program import SegmentProgram
+from brisk.segments.session import OrtSession
 from brisk.segments.source import Source
 from brisk.segments.starting import StartingSegments, start_segments, without_collections
 from brisk.segments.table import GiveWay

@@ -1,0 +1,1 @@
+"""The subcommands. What they need beyond options is imported inside of them."""

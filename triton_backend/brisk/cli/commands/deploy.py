@@ -1,0 +1,150 @@
+"""``brisk install``, ``config`` and ``prepare``: what a deployment has made ahead."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from brisk.cli.commands.models import ModelArgument, version_files
+from brisk.errors import InvalidConfigurationError
+
+
+def install(
+    backend_directory: Annotated[
+        Path,
+        typer.Option(
+            help="The deployment's backend directory, for example /opt/tritonserver/backends.",
+            metavar="DIR",
+        ),
+    ],
+    name: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            help="The backend's name there. As **onnxruntime** it serves existing ONNX Runtime "
+            "entries, with no change to them or to the clients.",
+            metavar="NAME",
+        ),
+    ] = "brisk",
+    copy: Annotated[
+        bool, typer.Option("--copy", help="Copy the files instead of linking to this Brisk.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Move another backend of that name aside (NAME.replaced-by-brisk)."
+        ),
+    ] = False,
+) -> None:
+    """Link or copy Brisk into a Triton backend directory."""
+    from brisk.triton import backend_directory as backends
+
+    target = backends.install(backend_directory, name=name, copy=copy, force=force)
+    print(f"installed as {target}")
+    print(f'models choose it with `backend: "{name}"`')
+    print(
+        "Triton's Python must have numpy; the runtime runs under $BRISK_PYTHON, "
+        "which needs onnxruntime and onnx"
+    )
+    print(
+        "a load takes a second less where no entry needs Triton's auto-completion: write complete "
+        "configurations with `brisk config MODEL_DIR`, start the server with "
+        "--disable-auto-complete-config (`brisk serve` does both, and changes no entry)"
+    )
+
+
+def config(
+    model_directory: Annotated[
+        Path,
+        typer.Argument(
+            help="The model's directory in the repository (holds 1/model.onnx).",
+            metavar="MODEL_DIR",
+            show_default=False,
+        ),
+    ],
+    max_batch_size: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="For a model whose first dimension is dynamic everywhere; 0 serves it unbatched.",
+        ),
+    ] = 8,
+    stdout: Annotated[
+        bool, typer.Option("--stdout", help="Print the text instead of writing it.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a config.pbtxt.")] = False,
+) -> None:
+    """Write a complete config.pbtxt, so that Triton need not auto-complete it.
+
+    Triton spends about a second on auto-completion at every load; with complete entries the
+    server can run with `--disable-auto-complete-config`.
+    """
+    target = model_directory / "config.pbtxt"
+    if target.exists() and not stdout and not force:
+        raise InvalidConfigurationError(
+            f"'{target}' exists; --force overwrites it, --stdout prints instead"
+        )
+    from brisk.cli.views.entries import configuration_text
+
+    text = configuration_text(model_directory, max_batch_size)
+    if stdout:
+        print(text, end="")
+        return
+    target.write_text(text)
+    print(f"wrote {target}")
+
+
+def prepare(
+    model: ModelArgument,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads to measure with; the usable cores unless given."),
+    ] = None,
+    disk: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="What kept weights may take, as a multiple of the model's files; 4.5.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Optimise each segment of a model here, measure what packing its weights gains, and keep it.
+
+    A start of the model then maps what is kept instead of reading ONNX. The runtime prepares
+    models by itself, in the background; this is for images and for the first start of all.
+    """
+    files = list(version_files(model).values()) if model.is_dir() else [model.resolve()]
+    cores = threads or len(os.sched_getaffinity(0))
+    for file in files:
+        _prepare(file, cores, disk)
+
+
+def _prepare(file: Path, cores: int, disk: float | None) -> None:
+    from brisk.exits.files.versions import latest
+    from brisk.exits.taps import tapped_values
+    from brisk.segments.prepared.form import LEAST_GAIN
+    from brisk.segments.prepared.preparation import DISK_FACTOR, prepare
+
+    try:
+        factor = DISK_FACTOR if disk is None else disk
+        made = prepare(file, cores, tapped_values(latest(file)), disk_factor=factor)
+    except OSError as error:
+        raise InvalidConfigurationError(
+            f"the prepared form of {file} cannot be written: {error}"
+        ) from error
+    print(f"{file}: {len(made.gains)} segments")
+    for segment, gain in zip(made.plan.segments, made.gains, strict=True):
+        if gain is None:
+            words = "not measured: its inputs could not be made up; packed when there is time"
+        elif gain < LEAST_GAIN:
+            words = f"{gain:.2f} times as fast with packed weights: stays as it is"
+        else:
+            words = f"{gain:.2f} times as fast with packed weights: packed when there is time"
+        print(f"  {segment.index}: {segment.words}")
+        print(f"     {words}")
+    size = made.path.stat().st_size / 1e6
+    print(f"  wrote {made.path} ({size:.1f} MB) in {made.seconds:.1f} s")

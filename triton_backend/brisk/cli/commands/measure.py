@@ -1,0 +1,135 @@
+"""``brisk bench`` and ``brisk workload``, which ``brisk_client`` does.
+
+A benchmark is a module or package of ``brisk_client.benchmarks`` with
+``main(arguments) -> int``, which reads its options and gives the status.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from brisk.errors import InvalidConfigurationError, UnavailableError
+
+if TYPE_CHECKING:
+    from brisk_client.workload.spec.description import Workload
+
+PACKAGE = "brisk_client.benchmarks"
+
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+"""Everything behind the name is the benchmark's own, ``--help`` too."""
+
+
+def benchmark_names() -> list[str]:
+    """The modules and packages of ``brisk_client.benchmarks`` with a ``main``; imports none."""
+    if find_spec("brisk_client") is None or (package := find_spec(PACKAGE)) is None:
+        return []
+    files = {
+        file.parent.name if file.name == "__init__.py" else file.stem: file
+        for folder in package.submodule_search_locations or ()
+        for file in (*Path(folder).glob("*.py"), *Path(folder).glob("*/__init__.py"))
+    }
+    return sorted(name for name, file in files.items() if "\ndef main(" in file.read_text())
+
+
+def bench(
+    context: typer.Context,
+    name: Annotated[
+        str,
+        typer.Argument(help="Which benchmark; none lists them.", show_default=False),
+    ] = "",
+) -> None:
+    """Run a benchmark: `brisk bench NAME [--quick] [--json FILE] [its options]`.
+
+    `brisk bench` lists the names, `brisk bench NAME --help` a benchmark's own options. The exit
+    status is 0 where everything that the benchmark expects holds.
+    """
+    names = benchmark_names()
+    if name in ("", "--help"):
+        print("\n".join(names) if not name else context.get_help())
+        return
+    if name not in names:
+        raise InvalidConfigurationError(
+            f"there is no benchmark '{name}'; there are: {', '.join(names) or 'none'}"
+        )
+    module = importlib.import_module(f"{PACKAGE}.{name}")
+    raise typer.Exit(module.main(context.args))
+
+
+def workload(
+    file: Annotated[
+        Path,
+        typer.Argument(help="A workload in DISB's JSON.", metavar="FILE", show_default=False),
+    ],
+    url: Annotated[
+        str, typer.Option(help="gRPC endpoint of the server.", metavar="HOST:PORT")
+    ] = "127.0.0.1:8001",
+    seconds: Annotated[
+        float | None, typer.Option(help="How long, in place of the file's time.", min=0.1)
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Ask model B where the file says A; any number.", metavar="A=B"),
+    ] = None,
+    rows: Annotated[
+        Path | None,
+        typer.Option(help="Write a row per request: .csv or .jsonl.", metavar="FILE"),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write the report there.", metavar="FILE")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the latencies there.", metavar="FOLDER")
+    ] = None,
+) -> None:
+    """Run a workload against any Triton server, over gRPC.
+
+    Latency counts from when a request was due. The exit status is 0 where every request was
+    answered and the generator sent on time.
+    """
+    from rich.console import Console
+
+    from brisk_client.report import show, write_json
+    from brisk_client.workload.results.display import RunProgress, plot_run
+    from brisk_client.workload.results.summary import summarise_run
+    from brisk_client.workload.sending.runner import run_workload
+    from brisk_client.workload.spec.fields import WorkloadFailedError
+
+    wanted = _read(file, seconds, model or [])
+    try:
+        with RunProgress(wanted, Console()) as progress:
+            outcome = run_workload(wanted, url, rows=rows, watch=progress.update)
+    except WorkloadFailedError as error:
+        raise UnavailableError(str(error)) from None
+    report = summarise_run(f"workload {file.stem}", outcome)
+    show(report)
+    if json is not None:
+        write_json(report, json)
+    if plot is not None:
+        plot_run(file.stem, outcome, plot)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def _read(file: Path, seconds: float | None, models: list[str]) -> Workload:
+    from brisk_client.workload.spec.parsing import read_workload
+
+    try:
+        found = read_workload(file)
+    except (ValueError, OSError) as error:
+        raise InvalidConfigurationError(str(error)) from None
+    renamed = {}
+    for text in models:
+        old, separator, new = text.partition("=")
+        if not separator or not old or not new:
+            raise InvalidConfigurationError(f"--model wants A=B, not '{text}'")
+        if old not in {task.model for task in found.tasks}:
+            known = ", ".join(sorted({task.model for task in found.tasks}))
+            raise InvalidConfigurationError(f"--model: no task asks '{old}', only {known}")
+        renamed[old] = new
+    tasks = tuple(replace(task, model=renamed.get(task.model, task.model)) for task in found.tasks)
+    return replace(found, tasks=tasks, duration_s=seconds or found.duration_s)

@@ -1,0 +1,58 @@
+"""The model that a command is about: its argument, its versions and their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from brisk.errors import InvalidModelError
+from brisk.paths import find_inside
+from brisk.protocol.host.entry_files import MODEL_FILE, PIPELINE_FILE
+
+ModelArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="A model's directory in the repository, or an ONNX file.",
+        metavar="MODEL_DIR",
+        show_default=False,
+    ),
+]
+VersionOption = Annotated[
+    int | None, typer.Option(help="Version of the model; the newest unless given.")
+]
+
+
+def version_files(model_directory: Path) -> dict[int, Path]:
+    """The file of each version, an ONNX model or a pipeline, oldest first.
+
+    Raises InvalidModelError where there is none, or where one lies outside of its version.
+    """
+    files = {
+        int(path.parent.name): found
+        for name in (PIPELINE_FILE, MODEL_FILE)
+        for path in model_directory.glob(f"*/{name}")
+        if path.parent.name.isdecimal()
+        and (found := find_inside(path.parent, name, "model file")) is not None
+    }
+    if not files:
+        raise InvalidModelError(
+            f"'{model_directory}' has no version: expected a file like "
+            f"'{model_directory / '1' / 'model.onnx'}'"
+        )
+    return dict(sorted(files.items()))
+
+
+def model_file(model: Path, version: int | None = None) -> Path:
+    """The file of ``version``, the newest for None, or ``model`` itself if it is no folder.
+
+    Raises InvalidModelError where there is no such version.
+    """
+    if not model.is_dir():
+        return model.resolve()  # whoever names a link to a command means what it leads to
+    files = version_files(model)
+    chosen = max(files) if version is None else version
+    if chosen not in files:
+        raise InvalidModelError(f"'{model}' has no version {chosen}, only {list(files)}")
+    return files[chosen]

@@ -1,0 +1,154 @@
+"""``brisk serve``: becomes a tritonserver that has Brisk among its backends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from brisk.errors import InvalidConfigurationError
+
+
+def serve(
+    context: typer.Context,
+    repository: Annotated[
+        list[Path] | None,
+        typer.Option(help="Model repository; may be given several times.", metavar="DIR"),
+    ] = None,
+    tritonserver: Annotated[
+        Path | None,
+        typer.Option(
+            help="A Triton to use instead of $TRITONSERVER or the embedded one: the executable "
+            "or its installation directory.",
+            metavar="PATH",
+        ),
+    ] = None,
+    as_onnxruntime: Annotated[
+        bool,
+        typer.Option(
+            help="Serve entries written for the ONNX Runtime backend with Brisk, too.",
+        ),
+    ] = True,
+    complete_entries: Annotated[
+        bool | None,
+        typer.Option(
+            "--complete-entries/--no-complete-entries",
+            help="Complete entries in place of Triton, which takes a second for each. The "
+            "repositories stay as they are. Default: yes, but not for `--model-control-mode "
+            "explicit`, where a load at once behind a change might come before its completion.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Serve model repositories with Brisk.
+
+    Every other option is given to **tritonserver** as it is, for example `--http-port 9000`,
+    `--model-control-mode explicit`, `--log-verbose 1`. Services listen on the loopback address
+    unless `--http-address` and `--grpc-address` say otherwise (metrics follow HTTP's).
+
+    This process becomes the server, so signals and the exit status are the server's own. Shared
+    memory that earlier ones left when they were killed is removed first.
+
+    The runtime starts beside the server where a repository has an entry of Brisk's. Where no entry
+    needs more than Brisk's own completion, Triton reads a view of the repositories in which all
+    are complete and runs with `--disable-auto-complete-config`.
+    """
+    from brisk.triton.backend_directory import assemble, default_directory, names_of_ours
+    from brisk.triton.launch import command_line, server_environment
+    from brisk.triton.locate import locate_server
+    from brisk.triton.options import option
+    from brisk.triton.regions import own_prefix, with_prefix
+
+    options: Sequence[str] = [
+        *context.args,
+        *(f"--model-repository={path}" for path in repository or ()),
+    ]
+    if option(options, "model-repository") is None and option(options, "model-store") is None:
+        raise InvalidConfigurationError("no model repository; give one with --repository DIR")
+    for path in repository or ():
+        if not path.is_dir():
+            raise InvalidConfigurationError(f"model repository '{path}' is no directory")
+    installation = locate_server(tritonserver)
+    environment = server_environment(installation)
+    names: tuple[str, ...] = ("brisk", "onnxruntime") if as_onnxruntime else ("brisk",)
+    chosen = option(options, "backend-directory")
+    if chosen is None:
+        _start_runtimes(options, names, environment)  # before all else: it takes longest
+        directory = assemble(default_directory(installation, names), installation, names=names)
+        options = [*options, f"--backend-directory={directory}"]
+    else:
+        names = names_of_ours(Path(chosen))
+    _tidy()
+    if complete_entries is not False:
+        options, added = _completed(options, names, is_wanted=complete_entries is True)
+        environment.update(added)
+    command = command_line(installation, with_prefix(options, own_prefix()))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(command[0], command, environment)
+
+
+def _start_runtimes(
+    options: Sequence[str], served: Sequence[str], environment: Mapping[str, str]
+) -> None:
+    """Start what the first stub would start, beside the server. It goes when it has been idle.
+
+    Nothing that goes wrong here keeps a server from starting: the stub will meet it again.
+    """
+    from brisk.view.keeper import start_apart
+    from brisk.view.plan import expected_devices, local_repositories
+
+    devices = expected_devices(local_repositories(options) or (), served)
+
+    def start() -> None:
+        from brisk.protocol.host.runtime_paths import runtime_place
+        from brisk.stub.runtime_client.runtime_process import start_if_absent
+
+        os.environ.clear()
+        os.environ.update(environment)
+        for device in devices:
+            start_if_absent(runtime_place(device))
+
+    if devices:
+        start_apart(start)
+
+
+def _completed(
+    options: Sequence[str], served: Sequence[str], *, is_wanted: bool
+) -> tuple[Sequence[str], Mapping[str, str]]:
+    """The server's options and what its environment needs for them."""
+    from brisk.view.plan import NoView, keep_view, make_view
+
+    try:
+        view = make_view(options, served, is_wanted=is_wanted)
+        if isinstance(view, NoView):
+            if view.is_loss:
+                print(f"brisk: Triton completes entries itself: {view.reason}", file=sys.stderr)
+            return options, {}
+        keep_view(view)
+    except OSError as error:
+        print(f"brisk: Triton completes entries itself: {error}", file=sys.stderr)
+        return options, {}
+    return view.options, view.environment
+
+
+def _tidy() -> None:
+    """Nothing that goes wrong here keeps a server from starting."""
+    from brisk.triton.regions import remove_left
+
+    try:
+        removed = remove_left()
+    except OSError as error:
+        print(f"brisk: what killed servers have left is not removed: {error}", file=sys.stderr)
+        return
+    if removed:
+        size_mib = sum(region.size_bytes for region in removed) / 2**20
+        print(
+            f"brisk: removed {len(removed)} shared-memory regions ({size_mib:.1f} MiB) of servers "
+            "that were killed",
+            file=sys.stderr,
+        )

@@ -1,0 +1,94 @@
+"""``brisk status``: what the runtime of a device does just now."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from brisk.cli.views.status import ProcessUse, StatusSnapshot, render
+from brisk.observer import Observer, observe_all
+from brisk.protocol.host.runtime_paths import runtime_place
+
+PIPE_COLUMNS = 160
+"""Where the output is no terminal and so has no width: no name of a column or model is cut."""
+
+
+def status(
+    device: Annotated[str, typer.Option(help="cpu or cuda:<number>.")] = "cpu",
+    interval: Annotated[
+        float, typer.Option(help="Seconds between two looks.", min=0.1, metavar="SECONDS")
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="One look, then end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One look, as JSON on the standard output.")
+    ] = False,
+) -> None:
+    """Show the runtime of a device as `top` does: its workers, a row a model, recent errors.
+
+    Looks every second until Ctrl-C, once where the output is no terminal. Busy models come first;
+    `memory` is what a model's weights are mapped from, `p50` and `p99` are of its runs since the
+    worker began. `--json` has all counters, too. `$BRISK_RUNTIME_DIR` must be that of the server;
+    nothing is started where no runtime is.
+    """
+    with contextlib.ExitStack() as open_observers:
+        observers = [
+            open_observers.enter_context(observer)
+            for observer in observe_all(runtime_place(device))
+        ]
+        if as_json:
+            print(json.dumps([_plain(look(observer)) for observer in observers], indent=1))
+            return
+        _show(observers, 0.0 if once else interval)
+
+
+def look(observer: Observer) -> StatusSnapshot:
+    """The state of one worker."""
+    at_s = time.monotonic()
+    status = observer.status()
+    use = _use_of(status.pid)
+    return StatusSnapshot(status, tuple(observer.statistics()), at_s, use)
+
+
+def _use_of(process: int) -> ProcessUse | None:
+    """What the kernel says that the process takes; None where it is gone or hidden."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    ticks = int(fields[11]) + int(fields[12])
+    return ProcessUse(ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE"))
+
+
+def _plain(value: Any) -> Any:
+    """Records as what JSON has: names and values of their fields."""
+    if hasattr(value, "_asdict"):
+        return {name: _plain(field) for name, field in value._asdict().items()}
+    return [_plain(element) for element in value] if isinstance(value, tuple) else value
+
+
+def _show(observers: list[Observer], interval_s: float) -> None:
+    """Once where ``interval_s`` is 0."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    before = [look(observer) for observer in observers]
+    if not interval_s or not console.is_terminal:
+        if not console.is_terminal:
+            console = Console(highlight=False, width=PIPE_COLUMNS)
+        console.print(render(before, [None] * len(before), None))
+        return
+    shown = render(before, [None] * len(before), console.height)
+    with contextlib.suppress(KeyboardInterrupt), Live(shown, console=console) as live:
+        while True:
+            time.sleep(interval_s)
+            now = [look(observer) for observer in observers]
+            live.update(render(now, before, console.height))
+            before = now

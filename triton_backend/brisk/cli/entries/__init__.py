@@ -1,1 +1,0 @@
-"""Entries of a repository as the commands read them."""

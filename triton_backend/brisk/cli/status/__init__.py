@@ -1,1 +1,0 @@
-"""``brisk status``."""

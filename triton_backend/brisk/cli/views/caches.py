@@ -1,0 +1,212 @@
+"""Learned caches on the screen: explored, as they are, and as a runtime serves them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from brisk.cli.views.status import exits_table
+from brisk.errors import BriskError, InvalidConfigurationError, InvalidModelError
+from brisk.exits.adaptation.reference import read_reference, reference_file
+from brisk.exits.cascade import Cascade
+from brisk.exits.exploration import Exploration, ExplorationSettings
+from brisk.exits.files.container import DamagedFileError
+from brisk.exits.guarantee.bounds import lower_bound, upper_bound
+from brisk.observer import observe_all
+from brisk.protocol.host.runtime_paths import runtime_place
+from brisk.protocol.records import ModelStatus
+
+if TYPE_CHECKING:
+    from brisk_client.benchmarks.exits.runs import Version
+
+
+class RichProgress:
+    """A bar for each stage of an exploration."""
+
+    def __init__(self, console: Console) -> None:
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._stage = self._bars.add_task("", total=None, visible=False)
+
+    def __enter__(self) -> RichProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bars.stop()
+
+    def stage(self, name: str, total: int) -> None:
+        self._stage = self._bars.add_task(name, total=total)
+
+    def advance(self, units: int = 1) -> None:
+        self._bars.advance(self._stage, units)
+
+
+def print_exploration(console: Console, found: Exploration, settings: ExplorationSettings) -> None:
+    """Every variant as measured, and what came of it."""
+    table = Table(title="explored caches; chosen ones are marked")
+    for column in ("", "nodes done", "variant", "hit rate", "accuracy", "look-up", "memory"):
+        table.add_column(column, justify="left" if column in ("", "variant") else "right")
+    for index, one in enumerate(found.problem.candidates):
+        table.add_row(
+            "*" if index in found.chosen else "",
+            str(found.points[one.point].position),
+            one.variant,
+            f"{one.hit_rate:.1%}",
+            f"{one.accuracy:.2%}",
+            f"{(one.lookup_s or one.burden_s) * 1e6:.0f} µs",
+            f"{one.memory_bytes / 1e6:.2f} MB",
+        )
+    console.print(table)
+    if found.skipped:
+        console.print(
+            f"{found.skipped} further variants do not fit their point or the memory budget, or "
+            "their look-up alone would outlast the model; they were not trained"
+        )
+    if found.label_agreement is not None:
+        console.print(f"the model's own accuracy on the data: {found.label_agreement:.2%}")
+    if found.cascade is not None:
+        print_cascade(console, found.cascade)
+    if found.verification is not None:
+        ours, theirs = found.verification.cascade_s, found.verification.base_s
+        console.print(
+            f"measured on samples, in turns: {theirs * 1e3:.2f} ms without caches, "
+            f"{ours * 1e3:.2f} ms with ({theirs / ours:.2f} times as fast)"
+        )
+        late_s = (
+            sum(
+                exit_.burden_s
+                for exit_, threshold in zip(
+                    found.cascade.exits, found.cascade.levels[0].thresholds, strict=True
+                )
+                if math.isfinite(threshold)
+            )
+            if found.cascade is not None
+            else 0.0
+        )
+        console.print(f"an input that every cache misses takes {late_s / theirs:.1%} longer")
+
+
+def print_cascade(console: Console, cascade: Cascade) -> None:
+    """Exits by level: what held-out data proves of each and of all together."""
+    mode = "in the model's own thread" if cascade.synchronous else "in a lane of their own"
+    gain = cascade.expected.base_s / cascade.expected.mean_s
+    console.print(
+        f"revision {cascade.revision}, look-ups {mode}; expected "
+        f"{cascade.expected.mean_s * 1e3:.2f} ms on average instead of "
+        f"{cascade.expected.base_s * 1e3:.2f} ms ({gain:.2f} times as fast)",
+        markup=False,
+    )
+    for level in cascade.levels:
+        table = Table(
+            title=f"promise {level.accuracy:.1%}, proved with {cascade.confidence:.0%} confidence"
+        )
+        for column in ("exit", "answers", "agrees", "at least", "look-up", "memory"):
+            table.add_column(column, justify="left" if column == "exit" else "right")
+        for exit_, threshold, count in zip(
+            cascade.exits, level.thresholds, level.count.exits, strict=True
+        ):
+            if math.isinf(threshold):
+                table.add_row(exit_.name, "off", "", "", "", "")
+                continue
+            proved = lower_bound(count.right, count.answered, cascade.confidence)
+            table.add_row(
+                exit_.name,
+                f"{count.answered / max(level.count.inputs, 1):.1%}",
+                f"{count.right / max(count.answered, 1):.2%}",
+                f"{proved:.2%}",
+                f"{exit_.lookup_s * 1e6:.0f} µs",
+                f"{exit_.memory_bytes / 1e6:.2f} MB",
+            )
+        console.print(table)
+        wrong = upper_bound(level.count.wrong_anywhere, level.count.inputs, cascade.confidence)
+        console.print(
+            f"of {level.count.inputs} held-out inputs {level.count.wrong_anywhere} would be "
+            f"answered otherwise by any exit: at most {wrong:.2%}",
+            markup=False,
+        )
+
+
+def draw_caches(model_file: Path, cascades: Mapping[str, Cascade], folder: Path) -> Path:
+    """Run the inputs that proved the caches through the bare model and each of ``cascades``, in
+    turns, at every promise; left in the picture the CDF of latencies, right agreement against
+    the mean.
+
+    Raises InvalidModelError where no data was kept, InvalidConfigurationError where the client's
+    package, which measures and draws, is not there.
+    """
+    try:
+        from brisk_client.benchmarks.exits.plots import plot_sides
+        from brisk_client.benchmarks.exits.runs import ExitBench, Version
+    except ImportError as error:
+        raise InvalidConfigurationError(f"--plot needs the client's package: {error}") from error
+    path = reference_file(model_file)
+    digest = next(iter(cascades.values())).model_digest
+    try:
+        inputs = read_reference(path, digest).held_out
+    except FileNotFoundError:
+        raise InvalidModelError(
+            f"'{path}' is not there: --plot measures with the data that `brisk caches train` "
+            "keeps unless --no-keep-data is given"
+        ) from None
+    except DamagedFileError as error:
+        raise InvalidModelError(f"'{path}': {error}") from error
+    versions: dict[str, Version] = {
+        f"{name}, {level.accuracy:.1%}": Version(cascade, cascade.synchronous, level.accuracy)
+        for name, cascade in cascades.items()
+        for level in cascade.levels
+    }
+    bench = ExitBench(model_file)
+    try:
+        sides = bench.measure(versions, inputs, 1, quick=True)
+    finally:
+        bench.close()
+    return plot_sides(model_file.parent.parent.name or model_file.stem, sides, folder)
+
+
+# What a model's caches do in the runtime that serves it, if one does.
+
+
+def print_live_figures(console: Console, model_file: Path) -> None:
+    """Of the CPU's runtime under ``$BRISK_RUNTIME_DIR``; one line where it does not serve them."""
+    try:
+        served = _served(model_file)
+    except BriskError as error:
+        console.print(f"no live figures: {error}", markup=False)
+        return
+    if not any(model.exits for model in served):
+        state = "has not read these caches" if served else "does not serve this model"
+        console.print(f"no live figures: the runtime {state}", markup=False)
+        return
+    console.print(exits_table(served))
+    rows = sum(model.offered_rows for model in served)
+    console.print(f"of {rows} rows that could have been answered early", markup=False)
+
+
+def _served(model_file: Path) -> list[ModelStatus]:
+    """The model as each worker has it. Raises UnavailableError where no runtime answers."""
+    found = []
+    for observer in observe_all(runtime_place("cpu")):
+        with observer:
+            models = observer.status().models
+        found += [model for model in models if _is_same(model.path, model_file)]
+    return found
+
+
+def _is_same(told: str, model_file: Path) -> bool:
+    """``told`` is the end of a path, cut to what a record holds."""
+    return os.path.realpath(model_file).endswith(told) or (
+        os.path.exists(told) and os.path.samefile(told, model_file)
+    )

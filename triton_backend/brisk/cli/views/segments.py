@@ -1,0 +1,318 @@
+"""What ``brisk explain`` says of a model: its segments, or its layers on a GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+
+import onnx
+from onnx import ModelProto, TensorProto, TypeProto
+
+from brisk.errors import ArtefactError, InvalidModelError
+from brisk.exits.base_model import live_at
+from brisk.exits.files.artefact import digest_of, read_cascade
+from brisk.exits.files.container import DamagedFileError
+from brisk.exits.files.versions import latest
+from brisk.exits.model_graph import read_graph
+from brisk.exits.serving.places import find_places
+from brisk.exits.taps import tapped_values
+from brisk.graph.files.element_types import dtype_of_element
+from brisk.graph.program import ValueType, Variable
+from brisk.paths import shown
+from brisk.segments.model import cutting
+from brisk.segments.model.extraction import Segment
+from brisk.segments.model.graph_names import is_in_order, types_of
+from brisk.segments.model.sources import BareModel
+from brisk.segments.prepared.form import LEAST_GAIN, PreparedModel, find_prepared
+from brisk.segments.session import onnxruntime
+from brisk.segments.source import SegmentPlan
+from brisk.segments.starting import usable_cores
+from brisk.stub.config.parameters import parse_parameters
+from brisk.stub.config.session_tuning import TAKEN, read_tuning
+from brisk.tuning import SessionTuning
+from brisk.view.entry_text import written_config
+
+MOST_VARIABLES = 6
+"""Inputs, and outputs, that are told one by one unless all are asked for."""
+
+
+def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[str]:
+    """Lines. ``entry``: the model's directory, whose ``config.pbtxt`` counts.
+
+    Raises InvalidModelError and InvalidConfigurationError as the load does.
+    """
+    threads = usable_cores()
+    version = onnxruntime().__version__
+    class_text, tuning = _said(entry, file)
+    taps = tapped_values(latest(file))
+    source = BareModel(file, threads, taps, tuning)
+    source.check()
+    typed = _typed(source.file.proto)
+    exits, exits_text = _exits(file, source.plan)
+    prepared, prepared_text = _prepared(file, threads, taps, tuning)
+    yield f"{file}: computed by ONNX Runtime {version} on {_count_text(threads, 'thread')}"
+    yield f"  {_size_text(source)}"
+    yield from _variables_text("input", source.plan.inputs, every=every)
+    yield from _variables_text("output", source.plan.outputs, every=every)
+    yield f"  class: {class_text}"
+    yield f"  {_cutting_text(source, typed, taps)}"
+    yield f"  prepared form: {prepared_text}"
+    yield f"  learned caches: {exits_text}"
+    if taps:
+        yield f"  cut for them behind: {', '.join(taps)}"
+    if source.file.own_format is None:
+        yield "  times: predicted, of one thread; open sizes are taken as 1 (batch) and 128"
+    for segment, words in zip(source.segments, _border_texts(source, typed), strict=True):
+        spec = segment.spec
+        kept = "" if prepared is None else f"; {_kept_text(prepared, spec.index)}"
+        found = "".join(f"; exit at {each}" for each in exits.get(spec.index + 1, ()))
+        yield f"{spec.index:>4}  {spec.words}: {words}{kept}{found}"
+        if every:
+            yield from _nodes_text(segment)
+
+
+def _said(entry: Path | None, file: Path) -> tuple[str, SessionTuning]:
+    """The entry's class in words, and what it says of sessions."""
+    if entry is None:
+        return "normal, unless its entry says otherwise", SessionTuning()
+    config = written_config(entry)
+    said = parse_parameters(config["parameters"], TAKEN)
+    words = said.job_class
+    if said.max_class != said.job_class:
+        words += f"; requests may ask for {said.max_class}"
+    if said.is_lazy:
+        words += "; loaded by its first request"
+    return words, read_tuning(config, entry, file).tuning
+
+
+def _typed(proto: ModelProto) -> ModelProto | None:
+    """With inferred types; None where they cannot be."""
+    try:
+        return onnx.shape_inference.infer_shapes(proto, data_prop=False)
+    except Exception:  # noqa: BLE001  # of no common class
+        return None
+
+
+def _size_text(source: BareModel) -> str:
+    file = source.file
+    if file.own_format is not None:
+        return f"{len(file.own_format) / 1e6:.1f} MB in ONNX Runtime's own format"
+    weights = sum(weight.data.nbytes for weight in file.weights.values())
+    weights += sum(
+        tensor.ByteSize()
+        for tensor in file.proto.graph.initializer
+        if tensor.name not in file.weights
+    )
+    nodes = sum(len(segment.proto.graph.node) for segment in source.segments)
+    return f"{_count_text(nodes, 'node')}, {weights / 1e6:.1f} MB of weights"
+
+
+def _cutting_text(source: BareModel, typed: ModelProto | None, taps: Sequence[str]) -> str:
+    """How many segments, and why so many."""
+    count, longest_ms = len(source.segments), cutting.LONGEST_SEGMENT_NS / 1e6
+    total_ms = sum(cutting.predicted_times_ns(typed)) / 1e6 if typed is not None else 0.0
+    if count == 1:
+        return f"1 segment: {_whole_text(source, typed, total_ms)}"
+    reasons = []
+    if total_ms > longest_ms:
+        reasons.append(
+            f"where crossing is cheap, for {longest_ms:g} of its {total_ms:.0f} ms each, or as "
+            f"near as cuts come that cost {cutting.MOST_LOSS:.0%}"
+        )
+    if taps:
+        reasons.append("behind what learned caches read")
+    return f"{count} segments: cut {' and '.join(reasons)}"
+
+
+def _whole_text(source: BareModel, typed: ModelProto | None, total_ms: float) -> str:
+    """Why the model is one segment."""
+    file, longest_ms = source.file, cutting.LONGEST_SEGMENT_NS / 1e6
+    graph, size = file.proto.graph, file.path.stat().st_size
+    if file.own_format is not None:
+        return "it is in ONNX Runtime's own format, which stays whole"
+    if not is_in_order(graph):
+        return "its nodes or names are in no order that parts could keep"
+    if size < cutting.SMALL_MODEL_BYTES and len(graph.node) <= cutting.SMALL_MODEL_NODES:
+        return f"it is small, at most {cutting.SMALL_MODEL_NODES} nodes in less than 1 MiB"
+    if typed is None:
+        return "the types of its values cannot be inferred"
+    if total_ms <= longest_ms:
+        return f"it takes {total_ms:.1f} ms, and up to {longest_ms:g} need no cut"
+    if len(cutting.cut_points(file.proto, size, longest_ns=0)[0]) > 1:
+        return (
+            f"no boundary is cheap: cuts would cost more than {cutting.MOST_LOSS:.0%} of its time"
+        )
+    if any(_element(kind) in _HALVES for kind in _types(typed).values()):
+        return "it computes in half precision, which a boundary would round"
+    return "nowhere do tensors of known types alone cross"
+
+
+_HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+
+
+def _element(kind: TypeProto) -> int:
+    return kind.tensor_type.elem_type if kind.HasField("tensor_type") else TensorProto.UNDEFINED
+
+
+def _types(typed: ModelProto | None) -> dict[str, TypeProto]:
+    return {} if typed is None else types_of(typed.graph)
+
+
+def _prepared(
+    file: Path, threads: int, taps: Sequence[str], tuning: SessionTuning
+) -> tuple[PreparedModel | None, str]:
+    """The prepared form where the load uses it, and what there is to say of it."""
+    if not tuning.keeps_answers:
+        return None, "not used: the entry wants its sessions otherwise"
+    path = find_prepared(file, taps)
+    if path is None:
+        return None, "none here; it starts from its file, and is optimised when there is time"
+    try:
+        prepared = PreparedModel(path, file, threads, taps, tuning)
+        prepared.check()
+    except ArtefactError as error:
+        return None, f"not used: {error}"
+    return prepared, f"{path} ({path.stat().st_size / 1e6:.1f} MB) fits"
+
+
+def _kept_text(prepared: PreparedModel, index: int) -> str:
+    """How a segment's weights are computed with, and what packing them was measured to gain."""
+    gain = prepared.kept[index].gain
+    if gain is None:
+        return "packed when there is time, not measured"
+    if gain < LEAST_GAIN:
+        return f"stays mapped: packed {gain:.2f} times as fast"
+    return f"packed when there is time: {gain:.2f} times as fast"
+
+
+def _border_texts(source: BareModel, typed: ModelProto | None) -> Iterator[str]:
+    """Of each segment its predicted time and what crosses its end."""
+    types = _types(typed)
+    times_ns = cutting.predicted_times_ns(typed) if typed is not None else []
+    ends = list(accumulate((len(each.proto.graph.node) for each in source.segments), initial=0))
+    answers = tuple(variable.name for variable in source.plan.outputs)
+    behind = [*live_at(source.plan)[1:-1], answers]
+    for place, live in enumerate(behind):
+        words = f"{sum(times_ns[ends[place] : ends[place + 1]]) / 1e6:.1f} ms"
+        sizes = [_bytes_of(types.get(name)) for name in live]
+        known = _bytes_text(sum(size for size in sizes if size is not None))
+        unknown = sum(size is None for size in sizes)
+        sized = f"{known} and {unknown} of unknown size" if unknown else known
+        what = "answers" if place == len(behind) - 1 else "hands on"
+        yield f"{words}, {what} {_count_text(len(live), 'tensor')}, {sized}"
+
+
+def _bytes_of(kind: TypeProto | None) -> int | None:
+    """Of a tensor; None where that cannot be told."""
+    if kind is None or not kind.HasField("tensor_type") or _element(kind) == TensorProto.STRING:
+        return None
+    if not kind.tensor_type.HasField("shape"):
+        return None
+    try:
+        size = dtype_of_element(_element(kind)).itemsize
+    except (KeyError, TypeError):
+        return None
+    for axis, dim in enumerate(kind.tensor_type.shape.dim):
+        open_size = cutting.UNKNOWN_SIZE if axis else cutting.UNKNOWN_BATCH
+        size *= dim.dim_value if dim.dim_value > 0 else open_size
+    return size
+
+
+def _nodes_text(segment: Segment) -> Iterator[str]:
+    for node in segment.proto.graph.node:
+        domain = f"{shown(node.domain)}." if node.domain else ""
+        name = shown(node.name or (node.output[0] if node.output else ""))
+        yield f"        {domain}{shown(node.op_type)} {name}"
+
+
+# What ``brisk explain`` says of a model on a GPU: the layers that torch computes.
+
+
+def layers_text(file: Path, device: str, *, every: bool) -> Iterator[str]:
+    """Lines. Raises InvalidModelError and UnsupportedOperatorError as the load does."""
+    import torch
+
+    from brisk.execution.plan import make_plan
+    from brisk.graph.reader import read_program
+    from brisk.solutions.catalogue import default_catalogue
+
+    program = read_program(file)
+    plan = make_plan(program, torch.device(device), default_catalogue())
+    yield f"{file}: computed by torch {torch.__version__} on {device}, layer by layer"
+    size = sum(array.nbytes for array in program.weights.values())
+    yield f"  {_count_text(len(plan.layers), 'layer')}, {size / 1e6:.1f} MB of weights"
+    yield from _variables_text("input", program.inputs, every=every)
+    yield from _variables_text("output", program.outputs, every=every)
+    counts = Counter(layer.solution.name for layer in plan.layers)
+    for name, count in counts.most_common():
+        yield f"  {count:>4} x {name}"
+    slow = Counter(
+        layer.problem.operator for layer in plan.layers if layer.solution.name == "reference"
+    )
+    if slow:
+        names = ", ".join(f"{operator} ×{count}" for operator, count in slow.most_common())
+        yield f"  by the slow reference operators: {names}"
+    for index, layer in enumerate(plan.layers if every else ()):
+        yield f"{index:>4}  {layer.problem.layer.name}: {layer.solution.name}"
+        for solution, verdict in layer.passed_over:
+            yield f"      not {solution.name}: {verdict.reason}"
+
+
+def _exits(file: Path, plan: SegmentPlan) -> tuple[Mapping[int, tuple[str, ...]], str]:
+    """Of the caches that the model would be served with: the names of their exits by how many
+    segments are done there, and what there is to say of them.
+    """
+    path = latest(file)
+    if not path.exists():
+        return {}, "none"
+    try:
+        cascade = read_cascade(path, digest_of(file))
+        places = find_places(plan, read_graph(file), cascade)
+    except (DamagedFileError, InvalidModelError, OSError) as error:
+        return {}, f"{path} is ignored: {error}"
+    if places is None or not cascade.levels:
+        return {}, f"{path} is ignored: its exits are not values of the model; train again"
+    exits = {
+        done: tuple(cascade.exits[index].name for index, _ in found)
+        for done, found in places.exits.items()
+    }
+    if not exits:
+        return exits, f"{path} has no exit in use"
+    count = _count_text(sum(map(len, exits.values())), "exit")
+    behind = ", ".join(str(done - 1) for done in sorted(exits))
+    segments = "segment" if len(exits) == 1 else "segments"
+    return exits, f"{count} behind {segments} {behind}, of {path}"
+
+
+# Types, sizes and variables.
+
+
+def _type_text(value: ValueType) -> str:
+    """``float32[batch, 3, 224, 224]``; ``?`` for what is not known."""
+    shape = (
+        "?"
+        if value.shape is None
+        else ", ".join("?" if d is None else str(d) for d in value.shape)
+    )
+    container = "" if value.container.value == "tensor" else f"{value.container.value} of "
+    return f"{container}{value.dtype or '?'}[{shape}]"
+
+
+def _variables_text(kind: str, variables: Sequence[Variable], *, every: bool) -> Iterator[str]:
+    """A line each, ``kind`` before it."""
+    told = variables if every else variables[:MOST_VARIABLES]
+    for variable in told:
+        optional = " optional" * variable.optional
+        yield f"  {kind} {variable.name}: {_type_text(variable.type)}{optional}"
+    if len(told) < len(variables):
+        yield f"  and {len(variables) - len(told)} {kind}s more (--all)"
+
+
+def _count_text(count: int, word: str) -> str:
+    return f"{count} {word}{'s'[: count != 1]}"
+
+
+def _bytes_text(size: int) -> str:
+    return f"{size / 1e6:.2f} MB" if size >= 10_000 else f"{size} bytes"

@@ -1,1 +1,0 @@
-"""Checks of the deployment, one a file."""

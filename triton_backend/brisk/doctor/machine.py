@@ -1,0 +1,260 @@
+"""Checks of the machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from brisk.doctor.deployment import Deployment, Finding, Severity
+from brisk.os_priority import run_when_idle
+from brisk.protocol.channel import check_peer
+from brisk.protocol.host.runtime_paths import runtime_place
+from brisk.triton.regions import left
+
+CONNECT_TIMEOUT_S = 5.0
+
+WANTED_DESCRIPTORS = 4096
+WANTED_MEMORY_BYTES = 256 * 2**20
+NEEDED_MEMORY_BYTES = 16 * 2**20
+_MOST_NAMED = 3
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def threads(deployment: Deployment) -> list[Finding]:
+    """Against cores and quota: more threads than cores take turns in the middle of a layer."""
+    cores = len(os.sched_getaffinity(deployment.server or 0))
+    text = deployment.environment.get("BRISK_THREADS", "")
+    count = int(text) if text.isdecimal() else cores
+    found = f"{count} threads on {cores} usable cores"
+    findings = [Finding(Severity.GOOD, found)]
+    if count > cores:
+        cost = "every layer waits for the thread that is not running"
+        change = f"BRISK_THREADS={cores} or less"
+        findings = [Finding(Severity.PROBLEM, found, cost, change)]
+    quota = _quota_cores(deployment)
+    if quota is not None and quota < count:
+        findings.append(
+            Finding(
+                Severity.ADVICE,
+                f"{count} threads, but the control group may use {quota:g} cores",
+                "the kernel stops all threads once the quota of a period (100 ms) is used up, "
+                "also in the middle of a real-time request",
+                f"BRISK_THREADS={max(1, int(quota))}, or a limit of {count} cores",
+            )
+        )
+    return findings
+
+
+def _quota_cores(deployment: Deployment) -> float | None:
+    """Cores' worth of time that the control group, or one above it, may use; None: no limit."""
+    limits = []
+    for group in (deployment.cgroup, *deployment.cgroup.parents):
+        for files in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
+            try:
+                quota, period = " ".join((group / file).read_text() for file in files).split()
+            except (OSError, ValueError):
+                continue
+            if quota not in ("max", "-1"):
+                limits.append(int(quota) / int(period))
+    return min(limits, default=None)
+
+
+def spinning(deployment: Deployment) -> list[Finding]:
+    """OpenMP threads that spin while they wait keep a core from whoever has work for it."""
+    count = deployment.environment.get("GOMP_SPINCOUNT", "0")
+    policy = deployment.environment.get("OMP_WAIT_POLICY", "")
+    if policy.lower() != "active" and count == "0":
+        return [Finding(Severity.GOOD, "OpenMP threads sleep when they have nothing to do")]
+    return [
+        Finding(
+            Severity.ADVICE,
+            f"GOMP_SPINCOUNT is '{count}', OMP_WAIT_POLICY '{policy}'",
+            "beside another busy process a large network took half as much time again; on a quiet "
+            "machine a small one gained a tenth",
+            "unset both, unless Brisk has the machine for itself",
+        )
+    ]
+
+
+def scheduling_classes(deployment: Deployment) -> list[Finding]:
+    """SCHED_IDLE, under which artefacts are built; a seccomp filter or an old sandbox may refuse
+    it. Tried in a child: there is no way back from it without a privilege.
+    """
+    child = os.fork()
+    if not child:
+        try:
+            run_when_idle()
+        except BaseException:  # noqa: BLE001  # nothing may return into the parent's code
+            os._exit(1)
+        os._exit(0)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
+        return [Finding(Severity.GOOD, "SCHED_IDLE may be used here")]
+    return [
+        Finding(
+            Severity.ADVICE,
+            "SCHED_IDLE is refused here",
+            "what is made in the background runs at nice 19, as best-effort requests do, which it "
+            "slows down",
+            "allow sched_setscheduler in the container's seccomp profile",
+        )
+    ]
+
+
+def freezing(deployment: Deployment) -> list[Finding]:
+    """Stopping a process by a descriptor of it, as best-effort work is in the middle of a layer.
+
+    Kernels before 5.3, and seccomp filters of their time, have no such descriptors. Tried with a
+    child that waits.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+    os.close(reading)
+    try:
+        handle = os.pidfd_open(child)
+        try:
+            for number in (signal.SIGSTOP, signal.SIGCONT):
+                signal.pidfd_send_signal(handle, number)
+        finally:
+            os.close(handle)
+    except (OSError, AttributeError) as error:
+        return [
+            Finding(
+                Severity.ADVICE,
+                f"processes cannot be stopped by their descriptors here ({error})",
+                "a best-effort layer that a real-time request comes upon goes on beside it at "
+                "nice 19: such requests took up to a tenth longer",
+                "use Linux 5.3 or newer; allow pidfd_open and pidfd_send_signal in the "
+                "container's seccomp profile",
+            )
+        ]
+    finally:
+        os.close(writing)
+        os.waitpid(child, 0)
+    return [Finding(Severity.GOOD, "best-effort layers can be stopped half-way")]
+
+
+def scheduling_groups(deployment: Deployment) -> list[Finding]:
+    """Whether the server and the runtime are in one of the kernel's scheduling groups.
+
+    Niceness counts within a group only: the best-effort worker gives way at once to what is in
+    its own group, and competes as an equal with what is in another one. Each control group with a
+    weight of its own is one, and, outside of those, each session where autogroups are on.
+    """
+    runtime = _runtime(deployment.device)
+    if deployment.server is None or runtime is None:
+        missing = "server" if deployment.server is None else "runtime"
+        return [Finding(Severity.UNKNOWN, f"no {missing} runs here")]
+    groups = scheduling_group(deployment.server), scheduling_group(runtime)
+    if groups[0] == groups[1]:
+        return [Finding(Severity.GOOD, f"server and runtime share {groups[0]}")]
+    return [
+        Finding(
+            Severity.ADVICE,
+            f"the server is in {groups[0]}, the runtime in {groups[1]}",
+            "best-effort work competes with the server's processes as an equal: the slowest "
+            "wake-up in a hundred took over 1 ms in two of five runs, in one group in none",
+            "let the server start its runtime: give it a BRISK_RUNTIME_DIR of its own, or wait "
+            "until the present runtime has ended (BRISK_IDLE_EXIT_S after its last server)",
+        )
+    ]
+
+
+def _runtime(device: str) -> int | None:
+    """The supervisor, which made the socket; None where none listens."""
+    try:
+        with runtime_place(device).connect(CONNECT_TIMEOUT_S) as connection:
+            return check_peer(connection)
+    except OSError:
+        return None
+
+
+def scheduling_group(process: int, processes: Path = Path("/proc")) -> str:
+    """In words; equal for two processes of one group. OSError where it has ended."""
+    for line in (processes / str(process) / "cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "cpu" in controllers.split(",") and path != "/":
+            return f"control group {path}"
+        if not controllers:  # version 2: the nearest group above that has a weight
+            for above in (Path(path), *Path(path).parents):
+                if (_CGROUPS / str(above).lstrip("/") / "cpu.weight").exists():
+                    return f"control group {above}"
+    setting = processes / "sys/kernel/sched_autogroup_enabled"
+    if setting.exists() and setting.read_text().strip() == "1":
+        return (processes / str(process) / "autogroup").read_text().split()[0].strip("/")
+    return "the machine's only group"
+
+
+def shared_memory(deployment: Deployment) -> list[Finding]:
+    """/dev/shm: Triton's stubs keep their queues and the tensors in flight there, 1 MiB each at
+    least. Brisk's own tensors lie in memfds, which no limit of /dev/shm touches. Docker gives
+    64 MB.
+    """
+    try:
+        status = os.statvfs(deployment.shared_memory)
+    except OSError as error:
+        return [Finding(Severity.UNKNOWN, f"{deployment.shared_memory}: {error}")]
+    size, free = status.f_frsize * status.f_blocks, status.f_frsize * status.f_bavail
+    found = f"{size / 2**20:.0f} MiB, {free / 2**20:.0f} MiB of them free"
+    if free >= WANTED_MEMORY_BYTES:
+        return [Finding(Severity.GOOD, found)]
+    return [
+        Finding(
+            Severity.PROBLEM if free < NEEDED_MEMORY_BYTES else Severity.ADVICE,
+            found,
+            "loads fail or stubs die of SIGBUS when it is full: each model instance takes 1 MiB, "
+            "each request in flight as much as its tensors",
+            "start the container with --shm-size=1g (Kubernetes: an emptyDir of medium Memory at "
+            "/dev/shm)",
+        )
+    ]
+
+
+def left_regions(deployment: Deployment) -> list[Finding]:
+    """Regions of Triton's stubs in /dev/shm that no process uses any more.
+
+    They stay when a server and its stubs are killed at once. `brisk serve` removes those of its
+    own servers at its next start, where it can prove whose they are: in a container started anew
+    with the same /dev/shm it cannot, and other ways to start a server remove none.
+    """
+    try:
+        regions = left(deployment.shared_memory)
+    except OSError as error:
+        return [Finding(Severity.UNKNOWN, f"{deployment.shared_memory}: {error}")]
+    if not regions:
+        return [Finding(Severity.GOOD, f"none in {deployment.shared_memory} that nobody uses")]
+    size_mib = sum(region.size_bytes for region in regions) / 2**20
+    names = ", ".join(region.path.name for region in regions[:_MOST_NAMED])
+    more = f" and {len(regions) - _MOST_NAMED} more" if len(regions) > _MOST_NAMED else ""
+    return [
+        Finding(
+            Severity.ADVICE,
+            f"{len(regions)} in {deployment.shared_memory} that no process seen from here has "
+            f"mapped, {size_mib:.1f} MiB: {names}{more}",
+            "servers and stubs that were killed have left them; they take memory until the "
+            "machine starts anew",
+            "start the server with `brisk serve`, which removes those of its own killed ones; "
+            "remove others by rm, unless a container that is not seen from here shares the folder",
+        )
+    ]
+
+
+def open_files(deployment: Deployment) -> list[Finding]:
+    """Every model instance takes a connection and some shared memories of the runtime."""
+    process = "self" if deployment.server is None else str(deployment.server)
+    limits = Path(f"/proc/{process}/limits").read_text().splitlines()
+    hard = next(line for line in limits if line.startswith("Max open files")).split()[4]
+    if hard == "unlimited" or int(hard) >= WANTED_DESCRIPTORS:
+        return [Finding(Severity.GOOD, f"up to {hard}")]
+    return [
+        Finding(
+            Severity.ADVICE,
+            f"up to {hard}",
+            f"with more than about {int(hard) // 8} model instances further ones cannot connect",
+            f"raise the hard limit: docker run --ulimit nofile={WANTED_DESCRIPTORS}:65536",
+        )
+    ]

@@ -1,1 +1,0 @@
-"""Checks of the machine, one a file."""

@@ -1,0 +1,131 @@
+"""Names in a graph: what its nodes read and make, what is live between them, of which types."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, helper
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNames:
+    """What a graph's nodes say, by their position: a start walks the messages once.
+
+    ``reads``: as ``reads_of``; ``makes``: outputs that have a name. ``last_use``, ``constants``:
+    as the functions of such names say.
+    """
+
+    operators: Sequence[str]
+    reads: Sequence[tuple[str, ...]]
+    makes: Sequence[tuple[str, ...]]
+    last_use: Mapping[str, int]
+    constants: frozenset[str]
+
+
+def names_of(graph: GraphProto) -> NodeNames:
+    reads = [tuple(reads_of(node)) for node in graph.node]
+    last_use: dict[str, int] = {}
+    for position, names in enumerate(reads):
+        for name in names:
+            last_use[name] = position
+    last_use.update((info.name, len(reads)) for info in graph.output)
+    return NodeNames(
+        [node.op_type for node in graph.node],
+        reads,
+        [tuple(filter(None, node.output)) for node in graph.node],
+        last_use,
+        frozenset(constants_of(graph)),
+    )
+
+
+def reads_of(node: NodeProto, own: Collection[str] = ()) -> Iterator[str]:
+    """Names that a node reads, those that its bodies take from outside included.
+
+    ``own``: names of the body that the node stands in, which are nothing from outside.
+    """
+    for name in node.input:
+        if name and name not in own:
+            yield name
+    for attribute in node.attribute:
+        for body in bodies_of(attribute):
+            inside = {*own, *(info.name for info in body.input), *constants_of(body)}
+            inside.update(name for inner in body.node for name in inner.output)
+            for inner in body.node:
+                yield from reads_of(inner, inside)
+            yield from (info.name for info in body.output if info.name not in inside)
+
+
+def bodies_of(attribute: AttributeProto) -> Iterator[GraphProto]:
+    """The graphs that a node's attribute holds."""
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
+
+
+def constants_of(graph: GraphProto) -> set[str]:
+    """Names of initialisers."""
+    names = {tensor.name for tensor in graph.initializer}
+    return names | {sparse.values.name for sparse in graph.sparse_initializer}
+
+
+def types_of(graph: GraphProto) -> dict[str, TypeProto]:
+    found = {
+        tensor.name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        for tensor in graph.initializer
+    }
+    return {**found, **value_types(graph)}
+
+
+def value_types(graph: GraphProto) -> dict[str, TypeProto]:
+    """As ``types_of``, without initialisers."""
+    infos = (*graph.input, *graph.output, *graph.value_info)
+    return {info.name: info.type for info in infos}
+
+
+def live_values(graph: GraphProto) -> list[tuple[str, ...]]:
+    """By number of nodes done, from 0 to all: inputs and computed values that later nodes read,
+    or that are outputs of the graph, in the order in which they came to be.
+    """
+    last_use, constant = names_of(graph).last_use, constants_of(graph)
+    alive = {info.name: None for info in graph.input if info.name not in constant}
+    table = []
+    for position in range(len(graph.node) + 1):
+        if position:
+            alive.update((name, None) for name in graph.node[position - 1].output if name)
+        alive = {name: None for name in alive if last_use.get(name, -1) >= position}
+        table.append(tuple(alive))
+    return table
+
+
+def single_values(graph: GraphProto) -> dict[str, int]:
+    """Computed values that are all that is live at a boundary, and the first such boundary:
+    so many nodes are done there.
+    """
+    inputs = {info.name for info in graph.input}
+    found: dict[str, int] = {}
+    for position, live in enumerate(live_values(graph)[:-1]):
+        if len(live) == 1 and live[0] not in inputs:
+            found.setdefault(live[0], position)
+    return found
+
+
+def is_in_order(graph: GraphProto, names: NodeNames | None = None) -> bool:
+    """Whether segments mean what the whole graph does.
+
+    Every name is given once, every node reads what stands before it, every output is made by a
+    node. ONNX Runtime judges graphs that are otherwise: it sorts nodes, and gives initialisers and
+    inputs as outputs, but refuses names that are given twice, which no segment alone would show.
+    """
+    names = names or names_of(graph)
+    given = {info.name for info in graph.input} | names.constants
+    made: set[str] = set()
+    for reads, makes in zip(names.reads, names.makes, strict=True):
+        if any(name not in given and name not in made for name in reads):
+            return False
+        for name in makes:
+            if name in given or name in made:
+                return False
+            made.add(name)
+    wanted = [info.name for info in graph.output]
+    return made.issuperset(wanted) and len(set(wanted)) == len(wanted)

@@ -1,1 +1,0 @@
-"""ONNX Runtime: the library, options and sessions. Nothing else imports it."""

@@ -1,0 +1,211 @@
+"""Sessions of ONNX models: one that starts at once, one that is fast for long; and why ONNX
+Runtime refuses a segment: which node, of which operator and operator set.
+
+Its own texts name a node or an operator, or neither; where they do not, the shortest beginning of
+the segment that it refuses ends with the node to blame.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, TypeAlias
+
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+from brisk.errors import BriskError, InvalidModelError
+from brisk.paths import shown
+from brisk.segments.model.extraction import Segment
+from brisk.segments.model.model_file import ModelFile
+from brisk.segments.session import (
+    FOLDER_ENTRY,
+    OrtSession,
+    onnxruntime,
+    run_options,
+    session_options,
+    value_in_place,
+)
+from brisk.tuning import SessionTuning
+
+Provider: TypeAlias = "str | tuple[str, Mapping[str, str]]"
+"""Who of ONNX Runtime computes, with its options."""
+
+CPU: Provider = "CPUExecutionProvider"
+
+PATIENCE_S = 2.0
+"""For finding the node: sessions of the first nodes of a large segment take their time."""
+
+_REASON_CHARACTERS = 1500
+
+_PLACE = re.compile(r"/\S*/onnxruntime/\S+:\d+ [^\n]*?\)(?: const)? ")
+_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_NAMES = (
+    re.compile(r"In Node, \(\"(?P<name>[^\"]*)\", (?P<operator>[^,]*), "),
+    re.compile(r"Node \((?P<name>[^)]*)\) Op \((?P<operator>[^)]*)\)"),
+    re.compile(r"implementation for (?P<operator>[^(]*)\(\d+\) node with name '(?P<name>[^']*)'"),
+    re.compile(r"operator \((?P<operator>[^)]*)\) in node \((?P<name>[^)]*)\)"),
+    re.compile(r"Optype \((?P<operator>[^)]*)\).* in node \((?P<name>[^)]*)\)"),
+    re.compile(r"error: [^\n]*:(?P<operator>[^:(]*)\(-?\d+\) is not a registered"),
+)
+_VERSIONS = re.compile(r"Unsupported model IR version|only \*guarantees\* support|is not acyclic")
+_READS = re.compile(r"Node input '(?P<value>[^']*)' is not")
+_MAKES = re.compile(r"Duplicate definition of name \((?P<value>[^)]*)\)")
+
+
+class Form(Enum):
+    """How a session is made (NNV12's candidates for ONNX Runtime).
+
+    ``IN_PLACE``: the graph as it is, computing on the weights of the mapped file. ``OPTIMISED``:
+    graph optimised, weights packed as the kernels like them, all in memory of its own; takes many
+    times as long to make.
+    """
+
+    IN_PLACE = "in place"
+    OPTIMISED = "optimised"
+
+
+def open_segment(
+    segment: Segment,
+    file: ModelFile,
+    form: Form,
+    threads: int,
+    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+    *,
+    is_one_of_several: bool = False,
+    provider: Provider = CPU,
+) -> OrtSession:
+    """A session on at most ``threads`` threads, as the entry wants it (see ``session_options``).
+
+    Raises InvalidModelError naming model, segment, node, operator and operator set, with ONNX
+    Runtime's reason, and InvalidConfigurationError for a tuning that cannot be had.
+    """
+
+    def make(proto: ModelProto) -> OrtSession:
+        """Of the segment, or of a part of it. Raises what ONNX Runtime raises."""
+        is_warm = form is Form.OPTIMISED
+        options = session_options(
+            tuning, threads, is_warm=is_warm, spins_long=is_warm and is_one_of_several
+        )
+        in_place = [
+            tensor.name for tensor in proto.graph.initializer if tensor.name in file.weights
+        ]
+        held: list[Any] = []
+        if not is_warm:
+            for name in in_place:
+                if (value := value_in_place(file.weights[name])) is not None:
+                    options.add_initializer(name, value)
+                    held.append(value)
+        if len(held) < len(in_place):
+            file.give_to(options)
+        options.add_session_config_entry(FOLDER_ENTRY, str(file.path.parent))
+        model = proto.SerializeToString() if file.own_format is None else bytes(file.own_format)
+        providers = [provider] if provider == CPU else [provider, CPU]
+        session = onnxruntime().InferenceSession(model, options, providers=providers)
+        return OrtSession(session, tuple(held), run_options(tuning))
+
+    try:
+        return make(segment.proto)
+    except BriskError:
+        raise
+    except Exception as error:
+        blame = "the file" if file.own_format is not None else _blame(segment.proto, error, make)
+        raise InvalidModelError(
+            f"{file.path}: ONNX Runtime {onnxruntime().__version__} cannot load segment "
+            f"{segment.spec.index} ({segment.spec.words}), to blame: {blame}: {_reason_of(error)}"
+        ) from error
+
+
+def _reason_of(error: Exception) -> str:
+    """ONNX Runtime's words, without its own code's places."""
+    text = _PLACE.sub("", _CODE.sub("", str(error))).strip()
+    text = "".join(each if each.isprintable() else " " for each in text)
+    return text if len(text) <= _REASON_CHARACTERS else text[:_REASON_CHARACTERS] + "…"
+
+
+def _blame(proto: ModelProto, error: Exception, make: Callable[[ModelProto], object]) -> str:
+    """What to blame of ``proto``, in words: a node with its operator, or all operator sets."""
+    versions = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import}
+    try:
+        node = None
+        if not _VERSIONS.search(str(error)):
+            node = _named(proto.graph, str(error)) or _found(proto, make)
+        if node is None:
+            sets = ", ".join(f"{shown(name)} {version}" for name, version in versions.items())
+            return f"no node found, operator sets {sets}, IR version {proto.ir_version}"
+        domain = node.domain or "ai.onnx"
+        version = versions.get(domain, "not imported")
+        made = node.output[0] if node.output else ""
+        name = (
+            f"node '{shown(node.name)}'" if node.name else f"the node that makes '{shown(made)}'"
+        )
+        return (
+            f"{name}, operator {shown(node.op_type)} of domain {shown(domain)}, "
+            f"operator set {version}"
+        )
+    except UnicodeDecodeError as decoding:
+        return f"a name that is no UTF-8 text ({decoding})"
+
+
+def _named(graph: GraphProto, text: str) -> NodeProto | None:
+    """The only node that the text can mean."""
+    for pattern in _NAMES:
+        if (match := pattern.search(text)) is None:
+            continue
+        found = match.groupdict()
+        nodes = [node for node in graph.node if node.op_type == found["operator"]]
+        if found.get("name"):
+            nodes = [node for node in nodes if node.name == found["name"]]
+        if len(nodes) == 1:
+            return nodes[0]
+    if match := _READS.search(text):
+        return next((node for node in graph.node if match["value"] in node.input), None)
+    if match := _MAKES.search(text):
+        makers = [node for node in graph.node if match["value"] in node.output]
+        return makers[-1] if makers else None
+    return None
+
+
+def _found(proto: ModelProto, make: Callable[[ModelProto], object]) -> NodeProto | None:
+    """The last node of the shortest beginning that is refused, by halving."""
+    nodes = proto.graph.node
+
+    def is_taken(count: int) -> bool:
+        try:
+            make(_beginning(proto, count))
+        except Exception:  # noqa: BLE001  # that is the question
+            return False
+        return True
+
+    if not nodes or is_taken(len(nodes)):
+        return None  # the nodes are not to blame, or not they alone
+    taken, refused = 0, len(nodes)
+    until_s = time.monotonic() + PATIENCE_S
+    while refused - taken > 1:
+        if time.monotonic() > until_s:
+            return None
+        middle = (taken + refused) // 2
+        if is_taken(middle):
+            taken = middle
+        else:
+            refused = middle
+    return nodes[refused - 1]
+
+
+def _beginning(proto: ModelProto, count: int) -> ModelProto:
+    """The first ``count`` nodes; all that they make is given out, so that none is left away."""
+    graph = proto.graph
+    kept = GraphProto(name=graph.name)
+    kept.node.extend(graph.node[:count])
+    for field in ("initializer", "sparse_initializer", "input", "value_info"):
+        getattr(kept, field).extend(getattr(graph, field))
+    declared = {info.name: info for info in graph.output}
+    made = dict.fromkeys(name for node in kept.node for name in node.output if name)
+    kept.output.extend(declared.get(name, ValueInfoProto(name=name)) for name in made)
+    return ModelProto(
+        ir_version=proto.ir_version,
+        opset_import=proto.opset_import,
+        functions=proto.functions,
+        graph=kept,
+    )

@@ -1,0 +1,270 @@
+"""ONNX Runtime, which nothing else imports: its sessions, and how an entry wants them.
+
+What makes sessions of ONNX models (``opening``) needs ``onnx``; a start from a prepared form needs
+this alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from brisk.errors import InvalidConfigurationError, InvalidModelError
+from brisk.graph.files.element_types import COMPLEX, PACKED, dtype_of_element
+from brisk.ownership import open_own
+from brisk.tuning import ALL, BASIC, EXTENDED, NONE, SessionTuning
+
+IN_PLACE_BYTES = 4096
+"""Initialisers from this size on stay in the file."""
+
+NOWHERE = ("/dev", "null")
+"""Folder and file that weights in an artefact are said to lie in: ONNX Runtime looks whether the
+file is there, but is given the weights themselves and never reads it."""
+
+SPIN_US = 50
+"""How long a thread of a session spins before it sleeps. With 20, 8 rows of ``mlp`` took 1.17
+times as long as with ONNX Runtime's default (until some 16 ms have gone), with 50 not."""
+
+SEVERAL_SPIN_US = 1000
+"""The same in a model of several segments, whose threads stop when their segment ends: the next
+one's need the processors, and so do a start's lanes: only warm sessions do. ``encoder``, of six
+segments, took 1.04 times ONNX Runtime's time so, with
+50 us and no end 1.11; convolutional models gained up to 7 %. Waking them costs a run some 40 us,
+which is more than all of a small model."""
+
+FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
+
+_SPINS, _SPIN_DURATION = "session.intra_op.allow_spinning", "session.intra_op.spin_duration_us"
+_BOUNDED_SPINNING = (1, 27)
+"""The first release that is sure to know a bound; older ones take no notice and spin on."""
+
+
+@functools.cache
+def onnxruntime() -> ModuleType:
+    """The package. Raises InvalidConfigurationError where it is not installed.
+
+    Official builds from 1.29 on send telemetry unless the variable is set before the import.
+    """
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise InvalidConfigurationError(
+            f"onnxruntime cannot be imported in this Python: {error}; install it beside torch"
+        ) from error
+    onnxruntime.set_default_logger_severity(4)  # errors are raised; warnings are for developers
+    return onnxruntime
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """``data``: the bytes of an initialiser, uint8, in place; ``kind``: its TensorProto type."""
+
+    name: str
+    data: np.ndarray
+    kind: int
+    shape: tuple[int, ...]
+
+    @property
+    def is_packed(self) -> bool:
+        return self.kind in PACKED
+
+
+@dataclass(frozen=True, eq=False)  # without slots, so that it can be referred to weakly
+class OrtSession:
+    """``session``: an ``InferenceSession``; ``held``: the weights that it reads in place.
+
+    ``run_options``: of each of its runs; None: nothing is said.
+    """
+
+    session: Any
+    held: tuple[Any, ...]
+    run_options: Any = None
+
+
+_running: WeakValueDictionary[tuple[object, ...], OrtSession] = WeakValueDictionary()
+
+
+def running(key: tuple[object, ...]) -> OrtSession | None:
+    """The session of this process that was shared under ``key``, if somebody still runs it."""
+    return _running.get(key)
+
+
+def shared(key: tuple[object, ...], make: Callable[[], OrtSession]) -> OrtSession:
+    """That session, or one that is made. ``key``: all that it is made from, and how."""
+    found = _running.get(key)
+    return _running.setdefault(key, make()) if found is None else found
+
+
+def value_in_place(weight: Weight) -> Any:
+    """The weight as ONNX Runtime's value, not copied; None for types of which it needs a copy."""
+    if weight.is_packed or weight.kind in COMPLEX:
+        return None
+    make = onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type
+    dtype = dtype_of_element(weight.kind)
+    # numpy has no dtype of its own for some (bfloat16, float8): their bits travel as integers
+    carrier = dtype if dtype.kind != "V" else np.dtype(f"u{dtype.itemsize}")
+    return make(weight.data.view(carrier).reshape(weight.shape), weight.kind)
+
+
+def session_options(
+    tuning: SessionTuning, threads: int, *, is_warm: bool, spins_long: bool = False
+) -> Any:
+    """``SessionOptions`` on at most ``threads`` threads that soon sleep with nothing to do.
+
+    ``is_warm`` False: for the session that starts at once, whose graph stays as it is and whose
+    weights are not packed, whatever the entry allows; all else is the same.
+    ``spins_long``: a warm segment of several. What the entry says wins over what Brisk prefers.
+    Raises InvalidConfigurationError and InvalidModelError where the tuning cannot be had.
+    """
+    tuning.check()
+    library = onnxruntime()
+    options = library.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = _bounded(tuning.intra_op_threads, threads)
+    options.inter_op_num_threads = 1
+    if tuning.is_parallel:
+        options.execution_mode = library.ExecutionMode.ORT_PARALLEL
+        options.inter_op_num_threads = _bounded(tuning.inter_op_threads, threads)
+    options.enable_cpu_mem_arena = tuning.uses_arena
+    options.enable_mem_pattern = tuning.uses_memory_pattern
+    levels = library.GraphOptimizationLevel
+    options.graph_optimization_level = {
+        ALL: levels.ORT_ENABLE_ALL,
+        EXTENDED: levels.ORT_ENABLE_EXTENDED,
+        BASIC: levels.ORT_ENABLE_BASIC,
+        NONE: levels.ORT_DISABLE_ALL,
+    }[tuning.optimisation if is_warm else NONE]
+    entries = {
+        "session.inter_op.allow_spinning": "0",
+        **_waiting(dict(tuning.settings), spins_long=spins_long),
+        "session.use_env_allocators": "1" if tuning.uses_arena else "0",
+        **dict(tuning.settings),
+    }
+    if not is_warm:
+        entries["session.disable_prepacking"] = "1"
+    if entries["session.use_env_allocators"] == "1":
+        _share_arena()
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
+    for path in tuning.operator_libraries:
+        _register(options, path)
+    return options
+
+
+def _waiting(settings: Mapping[str, str], *, spins_long: bool) -> dict[str, str]:
+    """How the threads of an operator wait for the next one, where the entry does not say.
+
+    They spin for at most SPIN_US, which bridges the gap between two operators and costs others
+    next to nothing: threads that sleep at once double the time of a network of 50 us.
+    """
+    if any(key in settings for key in (_SPINS, _SPIN_DURATION)):
+        return {}
+    release = tuple(map(int, re.findall(r"\d+", onnxruntime().__version__)[:2]))
+    if release < _BOUNDED_SPINNING:
+        return {_SPINS: "0"}
+    if spins_long:
+        return {_SPIN_DURATION: str(SEVERAL_SPIN_US), "session.force_spinning_stop": "1"}
+    return {_SPIN_DURATION: str(SPIN_US)}
+
+
+def _register(options: Any, path: str) -> None:
+    """Let sessions with these options know the operators of the library at ``path``.
+
+    Raises InvalidModelError naming the library: it cannot be loaded, is no such library, or could
+    have been written by others.
+    """
+    name = _loadable_name(path)
+    try:
+        options.register_custom_ops_library(name)
+    except Exception as error:
+        raise InvalidModelError(
+            f"the library of custom operators {path} cannot be loaded: {error}; expected a shared "
+            "library for ONNX Runtime with the function RegisterCustomOps"
+        ) from error
+
+
+def run_options(tuning: SessionTuning) -> Any:
+    """``RunOptions`` of every run; None where nothing is to be said."""
+    if not tuning.shrinks_arena:
+        return None
+    options = onnxruntime().RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    return options
+
+
+def _bounded(asked: int, threads: int) -> int:
+    return min(asked, threads) or threads
+
+
+@functools.cache
+def _share_arena() -> None:
+    """One arena for all sessions of the process: what one lets go of serves the others."""
+    library = onnxruntime()
+    memory = library.OrtMemoryInfo(
+        "Cpu", library.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, library.OrtMemType.DEFAULT
+    )
+    # as much as is asked for: a request that got no memory made the next region double in vain
+    library.create_and_register_allocator(memory, library.OrtArenaCfg(0, 1, -1, -1))
+
+
+# Libraries of custom operators: whose they are, and the name by which each is loaded afresh.
+#
+# A library is executed, so it must lie where nobody but this user and root can write. The dynamic
+# loader goes by names: asked for a path that it knows, it gives what it has loaded from there,
+# also when the file is another one by now. A new file of an old name would compute by the old
+# operators, so it is asked for by another spelling of its path, from which a new file is loaded.
+
+_known: dict[str, list[tuple[int, ...]]] = {}
+"""By path: device, inode, size and time of each file that was loaded from there, in order."""
+_lock = threading.Lock()
+
+
+def _loadable_name(path: str) -> str:
+    """A spelling of ``path`` that the dynamic loader has for this very file, or for none.
+
+    Any thread. Raises InvalidModelError where there is no such file, where others could have
+    written it, or where a file that is in use was written anew in its place.
+    """
+    real = os.path.realpath(path)
+    try:
+        descriptor = open_own(Path(real))
+    except OSError as error:
+        raise InvalidModelError(
+            f"the library of custom operators {path} cannot be used: {error}"
+        ) from error
+    try:
+        status = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    found = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    with _lock:
+        known = _known.setdefault(real, [])
+        if found not in known:
+            if any(each[:2] == found[:2] for each in known) and _is_mapped(real):
+                raise InvalidModelError(
+                    f"the library of custom operators {path} was written anew while it is in use; "
+                    "expected a new file that takes its place (write another one and rename it), "
+                    "or that every entry which uses it is unloaded before"
+                )
+            known.append(found)
+        turn = known.index(found)
+    folder, name = os.path.split(real)
+    return os.path.join(folder, "./" * turn + name)
+
+
+def _is_mapped(path: str) -> bool:
+    """Whether a library of that path is in this process's memory."""
+    end = f" {path}\n".encode()
+    with open("/proc/self/maps", "rb") as maps:
+        return any(line.endswith(end) for line in maps)
