@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from brisk.execution.loading import FramePlan, LoadedLayer, LoadedProgram, load_layer
+from brisk.execution.loading import LoadedLayer, LoadedProgram, ProgramLoader
 from brisk.execution.plan import ExecutionPlan, make_plan
 from brisk.graph.reader import read_program
 from brisk.segments.starting import Lanes, dealt, lane_count, without_collections
@@ -47,19 +47,18 @@ def start_program(
     started_ns = clock_ns()
     with without_collections():
         plan = make_plan(read_program(model), device, catalogue)
-    frame = FramePlan.of(plan.program)
+    loader = ProgramLoader(plan, catalogue)
 
     def load(index: int, lane: str, stolen: bool) -> LoadedLayer:
         begun_ns = clock_ns()
-        layer = load_layer(plan.layers[index], frame, catalogue)
+        layer = loader.layer(index)
         recorder.add(lane, EventKind.CREATE, index, begun_ns, stolen)
         return layer
 
     count = len(plan.layers)
     table = LayerTable(count, load, dealt(count, lane_count(threads)), recorder)
-    loaded = frame.assemble(device, table)
     recorder.add("parse", EventKind.PARSE, None, started_ns)
-    return StartingProgram(plan, loaded, table, recorder)
+    return StartingProgram(plan, loader.program(table), table, recorder)
 
 
 @contextlib.contextmanager
