@@ -21,7 +21,11 @@ def _dimension(dim: onnx.TensorShapeProto.Dimension, inferred: bool) -> Dimensio
     if dim.HasField("dim_value"):
         return dim.dim_value if dim.dim_value >= 0 else None
     name = dim.dim_param
-    return None if name in _ANONYMOUS or (name.startswith("unk__") and not inferred) else name
+    return None if name in _ANONYMOUS or (_is_numbered(name) and not inferred) else name
+
+
+def _is_numbered(size: Dimension) -> bool:
+    return isinstance(size, str) and size.startswith("unk__")
 
 
 _CONTAINERS = {
@@ -66,7 +70,7 @@ def to_type_proto(value: ValueType) -> TypeProto | None:
 
 
 def complete(known: ValueType, claim: ValueType) -> ValueType:
-    """``known``, with what is missing taken from ``claim``."""
+    """``known``, with what is missing taken from ``claim``, and what inference only numbered."""
     if known.dtype is None and known.shape is None:
         return claim
     shape = known.shape
@@ -74,6 +78,7 @@ def complete(known: ValueType, claim: ValueType) -> ValueType:
         shape = claim.shape
     elif claim.shape is not None and len(claim.shape) == len(shape):
         shape = tuple(
-            said if size is None else size for size, said in zip(shape, claim.shape, strict=True)
+            said if size is None or (_is_numbered(size) and said is not None) else size
+            for size, said in zip(shape, claim.shape, strict=True)
         )
     return ValueType(known.dtype or claim.dtype, shape, known.container)
