@@ -53,6 +53,9 @@ def fold_constants(draft: Draft) -> int:
             draft.keep_weight(name, array)
             left_bytes -= array.nbytes
         draft.remove(node)
+        for name in node.inputs:
+            if name in draft.weights and not draft.is_used(name):
+                left_bytes += draft.weights.pop(name).nbytes
         folded += 1
     return folded
 

@@ -35,18 +35,44 @@ def _is_copy(draft: Draft, node: Node) -> bool:
 
 
 def fix_reshapes(draft: Draft) -> int:
-    """Replace computed target shapes by constants, where 0 copies a size of the input."""
+    """Free reshapes of computed target shapes; returns how many."""
     fixed = 0
     for node in draft:
-        if not is_standard(node, "Reshape") or node.inputs[1] in draft.weights:
-            continue
-        sizes = _target(draft, node)
-        if sizes is not None:
-            name = draft.add_weight(np.array(sizes, np.int64), f"{node.outputs[0]}.target")
-            inputs = (node.inputs[0], name)
-            draft.put(draft.node("Reshape", inputs, node.outputs, node.name, allowzero=0))
-            fixed += 1
+        if is_standard(node, "Reshape"):
+            made = _turned(draft, node) or _with_fixed_target(draft, node)
+            if made is not None:
+                draft.put(made)
+                fixed += 1
     return fixed
+
+
+def _turned(draft: Draft, node: Node) -> Node | None:
+    """``[b, h, s, d]`` merged to ``[b·h, s, d]``, transposed and split again is one Transpose."""
+    swap = draft.maker(node.inputs[0], "Transpose")
+    merge = None if swap is None else draft.maker(swap.inputs[0], "Reshape")
+    if swap is None or merge is None or swap.integers("perm") != (0, 2, 1):
+        return None
+    source, merged, target = (
+        draft.type_of(name).shape or ()
+        for name in (merge.inputs[0], merge.outputs[0], node.outputs[0])
+    )
+    if len(source) < 3 or None in source or merged[1:] != source[-2:]:
+        return None
+    if target != (*source[:-2], source[-1], source[-2]):
+        return None
+    rank = len(source)
+    order = (*range(rank - 2), rank - 1, rank - 2)
+    return draft.node("Transpose", merge.inputs[:1], node.outputs, node.name, perm=order)
+
+
+def _with_fixed_target(draft: Draft, node: Node) -> Node | None:
+    """The Reshape with a constant as its target, where 0 copies a size of the input."""
+    sizes = None if node.inputs[1] in draft.weights else _target(draft, node)
+    if sizes is None:
+        return None
+    name = draft.add_weight(np.array(sizes, np.int64), f"{node.outputs[0]}.target")
+    inputs = (node.inputs[0], name)
+    return draft.node("Reshape", inputs, node.outputs, node.name, allowzero=0)
 
 
 def _target(draft: Draft, node: Node) -> list[int] | None:
