@@ -185,8 +185,7 @@ class Draft:
 
     def expand(self, node: Node, into: Iterable[Node]) -> None:
         """Put several nodes in the place of one, whose outputs they make."""
-        nodes = list(self)
-        place = nodes.index(node)
+        nodes, place = list(self), list(self._nodes).index(_key(node))
         self._nodes, self._keys, self._readers = {}, {}, {}
         for each in (*nodes[:place], *into, *nodes[place + 1 :]):
             self.put(each)
