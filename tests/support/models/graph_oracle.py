@@ -1,4 +1,4 @@
-"""Executes a program by its layers' oracle nodes, one by one, on ``onnx.reference``."""
+"""Executes a program layer by layer on ``onnx.reference``, and checks that it holds together."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from brisk.graph.files.proto import operator_sets, to_node_proto
-from brisk.graph.lifetimes import check_integrity
-from brisk.graph.program import Epilogue, Layer, Node, Program
+from brisk.graph.files.proto import to_node_proto
+from brisk.graph.program import ATTENTION, Layer, Node, Program
 from brisk.graph.reader import build_program
 
 
@@ -22,26 +21,36 @@ def evaluate(program: Program, inputs: Mapping[str, Any]) -> list[Any]:
     values = {**{name: program.weights[name] for name in defaults}, **inputs}
     for layer, dead in zip(program.layers, program.last_use, strict=True):
         known = {**program.weights, **values}
-        local = {name: known[name] for name in layer.operands if name}
-        local.update(zip(layer.outputs, _run(layer.nodes, local, layer), strict=True))
-        values.update({name: local[name] for name in layer.outputs if name})
+        given = {name: known[name] for name in layer.operands if name}
+        values.update(run_node(layer.main, given))
         for name in dead:
             del values[name]
     return [values[variable.name] for variable in program.outputs]
 
 
-def _run(nodes: tuple[Node, ...], values: dict[str, Any], layer: Layer) -> list[Any]:
-    for node in nodes:
-        graph = onnx.GraphProto(name="node", node=[to_node_proto(node)])
-        graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.outputs if name)
-        versions = {"": onnx.defs.onnx_opset_version(), node.domain: node.version}
-        model = onnx.ModelProto(
-            graph=graph, ir_version=onnx.IR_VERSION, opset_import=operator_sets(versions)
-        )
-        results = ReferenceEvaluator(model).run(None, values)
-        names = [name for name in node.outputs if name]
-        values.update(zip(names, results, strict=True))
-    return [values.get(name) for name in layer.outputs]
+def run_node(node: Node, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``node`` makes of ``values``, by name."""
+    if (node.domain, node.operator) == ATTENTION:
+        return {node.outputs[0]: _attention(node, *(values[name] for name in node.inputs))}
+    graph = onnx.GraphProto(name="node", node=[to_node_proto(node)])
+    names = [name for name in node.outputs if name]
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    versions = {"": onnx.defs.onnx_opset_version(), node.domain: node.version}
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in versions.items()]
+    model = onnx.ModelProto(graph=graph, ir_version=onnx.IR_VERSION, opset_import=opsets)
+    return dict(zip(names, ReferenceEvaluator(model).run(None, dict(values)), strict=True))
+
+
+def _attention(
+    node: Node, query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: Any = 0
+) -> np.ndarray:
+    scale, zeroes = node.attributes["scale"], node.attributes["zero_masked_rows"]
+    scores = query @ key * np.float32(scale) + mask  # type: ignore[arg-type]  # a number
+    with np.errstate(invalid="ignore"):  # where all of a row is masked
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        weights = powers / powers.sum(-1, keepdims=True)
+    result: np.ndarray = (np.where(np.isnan(weights), 0, weights) if zeroes else weights) @ value
+    return result.astype(query.dtype)
 
 
 def expected(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
@@ -61,24 +70,45 @@ def checked(
 
 
 def operators(program: Program) -> list[str]:
-    """Main operators in order, with their epilogues: ``Conv+Add+Relu``."""
-    return [
-        "+".join([layer.main.operator, *(step.operator for step in layer.epilogue)])
-        for layer in program.layers
-    ]
+    return [layer.main.operator for layer in program.layers]
 
 
-def apply_epilogue(step: Epilogue, value: np.ndarray, operand: np.ndarray | None) -> np.ndarray:
-    """One step by its definition, to check records against oracle nodes."""
-    if step.operator == "Add":
-        assert operand is not None
-        return value + operand
-    if step.operator == "Silu":
-        return value / (1 + np.exp(-value))
-    if step.operator == "Clip":
-        low, high = (step.attributes.get(name) for name in ("min", "max"))
-        assert isinstance(low, float)
-        assert isinstance(high, float)
-        return np.clip(value, low, high)
-    node = onnx.helper.make_node(step.operator, ["x"], ["y"], **step.attributes)
-    return ReferenceEvaluator(node).run(None, {"x": value})[0]
+def check_integrity(program: Program) -> None:
+    """Raise AssertionError where ``program`` breaks a promise of its records.
+
+    Every operand is defined before its layer, every value once; the last-use table frees each
+    value once and none too early; bodies are checked too.
+    """
+    outer = set(program.captures)
+    inputs = {variable.name for variable in program.inputs}
+    defined = inputs | set(program.weights) | outer
+    assert len(program.last_use) == len(program.layers), "a last-use entry for every layer"
+    alive = set(defined)
+    for index, layer in enumerate(program.layers):
+        assert layer.index == index, f"layer {layer.name} has index {layer.index}, not {index}"
+        for name in layer.operands:
+            assert not name or name in defined, f"layer {layer.name} reads undefined '{name}'"
+            assert not name or name in alive, f"layer {layer.name} reads freed '{name}'"
+        for name in layer.outputs:
+            assert not name or name not in defined, f"'{name}' is defined twice"
+            defined.add(name)
+            alive.add(name)
+        for name in program.last_use[index]:
+            assert name in alive, f"'{name}' is freed twice"
+            assert name in inputs or name not in program.weights, f"weight '{name}' is freed"
+            assert name not in outer, f"captured '{name}' is freed"
+            alive.discard(name)
+        _check_bodies(layer)
+    outputs = [variable.name for variable in program.outputs]
+    assert len(set(outputs)) == len(outputs), "an output is listed twice"
+    computed = {name for layer in program.layers for name in layer.outputs}
+    for name in outputs:
+        assert name in alive, f"output '{name}' does not outlive the program"
+        assert name in computed or name in inputs, f"nothing computes output '{name}'"
+
+
+def _check_bodies(layer: Layer) -> None:
+    for body in layer.main.bodies:
+        check_integrity(body)
+        missing = set(body.captures) - set(layer.captures)
+        assert not missing, f"layer {layer.name} does not list captures {missing}"

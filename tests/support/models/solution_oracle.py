@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from brisk.graph.program import Epilogue, Layer, Node, ValueType
+from brisk.graph.program import ATTENTION, Layer, Node, ValueType
 from brisk.solutions.base import BodyRunner, LoadContext, Operand, Problem, Solution
 from brisk.solutions.problem import dynamic_operands
 from brisk.solutions.reference import Reference
 from brisk.solutions.values import dtype_name, from_numpy, to_numpy
+from support.models.graph_oracle import run_node
 
 CPU = torch.device("cpu")
 
@@ -29,16 +31,12 @@ def layer_problem(
     values: Mapping[str, np.ndarray],
     *,
     constants: Sequence[str] = (),
-    epilogue: Sequence[Epilogue] = (),
-    nodes: Sequence[Node] | None = None,
     symbolic: Mapping[str, Sequence[int]] | None = None,
     device: torch.device = CPU,
 ) -> Problem:
     """A problem whose operands have the types of ``values``.
 
     ``symbolic``: positions of dimensions by operand that the problem shall not know.
-    ``nodes``: where ``main`` is no ONNX operator, the ONNX nodes that mean the same; they write
-    ``main``'s outputs.
     """
     hidden = symbolic or {}
 
@@ -52,15 +50,11 @@ def layer_problem(
         )
         return Operand(name, ValueType(dtype_name(array), shape), None)
 
-    nodes = tuple(nodes or (main,)) + tuple(epilogue_nodes(epilogue, main.outputs[0]))
-    outputs = (nodes[-1].outputs[0],) if epilogue else main.outputs
-    layer = Layer(0, main, nodes, outputs, tuple(epilogue))
     problem = Problem(
-        layer=layer,
+        layer=Layer(0, main),
         operands=tuple(operand(name) if name else None for name in main.inputs),
-        epilogue_operands=tuple(operand(step.operand) for step in epilogue if step.operand),
         captures=(),
-        outputs=tuple(ValueType(None, None) for _ in outputs),
+        outputs=tuple(ValueType(None, None) for _ in main.outputs),
         device=device,
     )
     results = run_reference(problem, values)
@@ -68,44 +62,13 @@ def layer_problem(
         ValueType(dtype_name(result), (None,) * np.ndim(result) if hidden else result.shape)
         for result in results
     )
-    return Problem(layer, problem.operands, problem.epilogue_operands, (), types, problem.device)
-
-
-def epilogue_nodes(epilogue: Sequence[Epilogue], source: str) -> list[Node]:
-    """The steps as ONNX nodes that read ``source``."""
-    nodes: list[Node] = []
-    for index, step in enumerate(epilogue):
-        result = f"step{index}"
-        if step.operator == "Silu":
-            nodes.append(Node("Sigmoid", (source,), (f"{result}_gate",), version=13))
-            nodes.append(Node("Mul", (source, f"{result}_gate"), (result,), version=14))
-        elif step.operator == "Clip":
-            bounds = []
-            for name in ("min", "max"):
-                bound = f"{result}_{name}" if name in step.attributes else ""
-                bounds.append(bound)
-                if bound:
-                    value = np.float32(step.attributes[name])  # type: ignore[arg-type]
-                    constant = {"value": np.asarray(value)}
-                    nodes.append(Node("Constant", (), (bound,), constant, version=13))
-            nodes.append(Node("Clip", (source, *bounds), (result,), version=13))
-        elif step.operand is not None:
-            inputs = (step.operand, source) if step.operand_first else (source, step.operand)
-            nodes.append(Node(step.operator, inputs, (result,), version=14))
-        else:
-            version = {"Gelu": 20, "Mish": 18, "LeakyRelu": 16, "HardSwish": 14}.get(
-                step.operator, 13 if step.operator in ("Sigmoid", "Tanh") else 6
-            )
-            if step.operator in ("Relu",):
-                version = 14
-            nodes.append(
-                Node(step.operator, (source,), (result,), step.attributes, version=version)
-            )
-        source = result
-    return nodes
+    return replace(problem, outputs=types)
 
 
 def run_reference(problem: Problem, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    main = problem.layer.main
+    if (main.domain, main.operator) == ATTENTION:  # no operator of ONNX, so of no use to Reference
+        return list(run_node(main, values).values())
     return run_solution(Reference(), problem, values)
 
 

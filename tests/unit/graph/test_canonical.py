@@ -16,9 +16,8 @@ from support.models.graph_oracle import evaluate, expected
 
 def is_newest(program: Program) -> bool:
     return all(
-        node.version == newest_version(node.operator, node.domain)
+        layer.main.version == newest_version(layer.main.operator, layer.main.domain)
         for layer in program.layers
-        for node in layer.nodes
     )
 
 

@@ -72,16 +72,3 @@ def test_a_look_up_beyond_the_constant_is_left_to_the_run() -> None:
         "g (float[N] x) => (y) {e = Gather(w, p) y = Add(x, e)}", 18, w=random(4), p=integers(9)
     )
     assert operators(build_program(made)) == ["Gather", "Add"]
-
-
-def test_duplicates_that_merging_others_reveals_are_merged_too() -> None:
-    made = model(
-        """g (float[N,4] x) => (y) {a = MatMul(x, w) b = MatMul(x, w) c = Relu(a) d = Relu(b)
-        e = Exp(c) f = Exp(d) y = Add(e, f)}""",
-        18,
-        w=random(4, 4).repeat(8, 1)[:, :32].copy(),
-    )
-    program = build_program(made)
-    assert operators(program).count("Exp") == 1
-    x = {"x": random(2, 4)}
-    np.testing.assert_allclose(evaluate(program, x)[0], expected(made, x)[0], rtol=1e-5)

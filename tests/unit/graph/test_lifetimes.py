@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from brisk.graph.lifetimes import check_integrity, last_use_table
+from brisk.graph.assembly import last_use_table
 from brisk.graph.program import Layer, Node
 from brisk.graph.reader import build_program
 from support.models.graph_models import model
+from support.models.graph_oracle import check_integrity
 
 
 def layer(*inputs: str, makes: str) -> Layer:
-    node = Node("Sum", inputs, (makes,))
-    return Layer(0, node, (node,), node.outputs)
+    return Layer(0, Node("Sum", inputs, (makes,)))
 
 
 def test_each_value_dies_behind_its_last_reader() -> None:

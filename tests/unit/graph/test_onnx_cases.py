@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from brisk.errors import BriskError
-from brisk.graph.lifetimes import check_integrity
 from brisk.graph.reader import build_program
+from support.models.graph_oracle import check_integrity
 
 REFUSED: dict[str, str] = {}
 """Cases that are not read, each with its reason."""

@@ -16,7 +16,7 @@ from brisk.solutions.reference import Reference
 
 
 def problem_of(node: Node, dtype: str = "float32", **constants: np.ndarray) -> Problem:
-    layer = Layer(0, node, (node,), node.outputs)
+    layer = Layer(0, node)
     types = {name: ValueType(dtype, ("n",)) for name in (*node.inputs, *node.outputs)}
     inputs = tuple(Variable(name, types[name]) for name in node.inputs if name not in constants)
     program = Program("p", inputs, (), (layer,), constants, types, ((),))

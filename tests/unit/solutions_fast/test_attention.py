@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from brisk.graph.program import Node
+from brisk.graph.program import ATTENTION, Node
 from brisk.solutions.products.attention import FusedAttention
 from support.models.solution_oracle import assert_agrees, layer_problem
 
@@ -16,21 +16,16 @@ def normal(*shape: int) -> np.ndarray:
     return GENERATOR.standard_normal(shape).astype(np.float32)
 
 
-def attention(mask: bool) -> tuple[Node, list[Node]]:
-    inputs = ("q", "k", "v", "m")[: 3 + mask]
-    main = Node("Attention", inputs, ("y",), {"scale": 0.3}, "brisk")
-    scores = "masked" if mask else "scaled"
-    constant = {"value": np.array(0.3, np.float32)}
-    nodes = [
-        Node("Constant", (), ("factor",), constant, version=13),
-        Node("Transpose", ("k",), ("t",), {"perm": (0, 1, 3, 2)}, version=13),
-        Node("MatMul", ("q", "t"), ("scores",), version=13),
-        Node("Mul", ("scores", "factor"), ("scaled",), version=14),
-        Node("Add", ("scaled", "m"), ("masked",), version=14),
-        Node("Softmax", (scores,), ("weights",), {"axis": -1}, version=13),
-        Node("MatMul", ("weights", "v"), ("y",), version=13),
-    ]
-    return main, nodes if mask else [node for node in nodes if "m" not in node.inputs]
+def attention(*inputs: str, zeroes: bool = False) -> Node:
+    domain, operator = ATTENTION
+    attributes = {"scale": 0.3, "zero_masked_rows": int(zeroes)}
+    return Node(operator, inputs, ("y",), attributes, domain)
+
+
+def masked(*shape: int, share: float = 0.5) -> np.ndarray:
+    return np.asarray(
+        np.where(GENERATOR.random(shape) < share, np.float32(-3.4e38), normal(*shape))
+    )
 
 
 MASKS = [None, (1, 1, 1, 7), (2, 1, 1, 7), (2, 1, 5, 7), (2, 3, 5, 7), (5, 7), (7,), (3, 1, 7), ()]
@@ -39,19 +34,33 @@ MASKS = [None, (1, 1, 1, 7), (2, 1, 1, 7), (2, 1, 5, 7), (2, 3, 5, 7), (5, 7), (
 @pytest.mark.parametrize("symbolic", [False, True], ids=["static", "symbolic"])
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 def test_attention_equals_its_parts(mask, symbolic):
-    main, nodes = attention(mask is not None)
-    values = {"q": normal(2, 3, 5, 8), "k": normal(2, 3, 7, 8), "v": normal(2, 3, 7, 8)}
+    values = {"q": normal(2, 3, 5, 8), "k": normal(2, 3, 8, 7), "v": normal(2, 3, 7, 8)}
     if mask is not None:
-        values["m"] = np.where(GENERATOR.random(mask) < 0.5, np.float32(-3.4e38), normal(*mask))
-    hidden = {"q": (0, 2), "k": (0, 2)} if symbolic else None
-    problem = layer_problem(main, values, nodes=nodes, symbolic=hidden)
+        values["m"] = masked(*mask)
+    hidden = {"q": (0, 2), "k": (0, 3)} if symbolic else None
+    problem = layer_problem(attention(*values), values, symbolic=hidden)
     assert_agrees(FusedAttention(), problem, values)
 
 
 @pytest.mark.parametrize("value_size", [4, 8])
 def test_batch_and_heads_broadcast(value_size):
-    main, nodes = attention(False)
     values = {
-        "q": normal(2, 3, 5, 8), "k": normal(1, 3, 7, 8), "v": normal(1, 1, 7, value_size),
+        "q": normal(2, 3, 5, 8), "k": normal(1, 3, 8, 7), "v": normal(1, 1, 7, value_size),
     }  # fmt: skip
-    assert_agrees(FusedAttention(), layer_problem(main, values, nodes=nodes), values)
+    assert_agrees(FusedAttention(), layer_problem(attention(*values), values), values)
+
+
+@pytest.mark.parametrize("mask", [(4, 1, 1, 7), (1, 1, 5, 7), (4, 3, 5, 7)], ids=str)
+def test_a_mask_may_widen_the_scores(mask):
+    values = {"q": normal(1, 3, 1, 8), "k": normal(1, 3, 8, 7), "v": normal(1, 3, 7, 8)}
+    values["m"] = normal(*mask)
+    assert_agrees(FusedAttention(), layer_problem(attention(*values), values), values)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_rows_that_are_masked_throughout_are_zero_where_the_model_guards_them(heads):
+    values = {"q": normal(2, 3, 5, 8), "k": normal(2, heads, 8, 7), "v": normal(2, heads, 7, 8)}
+    values["m"] = np.zeros((2, 1, 5, 7), np.float32)
+    values["m"][1, 0, 2] = -np.inf
+    node = attention(*values, zeroes=True)
+    assert_agrees(FusedAttention(), layer_problem(node, values), values)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brisk.graph.program import Epilogue, Node
+from brisk.graph.program import Node
 from brisk.solutions.products.gemm import TorchProduct
 from support.models.solution_oracle import assert_agrees, layer_problem
 
@@ -24,25 +24,22 @@ def normal(*shape: int) -> np.ndarray:
     trans_a=st.booleans(), trans_b=st.booleans(), alpha=st.sampled_from([1.0, 0.5]),
     beta=st.sampled_from([1.0, -2.0]), bias=st.sampled_from(["none", "()", "1", "n", "1n", "mn"]),
     constants=st.sampled_from([("w", "b"), ("w",), ("b",), ()]),
-    steps=st.sampled_from([[], ["Relu"], ["Gelu", "Add"], ["Add", "Relu"]]),
 )  # fmt: skip
 def test_gemm_equals_its_definition(
-    rows, inner, columns, trans_a, trans_b, alpha, beta, bias, constants, steps
+    rows, inner, columns, trans_a, trans_b, alpha, beta, bias, constants
 ):
     shapes = {"()": (), "1": (1,), "n": (columns,), "1n": (1, columns), "mn": (rows, columns)}
     values = {
         "x": normal(*((inner, rows) if trans_a else (rows, inner))),
         "w": normal(*((columns, inner) if trans_b else (inner, columns))),
-        "r": normal(rows, columns),
     }
     names = ("x", "w")
     if bias != "none":
         names, values["b"] = ("x", "w", "b"), normal(*shapes[bias])
     attributes = {"transA": int(trans_a), "transB": int(trans_b), "alpha": alpha, "beta": beta}
-    epilogue = [Epilogue(step, operand="r" if step == "Add" else None) for step in steps]
     problem = layer_problem(
         Node("Gemm", names, ("y",), attributes, version=13), values,
-        constants=constants, epilogue=epilogue,
+        constants=constants,
     )  # fmt: skip
     assert_agrees(TorchProduct(), problem, values)
 
@@ -71,19 +68,3 @@ def test_integer_products_are_exact_or_refused(dtype):
         assert "dtype uint32" in TorchProduct().check(problem).reason
     else:
         assert_agrees(TorchProduct(), problem, values, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("source", [(3, 8), (2, 5, 8), (2, 2, 5, 8)])
-@pytest.mark.parametrize("steps", [[], ["Relu"], ["Gelu"], ["Add", "Relu"]], ids=str)
-def test_linear_is_matmul_and_a_row(source, bias, steps):
-    values = {"x": normal(*source), "w": normal(8, 6), "b": normal(6), "r": normal(6)}
-    main = Node("Linear", ("x", "w", "b")[: 2 + bias], ("y",), domain="brisk")
-    nodes = [Node("MatMul", ("x", "w"), ("p" if bias else "y",), version=13)]
-    if bias:
-        nodes.append(Node("Add", ("b", "p"), ("y",), version=14))
-    epilogue = [Epilogue(step, operand="r" if step == "Add" else None) for step in steps]
-    problem = layer_problem(
-        main, values, constants=("w", "b"), epilogue=epilogue, nodes=nodes, symbolic={"x": (0,)}
-    )
-    assert_agrees(TorchProduct(), problem, values)

@@ -67,31 +67,6 @@ def test_dynamic_quantisation_equals_its_definition(low):
     assert_agrees(QuantisedProduct(), layer_problem(node, zero), zero, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("right", ["int8", "uint8"])
-@pytest.mark.parametrize("per_column", [False, True])
-def test_a_dynamically_quantised_linear_layer_equals_its_parts(bias, right, per_column):
-    columns = (9,) if per_column else ()
-    values = {
-        "x": normal(2, 5, 40), "w": in_bytes(right, 40, 9), "z": in_bytes(right, *columns),
-        "s": np.abs(normal(*columns)) + np.float32(0.01), "b": normal(9),
-    }  # fmt: skip
-    values["s"] = np.asarray(values["s"])
-    inputs = ("x", "w", "s", "z", "b")[: 4 + bias]
-    main = Node("DynamicQuantizedLinear", inputs, ("y",), domain="brisk")
-    nodes = [
-        Node("DynamicQuantizeLinear", ("x",), ("q", "qs", "qz"), version=11),
-        Node("MatMulInteger", ("q", "w", "qz", "z"), ("i",), version=10),
-        Node("Cast", ("i",), ("f",), {"to": 1}, version=13),
-        Node("Mul", ("qs", "s"), ("scale",), version=14),
-        Node("Mul", ("f", "scale"), ("p" if bias else "y",), version=14),
-    ]
-    if bias:
-        nodes.append(Node("Add", ("p", "b"), ("y",), version=14))
-    problem = layer_problem(main, values, constants=("w", "s", "z", "b"), nodes=nodes)
-    assert_agrees(QuantisedProduct(), problem, values)
-
-
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 @pytest.mark.parametrize("with_point", [False, True])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 from brisk.errors import InvalidRequestError
 from brisk.graph.program import UNKNOWN_TYPE, ContainerKind, ValueType, Variable
+from brisk.segments.inputs import describe
 from brisk.solutions.base import Value
-from brisk.solutions.values import TORCH_DTYPES, dtype_name
+from brisk.solutions.values import dtype_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,25 +20,6 @@ class InputSlot:
     index: int
     variable: Variable
     is_required: bool
-    dtype: torch.dtype | None = field(init=False, compare=False)
-    rank: int = field(init=False, compare=False)
-    fixed: tuple[tuple[int, int], ...] = field(init=False, compare=False)
-    """What a tensor must have to be accepted at a glance: its dtype, rank, and sizes by axis."""
-
-    def __post_init__(self) -> None:
-        declared = self.variable.type
-        is_plain = declared.container is ContainerKind.TENSOR and declared.shape is not None
-        shape = declared.shape or ()
-        fixed = [(axis, size) for axis, size in enumerate(shape) if isinstance(size, int)]
-        dtype = TORCH_DTYPES.get(declared.dtype or "") if is_plain else None
-        object.__setattr__(self, "dtype", dtype)
-        object.__setattr__(self, "rank", len(shape))
-        object.__setattr__(self, "fixed", tuple(fixed))
-
-    @classmethod
-    def captured(cls, index: int, name: str) -> InputSlot:
-        """The slot of a value that a body reads from outside; its maker has checked it."""
-        return cls(index, Variable(name, UNKNOWN_TYPE), True)
 
     def unchecked(self) -> InputSlot:
         """The same slot for a body, whose declared types are hints: a carried value may grow."""
@@ -48,58 +30,29 @@ class InputSlot:
 
         Raises InvalidRequestError where it is not of the declared container, dtype or shape.
         """
-        if self._is_plain(value) and value.device == device:  # type: ignore[union-attr]
-            return value
-        self._check(value)
+        declared = self.variable.type
+        if declared.container is ContainerKind.TENSOR and declared.dtype is not None:
+            if value is None or isinstance(value, list):
+                kind = "nothing" if value is None else "a sequence"
+                raise self._refusal(f"a tensor, got {kind}")
+            if dtype_name(value) != declared.dtype or not _fits(value.shape, declared):
+                given = ValueType(dtype_name(value), tuple(value.shape))
+                raise self._refusal(f"{describe(declared)}, got {describe(given)}")
+        elif declared.container is ContainerKind.SEQUENCE and not isinstance(value, list):
+            raise self._refusal("a sequence")
         return move(value, device)
 
-    def _is_plain(self, value: Value) -> bool:
-        """The check of a tensor that fits, in a microsecond less; others are to be explained."""
-        if type(value) is not torch.Tensor or value.dtype is not self.dtype:
-            return False
-        shape = value.shape
-        if len(shape) != self.rank:
-            return False
-        for axis, size in self.fixed:  # noqa: SIM110  # a generator would cost as much again
-            if shape[axis] != size:
-                return False
-        return True
-
-    def _check(self, value: Value) -> None:
-        declared = self.variable.type
-        if declared.dtype is not None and declared.container is ContainerKind.TENSOR:
-            self._check_tensor(value, declared)
-        elif declared.container is ContainerKind.SEQUENCE and not isinstance(value, list):
-            raise InvalidRequestError(f"input '{self.variable.name}': expected a sequence")
-
-    def _check_tensor(self, value: Value, declared: ValueType) -> None:
-        if value is None or isinstance(value, list):
-            kind = "nothing" if value is None else "a sequence"
-            raise InvalidRequestError(
-                f"input '{self.variable.name}': expected a tensor, got {kind}"
-            )
-        name = dtype_name(value)
-        shape = tuple(value.shape)
-        fits = declared.shape is None or (
-            len(shape) == len(declared.shape)
-            and all(
-                not isinstance(size, int) or size == actual
-                for size, actual in zip(declared.shape, shape, strict=True)
-            )
-        )
-        if name != declared.dtype or not fits:
-            raise InvalidRequestError(
-                f"input '{self.variable.name}': expected {describe(declared)}, "
-                f"got {describe(ValueType(name, shape))}"
-            )
+    def _refusal(self, expected: str) -> InvalidRequestError:
+        return InvalidRequestError(f"input '{self.variable.name}': expected {expected}")
 
 
-def describe(declared: ValueType) -> str:
-    """``float32 [N, 3, 224, 224]``, for messages."""
+def _fits(shape: tuple[int, ...], declared: ValueType) -> bool:
     if declared.shape is None:
-        return f"{declared.dtype} of any shape"
-    sizes = ", ".join("?" if size is None else str(size) for size in declared.shape)
-    return f"{declared.dtype} [{sizes}]"
+        return True
+    return len(shape) == len(declared.shape) and all(
+        not isinstance(size, int) or size == actual
+        for size, actual in zip(declared.shape, shape, strict=True)
+    )
 
 
 def move(value: Value, device: torch.device) -> Value:

@@ -1,4 +1,4 @@
-"""Loading: solutions chosen, weights transformed and bound, values given their slots."""
+"""Loading: weights transformed and bound, values given their slots."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import torch
 
 from brisk.errors import BriskError, InternalError, InvalidRequestError
 from brisk.execution.inputs import InputSlot, move
-from brisk.execution.plan import NO_CONSTANTS, LayerPlan, constants_of, make_plan
-from brisk.graph.program import Layer, Program
+from brisk.execution.plan import NO_CONSTANTS, ExecutionPlan, make_plan
+from brisk.graph.program import UNKNOWN_TYPE, Layer, Program, Variable
 from brisk.solutions.base import BodyRunner, Kernel, LoadContext, Solution, Value
 from brisk.solutions.catalogue import Catalogue, default_catalogue
 from brisk.solutions.problem import dynamic_operands
 from brisk.solutions.values import from_numpy
-
-# A layer that can run.
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,91 +92,92 @@ def load_program(
     to load. ``outer_constants``: for a body, what it captures that never changes.
     """
     catalogue = catalogue or default_catalogue()
-    plan = make_plan(program, device, catalogue, outer_constants)
-    frame = FramePlan.of(program, outer_constants)
-    layers = tuple(load_layer(planned, frame, catalogue) for planned in plan.layers)
-    return frame.assemble(device, layers)
+    loader = ProgramLoader(make_plan(program, device, catalogue, outer_constants), catalogue)
+    return loader.program(tuple(map(loader.layer, range(len(program.layers)))))
 
 
-@dataclass(frozen=True, slots=True)
-class FramePlan:
-    """Where the values of a program's frames go: a slot for each, constants apart."""
+class ProgramLoader:
+    """Loads the layers of a plan, in any order and thread, and makes the program of them."""
 
-    program: Program
-    constants: Mapping[str, np.ndarray]
-    slots: Mapping[str, int]
+    def __init__(self, plan: ExecutionPlan, catalogue: Catalogue) -> None:
+        self._plan, self._catalogue = plan, catalogue
+        program = plan.program
+        names = [variable.name for variable in program.inputs]
+        names += [name for name in program.captures if name not in plan.constants]
+        names += [name for layer in program.layers for name in layer.outputs if name]
+        names += [variable.name for variable in program.outputs]
+        self._slots = {name: index for index, name in enumerate(dict.fromkeys(names))}
+        self._slots[""] = len(self._slots)  # of all outputs that are left out
 
-    @classmethod
-    def of(
-        cls, program: Program, outer_constants: Mapping[str, np.ndarray] = NO_CONSTANTS
-    ) -> FramePlan:
-        constants = constants_of(program, outer_constants)
-        return cls(program, constants, _assign_slots(program, constants))
-
-    def assemble(self, device: torch.device, layers: Sequence[LoadedLayer]) -> LoadedProgram:
-        """The program with its layers, loaded or still to be (``LayerTable``)."""
-        program, constants, slots = self.program, self.constants, self.slots
-        initial: list[Value] = [None] * (len(slots) + 1)
-        kept = {variable.name for variable in (*program.inputs, *program.outputs)}
-        for name in kept & (program.weights.keys() | constants.keys()):
-            array = constants[name] if name in constants else program.weights[name]
-            initial[slots[name]] = from_numpy(array, device)
-        captured = [name for name in program.captures if name in slots and name not in constants]
+    def program(self, layers: Sequence[LoadedLayer]) -> LoadedProgram:
+        """``layers``: loaded, or still to be (``LayerTable``)."""
+        plan, program, slots = self._plan, self._plan.program, self._slots
+        initial: list[Value] = [None] * len(slots)
+        values = {**program.weights, **plan.constants}
+        for variable in (*program.inputs, *program.outputs):
+            if variable.name in values:
+                initial[slots[variable.name]] = from_numpy(values[variable.name], plan.device)
+        captured = [
+            InputSlot(slots[name], Variable(name, UNKNOWN_TYPE), True)
+            for name in program.captures
+            if name not in plan.constants
+        ]
+        inputs = [
+            InputSlot(slots[variable.name], variable, variable.name not in program.weights)
+            for variable in program.inputs
+        ]
         return LoadedProgram(
             program=dataclasses.replace(program, weights={}),
-            device=device,
+            device=plan.device,
             layers=layers,
-            inputs=tuple(
-                InputSlot(slots[variable.name], variable, variable.name not in program.weights)
-                for variable in program.inputs
-            )
-            + tuple(InputSlot.captured(slots[name], name) for name in captured),
+            inputs=(*inputs, *captured),
             outputs={variable.name: slots[variable.name] for variable in program.outputs},
             initial=tuple(initial),
         )
 
+    def layer(self, index: int) -> LoadedLayer:
+        """Load one layer. Raises InternalError where its solution fails to load."""
+        planned, slots = self._plan.layers[index], self._slots
+        problem, solution = planned.problem, planned.solution
+        layer = problem.layer
+        context = LoadContext(device=problem.device, load_body=self._load_body)
+        try:
+            kernel = solution.load(problem, solution.transform(problem), context)
+        except BriskError:
+            raise
+        except Exception as error:
+            raise InternalError(
+                f"solution '{solution.name}' accepted {layer.main.describe()} but failed to load: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if planned.moves:
+            kernel = _with_moves(kernel, planned.moves, problem.device)
+        if problem.device.type == "cuda":  # who runs it does so in another stream than this one's
+            torch.cuda.current_stream(problem.device).synchronize()
+        last_use = self._plan.program.last_use[index]
+        return LoadedLayer(
+            layer=layer,
+            solution=solution,
+            kernel=kernel,
+            reads=tuple(slots[operand.name] for operand in dynamic_operands(problem)),
+            writes=tuple(slots[name] for name in layer.outputs),
+            dead=tuple(slots[name] for name in last_use if name in slots),
+        )
 
-def _assign_slots(program: Program, constants: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """A slot for every value of a frame. ``""``, an output left out, has the last one."""
-    names = [variable.name for variable in program.inputs]
-    names += [name for name in program.captures if name not in constants]
-    names += [name for layer in program.layers for name in layer.outputs if name]
-    names += [variable.name for variable in program.outputs]
-    slots = {name: index for index, name in enumerate(dict.fromkeys(names))}
-    slots[""] = len(slots)
-    return slots
+    def _load_body(self, body: Program, constants: Mapping[str, np.ndarray]) -> BodyRunner:
+        from brisk.execution.frame import run_serially  # a body runs as a program does
 
+        device = self._plan.device
+        checked = load_program(body, device, self._catalogue, constants)
+        inputs = tuple(slot.unchecked() for slot in checked.inputs)
+        loaded = dataclasses.replace(checked, inputs=inputs)
+        names = [variable.name for variable in body.outputs]
 
-def load_layer(
-    planned: LayerPlan,
-    frame: FramePlan,
-    catalogue: Catalogue,
-) -> LoadedLayer:
-    """Load one layer. Raises InternalError where its solution fails to load."""
-    problem, solution = planned.problem, planned.solution
-    layer, slots = problem.layer, frame.slots
-    context = _load_context(problem.device, catalogue)
-    try:
-        kernel = solution.load(problem, solution.transform(problem), context)
-    except BriskError:
-        raise
-    except Exception as error:
-        raise InternalError(
-            f"solution '{solution.name}' accepted {layer.main.describe()} but failed to load: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    if planned.moves:
-        kernel = _with_moves(kernel, planned.moves, problem.device)
-    if problem.device.type == "cuda":  # who runs it does so in another stream than this thread's
-        torch.cuda.current_stream(problem.device).synchronize()
-    return LoadedLayer(
-        layer=layer,
-        solution=solution,
-        kernel=kernel,
-        reads=tuple(slots[operand.name] for operand in dynamic_operands(problem)),
-        writes=tuple(slots[name] for name in layer.outputs),
-        dead=tuple(slots[name] for name in frame.program.last_use[layer.index] if name in slots),
-    )
+        def run(values: Mapping[str, Value]) -> list[Value]:
+            results = run_serially(loaded, values)
+            return [move(results[name], device) for name in names]
+
+        return run
 
 
 def _with_moves(kernel: Kernel, moves: Sequence[int], device: torch.device) -> Kernel:
@@ -191,25 +190,3 @@ def _with_moves(kernel: Kernel, moves: Sequence[int], device: torch.device) -> K
         return kernel(*arguments)
 
     return moved
-
-
-def _load_context(device: torch.device, catalogue: Catalogue) -> LoadContext:
-    def load_body(body: Program, constants: Mapping[str, np.ndarray]) -> BodyRunner:
-        from brisk.execution.frame import TorchFrame  # a body runs as a program does
-
-        checked = load_program(body, device, catalogue, constants)
-        loaded = dataclasses.replace(
-            checked, inputs=tuple(slot.unchecked() for slot in checked.inputs)
-        )
-        names = [variable.name for variable in body.outputs]
-
-        def run(values: Mapping[str, Value]) -> list[Value]:
-            frame = TorchFrame(loaded, values)
-            while not frame.step():
-                pass
-            results = frame.results()
-            return [move(results[name], device) for name in names]
-
-        return run
-
-    return LoadContext(device=device, load_body=load_body)

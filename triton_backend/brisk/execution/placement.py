@@ -65,7 +65,7 @@ def is_host_layer(
 ) -> bool:
     """Whether ``layer`` computes sizes from sizes, given the host values before it."""
     main = layer.main
-    if main.domain != "" or layer.epilogue:
+    if main.domain != "":
         return False
     if main.operator in _SOURCES:
         return True

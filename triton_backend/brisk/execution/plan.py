@@ -29,26 +29,21 @@ class LayerPlan:
     problem: Problem
     solution: Solution
     passed_over: tuple[tuple[Solution, Applicability], ...]
-    moves: tuple[int, ...] = ()
+    moves: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionPlan:
-    """One entry for each layer of the program, in its order."""
+    """``layers``: one entry for each of the program, in its order.
+
+    ``constants``: all values that never change, weights without defaults of inputs and captured
+    constants.
+    """
 
     program: Program
     device: torch.device
+    constants: Mapping[str, np.ndarray]
     layers: tuple[LayerPlan, ...]
-
-
-def constants_of(program: Program, outer: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    """All values that never change: weights without defaults of inputs, captured constants."""
-    inputs = {variable.name for variable in program.inputs}
-    captured = {name: outer[name] for name in program.captures if name in outer}
-    if not captured and inputs.isdisjoint(program.weights):
-        return program.weights  # not read before somebody asks
-    own = {name: array for name, array in program.weights.items() if name not in inputs}
-    return captured | own
 
 
 def make_plan(
@@ -59,7 +54,8 @@ def make_plan(
 ) -> ExecutionPlan:
     """Choose a solution for every layer.
 
-    Raises UnsupportedOperatorError naming the first layer that has none.
+    ``outer_constants``: for a body, what it captures that never changes. Raises
+    UnsupportedOperatorError naming the first layer that has none.
     """
     constants = constants_of(program, outer_constants)
     host = host_values(program, constants) if device.type != "cpu" else frozenset()
@@ -68,7 +64,14 @@ def make_plan(
         on_host = any(name in host for name in layer.outputs)
         problem = make_problem(program, layer, constants, _CPU if on_host else device)
         layers.append(_plan_layer(problem, catalogue, operands_to_move(problem, host)))
-    return ExecutionPlan(program, device, tuple(layers))
+    return ExecutionPlan(program, device, constants, tuple(layers))
+
+
+def constants_of(program: Program, outer: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    inputs = {variable.name for variable in program.inputs}
+    captured = {name: outer[name] for name in program.captures if name in outer}
+    own = {name: array for name, array in program.weights.items() if name not in inputs}
+    return captured | own
 
 
 def _plan_layer(problem: Problem, catalogue: Catalogue, moves: tuple[int, ...]) -> LayerPlan:
@@ -77,4 +80,4 @@ def _plan_layer(problem: Problem, catalogue: Catalogue, moves: tuple[int, ...]) 
         if verdict.ok:
             return LayerPlan(problem, solution, tuple(passed_over), moves)
         passed_over.append((solution, verdict))
-    return LayerPlan(problem, catalogue.choose(problem), ())  # raises with the reasons
+    return LayerPlan(problem, catalogue.choose(problem), (), moves)  # raises with the reasons

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-from brisk.execution.loading import FramePlan, LoadedLayer, LoadedProgram, load_layer
+from brisk.execution.loading import LoadedLayer, LoadedProgram, ProgramLoader
 from brisk.execution.plan import ExecutionPlan, make_plan
 from brisk.graph.reader import read_program
 from brisk.segments.starting import Lanes, dealt, lane_count, without_collections
 from brisk.segments.table import GiveWay, LayerTable
 from brisk.segments.timeline import EventKind, Recorder, clock_ns
-from brisk.solutions.catalogue import Catalogue, default_catalogue
+from brisk.solutions.catalogue import default_catalogue
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,34 +32,27 @@ class StartingProgram:
         return Lanes(self.table, lane_count(threads), give_way, _remembering_nothing)
 
 
-def start_program(
-    model: Path,
-    device: torch.device,
-    threads: int,
-    catalogue: Catalogue | None = None,
-    recorder: Recorder | None = None,
-) -> StartingProgram:
+def start_program(model: Path, device: torch.device, threads: int) -> StartingProgram:
     """Make the model runnable; no layer is loaded yet.
 
     Raises InvalidModelError and its kin where the model cannot be served.
     """
-    recorder, catalogue = recorder or Recorder(), catalogue or default_catalogue()
+    recorder, catalogue = Recorder(), default_catalogue()
     started_ns = clock_ns()
     with without_collections():
         plan = make_plan(read_program(model), device, catalogue)
-    frame = FramePlan.of(plan.program)
+    loader = ProgramLoader(plan, catalogue)
 
     def load(index: int, lane: str, stolen: bool) -> LoadedLayer:
         begun_ns = clock_ns()
-        layer = load_layer(plan.layers[index], frame, catalogue)
+        layer = loader.layer(index)
         recorder.add(lane, EventKind.CREATE, index, begun_ns, stolen)
         return layer
 
     count = len(plan.layers)
     table = LayerTable(count, load, dealt(count, lane_count(threads)), recorder)
-    loaded = frame.assemble(device, table)
     recorder.add("parse", EventKind.PARSE, None, started_ns)
-    return StartingProgram(plan, loaded, table, recorder)
+    return StartingProgram(plan, loader.program(table), table, recorder)
 
 
 @contextlib.contextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,22 @@ from onnx import AttributeProto, GraphProto, NodeProto
 
 from brisk.errors import InvalidModelError
 from brisk.graph.canonical import canonicalise
-from brisk.graph.draft import Draft, layer_of, rename_reads
-from brisk.graph.files.shape_inference import is_complete, refine_types, types_of
+from brisk.graph.draft import Draft
 from brisk.graph.files.sources import Extraction
 from brisk.graph.files.tensors import densify, read_tensor
 from brisk.graph.files.value_types import complete, from_type_proto, type_of_array
-from brisk.graph.lifetimes import last_use_table
+from brisk.graph.inference import types_of
 from brisk.graph.operators import domain_of
 from brisk.graph.passes import optimise
-from brisk.graph.program import UNKNOWN_TYPE, Attribute, Node, Program, ValueType, Variable
+from brisk.graph.program import (
+    UNKNOWN_TYPE,
+    Attribute,
+    Layer,
+    Node,
+    Program,
+    ValueType,
+    Variable,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,38 +38,35 @@ class Surroundings:
     names: frozenset[str]
 
 
-NOWHERE = Surroundings({}, {}, frozenset())
-
-
 @dataclass(frozen=True, slots=True)
 class Assembler:
     """Makes programs of the skeletons that ``extraction`` cut; one per model.
 
     ``versions``: the model's opset by domain. ``overridable``: inputs with initialisers are
-    defaults (IR version 4 on), not weights that an old writer listed twice.
+    defaults (IR version 4 on), not weights that an old writer listed twice. ``optimised``:
+    whether programs are, or have the model's own nodes.
     """
 
     extraction: Extraction
     versions: Mapping[str, int]
     overridable: bool
+    optimised: bool = True
 
-    def program(self, graph: GraphProto, name: str, outer: Surroundings = NOWHERE) -> Program:
+    def program(self, graph: GraphProto, name: str, outer: Surroundings | None = None) -> Program:
         draft = self._draft(graph, name, outer)
-        if not is_complete(draft):
-            refine_types(draft)
-        optimise(draft)
+        if self.optimised:
+            optimise(draft)
         return finish(draft)
 
-    def _draft(self, graph: GraphProto, name: str, outer: Surroundings) -> Draft:
+    def _draft(self, graph: GraphProto, name: str, outer: Surroundings | None) -> Draft:
         constants = self.extraction.table_of(graph)
         stated = [info.name for info in graph.input]
         defaults = {key: constants[key] for key in stated if key in constants}
         types = types_of(graph)
-        claims = self.extraction.claims_of(graph)
-        for key, claim in claims.items():
+        for key, claim in self.extraction.claims_of(graph).items():
             types[key] = complete(types.get(key, UNKNOWN_TYPE), claim)
         inputs = tuple(
-            Variable(key, types.get(key, ValueType(None, None)), key in defaults)
+            Variable(key, types.get(key, UNKNOWN_TYPE), key in defaults)
             for key in stated
             if self.overridable or key not in defaults
         )
@@ -70,32 +74,28 @@ class Assembler:
             defaults = {}
         weights = {key: array for key, array in constants.items() if key not in defaults}
         types |= {key: type_of_array(array) for key, array in weights.items()}
-        draft = Draft(name, inputs, (), [], weights, types, defaults=defaults)
-        nodes = list(graph.node)
+        draft = Draft(name, inputs, weights, types, defaults=defaults)
         local = _local_names(graph, [variable.name for variable in inputs], weights)
-        draft.taken = set(outer.names) | local
-        self._adopt_outer(draft, graph, local, outer)
+        draft.taken = set(local)
+        if outer is not None:
+            draft.taken |= outer.names
+            draft.captures = self._adopt(draft, self._reads(graph) - local, outer)
         known = {variable.name for variable in inputs} | set(weights) | set(draft.captures)
-        for node in in_order(nodes, known, self._free_names):
-            for canonical in canonicalise(self._node(node, draft), draft):
-                draft.layers.append(layer_of(canonical))
-        _settle_outputs(draft, [info.name for info in graph.output], is_body=outer is not NOWHERE)
+        for proto in in_order(graph.node, known, self._free_names):
+            for node in canonicalise(self._node(proto, draft), draft):
+                if any(node.outputs):
+                    draft.put(node)
+        _settle_outputs(draft, [info.name for info in graph.output], is_body=outer is not None)
         return draft
 
-    def _adopt_outer(
-        self, draft: Draft, graph: GraphProto, local: set[str], outer: Surroundings
-    ) -> None:
+    def _adopt(self, draft: Draft, names: set[str], outer: Surroundings) -> tuple[str, ...]:
         """Outer constants that a body reads become its own (shared) weights, the rest captures."""
-        captures = []
-        for name in sorted(self._reads(graph) - local) if outer is not NOWHERE else ():
-            if name in outer.weights:
-                draft.weights[name] = outer.weights[name]
-                draft.types[name] = type_of_array(outer.weights[name])
-            elif name in outer.names:
-                captures.append(name)
-                if name in outer.types:
-                    draft.types[name] = outer.types[name]
-        draft.captures = tuple(captures)
+        for name in names & outer.weights.keys():
+            draft.weights[name] = outer.weights[name]
+            draft.types[name] = type_of_array(outer.weights[name])
+        captures = sorted((names & outer.names) - outer.weights.keys())
+        draft.types |= {name: outer.types[name] for name in captures if name in outer.types}
+        return tuple(captures)
 
     def _reads(self, graph: GraphProto) -> set[str]:
         reads = {name for node in graph.node for name in self._free_names(node)}
@@ -107,22 +107,20 @@ class Assembler:
         names = {name for name in node.input if name}
         for attribute in node.attribute:
             for body in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-                local = _local_names(
-                    body, [info.name for info in body.input], self.extraction.table_of(body)
-                )
+                inputs = [info.name for info in body.input]
+                local = _local_names(body, inputs, self.extraction.table_of(body))
                 names |= self._reads(body) - local
         return names
 
     def _node(self, proto: NodeProto, draft: Draft) -> Node:
         domain = domain_of(proto.domain)
-        version = self.versions.get(domain, 0)
         return Node(
             proto.op_type,
             tuple(proto.input),
             tuple(proto.output),
             {item.name: self._attribute(item, proto, draft) for item in proto.attribute},
             domain,
-            version,
+            self.versions.get(domain, 0),
             proto.name,
         )
 
@@ -186,57 +184,51 @@ def _local_names(
 
 
 def _settle_outputs(draft: Draft, names: list[str], is_body: bool) -> None:
-    """Make every output the result of a layer, and each listed once.
+    """Make every output the result of a node, and each listed once.
 
     The exception is a model's output that is its input: it is passed through by name.
     """
-    computed = {name for layer in draft.layers for name in layer.outputs}
+    computed = {name for node in draft for name in node.outputs}
     inputs = {variable.name for variable in draft.inputs}
     elsewhere = inputs | set(draft.weights) | set(draft.captures)
-    outputs: list[str] = []
+    settled: list[str] = []
     for name in names:
         if name not in computed | elsewhere:
             raise InvalidModelError(f"output '{name}' is not computed by any node")
-        if name in outputs and not is_body:
+        if name in names[: len(settled)] and not is_body:
             raise InvalidModelError(f"output '{name}' is listed twice")
-        outputs.append(name)
-    settled: list[str] = []
-    for name in outputs:
         passed_through = not is_body and name in inputs
         if (name in computed and name not in settled) or passed_through:
             settled.append(name)
-            continue
-        settled.append(_copied(draft, name, keep_name=not is_body))
+        else:
+            settled.append(_copied(draft, name, keep_name=not is_body))
     draft.outputs = tuple(settled)
 
 
 def _copied(draft: Draft, name: str, keep_name: bool) -> str:
-    """A layer's copy of an input, weight or capture that is an output as well.
+    """A node's copy of an input, weight or capture that is an output as well.
 
     A model's output keeps its name, so the weight that it copies is renamed.
     """
-    source = name
+    source, target = name, name
     if keep_name:
         source = draft.fresh(f"{name}.constant")
-        draft.weights[source] = draft.weights.pop(name)
-        draft.types[source] = draft.type_of(name)
-        target = name
-        draft.layers = [rename_reads(layer, {name: source}) for layer in draft.layers]
+        draft.keep_weight(source, draft.weights.pop(name))
+        draft.redirect(name, source)
     else:
-        target = draft.add_value(f"{name}.copy", draft.type_of(name))
-    draft.layers.append(layer_of(draft.node("Identity", (source,), (target,))))
+        target = draft.fresh(f"{name}.copy")
+        draft.types[target] = draft.type_of(name)
+    draft.put(draft.node("Identity", (source,), (target,)))
     return target
 
 
 def finish(draft: Draft) -> Program:
     """The program of an optimised draft; drops weights and types that nothing refers to."""
-    layers = tuple(replace(layer, index=index) for index, layer in enumerate(draft.layers))
+    layers = tuple(Layer(index, node, node.captures) for index, node in enumerate(draft))
     read = {name for layer in layers for name in layer.operands}
-    weights = {name: array for name, array in draft.weights.items() if name in read}
-    mentioned = read.union(draft.outputs, *(layer.outputs for layer in layers))
-    mentioned.update(name for layer in layers for node in layer.nodes for name in node.outputs)
     inputs = tuple(variable.name for variable in draft.inputs)
-    mentioned.update(inputs)
+    mentioned = read.union(draft.outputs, inputs, *(layer.outputs for layer in layers))
+    weights = {name: array for name, array in draft.weights.items() if name in read}
     return Program(
         name=draft.name,
         inputs=draft.inputs,
@@ -249,13 +241,30 @@ def finish(draft: Draft) -> Program:
     )
 
 
+def last_use_table(
+    layers: Sequence[Layer], inputs: Iterable[str], outputs: Collection[str]
+) -> tuple[tuple[str, ...], ...]:
+    """Per layer, the computed values and inputs that nothing reads after it.
+
+    Outputs never die; weights and captures are not this program's to free. A value that
+    nothing reads dies after the layer that made it, an unread input after the first layer.
+    """
+    last: dict[str, int] = dict.fromkeys(inputs, 0)
+    for index, layer in enumerate(layers):
+        last.update((name, index) for name in layer.outputs if name)
+        last.update((name, index) for name in layer.operands if name in last)
+    table: list[list[str]] = [[] for _ in layers]
+    for name, index in last.items():
+        if name not in outputs and table:
+            table[index].append(name)
+    return tuple(tuple(names) for names in table)
+
+
 # Nodes in an order in which every value is computed before it is read.
 
 
 def in_order(
-    nodes: Sequence[NodeProto],
-    known: Iterable[str],
-    reads: Callable[[NodeProto], set[str]],
+    nodes: Iterable[NodeProto], known: Iterable[str], reads: Callable[[NodeProto], set[str]]
 ) -> list[NodeProto]:
     """``nodes`` sorted topologically, and left alone where they already are.
 

@@ -38,14 +38,6 @@ def newest_version(operator: str, domain: str) -> int:
     return int(schema.since_version)
 
 
-@cache
-def takes_body(operator: str) -> bool:
-    """Whether nodes of an operator of the default set may hold graphs (If, Loop, Scan …)."""
-    schema = find_schema(operator, 10**6, "")
-    graphs = (OpSchema.AttrType.GRAPH, OpSchema.AttrType.GRAPHS)
-    return schema is None or any(each.type in graphs for each in schema.attributes.values())
-
-
 def domain_of(name: str) -> str:
     """The default operator set has two spellings."""
     return "" if name == "ai.onnx" else name
@@ -60,13 +52,12 @@ def check_node(node: Node) -> OpSchema:
     schema = find_schema(node.operator, node.version, node.domain)
     if not node.domain:
         _check_age(node, schema)
-    if schema is None or node.domain not in DOMAINS:
+    reason = "this opset has no such operator"
+    if node.domain not in DOMAINS:
         known = ", ".join(domain or "ai.onnx" for domain in DOMAINS)
-        reason = (
-            f"domain {node.domain} is not supported (supported: {known})"
-            if node.domain not in DOMAINS
-            else "this opset has no such operator"
-        )
+        reason = f"domain {node.domain} is not supported (supported: {known})"
+        schema = None
+    if schema is None:
         raise UnsupportedOperatorError(f"{node.describe()} is not supported: {reason}")
     _check_arity(node, "inputs", len(node.inputs), schema.min_input, schema.max_input)
     _check_arity(node, "outputs", len(node.outputs), schema.min_output, schema.max_output)

@@ -1,13 +1,11 @@
 """The program: a model after graph optimisation, as layers in execution order.
 
-Everything here is immutable and free of torch. A ``Layer`` keeps the ONNX nodes it was made
-of, so that the reference solution can execute any layer, fused or not, straight from the
-operators' definition: each fusion carries its own oracle.
+Everything here is immutable and free of torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -94,55 +92,75 @@ class Node:
             f"opset {self.version})"
         )
 
+    def input(self, position: int) -> str:
+        """The input at ``position``; ``""`` where it is left out."""
+        return self.inputs[position] if position < len(self.inputs) else ""
 
-@dataclass(frozen=True, slots=True)
-class Epilogue:
-    """One element-wise step fused behind a layer's main operator, applied in order.
+    def integer(self, name: str, default: int) -> int:
+        value = self.attributes.get(name, default)
+        assert isinstance(value, int), f"{self.describe()}: '{name}' is no integer"
+        return value
 
-    ``operator`` is an ONNX operator name (``Relu``, ``Clip``, ``Sigmoid``, ``HardSwish``,
-    ``Gelu``, ``Add`` …) or ``Silu``. For ``Add`` and other binary steps ``operand`` names the
-    second value; ``operand_first`` says that it is the left-hand one.
-    """
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """An attribute that is a list of int; None where it is absent."""
+        value = self.attributes.get(name)
+        assert value is None or isinstance(value, tuple), f"{self.describe()}: '{name}' is no list"
+        return value  # type: ignore[return-value]  # the operator's schema says so
 
-    operator: str
-    attributes: Mapping[str, Attribute] = field(default_factory=dict)
-    operand: str | None = None
-    operand_first: bool = False
+    def number(self, name: str, default: float) -> float:
+        value = self.attributes.get(name, default)
+        assert isinstance(value, (int, float)), f"{self.describe()}: '{name}' is no number"
+        return float(value)
+
+    @property
+    def bodies(self) -> list[Program]:
+        """The graphs among the attributes (of If, Loop, Scan, SequenceMap)."""
+        values = self.attributes.values()
+        return [item for value in values for item in _items(value) if isinstance(item, Program)]
+
+    @property
+    def captures(self) -> tuple[str, ...]:
+        """Outer values that the bodies read, each once, in order."""
+        return tuple(dict.fromkeys(name for body in self.bodies for name in body.captures))
+
+
+def _items(value: Attribute) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+ATTENTION = ("brisk", "Attention")
+"""Domain and name of the one operator of Brisk's own (see ``Layer``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The unit of loading, running and preempting: one fused operator group.
+    """The unit of loading, running and preempting: a node at its place in a program.
 
-    ``main``: the operator to solve, with all values it reads except epilogue operands; its
-        ``operator`` may be Brisk's own fused one (domain ``brisk``: ``Attention``,
-        ``LayerNormalization`` …, listed in ``brisk.graph.fusions``).
-    ``epilogue``: element-wise steps applied to ``main``'s first output.
-    ``nodes``: ONNX nodes in order that together mean the same; the oracle.
-    ``captures``: values that bodies of control-flow nodes read from this graph.
+    ``main``: an ONNX operator, or ``ATTENTION``:
+        ``softmax(scale · query @ key + mask) @ value`` of query ``[batch, heads, length, size]``,
+        key ``[batch, heads, size, keys]``, value ``[batch, heads, keys, size]`` and, optionally,
+        a mask; all broadcast as in the products it stands for. ``scale``: float;
+        ``zero_masked_rows``: 1 where weights that are NaN (all keys masked by minus infinity)
+        count as zero.
+    ``captures``: values that bodies of ``main`` read from this graph.
     """
 
     index: int
     main: Node
-    nodes: Sequence[Node]
-    outputs: tuple[str, ...]
-    epilogue: tuple[Epilogue, ...] = ()
     captures: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        return self.main.name or self.outputs[0]
+        return self.main.name or self.main.outputs[0]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self.main.outputs
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """All values read, in kernel order: main inputs, epilogue operands, captures.
-
-        ``""`` stands for a main input left out.
-        """
-        if not self.epilogue:
-            return self.main.inputs + self.captures
-        extra = tuple(step.operand for step in self.epilogue if step.operand is not None)
-        return self.main.inputs + extra + self.captures
+        """All values read, in kernel order; ``""`` stands for an input left out."""
+        return self.main.inputs + self.captures
 
 
 @dataclass(frozen=True, slots=True)

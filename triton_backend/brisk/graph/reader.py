@@ -10,9 +10,9 @@ from onnx import ModelProto, inliner
 from brisk.errors import BriskError, InvalidModelError
 from brisk.graph.assembly import Assembler
 from brisk.graph.files.mapping import map_file
-from brisk.graph.files.shape_inference import infer
 from brisk.graph.files.sources import Extraction
 from brisk.graph.files.wire_format import MalformedMessage, detach_large_tensors
+from brisk.graph.inference import infer
 from brisk.graph.operators import domain_of
 from brisk.graph.program import Program
 
@@ -38,12 +38,14 @@ def read_program(path: Path) -> Program:
         raise type(error)(f"{path}: {error}") from error
 
 
-def build_program(model: ModelProto, directory: Path | None = None, name: str = "") -> Program:
-    """The optimised program of ``model``, which is not changed.
+def build_program(
+    model: ModelProto, directory: Path | None = None, name: str = "", *, optimised: bool = True
+) -> Program:
+    """The program of ``model``, which is not changed; not ``optimised``: of its own nodes.
 
     ``directory``: where external data lies. Raises as ``read_program``.
     """
-    return _build(model, directory, name or model.graph.name, {})
+    return _build(model, directory, name or model.graph.name, {}, optimised)
 
 
 def _parse(data: memoryview) -> tuple[ModelProto, dict[str, memoryview]]:
@@ -60,18 +62,21 @@ def _parse(data: memoryview) -> tuple[ModelProto, dict[str, memoryview]]:
 
 
 def _build(
-    model: ModelProto, directory: Path | None, name: str, raw: dict[str, memoryview]
+    model: ModelProto,
+    directory: Path | None,
+    name: str,
+    raw: dict[str, memoryview],
+    optimised: bool = True,
 ) -> Program:
     if not model.HasField("graph") or not model.opset_import:
         raise InvalidModelError("not an ONNX model: it has no graph or no operator set")
-    versions = {domain_of(entry.domain): entry.version for entry in model.opset_import}
     if model.functions:
         model = _without_functions(model)
-        versions = {domain_of(entry.domain): entry.version for entry in model.opset_import}
+    versions = {domain_of(entry.domain): entry.version for entry in model.opset_import}
     extraction = Extraction(directory, raw)
     try:
         skeleton = infer(extraction.model(model))
-        assembler = Assembler(extraction, versions, overridable=(model.ir_version or 4) >= 4)
+        assembler = Assembler(extraction, versions, (model.ir_version or 4) >= 4, optimised)
         return assembler.program(skeleton.graph, name)
     except BriskError:
         raise

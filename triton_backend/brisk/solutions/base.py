@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import torch
 
-from brisk.graph.program import Attribute, Epilogue, Layer, Program, ValueType
+from brisk.graph.program import Attribute, Layer, Program, ValueType
 
 Value: TypeAlias = "torch.Tensor | np.ndarray | list[Any] | None"
 """A run-time value.
@@ -57,12 +57,11 @@ class Problem:
     """What a layer asks of a kernel on a device.
 
     ``operands`` follow ``layer.main.inputs``; None where an optional one is left out.
-    ``epilogue_operands`` and ``captures`` follow the layer's.
+    ``captures`` follow the layer's.
     """
 
     layer: Layer
     operands: tuple[Operand | None, ...]
-    epilogue_operands: tuple[Operand, ...]
     captures: tuple[Operand, ...]
     outputs: tuple[ValueType, ...]
     device: torch.device
@@ -82,10 +81,6 @@ class Problem:
     @property
     def attributes(self) -> Mapping[str, Attribute]:
         return self.layer.main.attributes
-
-    @property
-    def epilogue(self) -> tuple[Epilogue, ...]:
-        return self.layer.epilogue
 
     def operand(self, position: int) -> Operand | None:
         """The operand at ``position`` of the main operator; None where absent."""

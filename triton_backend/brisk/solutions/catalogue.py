@@ -13,7 +13,6 @@ FAMILIES: tuple[str, ...] = (
     "images.convolution",
     "images.convolution_transpose",
     "products.gemm",
-    "products.self_attention",
     "products.attention",
     "products.quantised",
     "products.quantised_scaling",

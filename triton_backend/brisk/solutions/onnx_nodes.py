@@ -35,7 +35,7 @@ def graph_proto(program: Program) -> onnx.GraphProto:
     for name, array in program.weights.items():
         graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
     for layer in program.layers:
-        graph.node.extend(node_proto(node) for node in layer.nodes)
+        graph.node.append(node_proto(layer.main))
     return graph
 
 
@@ -47,8 +47,7 @@ def operator_sets(nodes: Sequence[Node]) -> dict[str, int]:
             bodies = value if isinstance(value, tuple) else (value,)
             for body in bodies:
                 if isinstance(body, Program):
-                    for layer in body.layers:
-                        versions.update(operator_sets(layer.nodes))
+                    versions.update(operator_sets([layer.main for layer in body.layers]))
         versions[node.domain] = node.version
     return versions
 

@@ -26,9 +26,6 @@ def make_problem(
     return Problem(
         layer=layer,
         operands=tuple(operand(name) if name else None for name in layer.main.inputs),
-        epilogue_operands=tuple(
-            operand(step.operand) for step in layer.epilogue if step.operand is not None
-        ),
         captures=tuple(operand(name) for name in layer.captures),
         outputs=tuple(program.type_of(name) for name in layer.outputs),
         device=device,
@@ -38,5 +35,5 @@ def make_problem(
 def dynamic_operands(problem: Problem) -> tuple[Operand, ...]:
     """The operands that a kernel is called with, in its argument order."""
     present = [operand for operand in problem.operands if operand is not None]
-    every = (*present, *problem.epilogue_operands, *problem.captures)
+    every = (*present, *problem.captures)
     return tuple(operand for operand in every if operand.constant is None)

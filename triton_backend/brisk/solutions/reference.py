@@ -30,7 +30,7 @@ from brisk.solutions.values import from_numpy, to_numpy
 
 
 class Reference(Solution):
-    """Runs ``layer.nodes`` one after the other."""
+    """Runs ``layer.main``."""
 
     name = "reference"
 
@@ -38,16 +38,16 @@ class Reference(Solution):
         return frozenset()
 
     def check(self, problem: Problem) -> Applicability:
-        for node in problem.layer.nodes:
-            if not onnx.defs.has(node.operator, node.domain):
-                return refused(f"{node.describe()} is no standard ONNX operator")
+        node = problem.layer.main
+        if not onnx.defs.has(node.operator, node.domain):
+            return refused(f"{node.describe()} is no standard ONNX operator")
         return APPLIES
 
     def load(
         self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
     ) -> Kernel:
-        steps = [(node, _evaluator(node)) for node in problem.layer.nodes]
-        operands = (*problem.operands, *problem.epilogue_operands, *problem.captures)
+        evaluator = _evaluator(problem.layer.main)
+        operands = (*problem.operands, *problem.captures)
         constants = {
             operand.name: operand.constant
             for operand in operands
@@ -58,13 +58,14 @@ class Reference(Solution):
         device = context.device
 
         def kernel(*values: Value) -> Sequence[Value]:
-            results: dict[str, Any] = dict(constants)
+            given: dict[str, Any] = dict(constants)
             for name, value in zip(names, values, strict=True):
-                results[name] = to_numpy(value)
-            for node, evaluator in steps:
-                made = evaluator.run(None, results)
-                results.update(zip(node.outputs, made, strict=True))
-            return [from_numpy(results[name], device) if name else None for name in outputs]
+                given[name] = to_numpy(value)
+            made = evaluator.run(None, given)
+            return [
+                from_numpy(value, device) if name else None
+                for name, value in zip(outputs, made, strict=True)
+            ]
 
         return kernel
 

@@ -62,8 +62,6 @@ class RuleFamily(Solution):
         rule = self.rules.get((problem.domain, problem.operator))
         if rule is None:
             return refused(f"no rule for {problem.operator}")
-        if problem.epilogue:
-            return refused("carries an epilogue")
         if problem.version < rule.since:
             return refused(
                 f"version {problem.version} of the operator means something else than version "
@@ -75,12 +73,7 @@ class RuleFamily(Solution):
     def load(
         self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
     ) -> Kernel:
-        kernel = self.rules[problem.domain, problem.operator].load(problem)
-        main, layer = problem.layer.main.outputs, problem.layer.outputs
-        if layer == main[: len(layer)]:
-            return kernel
-        kept = [main.index(name) for name in layer]
-        return lambda *values: [kernel(*values)[position] for position in kept]
+        return self.rules[problem.domain, problem.operator].load(problem)
 
 
 def takes(*dtypes: Collection[str]) -> Check:

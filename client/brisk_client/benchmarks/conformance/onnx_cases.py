@@ -54,12 +54,15 @@ def collect_cases() -> list[Any]:
         return list(node.collect_testcases(None))
 
 
-def run_case(case: Any, catalogue: Catalogue, device: torch.device) -> CaseOutcome:
+def run_case(
+    case: Any, catalogue: Catalogue, device: torch.device, *, optimised: bool = True
+) -> CaseOutcome:
     """Load the case's model and compare every output of every data set; never raises."""
     solutions: tuple[str, ...] = ()
     outputs: list[Any] = []
     try:
-        loaded = load_program(build_program(case.model, name=case.name), device, catalogue)
+        program = build_program(case.model, name=case.name, optimised=optimised)
+        loaded = load_program(program, device, catalogue)
         solutions = tuple(layer.solution.name for layer in loaded.layers)
         for given, expected in case.data_sets:
             names = [value.name for value in case.model.graph.input]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from brisk.graph.reader import build_program
@@ -15,14 +14,6 @@ GELUS = {
     "half inside": "e = Div(x, r2) f = Erf(e) a = Add(f, one) m = Mul(half, a) y = Mul(x, m)",
     "halved": "e = Div(x, r2) f = Erf(e) a = Add(f, one) m = Mul(x, a) y = Div(m, two)",
 }
-TANH_GELUS = {
-    "cube": "p = Pow(x, three) q = Mul(c, p) s = Add(x, q) t = Mul(s, k) h = Tanh(t)"
-    " a = Add(h, one) m = Mul(x, a) y = Mul(m, half)",
-    "products": "p = Mul(x, x) p3 = Mul(p, x) q = Mul(p3, c) s = Add(x, q) t = Mul(k, s)"
-    " h = Tanh(t) a = Add(one, h) m = Mul(half, x) y = Mul(m, a)",
-    "square": "p = Mul(x, x) q = Mul(p, c) s = Add(one, q) u = Mul(x, k) t = Mul(u, s)"
-    " h = Tanh(t) a = Add(one, h) m = Mul(half, x) y = Mul(m, a)",
-}
 NUMBERS = {
     "r2": scalar(2**0.5),
     "i2": scalar(0.5**0.5),
@@ -32,32 +23,24 @@ NUMBERS = {
     "three": scalar(3),
     "six": scalar(6),
     "zero": scalar(0),
-    "c": scalar(0.044715),
-    "k": scalar((2 / np.pi) ** 0.5),
-    "slope": scalar(1.702),
 }
 HARD = {
     "quotient": "a = Add(x, three) b = Clip(a, zero, six) m = Mul(x, b) y = Div(m, six)",
     "gate first": "a = Add(three, x) b = Clip(a, zero, six) g = Div(b, six) y = Mul(g, x)",
-    "hard sigmoid": "g = HardSigmoid <alpha = 0.16666667> (x) y = Mul(x, g)",
 }
 
 
 @pytest.mark.parametrize(
     ("body", "wanted"),
     [
-        *((body, "Gelu") for body in (*GELUS.values(), *TANH_GELUS.values())),
+        *((body, "Gelu") for body in GELUS.values()),
         *((body, "HardSwish") for body in HARD.values()),
-        ("a = Add(x, three) b = Clip(a, zero, six) y = Div(b, six)", "HardSigmoid"),
         ("s = Sigmoid(x) y = Mul(s, x)", "Swish"),
-        ("t = Mul(x, slope) s = Sigmoid(t) y = Mul(x, s)", "Swish"),
     ],
 )
 def test_spelled_out_activations_are_recognised(body: str, wanted: str) -> None:
     made = model(f"g (float[N,7] x) => (y) {{{body}}}", **NUMBERS)
-    program = checked(made, {"x": 2 * random(3, 7)}, [wanted])
-    approximate = program.layers[0].main.attributes.get("approximate", "none")
-    assert (approximate == "tanh") == (body in TANH_GELUS.values())
+    checked(made, {"x": 2 * random(3, 7)}, [wanted])
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
@@ -60,15 +58,11 @@ def _value_info(variable: Variable) -> onnx.ValueInfoProto:
 
 
 def to_graph_proto(program: Program) -> GraphProto:
-    """The graph of ``program``'s oracle nodes; weights become initialisers (copied)."""
+    """The graph of ``program``; weights become initialisers (copied)."""
     return GraphProto(
         name=program.name or "graph",
         input=[_value_info(variable) for variable in program.inputs],
         output=[_value_info(variable) for variable in program.outputs],
-        node=[to_node_proto(node) for layer in program.layers for node in layer.nodes],
+        node=[to_node_proto(layer.main) for layer in program.layers],
         initializer=[to_tensor_proto(array, name) for name, array in program.weights.items()],
     )
-
-
-def operator_sets(versions: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:
-    return [helper.make_opsetid(domain, version) for domain, version in versions.items()]

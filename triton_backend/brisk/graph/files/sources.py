@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from brisk.errors import InvalidModelError
 from brisk.graph.files.proto import to_tensor_proto
-from brisk.graph.files.shape_inference import SMALL_TENSOR_BYTES
 from brisk.graph.files.tensors import densify, read_tensor
 from brisk.graph.files.value_types import (
     from_type_proto,
-    is_anonymous,
     to_type_proto,
     type_of_array,
 )
 from brisk.graph.operators import domain_of
-from brisk.graph.program import ValueType
+from brisk.graph.program import ContainerKind, ValueType
+
+SMALL_TENSOR_BYTES = 1024
+"""Constants up to this size stay visible to inference: shape arithmetic needs their values."""
 
 _BODIES = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
@@ -67,7 +68,7 @@ class Extraction:
             {info.name: from_type_proto(info.type) for info in graph.value_info}
             | {info.name: _output_claim(info) for info in graph.output}
         )
-        skeleton.input.extend(map(_without_anonymous_dimensions, graph.input))
+        skeleton.input.extend(map(_without_anonymous_sizes, graph.input))
         skeleton.output.extend(map(_without_shape, graph.output))
         for tensor in graph.initializer:
             self._keep(
@@ -126,62 +127,44 @@ class Extraction:
         if len(node.attribute) != 1:
             raise InvalidModelError(f"{label} needs exactly one attribute")
         (attribute,) = node.attribute
-        kind = attribute.name
-        if kind == "value":
-            array = read_tensor(attribute.t, self.directory)
-        elif kind == "sparse_value":
-            array = densify(attribute.sparse_tensor, self.directory)
-        elif kind == "value_int":
-            array = np.array(attribute.i, np.int64)
-        elif kind == "value_ints":
-            array = np.array(attribute.ints, np.int64)
-        elif kind == "value_float":
-            array = np.array(attribute.f, np.float32)
-        elif kind == "value_floats":
-            array = np.array(attribute.floats, np.float32)
-        elif kind == "value_string":
-            array = np.array(attribute.s.decode(), object)
-        elif kind == "value_strings":
-            array = np.array([item.decode() for item in attribute.strings], object)
-        else:
-            raise InvalidModelError(f"{label} has unknown attribute '{kind}'")
+        if attribute.name == "value":
+            return read_tensor(attribute.t, self.directory)
+        if attribute.name == "sparse_value":
+            return densify(attribute.sparse_tensor, self.directory)
+        if attribute.name not in _CONSTANTS:
+            raise InvalidModelError(f"{label} has unknown attribute '{attribute.name}'")
+        array = _CONSTANTS[attribute.name](attribute)
         array.setflags(write=False)
         return array
+
+
+_CONSTANTS: dict[str, Callable[[AttributeProto], np.ndarray]] = {
+    "value_int": lambda proto: np.array(proto.i, np.int64),
+    "value_ints": lambda proto: np.array(proto.ints, np.int64),
+    "value_float": lambda proto: np.array(proto.f, np.float32),
+    "value_floats": lambda proto: np.array(proto.floats, np.float32),
+    "value_string": lambda proto: np.array(proto.s.decode(), object),
+    "value_strings": lambda proto: np.array([item.decode() for item in proto.strings], object),
+}
 
 
 def _output_claim(info: ValueInfoProto) -> ValueType:
     """Exporters write the sizes of their example into outputs; only the rank is believed."""
     claim = from_type_proto(info.type)
-    shape = None if claim.shape is None else (None,) * len(claim.shape)
-    return ValueType(claim.dtype, shape, claim.container)
+    return replace(claim, shape=None if claim.shape is None else (None,) * len(claim.shape))
 
 
 def _without_shape(info: ValueInfoProto) -> ValueInfoProto:
     """``info`` of a tensor with its element type alone."""
-    kind = info.type.tensor_type
-    if info.type.WhichOneof("value") != "tensor_type" or not kind.HasField("shape"):
-        return info
-    copy = ValueInfoProto(name=info.name)
-    copy.type.tensor_type.elem_type = kind.elem_type
-    return copy
-
-
-def _without_anonymous_dimensions(info: ValueInfoProto) -> ValueInfoProto:
-    """``info`` without sizes that only look like numbers or like one shared name."""
     if info.type.WhichOneof("value") != "tensor_type":
         return info
-    dims = info.type.tensor_type.shape.dim
-    if not any(_is_anonymous(dim) for dim in dims):
+    kind = helper.make_tensor_type_proto(info.type.tensor_type.elem_type, None)
+    return ValueInfoProto(name=info.name, type=kind)
+
+
+def _without_anonymous_sizes(info: ValueInfoProto) -> ValueInfoProto:
+    """``info`` without sizes that only look like numbers or like one shared name."""
+    kind = from_type_proto(info.type)
+    if kind.container is not ContainerKind.TENSOR or kind.dtype is None:
         return info
-    copy = ValueInfoProto()
-    copy.CopyFrom(info)
-    for dim in copy.type.tensor_type.shape.dim:
-        if _is_anonymous(dim):
-            dim.Clear()
-    return copy
-
-
-def _is_anonymous(dim: onnx.TensorShapeProto.Dimension) -> bool:
-    if dim.HasField("dim_value"):
-        return bool(dim.dim_value < 0)
-    return dim.HasField("dim_param") and is_anonymous(dim.dim_param)
+    return ValueInfoProto(name=info.name, type=to_type_proto(kind))

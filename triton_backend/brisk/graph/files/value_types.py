@@ -9,26 +9,27 @@ from onnx import TypeProto, helper
 from brisk.graph.files.element_types import element_of_dtype, name_of_dtype, name_of_element
 from brisk.graph.program import UNKNOWN_TYPE, ContainerKind, Dimension, ValueType
 
-ANONYMOUS_DIMENSIONS = frozenset({"", "?", "-1", "None", "none", "unk"})
+_ANONYMOUS = frozenset({"", "?", "-1", "None", "none", "unk"})
 """Names that exporters give to several sizes that need not be equal."""
-
-
-def is_anonymous(name: str) -> bool:
-    """Whether a dimension's name identifies nothing; inference numbers its own from ``unk__0``."""
-    return name in ANONYMOUS_DIMENSIONS or name.startswith("unk__")
 
 
 def type_of_array(array: np.ndarray) -> ValueType:
     return ValueType(name_of_dtype(array.dtype), tuple(array.shape))
 
 
-def _dimension(dim: onnx.TensorShapeProto.Dimension) -> Dimension:
+def _dimension(dim: onnx.TensorShapeProto.Dimension, inferred: bool) -> Dimension:
     if dim.HasField("dim_value"):
         return dim.dim_value if dim.dim_value >= 0 else None
-    return None if is_anonymous(dim.dim_param) else dim.dim_param
+    name = dim.dim_param
+    return None if name in _ANONYMOUS or (_is_numbered(name) and not inferred) else name
+
+
+def _is_numbered(size: Dimension) -> bool:
+    return isinstance(size, str) and size.startswith("unk__")
 
 
 _CONTAINERS = {
+    "tensor_type": ContainerKind.TENSOR,
     "sequence_type": ContainerKind.SEQUENCE,
     "optional_type": ContainerKind.OPTIONAL,
     "map_type": ContainerKind.MAP,
@@ -36,24 +37,20 @@ _CONTAINERS = {
 }
 
 
-def from_type_proto(proto: TypeProto) -> ValueType:
+def from_type_proto(proto: TypeProto, *, inferred: bool = False) -> ValueType:
+    """``inferred``: by this process, whose names ``unk__0`` and so on mean one size each."""
     kind = proto.WhichOneof("value")
-    if kind == "tensor_type" or kind == "sparse_tensor_type":
-        tensor = getattr(proto, kind)
-        shape = (
-            tuple(_dimension(dim) for dim in tensor.shape.dim)
-            if tensor.HasField("shape")
-            else None
-        )
-        container = _CONTAINERS.get(kind, ContainerKind.TENSOR)
-        return ValueType(name_of_element(tensor.elem_type), shape, container)
-    if kind == "sequence_type" or kind == "optional_type":
-        inner = from_type_proto(getattr(proto, kind).elem_type)
-        return ValueType(inner.dtype, inner.shape, _CONTAINERS[kind])
-    if kind == "map_type":
-        inner = from_type_proto(proto.map_type.value_type)
-        return ValueType(inner.dtype, inner.shape, ContainerKind.MAP)
-    return UNKNOWN_TYPE
+    if kind is None or kind not in _CONTAINERS:
+        return UNKNOWN_TYPE
+    message = getattr(proto, kind)
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        is_known = message.HasField("shape")
+        sizes = tuple(_dimension(dim, inferred) for dim in message.shape.dim)
+        shape = sizes if is_known else None
+        return ValueType(name_of_element(message.elem_type), shape, _CONTAINERS[kind])
+    element = message.value_type if kind == "map_type" else message.elem_type
+    inner = from_type_proto(element, inferred=inferred)
+    return ValueType(inner.dtype, inner.shape, _CONTAINERS[kind])
 
 
 def to_type_proto(value: ValueType) -> TypeProto | None:
@@ -73,7 +70,7 @@ def to_type_proto(value: ValueType) -> TypeProto | None:
 
 
 def complete(known: ValueType, claim: ValueType) -> ValueType:
-    """``known``, with what is missing taken from ``claim``."""
+    """``known``, with what is missing taken from ``claim``, and what inference only numbered."""
     if known.dtype is None and known.shape is None:
         return claim
     shape = known.shape
@@ -81,18 +78,7 @@ def complete(known: ValueType, claim: ValueType) -> ValueType:
         shape = claim.shape
     elif claim.shape is not None and len(claim.shape) == len(shape):
         shape = tuple(
-            said if size is None else size for size, said in zip(shape, claim.shape, strict=True)
+            said if size is None or (_is_numbered(size) and said is not None) else size
+            for size, said in zip(shape, claim.shape, strict=True)
         )
     return ValueType(known.dtype or claim.dtype, shape, known.container)
-
-
-def merge(known: ValueType, better: ValueType) -> ValueType:
-    """The more informative of two types of one value, dimension by dimension."""
-    if known.shape is None or better.shape is None or len(known.shape) != len(better.shape):
-        shape = better.shape if better.shape is not None else known.shape
-    else:
-        shape = tuple(
-            old if isinstance(old, int) or new is None else new
-            for old, new in zip(known.shape, better.shape, strict=True)
-        )
-    return ValueType(better.dtype or known.dtype, shape, better.container)

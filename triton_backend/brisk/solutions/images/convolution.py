@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from brisk.solutions.base import (
+    APPLIES,
     Applicability,
     Kernel,
     LoadContext,
@@ -14,8 +15,7 @@ from brisk.solutions.base import (
     Solution,
     refused,
 )
-from brisk.solutions.binding import bound_kernel
-from brisk.solutions.epilogue import check_epilogue, constant_tensor
+from brisk.solutions.binding import bound_kernel, constant_tensor
 from brisk.solutions.images.convolution_geometry import Geometry, pad_amounts, read_geometry
 from brisk.solutions.rules import FLOATS
 
@@ -61,11 +61,11 @@ def check_operands(problem: Problem) -> Applicability:
         return refused(geometry)
     if len(geometry.kernel) > 3:
         return refused(f"{len(geometry.kernel)} spatial dimensions, at most 3 are known")
-    return check_epilogue(problem)
+    return APPLIES
 
 
 class TorchConvolution(Solution):
-    """Conv with any padding; several passes where there is an epilogue."""
+    """Conv with any padding."""
 
     name = "torch_convolution"
 

@@ -134,8 +134,7 @@ _RULES: dict[str, Rule] = {
 class Activation(RuleFamily):
     name = "activation"
     rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
-        **{("", name): rule for name, rule in _RULES.items()},
-        ("brisk", "Silu"): _rule(_with(functional.silu)),
+        ("", name): rule for name, rule in _RULES.items()
     }
 
 

@@ -6,19 +6,26 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from brisk.solutions.base import Applicability, Kernel, LoadContext, Problem, Solution, refused
+from brisk.solutions.base import (
+    APPLIES,
+    Applicability,
+    Kernel,
+    LoadContext,
+    Problem,
+    Solution,
+    refused,
+)
 from brisk.solutions.binding import bound_kernel, constant_operands
-from brisk.solutions.epilogue import check_epilogue, number
-from brisk.solutions.rules import FLOATS
+from brisk.solutions.rules import FLOATS, attribute
 
 
 class TorchProduct(Solution):
-    """Gemm, MatMul with numpy's broadcasting, and Linear."""
+    """Gemm, and MatMul with numpy's broadcasting."""
 
     name = "torch_product"
 
     def operators(self) -> frozenset[tuple[str, str]]:
-        return frozenset({("", "Gemm"), ("", "MatMul"), ("brisk", "Linear")})
+        return frozenset({("", "Gemm"), ("", "MatMul")})
 
     def check(self, problem: Problem) -> Applicability:
         dtypes = {operand.type.dtype for operand in problem.operands if operand is not None}
@@ -31,34 +38,25 @@ class TorchProduct(Solution):
         ranks = [operand.type.rank for operand in problem.operands[:2] if operand is not None]
         if None in ranks or 0 in ranks:
             return refused(f"operands of rank {ranks}")
-        return check_epilogue(problem)
+        return APPLIES
 
     def load(
         self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
     ) -> Kernel:
-        compute = _gemm(problem) if problem.operator == "Gemm" else _product
+        compute = _gemm(problem) if problem.operator == "Gemm" else torch.matmul
         count = len(problem.operands)
         return bound_kernel(problem, compute, constant_operands(problem, count))
 
 
 def _computes_integers(problem: Problem) -> bool:
     """torch multiplies integer matrices on the CPU only; they wrap as ONNX's do."""
-    return problem.operator == "MatMul" and problem.device.type == "cpu" and not problem.epilogue
-
-
-def _product(
-    left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None
-) -> torch.Tensor:
-    result = torch.matmul(left, right)
-    return result if bias is None else result + bias
+    return problem.operator == "MatMul" and problem.device.type == "cpu"
 
 
 def _gemm(problem: Problem) -> Callable[..., torch.Tensor]:
-    attributes = problem.attributes
-    left_transposed = bool(attributes.get("transA", 0))
-    right_transposed = bool(attributes.get("transB", 0))
-    alpha = number(attributes, "alpha", 1.0)
-    beta = number(attributes, "beta", 1.0)
+    left_transposed = bool(attribute(problem, "transA", 0))
+    right_transposed = bool(attribute(problem, "transB", 0))
+    alpha, beta = attribute(problem, "alpha", 1.0), attribute(problem, "beta", 1.0)
 
     def compute(
         left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None

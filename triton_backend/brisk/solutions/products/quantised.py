@@ -1,4 +1,4 @@
-"""Quantised products: MatMulInteger, QLinearMatMul and Brisk's DynamicQuantizedLinear."""
+"""Quantised products: MatMulInteger, QLinearMatMul; DynamicQuantizeLinear."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 import torch
 
 from brisk.solutions.base import Kernel, Problem, Solution
-from brisk.solutions.epilogue import constant_tensor
+from brisk.solutions.binding import constant_tensor
 from brisk.solutions.products.quantised_product import BYTES, ByteMatrix, saturate
 from brisk.solutions.rules import Rule, RuleFamily, is_dynamic, rank
-from brisk.solutions.values import from_numpy
 
 
 def _refuse_matrix(
@@ -125,32 +124,6 @@ def _check_floats(problem: Problem) -> str | None:
     return None
 
 
-def _check_linear(problem: Problem) -> str | None:
-    if (reason := _check_floats(problem)) is not None:
-        return reason
-    scale, bias = problem.operand(2), problem.operand(4)
-    if scale is None or scale.constant is None or scale.type.dtype != "float32":
-        return "the matrix's scale is not constant float32"
-    if bias is not None and (bias.constant is None or bias.type.dtype != "float32"):
-        return "the bias is not constant float32"
-    return _refuse_matrix(problem, 1, (5, 3), 2)
-
-
-def _load_linear(problem: Problem) -> Kernel:
-    matrix = _byte_matrix(problem, 1, 3)
-    scales: Any = from_numpy(problem.operands[2].constant, problem.device)  # type: ignore[union-attr]
-    bias = constant_tensor(problem, 4)
-
-    def kernel(source: torch.Tensor) -> tuple[torch.Tensor]:
-        if source.numel() == 0:
-            raise ValueError("dynamic quantisation of an empty tensor has no scale")
-        quantised, scale, point = quantise_dynamically(source)
-        result = matrix.product(quantised, point).to(torch.float32).mul_(scale * scales)
-        return (result if bias is None else result.add_(bias),)
-
-    return kernel
-
-
 def _load_dynamic(problem: Problem) -> Kernel:
     def kernel(source: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if source.numel() == 0:
@@ -168,7 +141,6 @@ class QuantisedProduct(RuleFamily):
         ("", "MatMulInteger"): Rule(_load_integer, _check_integer),
         ("", "QLinearMatMul"): Rule(_load_requantised, _check_requantised),
         ("", "DynamicQuantizeLinear"): Rule(_load_dynamic, _check_floats),
-        ("brisk", "DynamicQuantizedLinear"): Rule(_load_linear, _check_linear),
     }
 
 

@@ -22,7 +22,7 @@ from brisk.solutions.base import (
     Solution,
     refused,
 )
-from brisk.solutions.epilogue import constant_tensor
+from brisk.solutions.binding import constant_tensor
 from brisk.solutions.images.convolution_geometry import (
     Geometry,
     pad_amounts,
@@ -52,8 +52,6 @@ class QuantisedConvolution(Solution):
 
     def check(self, problem: Problem) -> Applicability:
         source = problem.operand(0)
-        if problem.epilogue:
-            return refused("fused steps behind a quantised convolution")
         if source is None or source.constant is not None or source.type.dtype not in BYTES:
             return refused("the input is not of variable bytes")
         for operand in problem.operands[1:]:

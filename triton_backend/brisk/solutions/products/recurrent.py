@@ -22,7 +22,7 @@ from brisk.solutions.base import (
     Solution,
     refused,
 )
-from brisk.solutions.epilogue import constant_tensor
+from brisk.solutions.binding import constant_tensor
 from brisk.solutions.rules import attribute
 
 

@@ -1,1 +1,0 @@
-"""Passes that remove or simplify layers."""

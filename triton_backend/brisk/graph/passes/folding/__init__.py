@@ -1,1 +1,0 @@
-"""Passes that compute at load what needs no input."""

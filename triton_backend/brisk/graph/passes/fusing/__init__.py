@@ -1,1 +1,0 @@
-"""Passes that recognise one operator in several."""
