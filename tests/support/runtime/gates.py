@@ -13,7 +13,6 @@ from brisk.runtime.preemption.realtime import Foreground
 from brisk.runtime.worker.batch import RequestJob, Run
 from brisk.scheduling.job import Job, JobClass
 from brisk.scheduling.policies import POLICIES, Limits
-from brisk.scheduling.policy import most_urgent_first
 from brisk.scheduling.profile import ProfileTable, RunProfile
 
 LIMITS = Limits(slowdown=1.05, share=0.0)
@@ -26,9 +25,9 @@ class Pair:
         self.gate = Gate()
         self.profiles = ProfileTable()
         self.now_ns = 0
-        chosen, ordering = POLICIES[policy], most_urgent_first
+        chosen = POLICIES[policy]
         self.foreground = Foreground(
-            self.gate, chosen, limits, ordering, self.profiles, 2, lambda: self.now_ns
+            self.gate, chosen, limits, self.profiles, 2, lambda: self.now_ns
         )
         self.background = Background(self.gate, chosen, limits, processors=2)
 

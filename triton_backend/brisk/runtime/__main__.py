@@ -17,7 +17,6 @@ from brisk.protocol.host.runtime_paths import runtime_place
 from brisk.protocol.role import Role
 from brisk.runtime.log import say
 from brisk.runtime.preemption.gate import Gate
-from brisk.runtime.preemption.suspend import release
 from brisk.runtime.ready import import_everything
 from brisk.runtime.settings import Settings, read_settings
 from brisk.runtime.supervisor import Supervisor, listen
@@ -115,7 +114,7 @@ def _slot(
     def clear() -> None:
         if role is Role.FOREGROUND:
             gate.open()
-            release(gate)
+            gate.resume_worker()
         else:
             gate.leave()
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from brisk.os_priority import LOADING
+from brisk.os_priority import LOADING, Precedence, standing_back
 from brisk.protocol.records import LoadModel, Region
 from brisk.protocol.shared_memory.request_flags import MARK_BYTES
 from brisk.runtime.models.loader import LoadOutcome
 from brisk.runtime.models.table import SessionTable
-from brisk.runtime.preemption.lower_priority import standing_back
 
 
 def niceness() -> int:
@@ -92,7 +91,7 @@ def test_a_load_stands_back_while_a_more_urgent_model_is_served(
         path.parent.mkdir()
         path.write_bytes(b"model")
     loader = _Loader()
-    table = SessionTable(loader, SimpleNamespace())  # type: ignore[arg-type]
+    table = SessionTable(loader, SimpleNamespace(), Precedence(0, print))  # type: ignore[arg-type]
     served, loaded = (
         LoadModel(0, path.parent.name, 1, str(path), Region(0, 0, MARK_BYTES), 0, False, 8, kind)
         for path, kind in zip(paths, classes, strict=True)

@@ -11,7 +11,6 @@ from brisk.protocol.records import Infer, InferForm, Region, TensorForm
 from brisk.runtime.worker.batch import Request, profile_key
 from brisk.runtime.worker.batcher import Batcher
 from brisk.scheduling.job import Job, JobClass
-from brisk.scheduling.policy import most_urgent_first
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue
 
@@ -30,7 +29,7 @@ def turns_with(
         model=SimpleNamespace(batching=True, max_batch_size=max_batch_size, name="m"),
     )
     peer: Any = SimpleNamespace(number=1)
-    queue: ReadyQueue[Request] = ReadyQueue(most_urgent_first)
+    queue: ReadyQueue[Request] = ReadyQueue()
     profiles = ProfileTable()
     nowhere = Region(0, 0, 64)
     for number, count in enumerate(rows):
@@ -42,7 +41,7 @@ def turns_with(
         queue.add(job, None, "m")
         if run_ns is not None:
             profiles.find(profile_key(payload)).learn_run(run_ns, beside=False)
-    return Batcher(queue, most_urgent_first, profiles, lambda: 0)
+    return Batcher(queue, profiles, lambda: 0)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from brisk.errors import BriskError
 from brisk.graph.files.mapping import make_private
+from brisk.os_priority import standing_back
 from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.log import say
 from brisk.runtime.models.artefact_use import ArtefactUse
@@ -27,7 +28,6 @@ from brisk.runtime.models.kinds.background_prepare import SegmentPreparer
 from brisk.runtime.models.kinds.segment_session import SegmentSession
 from brisk.runtime.models.reclaim import give_back
 from brisk.runtime.models.session import Session
-from brisk.runtime.preemption.lower_priority import standing_back
 from brisk.runtime.ready import import_what_files_need
 from brisk.runtime.worker.idle import Quiet
 from brisk.segments.table import LayerTable

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from brisk.errors import ArtefactError, BriskError, InternalError
+from brisk.os_priority import standing_back
 from brisk.protocol.records import LoadModel
 from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.log import say
@@ -21,7 +22,6 @@ from brisk.runtime.models.load_queue import LoadQueue
 from brisk.runtime.models.reclaim import tidy_up
 from brisk.runtime.models.servable import Servable
 from brisk.runtime.models.session import Session, load_session
-from brisk.runtime.preemption.lower_priority import standing_back
 from brisk.runtime.worker.batch import Run
 from brisk.runtime.worker.idle import Quiet
 from brisk.runtime.worker.lone_load import LoneLoad

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from brisk.errors import InvalidModelError
 from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
+from brisk.os_priority import Precedence
 from brisk.pipelines import is_pipeline, read_pipeline
 from brisk.protocol.records import Infer, LoadModel
 from brisk.protocol.shared_memory import request_flags
@@ -20,7 +21,6 @@ from brisk.runtime.models.loader import LoadCompletion, Loader, LoadOutcome
 from brisk.runtime.models.session_entry import Binding, SessionEntry
 from brisk.runtime.pipelines.assembly import Assemblies, PipelineAssembly
 from brisk.runtime.pipelines.trial import Trials
-from brisk.runtime.preemption.thread_niceness import Precedence
 from brisk.runtime.requests.connections import Peer
 from brisk.runtime.requests.sequences import Sequences
 from brisk.scheduling.job import JobClass
@@ -39,11 +39,9 @@ class SessionUse:
 class SessionTable:
     """Sessions by the file they were loaded from, counted by their bindings."""
 
-    def __init__(
-        self, loader: Loader, trials: Trials, precedence: Precedence | None = None
-    ) -> None:
+    def __init__(self, loader: Loader, trials: Trials, precedence: Precedence) -> None:
         """``precedence`` is told whether a real-time model is ready."""
-        self._precedence = precedence or Precedence(0)
+        self._precedence = precedence
         self._loader = loader
         self._assemblies = Assemblies(trials, loader)
         self._entries: dict[str, SessionEntry] = {}

@@ -19,7 +19,7 @@ from brisk.errors import (
 )
 from brisk.protocol.records import Infer, Region
 from brisk.runtime.models.session_entry import Binding
-from brisk.runtime.preemption.pacing import Pacing
+from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.requests.answers import failure, result
 from brisk.runtime.requests.connections import Connections, Peer
 from brisk.runtime.requests.sequences import OpenSequence
@@ -27,7 +27,6 @@ from brisk.runtime.worker.batch import Request, RequestJob, profile_key
 from brisk.runtime.worker.tracing import trace_answer
 from brisk.scheduling.admission import retry_hint
 from brisk.scheduling.job import Job, JobClass, JobState
-from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue
 from brisk.segments.values import Value
@@ -43,15 +42,14 @@ class RequestTable:
     def __init__(
         self,
         transport: Connections,
-        ordering: OrderingKey,
         bound: int,
-        pacing: Pacing,
+        controller: PreemptionController,
         profiles: ProfileTable,
         clock_ns: Callable[[], int],
     ) -> None:
-        self.queue: ReadyQueue[Request] = ReadyQueue(ordering, bound)
+        self.queue: ReadyQueue[Request] = ReadyQueue(bound)
         self._transport = transport
-        self._pacing = pacing
+        self._controller = controller
         self._profiles = profiles
         self._clock_ns = clock_ns
         self._jobs: dict[tuple[int, int], RequestJob] = {}
@@ -93,7 +91,7 @@ class RequestTable:
                 self._leave_sequence(job)
                 raise
         self._jobs[peer.number, record.request] = job
-        self._pacing.admitted(job)
+        self._controller.admitted(job)
 
     def _enter(self, job: RequestJob) -> OpenSequence | None:
         """Give the job its place in its sequence; None where the model has no states.
@@ -131,7 +129,7 @@ class RequestTable:
 
     def _admit_new(self, job: RequestJob) -> None:
         """Queue a job that no worker has had; UnavailableError says when to try again."""
-        self._pacing.check(job)
+        self._controller.check(job)
         model = job.payload.binding.model
         try:
             shed = self.queue.add(job, model.max_queue_size, model.name)
@@ -224,7 +222,7 @@ class RequestTable:
             self._withdraw(job)
             self._behind.pop(job.sequence, None)
             job.state = JobState.ENDED
-            self._pacing.ended(job)
+            self._controller.ended(job)
         for key in [key for key in self._held if key[0] == peer.number]:
             del self._held[key]
 
@@ -233,6 +231,6 @@ class RequestTable:
         trace_answer(job, answered_ns)
         key = (job.payload.peer.number, job.payload.record.request)
         del self._jobs[key]
-        self._pacing.ended(job)
+        self._controller.ended(job)
         self._leave_sequence(job)
         return key

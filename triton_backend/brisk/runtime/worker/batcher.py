@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 
 from brisk.protocol.shared_memory import request_flags
 from brisk.runtime.worker.batch import Request, RequestJob, batch_rows, can_join, profile_key
-from brisk.scheduling.job import JobClass, JobState
-from brisk.scheduling.policy import OrderingKey
+from brisk.scheduling.job import JobClass, JobState, most_urgent_first
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue
 
@@ -19,12 +18,10 @@ class Batcher:
     def __init__(
         self,
         queue: ReadyQueue[Request],
-        ordering: OrderingKey,
         profiles: ProfileTable,
         clock_ns: Callable[[], int],
     ) -> None:
         self._queue = queue
-        self._ordering = ordering
         self._profiles = profiles
         self._clock_ns = clock_ns
         self._alone: deque[RequestJob] = deque()
@@ -46,7 +43,7 @@ class Batcher:
         waiting = self._queue.peek(only)
         if not self._alone or only not in (None, self._alone[0].job_class):
             return waiting
-        if waiting is None or self._ordering(self._alone[0]) < self._ordering(waiting):
+        if waiting is None or most_urgent_first(self._alone[0]) < most_urgent_first(waiting):
             return self._alone[0]
         return waiting
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from brisk.errors import BriskError, InternalError, ProtocolError
 from brisk.runtime.early_exit.audits import Audits
 from brisk.runtime.early_exit.sampling import Sampler
+from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.preemption.memory_limit import shortage
-from brisk.runtime.preemption.pacing import Pacing
 from brisk.runtime.requests.connections import Connections
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.worker.batch import RequestJob, Run, split_results
@@ -27,7 +27,7 @@ class Completion:
         transport: Connections,
         requests: RequestTable,
         turns: Batcher,
-        pacing: Pacing,
+        controller: PreemptionController,
         audits: Audits,
         sampler: Sampler,
         clock_ns: Callable[[], int],
@@ -35,7 +35,7 @@ class Completion:
         self._transport = transport
         self._requests = requests
         self._turns = turns
-        self._pacing = pacing
+        self._controller = controller
         self._audits = audits
         self._sampler = sampler
         self._clock_ns = clock_ns
@@ -54,7 +54,7 @@ class Completion:
     def answer(self, run: Run) -> None:
         """The run is finished. Raises what writing an answer does."""
         finished_ns = self._clock_ns()
-        self._pacing.finished(run, finished_ns)
+        self._controller.finished(run, finished_ns)
         shares = split_results(run, run.frame.results())
         kept = self._audits.keep(run.cached)
         self._sampler.sample(run.cached)

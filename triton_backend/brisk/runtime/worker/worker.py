@@ -10,18 +10,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from brisk.os_priority import Precedence
 from brisk.protocol.role import Role
 from brisk.runtime.early_exit.adaptation import Adaptation
 from brisk.runtime.early_exit.auditor import Auditor
 from brisk.runtime.early_exit.audits import Audits
 from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.early_exit.sampling import Sampler
+from brisk.runtime.log import say
 from brisk.runtime.models.loader import Loader
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.pipelines.trial import Trials
+from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.preemption.gate import RECHECK_S
-from brisk.runtime.preemption.pacing import Pacing
-from brisk.runtime.preemption.thread_niceness import Precedence
 from brisk.runtime.requests.connections import Connections, Orphans
 from brisk.runtime.requests.dispatcher import Dispatcher
 from brisk.runtime.requests.table import RequestTable
@@ -33,7 +34,6 @@ from brisk.runtime.worker.device import Device, StreamPriority
 from brisk.runtime.worker.host_queue import HostQueue
 from brisk.runtime.worker.introspection import Observation
 from brisk.scheduling.job import JobClass
-from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.profile import ProfileTable
 
 LOOK_INTERVAL_NS = 1_000_000_000
@@ -47,15 +47,14 @@ class Worker:
         self,
         connections: Connections,
         device: Device,
-        ordering: OrderingKey,
-        pacing: Pacing,
+        controller: PreemptionController,
         profiles: ProfileTable,
         settings: Settings,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         role: Role = Role.FOREGROUND,
     ) -> None:
-        if pacing.alarm is not None:
-            connections.watch(pacing.alarm)
+        if controller.alarm is not None:
+            connections.watch(controller.alarm)
         self._connections = connections
         self._clock_ns = clock_ns
         urgent = HostQueue(device.new_stream(StreamPriority.HIGH), None)
@@ -77,22 +76,22 @@ class Worker:
             caches,
         )
         self._trials = Trials(self._loader.tell, clock_ns)
-        self._pacing = pacing
+        self._controller = controller
         self._profiles = profiles
         self._requests = RequestTable(
-            connections, ordering, settings.max_waiting, pacing, profiles, clock_ns
+            connections, settings.max_waiting, controller, profiles, clock_ns
         )
-        self._batcher = Batcher(self._requests.queue, ordering, profiles, clock_ns)
+        self._batcher = Batcher(self._requests.queue, profiles, clock_ns)
         self._audits = Audits(Auditor())
         sampler = Sampler(settings.sampled_share, settings.sample_bytes)
         self._completion = Completion(
-            connections, self._requests, self._batcher, pacing, self._audits, sampler, clock_ns
+            connections, self._requests, self._batcher, controller, self._audits, sampler, clock_ns
         )
         self._is_held = False
         """The run on top waits for the gate."""
-        self._stack = RunStack(pacing, clock_ns)
-        goes_first = role is Role.FOREGROUND and pacing.policy.stands_back
-        precedence = Precedence(settings.realtime_niceness if goes_first else 0)
+        self._stack = RunStack(controller, clock_ns)
+        goes_first = role is Role.FOREGROUND and controller.policy.stands_back
+        precedence = Precedence(settings.realtime_niceness if goes_first else 0, say)
         sessions = self._sessions = SessionTable(self._loader, self._trials, precedence)
         observation = Observation(
             role,
@@ -178,8 +177,8 @@ class Worker:
         following = self._batcher.following(only)
         if following is None:
             return
-        owed = self._pacing.owes_normal(self._clock_ns())
-        takes_place = top is None or self._pacing.policy.takes_place(
+        owed = self._controller.owes_normal(self._clock_ns())
+        takes_place = top is None or self._controller.policy.takes_place(
             following, top.jobs[0], normal_is_owed=owed
         )
         if takes_place and (run := self._begin_next(only)) is not None:
@@ -187,7 +186,7 @@ class Worker:
 
     def _next_class(self) -> JobClass | None:
         """Whose turn is next; None: that of the job that goes first."""
-        if not self._pacing.owes_normal(self._clock_ns()):
+        if not self._controller.owes_normal(self._clock_ns()):
             return None
         return None if self._batcher.following(JobClass.NORMAL) is None else JobClass.NORMAL
 
@@ -222,19 +221,19 @@ class Worker:
         return True
 
     def _compute(self, run: Run, queue: HostQueue, now_ns: int) -> bool:
-        """Issue layers until a quantum is over, the queue is full, or the pacing holds the next.
+        """Issue layers for a quantum, until the queue is full or the next layer is held.
 
         True after the last one.
         """
-        frame, pacing = run.frame, self._pacing
-        until_ns = now_ns + pacing.quanta_ns[run.job_class]
+        frame, controller = run.frame, self._controller
+        until_ns = now_ns + controller.quanta_ns[run.job_class]
         while now_ns < until_ns and queue.has_room():
-            if pacing.holds(run, now_ns):
+            if controller.holds(run, now_ns):
                 self._is_held = True
                 return False
             is_last = queue.issue(frame)
             done_ns = self._clock_ns()
-            pacing.layer_done(run, done_ns - now_ns)
+            controller.layer_done(run, done_ns - now_ns)
             if is_last:
                 return True
             now_ns = done_ns
@@ -262,9 +261,9 @@ class RunStack:
     ``runs`` is not to be changed from outside.
     """
 
-    def __init__(self, pacing: Pacing, clock_ns: Callable[[], int]) -> None:
+    def __init__(self, controller: PreemptionController, clock_ns: Callable[[], int]) -> None:
         self.runs: list[Run] = []
-        self._pacing = pacing
+        self._controller = controller
         self._clock_ns = clock_ns
 
     @property
@@ -278,12 +277,12 @@ class RunStack:
             self.runs[-1].park()
             run.count_preemption()
         self.runs.append(run)
-        self._pacing.begins(run, self._clock_ns())
+        self._controller.begins(run, self._clock_ns())
 
     def end(self) -> None:
         """The top one is over: go on with the one before it."""
         self.runs.pop()
-        self._pacing.pauses()
+        self._controller.pauses()
         if self.runs:
             self.runs[-1].resume()
-            self._pacing.begins(self.runs[-1], self._clock_ns())
+            self._controller.begins(self.runs[-1], self._clock_ns())

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brisk.errors import BriskError, UnavailableError
-from brisk.runtime.helper_process import step_aside
+from brisk.os_priority import step_aside
 from brisk.runtime.log import say
 
 DELAY_S = 5.0
