@@ -13,7 +13,6 @@ from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.os_priority import shorten_slices, stand_back
 from brisk.protocol.records import Refused
 from brisk.protocol.role import Role
-from brisk.runtime import torch_process
 from brisk.runtime.preemption.best_effort import Background
 from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.preemption.gate import Gate
@@ -21,7 +20,7 @@ from brisk.runtime.preemption.memory_limit import limit_memory
 from brisk.runtime.preemption.realtime import Foreground
 from brisk.runtime.requests.connections import Arrival, Connections
 from brisk.runtime.settings import Settings
-from brisk.runtime.worker.device import open_device
+from brisk.runtime.worker.device import import_torch, inference, open_queues
 from brisk.runtime.worker.worker import Worker
 from brisk.scheduling.profile import ProfileTable
 
@@ -38,7 +37,7 @@ def run_worker(
     """
     gc.freeze()  # what came with the fork lives as long as the worker: no collection visits it
     if device != "cpu":
-        torch_process.import_torch(settings.threads)
+        import_torch(settings.threads)
     if role is Role.BACKGROUND:
         limit_memory(settings.background_bytes)
         if settings.policy.stands_back:
@@ -48,7 +47,7 @@ def run_worker(
         sys.setswitchinterval(SWITCH_INTERVAL_S)
     transport = Connections(listeners)
     try:
-        opened = open_device(device)
+        queues = open_queues(device, settings.outstanding_layers)
     except InvalidConfigurationError as error:
         _refuse_all(transport, error, settings.idle_exit_s)
         return
@@ -60,8 +59,8 @@ def run_worker(
         controller = Background(gate, policy, limits, processors)
     else:
         controller = Foreground(gate, policy, limits, profiles, processors)
-    worker = Worker(transport, opened, controller, profiles, settings, role=role)
-    with torch_process.inference():
+    worker = Worker(transport, device, queues, controller, profiles, settings, role=role)
+    with inference():
         while not worker.is_idle:
             worker.step()
 

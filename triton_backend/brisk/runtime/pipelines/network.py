@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, cast
 from brisk.errors import BriskError, InternalError
 from brisk.pipelines import NodeDescription
 from brisk.planning import LatencyProfile
-from brisk.runtime import torch_process
 from brisk.runtime.models.servable import Frame
 from brisk.runtime.models.session import Session
+from brisk.runtime.worker.device import synchronise
 from brisk.segments.values import Value
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class NetworkRun:
         except BriskError as error:
             raise _named(self._network, error) from error
         if is_over:
-            torch_process.synchronise()
+            synchronise()
         self.spent_ns += self._clock_ns() - begun_ns
         if is_over and not self.has_early_answers:
             signature = self._signature

@@ -8,7 +8,7 @@ effect at the next layer boundary.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from brisk.os_priority import Precedence
 from brisk.protocol.role import Role
@@ -30,8 +30,7 @@ from brisk.runtime.settings import Settings
 from brisk.runtime.worker.batch import Run, begin_run
 from brisk.runtime.worker.batcher import Batcher
 from brisk.runtime.worker.completion import Completion
-from brisk.runtime.worker.device import Device, StreamPriority
-from brisk.runtime.worker.host_queue import HostQueue
+from brisk.runtime.worker.device import LayerQueue
 from brisk.runtime.worker.introspection import Observation
 from brisk.scheduling.job import JobClass
 from brisk.scheduling.profile import ProfileTable
@@ -46,7 +45,8 @@ class Worker:
     def __init__(
         self,
         connections: Connections,
-        device: Device,
+        device: str,
+        queues: Mapping[JobClass, LayerQueue],
         controller: PreemptionController,
         profiles: ProfileTable,
         settings: Settings,
@@ -57,19 +57,11 @@ class Worker:
             connections.watch(controller.alarm)
         self._connections = connections
         self._clock_ns = clock_ns
-        urgent = HostQueue(device.new_stream(StreamPriority.HIGH), None)
-        other = HostQueue(
-            device.new_stream(StreamPriority.LOW),
-            settings.outstanding_layers if device.is_asynchronous else None,
-        )
-        self._queues = {
-            job_class: urgent if job_class is JobClass.REALTIME else other
-            for job_class in JobClass
-        }
+        self._queues = queues
         adapts = role is Role.FOREGROUND
         caches = CacheWatch(Adaptation(settings.adaptation_s) if adapts else None)
         self._loader = Loader(
-            device.name,
+            device,
             settings.threads,
             connections.wake,
             settings.artefacts,
@@ -95,7 +87,7 @@ class Worker:
         sessions = self._sessions = SessionTable(self._loader, self._trials, precedence)
         observation = Observation(
             role,
-            device.name,
+            device,
             settings.threads,
             connections,
             sessions,
@@ -220,7 +212,7 @@ class Worker:
             self._completion.fail(run.jobs, error)
         return True
 
-    def _compute(self, run: Run, queue: HostQueue, now_ns: int) -> bool:
+    def _compute(self, run: Run, queue: LayerQueue, now_ns: int) -> bool:
         """Issue layers for a quantum, until the queue is full or the next layer is held.
 
         True after the last one.

@@ -18,7 +18,7 @@ from brisk.runtime.log import tell
 from brisk.runtime.models.kinds.provider_trial import compare, provider_of
 from brisk.runtime.models.servable import Frame
 from brisk.runtime.models.session import Session
-from brisk.runtime.torch_process import import_torch, inference
+from brisk.runtime.worker.device import import_torch, inference
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.program import SegmentProgram
 from brisk.segments.table import GiveWay
