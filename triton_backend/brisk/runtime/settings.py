@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from brisk.errors import InvalidConfigurationError
 from brisk.os_priority import realtime_niceness
-from brisk.runtime.models.artefact_use import ArtefactUse
 from brisk.scheduling.policies import DEFAULT_POLICY, Limits, Policy, find_policy
 from brisk.scheduling.queue import DEFAULT_BOUND
 
@@ -30,6 +29,14 @@ long, which is what BRISK_MAX_SLOWDOWN allows best-effort work to cost it."""
 
 LARGEST = 1e6
 """Of any number here: an idle time of 11 days, which the system can still wait for at once."""
+
+
+class ArtefactUse(str, Enum):
+    """``build``: used, and made in the background where there is none. ``use``: used only."""
+
+    BUILD = "build"
+    USE = "use"
+    OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from brisk.runtime.early_exit.served_caches import read_version
 from brisk.runtime.models.kinds.segment_session import SegmentSession
 from brisk.runtime.models.session import Session, load_session
 from brisk.runtime.pipelines.frame import PipelineFrame
+from brisk.runtime.pipelines.loading import WHOLE_MODEL, try_pipeline
 from brisk.runtime.pipelines.network import NetworkRun, PipelineNetwork, Signature
 from brisk.runtime.pipelines.session import PipelineSession, assemble
-from brisk.runtime.pipelines.trial import WHOLE_MODEL, try_pipeline
 from brisk.segments.starting import usable_cores
 from brisk_client.benchmarks.pipeline.networks import PLATE, TrainedNetworks
 
@@ -128,11 +128,10 @@ def _settle(path: Path, session: Session) -> None:
     """As upkeep does: all segments, warm ones, then the caches."""
     while session.is_loading:
         time.sleep(0.01)
-    with session.settling():
-        session.load_warm(lambda: True)
-        if isinstance(session, SegmentSession):
-            program, threads = session.starting.program, session.threads
-            session.caches.bring(read_version(path, caches_file(path), program, threads))
+    session.load_warm(lambda: True)
+    if isinstance(session, SegmentSession):
+        program, threads = session.starting.program, session.threads
+        session.caches.bring(read_version(path, caches_file(path), program, threads))
 
 
 def _describe(networks: TrainedNetworks, version: Path, has_caches: bool) -> Path:

@@ -18,6 +18,7 @@ from brisk.runtime.preemption.realtime import Suspension
 from brisk.scheduling.policies import PaddingTrial
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.gates import LAZY, Pair, job, run_of
+from support.runtime.requests import ASession
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -91,9 +92,7 @@ def test_no_run_that_may_wait_for_a_load_stops_a_layer(pair: Pair) -> None:
     for number, is_loading in enumerate((False, True)):
         one = job(number)
         pair.foreground.admitted(one)
-        run = run_of(one)
-        run.session.is_loading = is_loading  # type: ignore[misc]
-        pair.foreground.begins(run, 1)
+        pair.foreground.begins(run_of(one, session=ASession(is_loading=is_loading)), 1)
         assert (pair.foreground._suspension.since_ns is None) == is_loading
 
 

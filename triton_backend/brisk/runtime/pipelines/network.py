@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, cast
 from brisk.errors import BriskError, InternalError
 from brisk.pipelines import NodeDescription
 from brisk.planning import LatencyProfile
-from brisk.runtime.models.servable import Frame
-from brisk.runtime.models.session import Session
+from brisk.runtime.models.session import Frame, Session
 from brisk.runtime.worker.device import synchronise
 from brisk.segments.values import Value
 

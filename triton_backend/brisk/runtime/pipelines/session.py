@@ -26,8 +26,7 @@ from brisk.planning import (
     Replanning,
 )
 from brisk.runtime.early_exit.cached_run import CachedRun
-from brisk.runtime.models.servable import Due, Frame
-from brisk.runtime.models.session import Session
+from brisk.runtime.models.session import Due, Frame, Session
 from brisk.runtime.pipelines.frame import PipelineFrame
 from brisk.runtime.pipelines.network import NodeNetworks, PipelineNetwork, Signature
 from brisk.segments.values import Value
@@ -59,16 +58,6 @@ class PipelineSession:
     def is_loading(self) -> bool:
         """Its networks have been loaded before it was made."""
         return False
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the kernels of all its networks stay as they are."""
-        return all(
-            network.session.is_settled
-            for node in self.nodes.values()
-            for network in (*node.variants.values(), node.early)
-            if network is not None
-        )
 
     def close(self) -> None:
         """Its networks are freed by whoever counts their users."""

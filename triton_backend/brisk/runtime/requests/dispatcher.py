@@ -40,8 +40,8 @@ from brisk.protocol.records import (
 )
 from brisk.protocol.shared_memory import request_flags
 from brisk.runtime.log import say
+from brisk.runtime.models.entry import Binding
 from brisk.runtime.models.loader import LoadCompletion, LoadOutcome
-from brisk.runtime.models.session_entry import Binding
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.preemption.memory_limit import shortage
 from brisk.runtime.requests.answers import load_failed

@@ -18,7 +18,7 @@ from brisk.errors import (
     UnavailableError,
 )
 from brisk.protocol.records import Infer, Region
-from brisk.runtime.models.session_entry import Binding
+from brisk.runtime.models.entry import Binding
 from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.requests.answers import failure, result
 from brisk.runtime.requests.connections import Connections, Peer

@@ -16,8 +16,8 @@ from brisk.protocol.identity_cache import ByIdentity
 from brisk.protocol.records import Infer, InferForm
 from brisk.protocol.shared_memory import request_flags
 from brisk.runtime.early_exit.cached_run import CachedRun
-from brisk.runtime.models.servable import Due, Frame, Servable
-from brisk.runtime.models.session_entry import Binding
+from brisk.runtime.models.entry import Binding
+from brisk.runtime.models.session import Due, Frame, Servable
 from brisk.runtime.requests.connections import Peer
 from brisk.runtime.requests.sequences import OpenSequence, State, kept
 from brisk.runtime.worker.tracing import trace_run

@@ -98,7 +98,7 @@ class Observation:
 
     def tell_status(self, peer: Peer, question: AskStatus) -> None:
         now_ns = time.monotonic_ns()
-        users = {each.peer.number for use in self._sessions.uses() for each in use.bindings}
+        users = {each.peer.number for entry in self._sessions.entries() for each in entry.bindings}
         incidents = INCIDENTS.newest(min(question.incidents, MAX_INCIDENTS))
         status = Status(
             pid=os.getpid(),
@@ -118,18 +118,18 @@ class Observation:
         self._transport.send(peer, status)
 
     def _models(self) -> Iterator[ModelStatus]:
-        for use in self._sessions.uses():
-            model, session = use.bindings[0].model, use.bindings[0].session
+        for entry in self._sessions.entries():
+            model, session, bindings = entry.bindings[0].model, entry.session, entry.bindings
             table = None if session is None else session.table
             exits = None if session is None else session.caches
             caches = None if exits is None else exits.served
             yield ModelStatus(
                 model.name[:MAX_PATH_CHARACTERS],
                 model.version,
-                use.is_ready,
-                len(use.bindings),
-                self._requests.queue.waiting(use.key),
-                sum(binding.answered for binding in use.bindings),
+                session is not None,
+                len(bindings),
+                self._requests.queue.waiting(entry.key),
+                sum(binding.answered for binding in bindings),
                 model.path[-MAX_PATH_CHARACTERS:],
                 () if caches is None else caches.exits()[:MAX_EXITS],
                 0 if caches is None else caches.cascade.revision,
@@ -137,10 +137,10 @@ class Observation:
                 0 if table is None else len(table),
                 0 if table is None else table.loaded,
                 0 if table is None else table.lanes_at_work,
-                session is not None and session.is_settled,
+                entry.is_settled,
                 model.job_class,
                 0 if session is None else session.weight_bytes,
-                sum(binding.failed for binding in use.bindings),
+                sum(binding.failed for binding in bindings),
             )
 
     def _measure(self) -> None:

@@ -20,7 +20,7 @@ from brisk.runtime.early_exit.sampling import Sampler
 from brisk.runtime.log import say
 from brisk.runtime.models.loader import Loader
 from brisk.runtime.models.table import SessionTable
-from brisk.runtime.pipelines.trial import Trials
+from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.preemption.gate import RECHECK_S
 from brisk.runtime.requests.connections import Connections, Orphans
@@ -67,7 +67,7 @@ class Worker:
             settings.artefacts,
             caches,
         )
-        self._trials = Trials(self._loader.tell, clock_ns)
+        self._pipelines = PipelineLoads(self._loader.tell, clock_ns)
         self._controller = controller
         self._profiles = profiles
         self._requests = RequestTable(
@@ -84,7 +84,7 @@ class Worker:
         self._stack = RunStack(controller, clock_ns)
         goes_first = role is Role.FOREGROUND and controller.policy.stands_back
         precedence = Precedence(settings.realtime_niceness if goes_first else 0, say)
-        sessions = self._sessions = SessionTable(self._loader, self._trials, precedence)
+        sessions = self._sessions = SessionTable(self._loader, self._pipelines, precedence)
         observation = Observation(
             role,
             device,
@@ -136,14 +136,14 @@ class Worker:
 
     def _try_pipelines(self) -> None:
         """A quantum of a loading pipeline's trial, unless a real-time job is there."""
-        if not self._trials.is_busy or self._loader.lone.is_wanted:
+        if not self._pipelines.is_trying or self._loader.lone.is_wanted:
             return
         present = [run.jobs[0] for run in self._stack.runs[-1:]]
         if (following := self._batcher.following()) is not None:
             present.append(following)
         if all(job.job_class is not JobClass.REALTIME for job in present):
             with self._queues[JobClass.NORMAL].issuing():
-                self._trials.advance()
+                self._pipelines.advance()
 
     def _patience_s(self) -> float:
         """How long ``poll`` may wait."""
@@ -151,7 +151,7 @@ class Worker:
             return RECHECK_S
         if self._loader.lone.is_wanted:
             return 0.0 if self._stack.runs else RECHECK_S
-        if self._stack.runs or self._trials.is_busy:
+        if self._stack.runs or self._pipelines.is_trying:
             return 0.0
         if len(self._batcher):
             return 0.0

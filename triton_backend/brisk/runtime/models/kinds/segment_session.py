@@ -17,8 +17,7 @@ from brisk.exits.taps import tapped_values
 from brisk.ownership import make_private
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import tell
-from brisk.runtime.models import session
-from brisk.runtime.models.servable import Frame
+from brisk.runtime.models.session import Frame, Session
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.onnxruntime.session import OrtSession
 from brisk.segments.prepared.form import PreparedModel, find_prepared
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from brisk.segments.model.sources import BareModel  # with onnx: a prepared form does without
 
 
-class SegmentSession(session.Session):
+class SegmentSession(Session):
     def __init__(
         self,
         path: Path,
@@ -79,11 +78,7 @@ class SegmentSession(session.Session):
         return self._keeps_answers and self.starting.source.wants_artefact
 
     def adopt_prepared(self, may_go_on: Callable[[], bool]) -> bool:
-        """Let the prepared form take over, which has been made meanwhile: its weights are the
-        mapped file, not memory of this process. Whether it has.
-
-        Raises BriskError where a session of it cannot be made.
-        """
+        """As ``Session``: its weights are the mapped file then, not memory of this process."""
         found = find_prepared(self.path, self.taps)
         if found is None:
             return False

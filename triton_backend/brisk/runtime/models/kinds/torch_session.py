@@ -16,8 +16,7 @@ from brisk.execution.starting import StartingProgram, start_program
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import tell
 from brisk.runtime.models.kinds.provider_trial import compare, provider_of
-from brisk.runtime.models.servable import Frame
-from brisk.runtime.models.session import Session
+from brisk.runtime.models.session import Frame, Session
 from brisk.runtime.worker.device import import_torch, inference
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.program import SegmentProgram

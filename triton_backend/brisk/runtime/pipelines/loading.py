@@ -1,22 +1,26 @@
-"""The trial run of a pipeline at its load: what each network takes, before any request.
+"""Pipelines whose networks load: put together when the last one is there, and tried.
 
-It runs on the worker's main thread, because frames of a session that serves already must not
-overlap, a quantum at a time between two looks at the sockets, and never beside a real-time run.
+The trial run tells what each network takes, before any request. It runs on the worker's main
+thread, because frames of a session that serves already must not overlap, a quantum at a time
+between two looks at the sockets, and never beside a real-time run.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 
 from brisk.errors import BriskError, InternalError
 from brisk.graph.files.element_types import dtype_of_name
 from brisk.pipelines import NodeSource, TensorType
+from brisk.runtime.models.entry import LoadState, SessionEntry
 from brisk.runtime.models.loader import LoadOutcome
+from brisk.runtime.models.session import Session
 from brisk.runtime.pipelines.network import NetworkRun, NodeNetworks, Signature
-from brisk.runtime.pipelines.session import PipelineSession
+from brisk.runtime.pipelines.session import PipelineSession, assemble
 from brisk.segments.values import Value
 
 RUNS = 4
@@ -31,45 +35,78 @@ LONG_RUN_NS = 300_000_000
 QUANTUM_NS = 1_000_000
 
 
-class Trials:
-    """Pipelines that are being tried, one after the other. ``tell`` takes their outcomes."""
+class PipelineLoads:
+    """Of pipelines, in the worker's main thread; ``tell`` takes their outcomes."""
 
     def __init__(self, tell: Callable[[LoadOutcome], None], clock_ns: Callable[[], int]) -> None:
         self._tell = tell
         self._clock_ns = clock_ns
-        self._waiting: deque[tuple[int, PipelineSession, Iterator[None]]] = deque()
+        self._waiting: list[SessionEntry] = []
+        """For their networks."""
+        self._tried: deque[tuple[SessionEntry, PipelineSession, Iterator[None]]] = deque()
+        """One after the other."""
 
     @property
-    def is_busy(self) -> bool:
-        return bool(self._waiting)
+    def is_trying(self) -> bool:
+        return bool(self._tried)
 
-    def add(self, ticket: int, session: PipelineSession) -> None:
-        self._waiting.append((ticket, session, try_pipeline(session)))
+    def add(self, entry: SessionEntry) -> None:
+        self._waiting.append(entry)
+        self.assemble()
 
-    def drop(self, ticket: int) -> bool:
-        """Nobody waits for it any more; False where it is not being tried."""
-        left = deque(each for each in self._waiting if each[0] != ticket)
-        was_there = len(left) < len(self._waiting)
-        self._waiting = left
-        return was_there
+    def drop(self, entry: SessionEntry) -> None:
+        """Nobody waits for it any more; an outcome that is on its way finds nobody."""
+        self._waiting = [each for each in self._waiting if each is not entry]
+        self._tried = deque(each for each in self._tried if each[0] is not entry)
+
+    def assemble(self) -> None:
+        """Have the pipelines tried whose networks are all there; fail those that miss one."""
+        for entry in list(self._waiting):
+            sessions = {
+                path: part.session
+                for path, part in entry.parts.items()
+                if isinstance(part.session, Session) and part.state >= LoadState.LOADED
+            }
+            has_failed = any(part.error for part in entry.parts.values())
+            if len(sessions) < len(entry.parts) and not has_failed:
+                continue
+            self._waiting.remove(entry)
+            try:
+                session = _assembled(entry, sessions)
+            except BriskError as error:
+                self._tell(LoadOutcome(entry, None, error))
+            else:
+                self._tried.append((entry, session, try_pipeline(session)))
 
     def advance(self) -> None:
-        """Run layers for a quantum; tell the outcome of a trial that has ended."""
+        """Run layers of a trial for a quantum; tell the outcome of one that has ended."""
         until_ns = self._clock_ns() + QUANTUM_NS
-        while self._waiting and self._clock_ns() < until_ns:
-            ticket, session, layers = self._waiting[0]
+        while self._tried and self._clock_ns() < until_ns:
+            entry, session, layers = self._tried[0]
             try:
                 next(layers)
                 continue
             except StopIteration:
-                outcome = LoadOutcome(ticket, session, None)
+                outcome = LoadOutcome(entry, session, None)
             except BriskError as error:
-                outcome = LoadOutcome(ticket, None, error)
+                outcome = LoadOutcome(entry, None, error)
             except Exception as error:  # noqa: BLE001  # the askers must hear of it, whatever it is
                 text = f"the trial run failed: {type(error).__name__}: {error}"
-                outcome = LoadOutcome(ticket, None, InternalError(text))
-            self._waiting.popleft()
+                outcome = LoadOutcome(entry, None, InternalError(text))
+            self._tried.popleft()
             self._tell(outcome)
+
+
+def _assembled(entry: SessionEntry, sessions: dict[Path, Session]) -> PipelineSession:
+    """Raises the error of the first network that was not loaded, with its name in the pipeline,
+    and InvalidModelError where they do not fit together.
+    """
+    assert entry.pipeline is not None
+    for words, path in entry.pipeline.networks:
+        error = entry.parts[path].error
+        if error is not None:
+            raise type(error)(f"{words}: {error}")
+    return assemble(entry.pipeline, sessions, entry.labels, entry.asked_ns)
 
 
 def try_pipeline(session: PipelineSession) -> Iterator[None]:
