@@ -19,8 +19,7 @@ from brisk.runtime.log import say
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.ready import import_everything
 from brisk.runtime.settings import Settings, read_settings
-from brisk.runtime.supervisor import Supervisor, listen
-from brisk.runtime.worker_slot import WORKER_ENDED_IDLE, WorkerSlot
+from brisk.runtime.supervisor import WORKER_ENDED_IDLE, Supervisor, WorkerSlot, listen
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from brisk import __version__, telemetry
 from brisk.errors import (
@@ -44,9 +44,8 @@ from brisk.runtime.models.entry import Binding
 from brisk.runtime.models.loader import LoadCompletion, LoadOutcome
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.preemption.memory_limit import shortage
-from brisk.runtime.requests.answers import load_failed
 from brisk.runtime.requests.connections import Arrival, Connections, Departure, Peer
-from brisk.runtime.requests.table import CANCELLED, RequestTable
+from brisk.runtime.requests.table import CANCELLED, RequestTable, load_failed
 from brisk.runtime.worker.introspection import Observation
 from brisk.runtime.worker.tracing import told_trace
 from brisk.scheduling.job import JobClass
@@ -71,34 +70,52 @@ class Dispatcher:
         self._observation = observation
         self._sessions = sessions
         self._requests = requests
-        self._handlers: dict[type, Callable[[Peer, Arrival], None]] = {
-            AttachSlab: self._attach,
-            DetachSlab: self._detach,
-            LoadModel: self._load,
-            Infer: self._infer,
-            Cancel: self._cancel,
-            Release: self._release,
-            AskStatistics: self._ask_statistics,
-            ForgetStatistics: self._forget_statistics,
-            AskStatus: self._ask_status,
-            BeginTrace: self._begin_trace,
-            AskTrace: self._ask_trace,
-        }
 
     def take(self, event: Arrival | Departure) -> None:
         if isinstance(event, Departure):
             self._forget(event)
             return
-        peer, record = event.peer, event.record
         try:
-            if not peer.is_welcome:
-                self._greet(peer, event)
-            elif (handler := self._handlers.get(type(record))) is not None:
-                handler(peer, event)
+            if event.peer.is_welcome:
+                self._handle(event.peer, event)
             else:
-                raise ProtocolError(f"a frontend may not send {type(record).__name__}")
+                self._greet(event.peer, event)
         except ProtocolError as error:
-            self._transport.drop(peer, str(error))
+            self._transport.drop(event.peer, str(error))
+
+    def _handle(self, peer: Peer, event: Arrival) -> None:
+        """What comes most often is looked for first."""
+        match event.record:
+            case Infer() as record:
+                self._infer(peer, record)
+            case Release(request):
+                self._requests.release(peer, request)
+            case Cancel(request):
+                if self._requests.cancel(peer, request):
+                    return
+                if self._sessions.withdraw(peer, request):
+                    self._requests.refuse(peer, request, CancelledError(CANCELLED))
+            case AttachSlab(slab, size):
+                assert event.descriptor is not None
+                peer.view.attach(slab, size, event.descriptor)
+            case DetachSlab(slab):
+                peer.inputs.clear()
+                peer.view.detach(slab)
+            case LoadModel() as model:
+                self._load(peer, model)
+            case AskStatistics() as question:
+                self._observation.tell_statistics(peer, question)
+            case ForgetStatistics():
+                self._observation.forget_statistics(peer)
+            case AskStatus() as question:
+                self._observation.tell_status(peer, question)
+            case BeginTrace():
+                SPANS.begin()
+            case AskTrace():
+                for told in told_trace():
+                    self._transport.send(peer, told)
+            case unexpected:
+                raise ProtocolError(f"a frontend may not send {type(unexpected).__name__}")
 
     def settle(self, outcome: LoadOutcome | LoadCompletion) -> None:
         """Tell everybody who waits for a load how it ended; let its requests in, or refuse."""
@@ -143,21 +160,7 @@ class Dispatcher:
         peer.is_welcome = True
         self._transport.send(peer, Welcome(PROTOCOL_VERSION, __version__, os.getpid()))
 
-    def _attach(self, peer: Peer, event: Arrival) -> None:
-        record = event.record
-        assert isinstance(record, AttachSlab)
-        assert event.descriptor is not None
-        peer.view.attach(record.slab, record.size, event.descriptor)
-
-    def _detach(self, peer: Peer, event: Arrival) -> None:
-        record = event.record
-        assert isinstance(record, DetachSlab)
-        peer.inputs.clear()
-        peer.view.detach(record.slab)
-
-    def _load(self, peer: Peer, event: Arrival) -> None:
-        model = event.record
-        assert isinstance(model, LoadModel)
+    def _load(self, peer: Peer, model: LoadModel) -> None:
         if model.job_class not in _CLASSES:
             raise ProtocolError(f"unknown job class {model.job_class!r:.40}")
         try:
@@ -170,9 +173,7 @@ class Dispatcher:
         if binding.session is not None:
             self._transport.send(peer, ModelLoaded(model.model, 0))
 
-    def _infer(self, peer: Peer, event: Arrival) -> None:
-        record = event.record
-        assert isinstance(record, Infer)
+    def _infer(self, peer: Peer, record: Infer) -> None:
         peer.view.memory(request_flags.checked(record.mark))
         binding = self._sessions.find(peer, record.form.model)
         if binding is None:
@@ -185,18 +186,6 @@ class Dispatcher:
             self._sessions.wait_for(binding, record)
         else:
             self._requests.admit(binding, record)
-
-    def _cancel(self, peer: Peer, event: Arrival) -> None:
-        assert isinstance(event.record, Cancel)
-        request = event.record.request
-        if self._requests.cancel(peer, request):
-            return
-        if self._sessions.withdraw(peer, request):
-            self._requests.refuse(peer, request, CancelledError(CANCELLED))
-
-    def _release(self, peer: Peer, event: Arrival) -> None:
-        assert isinstance(event.record, Release)
-        self._requests.release(peer, event.record.request)
 
     def _forget(self, departure: Departure) -> None:
         """Give back all that a peer held; its jobs end unanswered."""
@@ -211,24 +200,6 @@ class Dispatcher:
         peer.arena.close()
         if all(other.parent != peer.parent for other in self._transport.peers()):
             self._observation.forget_server(peer.parent)
-
-    def _ask_statistics(self, peer: Peer, event: Arrival) -> None:
-        assert isinstance(event.record, AskStatistics)
-        self._observation.tell_statistics(peer, event.record)
-
-    def _forget_statistics(self, peer: Peer, event: Arrival) -> None:
-        self._observation.forget_statistics(peer)
-
-    def _ask_status(self, peer: Peer, event: Arrival) -> None:
-        assert isinstance(event.record, AskStatus)
-        self._observation.tell_status(peer, event.record)
-
-    def _begin_trace(self, peer: Peer, event: Arrival) -> None:
-        SPANS.begin()
-
-    def _ask_trace(self, peer: Peer, event: Arrival) -> None:
-        for told in told_trace():
-            self._transport.send(peer, told)
 
 
 def _count_load(bindings: Sequence[Binding], outcome: LoadOutcome) -> None:

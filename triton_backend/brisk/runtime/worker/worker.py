@@ -23,7 +23,7 @@ from brisk.runtime.models.table import SessionTable
 from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.preemption.gate import RECHECK_S
-from brisk.runtime.requests.connections import Connections, Orphans
+from brisk.runtime.requests.connections import Connections, retire_orphans
 from brisk.runtime.requests.dispatcher import Dispatcher
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.settings import Settings
@@ -95,7 +95,6 @@ class Worker:
             self._stack.runs,
         )
         self._dispatcher = Dispatcher(connections, sessions, self._requests, observation)
-        self._orphans = Orphans(connections)
         self._idle_exit_ns = int(settings.idle_exit_s * 1e9)
         self._last_peer_ns = clock_ns()
         self._looked_around_ns = clock_ns()
@@ -238,7 +237,7 @@ class Worker:
         if passed_ns < (LONGEST_UNCHECKED_NS if self._stack.runs else LOOK_INTERVAL_NS):
             return
         self._looked_around_ns = now_ns
-        self._orphans.retire(now_ns)
+        retire_orphans(self._connections, now_ns)
         self._sessions.forget_idle_sequences(now_ns)
 
 
