@@ -19,9 +19,8 @@ from brisk.planning import POLICIES, Dag, Query, QueryNode, Replanning
 from brisk.runtime.early_exit.served_caches import read_version
 from brisk.runtime.models.kinds.segment_session import SegmentSession
 from brisk.runtime.models.session import Session, load_session
-from brisk.runtime.pipelines.frame import PipelineFrame
+from brisk.runtime.pipelines.frame import NetworkRun, PipelineFrame, PipelineNetwork, Signature
 from brisk.runtime.pipelines.loading import WHOLE_MODEL, try_pipeline
-from brisk.runtime.pipelines.network import NetworkRun, PipelineNetwork, Signature
 from brisk.runtime.pipelines.session import PipelineSession, assemble
 from brisk.segments.starting import usable_cores
 from brisk_client.benchmarks.pipeline.networks import PLATE, TrainedNetworks
@@ -68,7 +67,7 @@ class PlannerBench:
         if planner == "oracle":
             policy, dag = "exact", _known(dag, self.reading_ns[frame])
         query = Query(dag, objective_ns, begun_ns, POLICIES[policy], replanning)
-        running = session.begin(inputs, OUTPUTS, query)
+        running = PipelineFrame(session, inputs, OUTPUTS, query)
         while not running.step():
             pass
         found = [np.asarray(running.results()[name])[:, 0] for name in OUTPUTS]

@@ -19,7 +19,7 @@ from brisk.pipelines import NodeSource, TensorType
 from brisk.runtime.models.entry import LoadState, SessionEntry
 from brisk.runtime.models.loader import LoadOutcome
 from brisk.runtime.models.session import Session
-from brisk.runtime.pipelines.network import NetworkRun, NodeNetworks, Signature
+from brisk.runtime.pipelines.frame import NetworkRun, NodeNetworks, Signature
 from brisk.runtime.pipelines.session import PipelineSession, assemble
 from brisk.segments.values import Value
 
