@@ -139,8 +139,8 @@ class NetworkRun:
         if is_over:
             synchronise()
         self.spent_ns += self._clock_ns() - begun_ns
-        early, signature = self.early, self._signature
-        if is_over and not (early is not None and early.has_early_answers):
+        if is_over and (self.early is None or not self.early.has_early_answers):
+            signature = self._signature
             self._network.profile.learn(signature.shapes, signature.size, self.spent_ns)
         return is_over
 
