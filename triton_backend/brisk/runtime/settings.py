@@ -67,11 +67,7 @@ class Settings:
 
 
 def read_settings() -> Settings:
-    """From ``$BRISK_THREADS``, ``$BRISK_IDLE_EXIT_S``, ``$BRISK_POLICY``, ``$BRISK_MAX_SLOWDOWN``,
-    ``$BRISK_BESTEFFORT_SHARE``, ``$BRISK_NORMAL_SHARE``, ``$BRISK_OUTSTANDING_LAYERS``,
-    ``$BRISK_MAX_WAITING``, ``$BRISK_BACKGROUND_MIB``, ``$BRISK_ARTEFACTS``,
-    ``$BRISK_SAMPLED_SHARE``, ``$BRISK_SAMPLES_MIB``, ``$BRISK_ADAPTATION_S`` and
-    ``$BRISK_REALTIME_NICENESS``, explained in docs/configuration.md.
+    """From environment variables, which docs/configuration.md explains.
 
     Raises InvalidConfigurationError naming the variable that is wrong.
     """
@@ -100,18 +96,31 @@ def _half_of_the_memory_mib() -> float:
     size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError):  # "max" is no number
         size = min(size, int(CONTROL_GROUP_LIMIT.read_text()))
-    return max(1.0, size / MIB / 2)
+    return min(max(1.0, size / MIB / 2), LARGEST)
+
+
+def _number(name: str, default: float) -> float:
+    """NaN where the variable is something else."""
+    try:
+        return float(os.environ.get(name) or default)
+    except ValueError:
+        return math.nan
 
 
 def _between(name: str, default: float, least: float, greatest: float) -> float:
-    text = os.environ.get(name, "")
-    try:
-        value = float(text) if text else default
-    except ValueError:
-        value = math.nan
+    value = _number(name, default)
     if not least <= value <= greatest:
         raise InvalidConfigurationError(
-            f"{name} must be a number from {least:g} to {greatest:g}, not '{text}'"
+            f"{name} must be a number from {least:g} to {greatest:g}, not '{os.environ.get(name, '')}'"
+        )
+    return value
+
+
+def _positive(name: str, default: float) -> float:
+    value = _number(name, default)
+    if not 0 < value <= LARGEST:
+        raise InvalidConfigurationError(
+            f"{name} must be a positive number of at most {LARGEST:.0f}, not '{os.environ.get(name, '')}'"
         )
     return value
 
@@ -137,16 +146,3 @@ def _one_of(name: str, choices: type[_Choice], default: _Choice) -> _Choice:
             f"{name} must be one of {', '.join(known)}, not '{text}'; did you mean '{nearest}'?"
         )
     return choices(text)
-
-
-def _positive(name: str, default: float) -> float:
-    text = os.environ.get(name, "")
-    try:
-        value = float(text) if text else float(default)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= LARGEST:
-        raise InvalidConfigurationError(
-            f"{name} must be a positive number of at most {LARGEST:.0f}, not '{text}'"
-        )
-    return value

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brisk.protocol.records import TensorForm
-from brisk.runtime.worker.batch import Request, profile_key
-from brisk.runtime.worker.batcher import Batcher
+from brisk.runtime.worker.batch import Batcher, Request, profile_key
 from brisk.scheduling.job import JobClass
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue

@@ -14,8 +14,7 @@ from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.preemption.memory_limit import shortage
 from brisk.runtime.requests.connections import Connections
 from brisk.runtime.requests.table import RequestTable
-from brisk.runtime.worker.batch import RequestJob, Run, split_results
-from brisk.runtime.worker.batcher import Batcher
+from brisk.runtime.worker.batch import Batcher, RequestJob, Run, split_results
 from brisk.scheduling.job import JobState
 
 

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Protocol
 
 from brisk.errors import InvalidConfigurationError, UnavailableError
+from brisk.runtime.models.session import Frame
 from brisk.scheduling.job import JobClass
 
 _torch: ModuleType | None = None
@@ -68,12 +69,6 @@ class Stream(Protocol):
         """An event behind everything issued so far."""
 
 
-class Steppable(Protocol):
-    """A frame, of a network or of several."""
-
-    def step(self) -> bool: ...
-
-
 class LayerQueue:
     """A stream's virtual host queue: how far a run is issued ahead of the GPU (REEF, 4.4: REEF-N).
 
@@ -105,7 +100,7 @@ class LayerQueue:
         """Whether another layer may be issued now."""
         return self._capacity is None or self._drop_done() < self._capacity
 
-    def issue(self, frame: Steppable) -> bool:
+    def issue(self, frame: Frame) -> bool:
         """Issue the frame's next layer; True where it was the last. There must be room."""
         is_last = frame.step()
         if self._stream is not None and (is_last or self._capacity is not None):

@@ -27,8 +27,7 @@ from brisk.runtime.requests.connections import Connections, retire_orphans
 from brisk.runtime.requests.dispatcher import Dispatcher
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.settings import Settings
-from brisk.runtime.worker.batch import Run, begin_run
-from brisk.runtime.worker.batcher import Batcher
+from brisk.runtime.worker.batch import Batcher, Run, begin_run
 from brisk.runtime.worker.completion import Completion
 from brisk.runtime.worker.device import LayerQueue
 from brisk.runtime.worker.introspection import Observation

@@ -83,7 +83,7 @@ class TorchSession(Session):
         self._program: SegmentProgram | None = None
         """ONNX Runtime's, where that is faster here."""
         self._scalars = {each.name for each in self.inputs if each.type.rank == 0}
-        self._lanes = starting.start_lanes(threads, give_way)
+        starting.start_lanes(threads, give_way)
 
     def start(
         self,
