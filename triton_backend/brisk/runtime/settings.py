@@ -99,10 +99,14 @@ def _half_of_the_memory_mib() -> float:
     return min(max(1.0, size / MIB / 2), LARGEST)
 
 
+def _text(name: str) -> str:
+    return os.environ.get(name, "")
+
+
 def _number(name: str, default: float) -> float:
     """NaN where the variable is something else."""
     try:
-        return float(os.environ.get(name) or default)
+        return float(_text(name) or default)
     except ValueError:
         return math.nan
 
@@ -111,7 +115,7 @@ def _between(name: str, default: float, least: float, greatest: float) -> float:
     value = _number(name, default)
     if not least <= value <= greatest:
         raise InvalidConfigurationError(
-            f"{name} must be a number from {least:g} to {greatest:g}, not '{os.environ.get(name, '')}'"
+            f"{name} must be a number from {least:g} to {greatest:g}, not '{_text(name)}'"
         )
     return value
 
@@ -120,7 +124,7 @@ def _positive(name: str, default: float) -> float:
     value = _number(name, default)
     if not 0 < value <= LARGEST:
         raise InvalidConfigurationError(
-            f"{name} must be a positive number of at most {LARGEST:.0f}, not '{os.environ.get(name, '')}'"
+            f"{name} must be a positive number of at most {LARGEST:.0f}, not '{_text(name)}'"
         )
     return value
 
@@ -136,7 +140,7 @@ _Choice = TypeVar("_Choice", bound=Enum)
 
 
 def _one_of(name: str, choices: type[_Choice], default: _Choice) -> _Choice:
-    text = os.environ.get(name, "") or default.value
+    text = _text(name) or default.value
     known = [choice.value for choice in choices]
     if text not in known:
         import difflib

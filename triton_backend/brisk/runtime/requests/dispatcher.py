@@ -18,26 +18,9 @@ from brisk.errors import (
     ModelNotLoadedError,
     ProtocolError,
 )
+from brisk.protocol import records
 from brisk.protocol.host.parent_watch import birth_of
-from brisk.protocol.records import (
-    PROTOCOL_VERSION,
-    AskStatistics,
-    AskStatus,
-    AskTrace,
-    AttachSlab,
-    BeginTrace,
-    Cancel,
-    DetachSlab,
-    ForgetStatistics,
-    Hello,
-    Infer,
-    LoadModel,
-    Log,
-    ModelLoaded,
-    Refused,
-    Release,
-    Welcome,
-)
+from brisk.protocol.records import PROTOCOL_VERSION
 from brisk.protocol.shared_memory import request_flags
 from brisk.runtime.log import say
 from brisk.runtime.models.entry import Binding
@@ -86,32 +69,32 @@ class Dispatcher:
     def _handle(self, peer: Peer, event: Arrival) -> None:
         """What comes most often is looked for first."""
         match event.record:
-            case Infer() as record:
+            case records.Infer() as record:
                 self._infer(peer, record)
-            case Release(request):
+            case records.Release(request):
                 self._requests.release(peer, request)
-            case Cancel(request):
+            case records.Cancel(request):
                 if self._requests.cancel(peer, request):
                     return
                 if self._sessions.withdraw(peer, request):
                     self._requests.refuse(peer, request, CancelledError(CANCELLED))
-            case AttachSlab(slab, size):
+            case records.AttachSlab(slab, size):
                 assert event.descriptor is not None
                 peer.view.attach(slab, size, event.descriptor)
-            case DetachSlab(slab):
+            case records.DetachSlab(slab):
                 peer.inputs.clear()
                 peer.view.detach(slab)
-            case LoadModel() as model:
+            case records.LoadModel() as model:
                 self._load(peer, model)
-            case AskStatistics() as question:
+            case records.AskStatistics() as question:
                 self._observation.tell_statistics(peer, question)
-            case ForgetStatistics():
+            case records.ForgetStatistics():
                 self._observation.forget_statistics(peer)
-            case AskStatus() as question:
+            case records.AskStatus() as question:
                 self._observation.tell_status(peer, question)
-            case BeginTrace():
+            case records.BeginTrace():
                 SPANS.begin()
-            case AskTrace():
+            case records.AskTrace():
                 for told in told_trace():
                     self._transport.send(peer, told)
             case unexpected:
@@ -129,8 +112,10 @@ class Dispatcher:
             backlog, binding.backlog = binding.backlog, []
             if outcome.session is not None:
                 # the log last: the stub, for which Triton waits, takes 5 ms to write it
-                self._transport.send(peer, ModelLoaded(model.model, outcome.session.load_ns))
-                self._transport.send(peer, Log("info", outcome.session.summary))
+                self._transport.send(
+                    peer, records.ModelLoaded(model.model, outcome.session.load_ns)
+                )
+                self._transport.send(peer, records.Log("info", outcome.session.summary))
                 for record in backlog:
                     self._requests.admit(binding, record)
                 continue
@@ -144,7 +129,7 @@ class Dispatcher:
         hello = event.record
         if event.descriptor is not None:
             os.close(event.descriptor)
-        if not isinstance(hello, Hello):
+        if not isinstance(hello, records.Hello):
             raise ProtocolError(f"expected Hello, got {type(hello).__name__}")
         if (hello.protocol, hello.version) != (PROTOCOL_VERSION, __version__):
             message = (
@@ -152,15 +137,15 @@ class Dispatcher:
                 f"is {hello.version} (protocol {hello.protocol}); end the runtime (process "
                 f"{os.getppid()}) or give the backend a BRISK_RUNTIME_DIR of its own"
             )
-            self._transport.send(peer, Refused(ProtocolError.code, message))
+            self._transport.send(peer, records.Refused(ProtocolError.code, message))
             raise ProtocolError(message)
         if hello.pid == peer.pid:  # else it lives in another process namespace than ours
             peer.parent = hello.parent
             peer.server_birth = birth_of(hello.parent)
         peer.is_welcome = True
-        self._transport.send(peer, Welcome(PROTOCOL_VERSION, __version__, os.getpid()))
+        self._transport.send(peer, records.Welcome(PROTOCOL_VERSION, __version__, os.getpid()))
 
-    def _load(self, peer: Peer, model: LoadModel) -> None:
+    def _load(self, peer: Peer, model: records.LoadModel) -> None:
         if model.job_class not in _CLASSES:
             raise ProtocolError(f"unknown job class {model.job_class!r:.40}")
         try:
@@ -171,9 +156,9 @@ class Dispatcher:
             self._transport.send(peer, load_failed(model.model, error))
             return
         if binding.session is not None:
-            self._transport.send(peer, ModelLoaded(model.model, 0))
+            self._transport.send(peer, records.ModelLoaded(model.model, 0))
 
-    def _infer(self, peer: Peer, record: Infer) -> None:
+    def _infer(self, peer: Peer, record: records.Infer) -> None:
         peer.view.memory(request_flags.checked(record.mark))
         binding = self._sessions.find(peer, record.form.model)
         if binding is None:
