@@ -51,7 +51,7 @@ def a_model(
 
 
 @dataclass
-class ASession(Servable):
+class ASession:
     """Loaded, and asked for nothing; its parts are ``table``'s."""
 
     load_ns: int = 0
@@ -87,7 +87,7 @@ def a_table(count: int = 3) -> LayerTable[str]:
 
 
 @dataclass
-class AFrame(Frame):
+class AFrame:
     """At its first layer."""
 
     can_answer_early: bool = False
