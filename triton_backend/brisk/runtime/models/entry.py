@@ -118,10 +118,10 @@ class SessionEntry:
             pipeline.begin()
 
     def reach(self, state: LoadState) -> None:
-        """The load has come so far; once loaded, before any request needs the last part, it is to
-        blame for nothing.
+        """The load has come so far. LOADED, which is said before any request can need the last
+        part, and FAILED: from now on it is to blame for nothing.
         """
         self.state = state
-        if state >= LoadState.LOADED:
+        if state in (LoadState.LOADED, LoadState.FAILED):
             for memory in list(self.marks):
                 request_flags.reset(memory)
