@@ -59,7 +59,7 @@ def run_worker(
         controller = Background(gate, policy, limits, processors)
     else:
         controller = Foreground(gate, policy, limits, profiles, processors)
-    worker = Worker(transport, device, queues, controller, profiles, settings, role=role)
+    worker = Worker(transport, device, queues, controller, profiles, settings, role)
     with inference():
         while not worker.is_idle:
             worker.step()

@@ -8,8 +8,9 @@ others; what they take is remembered by the shapes of requests.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
@@ -97,7 +98,6 @@ class NetworkRun:
         inputs: Mapping[str, Value],
         outputs: Sequence[str],
         signature: Signature,
-        clock_ns: Callable[[], int],
         agreement: float | None = None,
     ) -> None:
         """``agreement``: as ``Session.start`` takes it.
@@ -109,7 +109,6 @@ class NetworkRun:
         self.spent_ns = 0
         self._network = network
         self._signature = signature
-        self._clock_ns = clock_ns
         try:
             self.frame = network.session.start(inputs, outputs, agreement)
         except BriskError as error:
@@ -131,14 +130,14 @@ class NetworkRun:
 
         A run that a learned cache has shortened says nothing of a whole one.
         """
-        begun_ns = self._clock_ns()
+        begun_ns = time.monotonic_ns()
         try:
             is_over = self.frame.step()
         except BriskError as error:
             raise self._network.named(error) from error
         if is_over:
             synchronise()
-        self.spent_ns += self._clock_ns() - begun_ns
+        self.spent_ns += time.monotonic_ns() - begun_ns
         if is_over and (self.early is None or not self.early.has_early_answers):
             signature = self._signature
             self._network.profile.learn(signature.shapes, signature.size, self.spent_ns)
@@ -168,7 +167,6 @@ class PipelineFrame:
         promise.
         """
         self._session = session
-        self._clock_ns = session.clock_ns
         self._agreement = agreement
         self._nodes = [session.nodes[node.name] for node in session.needed(requested)]
         self._outputs = {name: session.description.outputs[name] for name in requested}
@@ -227,7 +225,7 @@ class PipelineFrame:
 
     def _begin(self, node: NodeNetworks) -> None:
         description = node.description
-        self._variant = self._query.begin(description.name, self._clock_ns()).variant.name
+        self._variant = self._query.begin(description.name, time.monotonic_ns()).variant.name
         self._inputs = {
             tensor: self._take(source) for tensor, source in description.inputs.items()
         }
@@ -245,9 +243,7 @@ class PipelineFrame:
         early = node.description.early_answer
         if self._is_early and early is not None and early.confidence not in wanted:
             wanted.append(early.confidence)
-        self._run = NetworkRun(
-            network, self._inputs, wanted, self._signature, self._clock_ns, self._agreement
-        )
+        self._run = NetworkRun(network, self._inputs, wanted, self._signature, self._agreement)
 
     def _finish(self, node: NodeNetworks, run: NetworkRun) -> None:
         results = run.frame.results()
@@ -278,7 +274,7 @@ class PipelineFrame:
             signature, usual = self._signature, node.variants[self._variant].usual
             usual.learn(signature.shapes, signature.size, self._spent_ns)
         self._inputs = {}
-        self._query.finish(name, self._clock_ns())
+        self._query.finish(name, time.monotonic_ns())
         for tensor, value in results.items():
             if self._reads[NodeSource(name, tensor)]:
                 self._values[NodeSource(name, tensor)] = value
@@ -291,7 +287,7 @@ class PipelineFrame:
         for node, (variant, was_early) in self.taken.items():
             how = "early" if was_early else "full"
             telemetry.count(metrics.PIPELINE_NODES, (*self._session.labels, node, variant, how))
-        result = "kept" if self._clock_ns() <= self._query.due_ns else "missed"
+        result = "kept" if time.monotonic_ns() <= self._query.due_ns else "missed"
         telemetry.count(metrics.PIPELINE_OBJECTIVES, (*self._session.labels, result))
 
 

@@ -7,6 +7,7 @@ between two looks at the sockets, and never beside a real-time run.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,9 +39,8 @@ QUANTUM_NS = 1_000_000
 class PipelineLoads:
     """Of pipelines, in the worker's main thread; ``tell`` takes their outcomes."""
 
-    def __init__(self, tell: Callable[[LoadOutcome], None], clock_ns: Callable[[], int]) -> None:
+    def __init__(self, tell: Callable[[LoadOutcome], None]) -> None:
         self._tell = tell
-        self._clock_ns = clock_ns
         self._waiting: list[SessionEntry] = []
         """For their networks."""
         self._tried: deque[tuple[SessionEntry, PipelineSession, Iterator[None]]] = deque()
@@ -80,8 +80,8 @@ class PipelineLoads:
 
     def advance(self) -> None:
         """Run layers of a trial for a quantum; tell the outcome of one that has ended."""
-        until_ns = self._clock_ns() + QUANTUM_NS
-        while self._tried and self._clock_ns() < until_ns:
+        until_ns = time.monotonic_ns() + QUANTUM_NS
+        while self._tried and time.monotonic_ns() < until_ns:
             entry, session, layers = self._tried[0]
             try:
                 next(layers)
@@ -124,7 +124,7 @@ def try_pipeline(session: PipelineSession) -> Iterator[None]:
     values = {NodeSource(None, name): value for name, value in inputs.items()}
     for node in session.nodes.values():
         try:
-            yield from _try_node(node, values, signature, session.clock_ns)
+            yield from _try_node(node, values, signature)
         except BriskError as error:
             tried = ", ".join(
                 f"'{n}' {list(s)}" for n, s in zip(inputs, signature.shapes, strict=True)
@@ -139,7 +139,6 @@ def _try_node(
     node: NodeNetworks,
     values: dict[NodeSource, Value],
     signature: Signature,
-    clock_ns: Callable[[], int],
 ) -> Iterator[None]:
     taken = {tensor: values[s] for tensor, s in node.description.inputs.items()}
     networks = list(node.variants.values()) + ([node.early] if node.early else [])
@@ -147,7 +146,7 @@ def _try_node(
     for network in networks:
         outputs = [variable.name for variable in network.session.outputs]
         for number in range(RUNS):
-            run = NetworkRun(network, taken, outputs, signature, clock_ns, WHOLE_MODEL)
+            run = NetworkRun(network, taken, outputs, signature, WHOLE_MODEL)
             while not run.step():
                 yield
             if network.expect_ns(signature) > LONG_RUN_NS:

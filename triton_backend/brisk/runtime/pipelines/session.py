@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, cast
@@ -47,7 +47,6 @@ class PipelineSession:
     nodes: Mapping[str, NodeNetworks]
     load_ns: int
     labels: tuple[str, str]
-    clock_ns: Callable[[], int] = time.monotonic_ns
     threads: int = 1
     """Of its networks' sessions."""
     weight_bytes: ClassVar[int] = 0
@@ -89,7 +88,7 @@ class PipelineSession:
             each.arrival_ns + objective_ns if each.deadline_ns is None else each.deadline_ns
             for each in dues
         )
-        now_ns = self.clock_ns()
+        now_ns = time.monotonic_ns()
         query = Query(
             self.dag(Signature.of(inputs), requested),
             due_ns - now_ns,
@@ -158,7 +157,6 @@ def assemble(
     sessions: Mapping[Path, Session],
     labels: tuple[str, str],
     started_ns: int,
-    clock_ns: Callable[[], int] = time.monotonic_ns,
 ) -> PipelineSession:
     """The pipeline of loaded networks, not tried yet; ``labels``: name and version for counters.
 
@@ -183,9 +181,7 @@ def assemble(
         )
         for node in description.nodes
     }
-    return PipelineSession(
-        description, signature, nodes, clock_ns() - started_ns, labels, clock_ns
-    )
+    return PipelineSession(description, signature, nodes, time.monotonic_ns() - started_ns, labels)
 
 
 def signature_of(session: Session) -> NetworkSignature:

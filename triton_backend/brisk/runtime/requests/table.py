@@ -5,7 +5,8 @@ Used by the worker's main thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from brisk import telemetry
@@ -51,13 +52,11 @@ class RequestTable:
         bound: int,
         controller: PreemptionController,
         profiles: ProfileTable,
-        clock_ns: Callable[[], int],
     ) -> None:
         self.queue: ReadyQueue[Request] = ReadyQueue(bound)
         self._transport = transport
         self._controller = controller
         self._profiles = profiles
-        self._clock_ns = clock_ns
         self._jobs: dict[tuple[int, int], RequestJob] = {}
         self._held: dict[tuple[int, int], Region] = {}
         self._behind: dict[int, RequestJob] = {}
@@ -81,7 +80,7 @@ class RequestTable:
             sequence=self._sequence,
             model=binding.key,
             job_class=JobClass(record.form.job_class),
-            arrival_ns=self._clock_ns(),
+            arrival_ns=time.monotonic_ns(),
             deadline_ns=record.deadline_ns,
             payload=Request(peer, record, binding, peer.view.memory(record.mark)),
         )
@@ -123,7 +122,7 @@ class RequestTable:
         if request.sequence is None or sequences is None:
             return
         self._behind.pop(job.sequence, None)
-        following = sequences.leave(request.sequence, job, self._clock_ns())
+        following = sequences.leave(request.sequence, job, time.monotonic_ns())
         if following is not None:
             del self._behind[following.sequence]
             self.queue.add(following, None, request.binding.model.name)
@@ -168,7 +167,7 @@ class RequestTable:
 
     def expire(self) -> None:
         """Answer the jobs whose deadline passed while they waited."""
-        now_ns = self._clock_ns()
+        now_ns = time.monotonic_ns()
         for job in self.queue.expire(now_ns):
             self.fail_late(job, now_ns)
         for job in [job for job in self._behind.values() if job.is_late(now_ns)]:
@@ -195,7 +194,7 @@ class RequestTable:
         request = job.payload
         timing_ns = (started_ns - job.arrival_ns, finished_ns - started_ns, started_ns)
         region, record = result(request, values, timing_ns, answerers)
-        answered_ns = self._clock_ns()  # before the peer can know of it
+        answered_ns = time.monotonic_ns()  # before the peer can know of it
         try:
             self._transport.send(request.peer, record)
         except ProtocolError as error:
@@ -209,7 +208,7 @@ class RequestTable:
 
     def fail(self, job: RequestJob, error: Exception) -> None:
         """Answer a job that has left the queue."""
-        _, request = self._end(job, self._clock_ns())
+        _, request = self._end(job, time.monotonic_ns())
         if not isinstance(error, CancelledError):
             job.payload.binding.failed += 1
             INCIDENTS.note(f"request of model '{job.payload.binding.model.name}': {error}")

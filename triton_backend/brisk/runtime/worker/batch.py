@@ -5,6 +5,7 @@ of those that wait begin next.
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -304,7 +305,7 @@ class Batcher:
         self,
         queue: ReadyQueue[Request],
         profiles: ProfileTable,
-        clock_ns: Callable[[], int],
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._queue = queue
         self._profiles = profiles

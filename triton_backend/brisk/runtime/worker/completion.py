@@ -5,7 +5,7 @@ Used by the worker's main thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 
 from brisk.errors import BriskError, InternalError, ProtocolError
 from brisk.runtime.early_exit.audits import Audits
@@ -29,7 +29,6 @@ class Completion:
         controller: PreemptionController,
         audits: Audits,
         sampler: Sampler,
-        clock_ns: Callable[[], int],
     ) -> None:
         self._transport = transport
         self._requests = requests
@@ -37,7 +36,6 @@ class Completion:
         self._controller = controller
         self._audits = audits
         self._sampler = sampler
-        self._clock_ns = clock_ns
 
     def fail_late(self, run: Run, now_ns: int) -> None:
         """Answer those of its jobs whose deadline has passed."""
@@ -48,11 +46,11 @@ class Completion:
     def answer_leaving(self, run: Run) -> None:
         """Answer the jobs of a batch whose rows have all left it; the others go on."""
         for job, values, answerers in run.answered_jobs():
-            self._requests.succeed(job, values, run.started_ns, self._clock_ns(), answerers)
+            self._requests.succeed(job, values, run.started_ns, time.monotonic_ns(), answerers)
 
     def answer(self, run: Run) -> None:
         """The run is finished. Raises what writing an answer does."""
-        finished_ns = self._clock_ns()
+        finished_ns = time.monotonic_ns()
         self._controller.finished(run, finished_ns)
         shares = split_results(run, run.frame.results())
         kept = self._audits.keep(run.cached)

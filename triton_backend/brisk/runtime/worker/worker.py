@@ -8,7 +8,7 @@ effect at the next layer boundary.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from brisk.os_priority import Precedence
 from brisk.protocol.role import Role
@@ -49,62 +49,48 @@ class Worker:
         controller: PreemptionController,
         profiles: ProfileTable,
         settings: Settings,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-        role: Role = Role.FOREGROUND,
+        role: Role,
     ) -> None:
         if controller.alarm is not None:
             connections.watch(controller.alarm)
         self._connections = connections
-        self._clock_ns = clock_ns
         self._queues = queues
         adapts = role is Role.FOREGROUND
         caches = CacheWatch(Adaptation(settings.adaptation_s) if adapts else None)
         self._loader = Loader(
-            device,
-            settings.threads,
-            connections.wake,
-            settings.artefacts,
-            caches,
+            device, settings.threads, connections.wake, settings.artefacts, caches
         )
-        self._pipelines = PipelineLoads(self._loader.tell, clock_ns)
+        self._pipelines = PipelineLoads(self._loader.tell)
         self._controller = controller
         self._profiles = profiles
-        self._requests = RequestTable(
-            connections, settings.max_waiting, controller, profiles, clock_ns
-        )
-        self._batcher = Batcher(self._requests.queue, profiles, clock_ns)
+        self._requests = RequestTable(connections, settings.max_waiting, controller, profiles)
+        self._batcher = Batcher(self._requests.queue, profiles)
         self._audits = Audits(Auditor())
         sampler = Sampler(settings.sampled_share, settings.sample_bytes)
         self._completion = Completion(
-            connections, self._requests, self._batcher, controller, self._audits, sampler, clock_ns
+            connections, self._requests, self._batcher, controller, self._audits, sampler
         )
         self._is_held = False
         """The run on top waits for the gate."""
-        self._stack = RunStack(controller, clock_ns)
+        self._stack = RunStack(controller)
         goes_first = role is Role.FOREGROUND and controller.policy.stands_back
         precedence = Precedence(settings.realtime_niceness if goes_first else 0, say)
         sessions = self._sessions = SessionTable(self._loader, self._pipelines, precedence)
         observation = Observation(
-            role,
-            device,
-            settings.threads,
-            connections,
-            sessions,
-            self._requests,
-            self._stack.runs,
+            *(role, device, settings.threads, connections),
+            *(sessions, self._requests, self._stack.runs),
         )
         self._dispatcher = Dispatcher(connections, sessions, self._requests, observation)
         self._idle_exit_ns = int(settings.idle_exit_s * 1e9)
-        self._last_peer_ns = clock_ns()
-        self._looked_around_ns = clock_ns()
+        self._last_peer_ns = self._looked_around_ns = time.monotonic_ns()
 
     @property
     def is_idle(self) -> bool:
         """True when nobody has been connected for the idle time."""
         if self._connections.peer_count:
-            self._last_peer_ns = self._clock_ns()
+            self._last_peer_ns = time.monotonic_ns()
             return False
-        return self._clock_ns() - self._last_peer_ns >= self._idle_exit_ns
+        return time.monotonic_ns() - self._last_peer_ns >= self._idle_exit_ns
 
     def step(self) -> None:
         """Hear what has come, choose what runs, compute a quantum of it, answer what is done."""
@@ -167,7 +153,7 @@ class Worker:
         following = self._batcher.following(only)
         if following is None:
             return
-        owed = self._controller.owes_normal(self._clock_ns())
+        owed = self._controller.owes_normal(time.monotonic_ns())
         takes_place = top is None or self._controller.policy.takes_place(
             following, top.jobs[0], normal_is_owed=owed
         )
@@ -176,14 +162,14 @@ class Worker:
 
     def _next_class(self) -> JobClass | None:
         """Whose turn is next; None: that of the job that goes first."""
-        if not self._controller.owes_normal(self._clock_ns()):
+        if not self._controller.owes_normal(time.monotonic_ns()):
             return None
         return None if self._batcher.following(JobClass.NORMAL) is None else JobClass.NORMAL
 
     def _begin_next(self, only: JobClass | None) -> Run | None:
         """Begin the next job with those that may be joined to it; None where none can begin."""
         jobs = self._batcher.take(only)
-        now_ns = self._clock_ns()
+        now_ns = time.monotonic_ns()
         try:
             with self._queues[jobs[0].job_class].issuing():
                 return begin_run(jobs, self._profiles, now_ns)
@@ -193,7 +179,7 @@ class Worker:
 
     def _advance(self, run: Run) -> bool:
         """Run layers for a quantum; True where the run is over, answered or not."""
-        now_ns = self._clock_ns()
+        now_ns = time.monotonic_ns()
         self._completion.fail_late(run, now_ns)
         if not run.is_wanted:
             return True
@@ -222,7 +208,7 @@ class Worker:
                 self._is_held = True
                 return False
             is_last = queue.issue(frame)
-            done_ns = self._clock_ns()
+            done_ns = time.monotonic_ns()
             controller.layer_done(run, done_ns - now_ns)
             if is_last:
                 return True
@@ -231,7 +217,7 @@ class Worker:
 
     def _look_around(self) -> None:
         """What is looked after once a second, between runs where there is such a moment."""
-        now_ns = self._clock_ns()
+        now_ns = time.monotonic_ns()
         passed_ns = now_ns - self._looked_around_ns
         if passed_ns < (LONGEST_UNCHECKED_NS if self._stack.runs else LOOK_INTERVAL_NS):
             return
@@ -251,10 +237,9 @@ class RunStack:
     ``runs`` is not to be changed from outside.
     """
 
-    def __init__(self, controller: PreemptionController, clock_ns: Callable[[], int]) -> None:
+    def __init__(self, controller: PreemptionController) -> None:
         self.runs: list[Run] = []
         self._controller = controller
-        self._clock_ns = clock_ns
 
     @property
     def top(self) -> Run | None:
@@ -267,7 +252,7 @@ class RunStack:
             self.runs[-1].park()
             run.count_preemption()
         self.runs.append(run)
-        self._controller.begins(run, self._clock_ns())
+        self._controller.begins(run, time.monotonic_ns())
 
     def end(self) -> None:
         """The top one is over: go on with the one before it."""
@@ -275,4 +260,4 @@ class RunStack:
         self._controller.pauses()
         if self.runs:
             self.runs[-1].resume()
-            self._controller.begins(self.runs[-1], self._clock_ns())
+            self._controller.begins(self.runs[-1], time.monotonic_ns())
