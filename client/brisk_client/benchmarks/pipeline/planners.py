@@ -17,7 +17,7 @@ from brisk.exits.files.versions import caches_file
 from brisk.pipelines import read_pipeline
 from brisk.planning import POLICIES, Dag, Query, QueryNode, Replanning
 from brisk.runtime.early_exit.served_caches import read_version
-from brisk.runtime.models.kinds.segment_session import SegmentSession
+from brisk.runtime.models.segment_session import SegmentSession
 from brisk.runtime.models.session import Session, load_session
 from brisk.runtime.pipelines.frame import NetworkRun, PipelineFrame, PipelineNetwork, Signature
 from brisk.runtime.pipelines.loading import WHOLE_MODEL, try_pipeline

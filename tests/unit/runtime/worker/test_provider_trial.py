@@ -11,8 +11,8 @@ from onnx import helper
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from brisk.runtime.models.kinds import torch_session
-from brisk.runtime.models.kinds.torch_session import (
+from brisk.runtime.models import torch_session
+from brisk.runtime.models.torch_session import (
     RUNS,
     TorchSession,
     compare,

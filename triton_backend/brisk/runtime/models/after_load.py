@@ -24,8 +24,8 @@ from brisk.graph.files.mapping import make_private
 from brisk.os_priority import standing_back
 from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.log import say
+from brisk.runtime.models.background_prepare import SegmentPreparer
 from brisk.runtime.models.entry import LoadState, SessionEntry
-from brisk.runtime.models.kinds.background_prepare import SegmentPreparer
 from brisk.runtime.models.session import Session
 from brisk.runtime.models.yielding import LONGEST_WAIT_S, Idle
 from brisk.runtime.ready import import_what_files_need

@@ -200,11 +200,11 @@ def load_session(
     started_ns = time.monotonic_ns()
     session: Session
     if device != "cpu":
-        from brisk.runtime.models.kinds.torch_session import load_torch_session
+        from brisk.runtime.models.torch_session import load_torch_session
 
         session = load_torch_session(path, device, threads, give_way)
     else:
-        from brisk.runtime.models.kinds.segment_session import load_segment_session
+        from brisk.runtime.models.segment_session import load_segment_session
 
         session = load_segment_session(path, threads, reject, give_way, tuning)
     try:
