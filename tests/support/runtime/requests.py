@@ -63,12 +63,12 @@ class ASession:
     table: LayerTable[Any] | None = field(default_factory=lambda: a_table())
     caches: SessionCaches | None = None
 
-    def start_run(
+    def start(
         self,
         inputs: Mapping[str, Value],
         requested: Sequence[str],
-        dues: Sequence[Due],
-        agreement: float | None,
+        agreement: float | None = None,
+        dues: Sequence[Due] = (),
     ) -> Frame:
         raise NotImplementedError
 

@@ -8,7 +8,6 @@ import os
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
 
 from brisk.errors import InvalidConfigurationError
 from brisk.os_priority import realtime_niceness
@@ -83,7 +82,7 @@ def read_settings() -> Settings:
         outstanding_layers=_whole("BRISK_OUTSTANDING_LAYERS", 4),
         max_waiting=_whole("BRISK_MAX_WAITING", DEFAULT_BOUND),
         background_bytes=int(_positive("BRISK_BACKGROUND_MIB", _half_of_the_memory_mib()) * MIB),
-        artefacts=_one_of("BRISK_ARTEFACTS", ArtefactUse, ArtefactUse.BUILD),
+        artefacts=_artefact_use(),
         sampled_share=_between("BRISK_SAMPLED_SHARE", SAMPLED_SHARE, 0.0, 1.0),
         sample_bytes=int(_positive("BRISK_SAMPLES_MIB", SAMPLES_MIB) * MIB),
         adaptation_s=_between("BRISK_ADAPTATION_S", ADAPTATION_S, 0.0, LARGEST),
@@ -136,17 +135,15 @@ def _whole(name: str, default: int) -> int:
     return int(value)
 
 
-_Choice = TypeVar("_Choice", bound=Enum)
-
-
-def _one_of(name: str, choices: type[_Choice], default: _Choice) -> _Choice:
-    text = _text(name) or default.value
-    known = [choice.value for choice in choices]
+def _artefact_use() -> ArtefactUse:
+    text = _text("BRISK_ARTEFACTS") or ArtefactUse.BUILD.value
+    known = [choice.value for choice in ArtefactUse]
     if text not in known:
         import difflib
 
         (nearest,) = difflib.get_close_matches(text.lower(), known, n=1, cutoff=0.0)
         raise InvalidConfigurationError(
-            f"{name} must be one of {', '.join(known)}, not '{text}'; did you mean '{nearest}'?"
+            f"BRISK_ARTEFACTS must be one of {', '.join(known)}, not '{text}'; "
+            f"did you mean '{nearest}'?"
         )
-    return choices(text)
+    return ArtefactUse(text)

@@ -18,7 +18,7 @@ from brisk.exits.taps import tapped_values
 from brisk.ownership import make_private
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import tell
-from brisk.runtime.models.session import Frame, Session
+from brisk.runtime.models.session import Due, Frame, Session
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.onnxruntime.session import OrtSession
 from brisk.segments.prepared.form import PreparedModel, find_prepared
@@ -104,6 +104,7 @@ class SegmentSession(Session):
         inputs: Mapping[str, Value],
         requested: Sequence[str],
         agreement: float | None = None,
+        dues: Sequence[Due] = (),
     ) -> Frame:
         if self._fixed and not self._fixed.isdisjoint(inputs):
             return SegmentFrame(self._program_taking_optional(), inputs, requested)

@@ -73,16 +73,18 @@ class Servable(Protocol):
     def is_loading(self) -> bool:
         """Whether lanes still load parts of it."""
 
-    def start_run(
+    def start(
         self,
         inputs: Mapping[str, Value],
         requested: Sequence[str],
-        dues: Sequence[Due],
-        agreement: float | None,
+        agreement: float | None = None,
+        dues: Sequence[Due] = (),
     ) -> Frame:
-        """A frame for the requests of ``dues``. Raises InvalidRequestError where they do not fit.
+        """A new frame. Raises InvalidRequestError where the inputs do not fit the model.
 
-        ``agreement``: as ``Session.start`` takes it.
+        ``agreement``: share of early answers that must be the model's own; None for what its
+        caches promise, 1 for none early. ``dues``: of the requests that it is for; a session is no
+        quicker for them, a pipeline may choose other networks.
         """
 
     def cached_runs(
@@ -137,21 +139,8 @@ class Session(ABC):
         inputs: Mapping[str, Value],
         requested: Sequence[str],
         agreement: float | None = None,
-    ) -> Frame:
-        """A new frame. Raises InvalidRequestError where the inputs do not fit the model.
-
-        ``agreement``: share of early answers that must be the model's own; None for what its
-        caches promise, 1 for none early.
-        """
-
-    def start_run(
-        self,
-        inputs: Mapping[str, Value],
-        requested: Sequence[str],
-        dues: Sequence[Due],
-        agreement: float | None,
-    ) -> Frame:
-        return self.start(inputs, requested, agreement)
+        dues: Sequence[Due] = (),
+    ) -> Frame: ...
 
     def cached_runs(
         self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]

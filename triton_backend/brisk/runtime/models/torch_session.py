@@ -21,7 +21,7 @@ from brisk.execution.frame import TorchFrame
 from brisk.execution.starting import StartingProgram, start_program
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import tell
-from brisk.runtime.models.session import Frame, Session
+from brisk.runtime.models.session import Due, Frame, Session
 from brisk.runtime.worker.device import import_torch, inference
 from brisk.segments.frame import SegmentFrame, run_serially
 from brisk.segments.model.cutting import LONGEST_SEGMENT_NS
@@ -90,6 +90,7 @@ class TorchSession(Session):
         inputs: Mapping[str, Value],
         requested: Sequence[str],
         agreement: float | None = None,
+        dues: Sequence[Due] = (),
     ) -> Frame:
         if self._program is not None:
             return SegmentFrame(self._program, inputs, requested)

@@ -68,12 +68,12 @@ class PipelineSession:
         counts = ", ".join(f"{n} ×{len(node.variants)}" for n, node in self.nodes.items())
         return f"pipeline of {len(self.nodes)} nodes ({counts}) in {self.load_ns / 1e6:.0f} ms"
 
-    def start_run(
+    def start(
         self,
         inputs: Mapping[str, Value],
         requested: Sequence[str],
-        dues: Sequence[Due],
-        agreement: float | None,
+        agreement: float | None = None,
+        dues: Sequence[Due] = (),
     ) -> PipelineFrame:
         """As ``Servable``: planned for the request that is due first, by its own time-out or else
         by the entry's objective. Raises InvalidRequestError where names do not fit the pipeline.

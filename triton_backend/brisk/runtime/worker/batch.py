@@ -231,10 +231,15 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
     else:
         joined = _join(inputs)
         shapes = tuple(tuple(getattr(value, "shape", ())) for value in joined.values())
-    frame = _start(session, joined, jobs)
-    model = first.binding.model
+    form, model = first.record.form, first.binding.model
+    agreement = None if form.agreement_ppm is None else form.agreement_ppm / 1e6
+    if first.sequence is not None:
+        agreement = NONE_EARLY  # caches know nothing of the next state
+    dues = [Due(job.arrival_ns, job.deadline_ns) for job in jobs]
+    frame = session.start(joined, first.outputs, agreement, dues)
     cached = session.cached_runs(frame, joined, (model.name, str(model.version)))
     early = cast("ExitingFrame", frame) if frame.can_answer_early else None
+    key = profile_key(first, shapes)
     return Run(
         jobs,
         rows,
@@ -242,28 +247,11 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
         started_ns,
         session,
         shapes,
-        _profile(session, profiles, profile_key(first, shapes)),
+        profiles.find(key) if session.has_steady_runs else RunProfile(),
         is_disturbed=session.is_loading,
         early=early,
         cached=cached,
     )
-
-
-def _profile(session: Servable, profiles: ProfileTable, key: tuple[str, Shapes]) -> RunProfile:
-    return profiles.find(key) if session.has_steady_runs else RunProfile()
-
-
-def _start(session: Servable, inputs: Mapping[str, Value], jobs: Sequence[RequestJob]) -> Frame:
-    """A frame for all ``jobs``.
-
-    Learned caches never answer early where there is a state: they know nothing of the next one.
-    """
-    form, outputs = jobs[0].payload.record.form, jobs[0].payload.outputs
-    agreement = None if form.agreement_ppm is None else form.agreement_ppm / 1e6
-    if jobs[0].payload.sequence is not None:
-        agreement = NONE_EARLY
-    dues = [Due(job.arrival_ns, job.deadline_ns) for job in jobs]
-    return session.start_run(inputs, outputs, dues, agreement)
 
 
 def _join(inputs: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
