@@ -47,7 +47,7 @@ def run_of(
     session: ASession | None = None,
 ) -> Run:
     return Run(
-        *([one], [1], AFrame(), started_ns, session or ASession(), ()),
+        *([one], [1], AFrame(), started_ns, session or ASession()),
         *(profile or RunProfile(), False),
     )
 

@@ -75,7 +75,7 @@ Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 @dataclass(slots=True)
 class Run:
-    """``rows`` is each job's share of the batch dimension; ``shapes`` are the inputs', joined.
+    """``rows`` is each job's share of the batch dimension.
 
     ``early``: the frame, where caches may answer. ``layers_ns``: of each layer that is done, as it
     would take alone, where best-effort work gives way.
@@ -86,7 +86,6 @@ class Run:
     frame: Frame
     started_ns: int
     session: Servable
-    shapes: Shapes
     profile: RunProfile
     is_disturbed: bool
     """Parked, or begun while the session was loading: its time says nothing about threads."""
@@ -229,7 +228,7 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
     if len(jobs) == 1:
         joined, shapes = inputs[0], _shapes_of(first.record.form)
     else:
-        joined = _join(inputs)
+        joined = {name: np.concatenate([values[name] for values in inputs]) for name in inputs[0]}
         shapes = tuple(tuple(getattr(value, "shape", ())) for value in joined.values())
     form, model = first.record.form, first.binding.model
     agreement = None if form.agreement_ppm is None else form.agreement_ppm / 1e6
@@ -246,20 +245,11 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
         trace_run(jobs, frame, started_ns),
         started_ns,
         session,
-        shapes,
         profiles.find(key) if session.has_steady_runs else RunProfile(),
         is_disturbed=session.is_loading,
         early=early,
         cached=cached,
     )
-
-
-def _join(inputs: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    joined: dict[str, Value] = {}
-    for name in inputs[0]:
-        parts = [values[name] for values in inputs]
-        joined[name] = np.concatenate(parts)
-    return joined
 
 
 def split_results(run: Run, results: Mapping[str, Value]) -> list[dict[str, Value]]:
