@@ -6,8 +6,8 @@
 | everything else that a request waits for | the server's own |
 | loads: their lanes, and threads that stand back | ``LOADING`` |
 | training of learned caches by ``brisk caches`` | ``TRAINING`` |
-| best-effort work | ``LEAST``, or what gives it its minimum share |
-| helper processes in the background | idle processors only |
+| best-effort work | ``LEAST``, or what gives it its minimum share (``stand_back``) |
+| helper processes in the background | idle processors only (``step_aside``) |
 
 A processor that two threads of one niceness share gives each half, so that a request computed by
 two threads on two cores takes up to twice as long beside any busy process, such as the start of
@@ -20,8 +20,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from brisk.errors import InvalidConfigurationError
 
@@ -37,6 +38,20 @@ have a processor to let go of it. With both processors busy, a real-time request
 waited 0.13 to 1.4 s for the lock under SCHED_IDLE, 0.3 to 0.4 at 19, 0.024 to 0.028 at 5."""
 
 TRAINING = 10
+
+SLICE_NS = 300_000
+"""Turns on a processor of threads that real-time requests wait for."""
+
+_WEIGHTS = (1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87, 70, 56, 45, 36, 29, 23)
+"""The kernel's weights of niceness 0 to 17 (``sched_prio_to_weight``): the share of two threads
+that compete for a processor."""
+
+_SCHED_SETATTR = 314
+"""The system call's number on x86-64; the C library has no function for it."""
+
+_PR_SET_PDEATHSIG = 1
+
+_Result = TypeVar("_Result")
 
 
 def realtime_niceness(environment: Mapping[str, str] = os.environ) -> int:
@@ -92,6 +107,134 @@ def set_threads(niceness: int, except_for: Collection[int] = ()) -> bool:
     return True
 
 
+class Precedence:
+    """A worker's computing threads before other processes, while it serves real-time models.
+
+    Python's other threads, which load, look after sessions or wait, keep their niceness. Used by
+    the worker's main thread.
+    """
+
+    def __init__(
+        self,
+        niceness: int,
+        tell: Callable[[str], None],
+        change: Callable[[int, frozenset[int]], bool] = set_threads,
+    ) -> None:
+        """``niceness`` 0: nothing is ever changed."""
+        self._usual = process_niceness()
+        self._niceness = niceness
+        self._tell = tell
+        self._change = change
+        self._is_taken = False
+
+    def follow(self, serves_realtime: bool) -> None:
+        """Take precedence, or give it up, where that is not so already."""
+        if serves_realtime == self._is_taken or not self._niceness:
+            return
+        self._is_taken = serves_realtime
+        spared = frozenset(
+            thread.native_id
+            for thread in threading.enumerate()
+            if thread is not threading.main_thread() and thread.native_id is not None
+        )
+        if not self._change(self._niceness if serves_realtime else self._usual, spared):
+            self._tell(
+                f"niceness {self._niceness} is refused: real-time requests share processors with "
+                f"other processes as equals; CAP_SYS_NICE allows it, {VARIABLE}=0 asks for none"
+            )
+            self._niceness = 0
+
+
+def shorten_slices() -> bool:
+    """Have the calling thread, and those that it starts from now on, take short turns.
+
+    The kernel (from 6.12 on) lets a thread that has just got a processor keep it for its slice,
+    about 1.4 to 3 ms, before one that wakes up may take it, whatever the niceness of both; and
+    looks again with the next tick, up to 4 ms later. Who asks for shorter turns than the one that
+    runs need not wait. It is no more of the processor that way, only sooner.
+
+    Whether the system call exists and is allowed; kernels before 6.12 take no notice.
+    """
+    import ctypes
+    import struct
+
+    policy = os.sched_getscheduler(0)
+    if policy not in (os.SCHED_OTHER, os.SCHED_BATCH):
+        return False
+    # struct sched_attr: size, policy, flags, niceness, priority, runtime (here: the slice),
+    # deadline, period
+    attributes = struct.Struct("=IIQiIQQQ")
+    data = attributes.pack(attributes.size, policy, 0, process_niceness(), 0, SLICE_NS, 0, 0)
+    return ctypes.CDLL(None).syscall(_SCHED_SETATTR, 0, data, 0) == 0
+
+
+def stand_back(share: float) -> None:
+    """Leave the processors to others: a seventieth of the time of a thread that competes with one
+    of ours, or the minimum ``share``.
+
+    Threads started later inherit it. It is a niceness and not SCHED_IDLE, because the kernel takes
+    a processor that runs SCHED_IDLE work for an idle one, also when it places further such work:
+    two threads of one run came to share a processor beside an idle one.
+    """
+    set_process(niceness_for(share) if share > 0 else LEAST)
+
+
+def niceness_for(share: float) -> int:
+    """The greatest niceness that gets at least ``share`` of a processor beside a normal thread."""
+    for niceness, weight in reversed(list(enumerate(_WEIGHTS))):
+        if weight / (weight + _WEIGHTS[0]) >= share:
+            return niceness
+    return 0
+
+
+def standing_back(call: Callable[[], _Result]) -> _Result:
+    """Run ``call`` in a nicer thread of its own (``LOADING``); return or raise what it does.
+
+    Threads that it starts inherit its niceness. A new thread each time, because one that has
+    become nicer needs a privilege to come back.
+    """
+    results: list[_Result] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        lower_thread(LOADING)
+        try:
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001  # the caller's thread raises it
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="brisk-standing-back", daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
 def run_when_idle() -> None:
     """Run the process only on processors that are idle. Raises OSError where that is refused."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def step_aside() -> bool:
+    """What a helper process does first: run only on idle processors, end with the worker, and
+    before others when memory is short; torch comes after this.
+
+    The kernel ends the process with the thread that started it. False where that has ended
+    already.
+    """
+    import ctypes
+    import signal
+
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return False
+    try:
+        run_when_idle()
+    except OSError:  # some containers refuse it
+        set_process(LEAST)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    return True

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import select
-from types import SimpleNamespace
-from typing import Any, cast
 
-from brisk.protocol.records import InferForm
 from brisk.runtime.preemption.best_effort import Background
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.preemption.realtime import Foreground
 from brisk.runtime.worker.batch import RequestJob, Run
 from brisk.scheduling.job import Job, JobClass
 from brisk.scheduling.policies import POLICIES, Limits
-from brisk.scheduling.policy import most_urgent_first
 from brisk.scheduling.profile import ProfileTable, RunProfile
+from support.runtime.requests import AFrame, ASession, a_request
 
 LIMITS = Limits(slowdown=1.05, share=0.0)
 
@@ -26,9 +23,9 @@ class Pair:
         self.gate = Gate()
         self.profiles = ProfileTable()
         self.now_ns = 0
-        chosen, ordering = POLICIES[policy], most_urgent_first
+        chosen = POLICIES[policy]
         self.foreground = Foreground(
-            self.gate, chosen, limits, ordering, self.profiles, 2, lambda: self.now_ns
+            self.gate, chosen, limits, self.profiles, 2, lambda: self.now_ns
         )
         self.background = Background(self.gate, chosen, limits, processors=2)
 
@@ -39,27 +36,20 @@ class Pair:
 def job(
     sequence: int, job_class: JobClass = JobClass.REALTIME, deadline_ns: int | None = None
 ) -> RequestJob:
-    payload: Any = SimpleNamespace(
-        binding=SimpleNamespace(key="model"),
-        record=SimpleNamespace(form=InferForm(0, (), (), "realtime")),
-    )
-    return Job(sequence, "model", job_class, 0, deadline_ns, payload)
+    request = a_request(sequence, deadline_ns=deadline_ns, job_class=job_class)
+    return Job(sequence, "model", job_class, 0, deadline_ns, request)
 
 
-def run_of(one: RequestJob, profile: RunProfile | None = None, started_ns: int = 0) -> Run:
-    fake = SimpleNamespace(
-        jobs=[one],
-        job_class=one.job_class,
-        profile=profile or RunProfile(),
-        frame=SimpleNamespace(position=0),
-        threads=2,
-        layers_ns=[],
-        is_disturbed=False,
-        has_early_answers=False,
-        started_ns=started_ns,
-        session=SimpleNamespace(threads=2, is_loading=False),
+def run_of(
+    one: RequestJob,
+    profile: RunProfile | None = None,
+    started_ns: int = 0,
+    session: ASession | None = None,
+) -> Run:
+    return Run(
+        *([one], [1], AFrame(), started_ns, session or ASession()),
+        *(profile or RunProfile(), False),
     )
-    return cast(Run, fake)
 
 
 LAZY = run_of(job(99, JobClass.BESTEFFORT))

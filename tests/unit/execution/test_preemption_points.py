@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from contextlib import AbstractContextManager, nullcontext
 
 import onnx
 import pytest
@@ -14,8 +13,7 @@ from onnx import parser
 from brisk.execution.frame import TorchFrame, run_serially
 from brisk.execution.loading import LoadedProgram, load_program
 from brisk.graph.reader import build_program
-from brisk.runtime.worker.device import Event, Stream
-from brisk.runtime.worker.host_queue import HostQueue
+from brisk.runtime.worker.device import LayerQueue
 from brisk.solutions.base import Value
 
 POINTS = 10_000
@@ -76,36 +74,30 @@ def test_answers_are_the_same_to_the_last_bit_over_ten_thousand_preemptions() ->
     assert finished > POINTS // 2
 
 
-class LateEvent(Event):
+class LateEvent:
     def __init__(self, device: LateDevice) -> None:
         self._device = device
         self._number = device.issued
 
-    def is_done(self) -> bool:
+    def query(self) -> bool:
         return self._device.done >= self._number
 
-    def wait(self) -> None:
-        self._device.done = max(self._device.done, self._number)
 
-
-class LateDevice(Stream):
+class LateDevice:
     """Does its layers one by one, each when it is told to: a GPU without the GPU."""
 
     def __init__(self) -> None:
         self.issued = 0
         self.done = 0
 
-    def issuing(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def record(self) -> Event:
+    def record_event(self) -> LateEvent:
         self.issued += 1
         return LateEvent(self)
 
 
 def test_no_more_layers_are_outstanding_than_the_queue_takes() -> None:
     device, frame = LateDevice(), TorchFrame(load(DEEP), {"x": torch.randn(2, 6)})
-    queue = HostQueue(device, 2)
+    queue = LayerQueue(device, 2)
     outstanding: deque[int] = deque()
     while True:
         while queue.has_room() and not frame.is_finished:
@@ -125,7 +117,7 @@ def test_a_run_that_is_preempted_goes_on_behind_its_last_issued_layer() -> None:
     program, inputs = load(DEEP), {"x": torch.randn(2, 6)}
     expected = bits(run_serially(program, inputs))
     low, high = LateDevice(), LateDevice()
-    lazy, urgent = HostQueue(low, 2), HostQueue(high, None)
+    lazy, urgent = LayerQueue(low, 2), LayerQueue(high, None)
     frame, other = TorchFrame(program, inputs), TorchFrame(load(WIDE), {"x": torch.randn(2, 4)})
     while lazy.has_room():
         lazy.issue(frame)
@@ -143,10 +135,13 @@ def test_a_run_that_is_preempted_goes_on_behind_its_last_issued_layer() -> None:
     assert bits(frame.results()) == expected
 
 
-def test_a_device_that_is_done_when_a_call_returns_has_room_and_keeps_no_events() -> None:
+@pytest.mark.parametrize("has_stream", [True, False])
+def test_a_queue_without_a_bound_has_room_and_keeps_no_events(has_stream: bool) -> None:
     device = LateDevice()
-    queue, frame = HostQueue(device, None), TorchFrame(load(WIDE), {"x": torch.randn(2, 4)})
+    queue = LayerQueue(device if has_stream else None, None)
+    frame = TorchFrame(load(WIDE), {"x": torch.randn(2, 4)})
     while not queue.issue(frame):
         assert queue.has_room()
         assert queue.is_done()
-    assert device.issued == 1, "only the end of a run is waited for"
+    assert device.issued == has_stream, "only the end of a run is waited for, and on a GPU"
+    assert queue.is_done() is not has_stream

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk.runtime.models.artefact_use import ArtefactUse
-from brisk.runtime.settings import MIB, Settings, read_settings
+from brisk.runtime.settings import MIB, ArtefactUse, Settings, read_settings
 from brisk.scheduling.policies import POLICIES, Limits
 
 

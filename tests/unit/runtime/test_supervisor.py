@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from brisk.protocol.role import Role
-from brisk.runtime.supervisor import Supervisor
-from brisk.runtime.worker_slot import WORKER_ENDED_IDLE, WorkerSlot
+from brisk.runtime.supervisor import WORKER_ENDED_IDLE, Supervisor, WorkerSlot
 
 
 @pytest.mark.parametrize("has_descriptors", [True, False])

@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 
-from brisk.scheduling.job import Job, JobClass
-from brisk.scheduling.policy import more_urgent, most_urgent_first
+from brisk.scheduling.job import Job, JobClass, more_urgent
 from brisk.scheduling.queue import ReadyQueue
 
 _sequence = itertools.count(1)
@@ -18,7 +17,7 @@ def job(job_class: JobClass, name: str = "", deadline_ns: int | None = None) -> 
 
 
 def order(*jobs: Job[str]) -> list[str]:
-    queue: ReadyQueue[str] = ReadyQueue(most_urgent_first)
+    queue: ReadyQueue[str] = ReadyQueue()
     for each in jobs:
         queue.add(each, None, "model")
     return [popped.payload for popped in iter(queue.pop, None)]
@@ -53,7 +52,7 @@ def test_only_a_more_urgent_class_interrupts(waiting: JobClass, running: JobClas
 
 
 def test_a_look_at_the_next_job_leaves_it_where_it_is() -> None:
-    queue: ReadyQueue[str] = ReadyQueue(most_urgent_first)
+    queue: ReadyQueue[str] = ReadyQueue()
     first = job(JobClass.NORMAL, "a")
     queue.add(first, None, "model")
     assert queue.peek() is first

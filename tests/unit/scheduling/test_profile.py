@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from brisk.errors import UnavailableError
-from brisk.scheduling.admission import predict, refuse_if_late, retry_hint
+from brisk.scheduling.admission import refuse_if_late, retry_hint
 from brisk.scheduling.policies import PaddingTrial
 from brisk.scheduling.profile import (
     FIRST_PAIRS,
@@ -134,27 +134,33 @@ def test_a_table_of_profiles_is_bounded_and_forgets_the_one_not_used_for_longest
     assert (table.run_ns(1), table.run_ns(0)) == (5, None)
 
 
-def test_a_job_is_done_after_what_runs_and_what_goes_first() -> None:
-    prediction = predict(1_000, 1_500, [100, None, 200], 50)
-    assert prediction is not None
-    assert (prediction.start_ns, prediction.end_ns) == (1_800, 1_850)
-    late = predict(2_000, 1_500, [], 50)
-    assert late is not None
-    assert late.end_ns == 2_050, "what should have ended by now holds nothing up"
-    assert predict(1_000, None, [100], None) is None
+@pytest.mark.parametrize(
+    ("now_ns", "ahead_ns", "end_ns"),
+    [
+        (1_000, [100, None, 200], 1_850),
+        (2_000, [], 2_050),  # what should have ended by now holds nothing up
+    ],
+)
+def test_a_job_is_done_after_what_runs_and_what_goes_first(
+    now_ns: int, ahead_ns: list[float | None], end_ns: int
+) -> None:
+    refuse_if_late(now_ns, end_ns, 1_500, ahead_ns, 50)
+    with pytest.raises(UnavailableError):
+        refuse_if_late(now_ns, end_ns - 1, 1_500, ahead_ns, 50)
+
+
+def test_nothing_is_refused_whose_own_time_is_not_known() -> None:
+    refuse_if_late(0, 1, 1_500, [100], None)
 
 
 def test_a_deadline_that_cannot_be_met_is_refused_with_a_hint() -> None:
-    prediction = predict(0, 30_000_000, [10_000_000], 20_000_000)
-    refuse_if_late(0, 60_000_000, prediction)
-    refuse_if_late(0, None, prediction)
-    refuse_if_late(0, 1, None)
+    refuse_if_late(0, 60_000_000, 30_000_000, [10_000_000], 20_000_000)
     expected = (
         r"time-out of 45\.5 ms cannot be met: .* free in 40\.0 ms .* takes 20\.0 ms; "
         r"retry in 15 ms"
     )
     with pytest.raises(UnavailableError, match=expected):
-        refuse_if_late(0, 45_500_000, prediction)
+        refuse_if_late(0, 45_500_000, 30_000_000, [10_000_000], 20_000_000)
 
 
 def test_a_hint_is_whole_milliseconds_and_never_none() -> None:

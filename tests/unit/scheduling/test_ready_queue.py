@@ -10,16 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from brisk.errors import UnavailableError
-from brisk.scheduling.job import Job, JobClass, JobState
-from brisk.scheduling.policy import more_urgent
+from brisk.scheduling.job import Job, JobClass, JobState, more_urgent, most_urgent_first
 from brisk.scheduling.queue import ReadyQueue
 
 TextJob = Job[str]
-
-
-def in_order_of_arrival(job: Job[str]) -> tuple[int, ...]:
-    """The simplest policy: what these tests are about is the queue."""
-    return (job.sequence,)
 
 
 def job(
@@ -32,7 +26,7 @@ def job(
 
 
 def queue_of(*jobs: TextJob) -> ReadyQueue[str]:
-    queue: ReadyQueue[str] = ReadyQueue(in_order_of_arrival)
+    queue: ReadyQueue[str] = ReadyQueue()
     for one in jobs:
         queue.add(one, None, one.model)
     return queue
@@ -46,16 +40,12 @@ def drained(queue: ReadyQueue[str]) -> list[int]:
     return sequences
 
 
-def urgency(one: Job[str]) -> tuple[int, ...]:
-    return (list(JobClass).index(one.job_class), one.sequence)
-
-
 def test_jobs_leave_in_the_order_of_their_arrival_whatever_order_they_are_added_in() -> None:
     assert drained(queue_of(job(3, "b"), job(1, "a"), job(2, "b"))) == [1, 2, 3]
 
 
 def test_a_full_model_sheds_its_least_urgent_request_for_a_more_urgent_one() -> None:
-    queue: ReadyQueue[str] = ReadyQueue(urgency)
+    queue: ReadyQueue[str] = ReadyQueue()
     waiting = [
         job(1, "a", job_class=JobClass.NORMAL),
         job(2, "a", job_class=JobClass.BESTEFFORT),
@@ -73,7 +63,7 @@ def test_a_full_model_sheds_its_least_urgent_request_for_a_more_urgent_one() -> 
 
 
 def test_a_full_queue_sheds_the_least_urgent_request_of_any_model() -> None:
-    queue: ReadyQueue[str] = ReadyQueue(urgency, bound=2)
+    queue: ReadyQueue[str] = ReadyQueue(bound=2)
     lazy = job(1, "a", job_class=JobClass.BESTEFFORT)
     queue.add(lazy, 9, "a")
     queue.add(job(2, "b"), 9, "b")
@@ -85,7 +75,7 @@ def test_a_full_queue_sheds_the_least_urgent_request_of_any_model() -> None:
 
 
 def test_the_ordering_key_decides() -> None:
-    queue: ReadyQueue[str] = ReadyQueue(urgency)
+    queue: ReadyQueue[str] = ReadyQueue()
     classes = [JobClass.BESTEFFORT, JobClass.NORMAL, JobClass.REALTIME, JobClass.NORMAL]
     for sequence, job_class in enumerate(classes):
         queue.add(job(sequence, job_class=job_class), None, "m")
@@ -95,7 +85,6 @@ def test_the_ordering_key_decides() -> None:
 def test_an_empty_queue_has_nothing_to_run_nor_to_wait_for() -> None:
     queue = queue_of()
     assert queue.pop() is None
-    assert queue.next_deadline_ns() is None
     assert queue.expire(10**18) == []
     assert len(queue) == 0
 
@@ -122,17 +111,14 @@ def test_a_refused_job_leaves_no_trace() -> None:
     refused = job(2, deadline_ns=5)
     with pytest.raises(UnavailableError):
         queue.add(refused, 1, "m")
-    assert queue.next_deadline_ns() is None
     assert queue.expire(10) == []
     assert drained(queue) == [1]
 
 
 def test_jobs_expire_at_their_deadline_not_before() -> None:
     queue = queue_of(job(1, deadline_ns=100), job(2), job(3, deadline_ns=50))
-    assert queue.next_deadline_ns() == 50
     assert queue.expire(49) == []
     assert [one.sequence for one in queue.expire(50)] == [3]
-    assert queue.next_deadline_ns() == 100
     assert [one.sequence for one in queue.expire(1000)] == [1]
     assert drained(queue) == [2]
 
@@ -146,7 +132,6 @@ def test_a_running_job_does_not_expire() -> None:
     queue = queue_of(job(1, deadline_ns=5))
     running = queue.pop()
     assert queue.expire(10) == []
-    assert queue.next_deadline_ns() is None
     assert running is not None
     assert running.state is JobState.RUNNING
 
@@ -235,7 +220,7 @@ class QueueBesideItsModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue: ReadyQueue[str] = ReadyQueue(in_order_of_arrival)
+        self.queue: ReadyQueue[str] = ReadyQueue()
         self.waiting: list[TextJob] = []
         self.numbers = itertools.count()
         self.now_ns = 0
@@ -248,18 +233,18 @@ class QueueBesideItsModel(RuleBasedStateMachine):
     def add(self, model: str, after_ns: int | None, job_class: JobClass) -> None:
         deadline_ns = None if after_ns is None else self.now_ns + after_ns
         one = job(next(self.numbers), model, deadline_ns, job_class)
-        if sum(other.model == model for other in self.waiting) >= 4:
-            same = [other for other in self.waiting if other.model == model]
-            if more_urgent(one, same[-1]):
-                assert self.queue.add(one, 4, model) is same[-1]
-                self.waiting.remove(same[-1])
-                self.waiting.append(one)
-                return
+        same = [other for other in self.waiting if other.model == model]
+        if len(same) < 4:
+            assert self.queue.add(one, 4, model) is None
+        elif more_urgent(one, same[-1]):
+            assert self.queue.add(one, 4, model) is same[-1]
+            self.waiting.remove(same[-1])
+        else:
             with pytest.raises(UnavailableError):
                 self.queue.add(one, 4, model)
-        else:
-            self.queue.add(one, 4, model)
-            self.waiting.append(one)
+            return
+        self.waiting.append(one)
+        self.waiting.sort(key=most_urgent_first)
 
     @rule()
     def pop(self) -> None:
@@ -301,15 +286,14 @@ class QueueBesideItsModel(RuleBasedStateMachine):
             if one.deadline_ns is not None and one.deadline_ns <= self.now_ns
         ]
         expired = self.queue.expire(self.now_ns)
-        assert sorted(expired, key=lambda one: one.sequence) == late
+        assert sorted(expired, key=most_urgent_first) == late
         self.waiting = [one for one in self.waiting if one not in late]
 
     @invariant()
     def the_queue_agrees(self) -> None:
         self.queue.check_integrity()
         assert len(self.queue) == len(self.waiting)
-        deadlines = [one.deadline_ns for one in self.waiting if one.deadline_ns is not None]
-        assert self.queue.next_deadline_ns() == min(deadlines, default=None)
+        assert self.queue.peek() is (self.waiting[0] if self.waiting else None)
 
 
 QueueBesideItsModel.TestCase.settings = settings(

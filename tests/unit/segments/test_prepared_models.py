@@ -557,7 +557,7 @@ def test_a_form_larger_than_allowed_is_refused(
 
 def test_the_builder_process_prepares_without_torch_and_steps_aside(model: Path) -> None:
     script = (
-        "import os, sys\nfrom brisk.runtime.models.kinds import background_prepare as builder\n"
+        "import os, sys\nfrom brisk.runtime.models import background_prepare as builder\n"
         "sys.argv[1:] = builder.command(*eval(sys.argv[1]))[3:]\n"
         "status = builder.main()\n"
         "assert 'torch' not in sys.modules\n"
@@ -574,7 +574,7 @@ def test_the_builder_process_prepares_without_torch_and_steps_aside(model: Path)
 
 
 def test_the_builder_process_says_why_a_model_has_no_prepared_form(tmp_path: Path) -> None:
-    from brisk.runtime.models.kinds.background_prepare import REFUSED, command
+    from brisk.runtime.models.background_prepare import REFUSED, command
 
     path = tmp_path / "model.onnx"
     path.write_bytes(b"no model")

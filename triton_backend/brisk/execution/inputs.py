@@ -8,7 +8,7 @@ import torch
 
 from brisk.errors import InvalidRequestError
 from brisk.graph.program import UNKNOWN_TYPE, ContainerKind, ValueType, Variable
-from brisk.segments.inputs import describe
+from brisk.segments.program import describe
 from brisk.solutions.base import Value
 from brisk.solutions.values import dtype_name
 

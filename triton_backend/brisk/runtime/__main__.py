@@ -17,11 +17,9 @@ from brisk.protocol.host.runtime_paths import runtime_place
 from brisk.protocol.role import Role
 from brisk.runtime.log import say
 from brisk.runtime.preemption.gate import Gate
-from brisk.runtime.preemption.suspend import release
 from brisk.runtime.ready import import_everything
 from brisk.runtime.settings import Settings, read_settings
-from brisk.runtime.supervisor import Supervisor, listen
-from brisk.runtime.worker_slot import WORKER_ENDED_IDLE, WorkerSlot
+from brisk.runtime.supervisor import WORKER_ENDED_IDLE, Supervisor, WorkerSlot, listen
 
 
 def main() -> int:
@@ -115,7 +113,7 @@ def _slot(
     def clear() -> None:
         if role is Role.FOREGROUND:
             gate.open()
-            release(gate)
+            gate.resume_worker()
         else:
             gate.leave()
 

@@ -18,7 +18,7 @@ def import_everything(device: str) -> None:
     if device != "cpu":
         _import_torch()
         return
-    import brisk.runtime.models.kinds.segment_session  # noqa: F401
+    import brisk.runtime.models.segment_session  # noqa: F401
     from brisk.segments.session import onnxruntime
 
     onnxruntime()
@@ -43,7 +43,7 @@ def _import_torch() -> None:
     from onnx import GraphProto, NodeProto
     from onnx.reference import ReferenceEvaluator
 
-    import brisk.runtime.models.kinds.torch_session  # noqa: F401
+    import brisk.runtime.models.torch_session  # noqa: F401
     from brisk.solutions.catalogue import default_catalogue
 
     default_catalogue()

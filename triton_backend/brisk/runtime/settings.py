@@ -8,11 +8,9 @@ import os
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
 
 from brisk.errors import InvalidConfigurationError
 from brisk.os_priority import realtime_niceness
-from brisk.runtime.models.artefact_use import ArtefactUse
 from brisk.scheduling.policies import DEFAULT_POLICY, Limits, Policy, find_policy
 from brisk.scheduling.queue import DEFAULT_BOUND
 
@@ -30,6 +28,14 @@ long, which is what BRISK_MAX_SLOWDOWN allows best-effort work to cost it."""
 
 LARGEST = 1e6
 """Of any number here: an idle time of 11 days, which the system can still wait for at once."""
+
+
+class ArtefactUse(str, Enum):
+    """``build``: used, and made in the background where there is none. ``use``: used only."""
+
+    BUILD = "build"
+    USE = "use"
+    OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +66,7 @@ class Settings:
 
 
 def read_settings() -> Settings:
-    """From ``$BRISK_THREADS``, ``$BRISK_IDLE_EXIT_S``, ``$BRISK_POLICY``, ``$BRISK_MAX_SLOWDOWN``,
-    ``$BRISK_BESTEFFORT_SHARE``, ``$BRISK_NORMAL_SHARE``, ``$BRISK_OUTSTANDING_LAYERS``,
-    ``$BRISK_MAX_WAITING``, ``$BRISK_BACKGROUND_MIB``, ``$BRISK_ARTEFACTS``,
-    ``$BRISK_SAMPLED_SHARE``, ``$BRISK_SAMPLES_MIB``, ``$BRISK_ADAPTATION_S`` and
-    ``$BRISK_REALTIME_NICENESS``, explained in docs/configuration.md.
+    """From environment variables, which docs/configuration.md explains.
 
     Raises InvalidConfigurationError naming the variable that is wrong.
     """
@@ -80,7 +82,7 @@ def read_settings() -> Settings:
         outstanding_layers=_whole("BRISK_OUTSTANDING_LAYERS", 4),
         max_waiting=_whole("BRISK_MAX_WAITING", DEFAULT_BOUND),
         background_bytes=int(_positive("BRISK_BACKGROUND_MIB", _half_of_the_memory_mib()) * MIB),
-        artefacts=_one_of("BRISK_ARTEFACTS", ArtefactUse, ArtefactUse.BUILD),
+        artefacts=_artefact_use(),
         sampled_share=_between("BRISK_SAMPLED_SHARE", SAMPLED_SHARE, 0.0, 1.0),
         sample_bytes=int(_positive("BRISK_SAMPLES_MIB", SAMPLES_MIB) * MIB),
         adaptation_s=_between("BRISK_ADAPTATION_S", ADAPTATION_S, 0.0, LARGEST),
@@ -93,18 +95,35 @@ def _half_of_the_memory_mib() -> float:
     size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError):  # "max" is no number
         size = min(size, int(CONTROL_GROUP_LIMIT.read_text()))
-    return max(1.0, size / MIB / 2)
+    return min(max(1.0, size / MIB / 2), LARGEST)
+
+
+def _text(name: str) -> str:
+    return os.environ.get(name, "")
+
+
+def _number(name: str, default: float) -> float:
+    """NaN where the variable is something else."""
+    try:
+        return float(_text(name) or default)
+    except ValueError:
+        return math.nan
 
 
 def _between(name: str, default: float, least: float, greatest: float) -> float:
-    text = os.environ.get(name, "")
-    try:
-        value = float(text) if text else default
-    except ValueError:
-        value = math.nan
+    value = _number(name, default)
     if not least <= value <= greatest:
         raise InvalidConfigurationError(
-            f"{name} must be a number from {least:g} to {greatest:g}, not '{text}'"
+            f"{name} must be a number from {least:g} to {greatest:g}, not '{_text(name)}'"
+        )
+    return value
+
+
+def _positive(name: str, default: float) -> float:
+    value = _number(name, default)
+    if not 0 < value <= LARGEST:
+        raise InvalidConfigurationError(
+            f"{name} must be a positive number of at most {LARGEST:.0f}, not '{_text(name)}'"
         )
     return value
 
@@ -116,30 +135,15 @@ def _whole(name: str, default: int) -> int:
     return int(value)
 
 
-_Choice = TypeVar("_Choice", bound=Enum)
-
-
-def _one_of(name: str, choices: type[_Choice], default: _Choice) -> _Choice:
-    text = os.environ.get(name, "") or default.value
-    known = [choice.value for choice in choices]
+def _artefact_use() -> ArtefactUse:
+    text = _text("BRISK_ARTEFACTS") or ArtefactUse.BUILD.value
+    known = [choice.value for choice in ArtefactUse]
     if text not in known:
         import difflib
 
         (nearest,) = difflib.get_close_matches(text.lower(), known, n=1, cutoff=0.0)
         raise InvalidConfigurationError(
-            f"{name} must be one of {', '.join(known)}, not '{text}'; did you mean '{nearest}'?"
+            f"BRISK_ARTEFACTS must be one of {', '.join(known)}, not '{text}'; "
+            f"did you mean '{nearest}'?"
         )
-    return choices(text)
-
-
-def _positive(name: str, default: float) -> float:
-    text = os.environ.get(name, "")
-    try:
-        value = float(text) if text else float(default)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= LARGEST:
-        raise InvalidConfigurationError(
-            f"{name} must be a positive number of at most {LARGEST:.0f}, not '{text}'"
-        )
-    return value
+    return ArtefactUse(text)

@@ -10,22 +10,39 @@ without best-effort requests has no background worker.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
 import socket
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 
+from brisk import telemetry
 from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.role import Role
 from brisk.protocol.sockets import new_socket
-from brisk.runtime.worker_slot import WorkerSlot
+from brisk.runtime.log import say
+from brisk.telemetry import metrics
 
 LISTEN_BACKLOG = 1024
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 UNWATCHED_S = 0.1
 """Time between two looks at workers whose end the kernel does not tell."""
+
+WORKER_ENDED_IDLE = 0
+"""Exit status of a worker that nobody needed any more."""
+
+_RESTART_PAUSE_S = (0.0, 0.0, 0.0, 0.0, 0.0, 0.1, 0.5, 1.0)
+"""Pause before a restart, by how many workers in a row died within a second of their start."""
+
+_NAMES = {Role.FOREGROUND: "brisk-fore", Role.BACKGROUND: "brisk-back"}
+"""What the processes are called, in ``top`` for instance; at most 15 characters."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 
 
 def listen(place: RuntimePaths, role: Role) -> socket.socket:
@@ -39,6 +56,103 @@ def listen(place: RuntimePaths, role: Role) -> socket.socket:
     return listener
 
 
+class WorkerSlot:
+    """Where at most one worker lives at a time.
+
+    ``listeners`` are the sockets it serves, ``work`` what it does; its result is the worker's exit
+    status. ``on_death`` is called when it has ended, however, and before its number is another's.
+    ``handle`` is readable then; None where the kernel has no such descriptors (before 5.3).
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        listeners: Sequence[socket.socket],
+        work: Callable[[Sequence[socket.socket]], int],
+        on_death: Callable[[], None],
+    ) -> None:
+        self.role = role
+        self.name = _NAMES[role]
+        self.listeners = listeners
+        self.process = 0
+        self.handle: int | None = None
+        self._work = work
+        self._on_death = on_death
+        self._started_s = 0.0
+        self._quick_deaths = 0
+        self._due_s: float | None = None
+
+    @property
+    def pause_s(self) -> float | None:
+        """Seconds until a worker that died is to be replaced; None where none is."""
+        return None if self._due_s is None else max(0.0, self._due_s - time.monotonic())
+
+    def is_awaited(self) -> bool:
+        """Whether a frontend has connected that no worker has seen yet."""
+        return bool(select.select(self.listeners, [], [], 0)[0])
+
+    def fork(self, prepare: Callable[[], None]) -> None:
+        """Start a worker; ``prepare`` is called in it first."""
+        parent = os.getpid()
+        is_replacing = self._due_s is not None
+        self._due_s = None
+        self._started_s = time.monotonic()
+        self.process = os.fork()
+        if self.process:
+            with contextlib.suppress(OSError, AttributeError):
+                self.handle = os.pidfd_open(self.process)
+            return
+        status = 1
+        try:
+            prepare()
+            library = ctypes.CDLL(None)
+            library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            library.prctl(_PR_SET_NAME, self.name.encode())
+            telemetry.count(metrics.WORKER_RESTARTS, (self.role.value,), int(is_replacing))
+            if os.getppid() == parent:  # else the parent died before the line above
+                status = self._work(self.listeners)
+        except BaseException:  # noqa: BLE001  # nothing may return into the supervisor's code
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(status)
+
+    def reap(self) -> None:
+        """Note whether the worker has ended; one that died is to be replaced after a pause."""
+        if not self.process:
+            return
+        if os.waitid(os.P_PID, self.process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return
+        self._on_death()
+        process = self.process
+        exit_status = self._collect()
+        if exit_status == WORKER_ENDED_IDLE:
+            return
+        quick = time.monotonic() - self._started_s < 1.0
+        self._quick_deaths = self._quick_deaths + 1 if quick else 0
+        is_signal = exit_status < 0
+        cause = signal.Signals(-exit_status).name if is_signal else f"exit status {exit_status}"
+        say(
+            f"worker {process} ({self.name}) died ({cause}); starting another, "
+            "which gets its requests"
+        )
+        pause_s = _RESTART_PAUSE_S[min(self._quick_deaths, len(_RESTART_PAUSE_S) - 1)]
+        self._due_s = time.monotonic() + pause_s
+
+    def end(self) -> None:
+        if self.process:
+            os.kill(self.process, signal.SIGKILL)
+            self._collect()
+
+    def _collect(self) -> int:
+        """Let the kernel forget the worker, which has ended; its exit status."""
+        _, status = os.waitpid(self.process, 0)
+        self.process = 0
+        if self.handle is not None:
+            os.close(self.handle)
+            self.handle = None
+        return os.waitstatus_to_exitcode(status)
+
+
 class Supervisor:
     """Of the ``slots``, the first has a worker from the start, the others when asked for."""
 
@@ -48,7 +162,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Until all workers ended idle and nobody waits, or SIGTERM or SIGINT comes."""
-        with _alarmed(self._note) as alarm:
+        with _alarmed(self._note_signal) as alarm:
             self._fork(self._slots[0])
             while not self._is_told_to_end:
                 self._wait(alarm)
@@ -61,7 +175,7 @@ class Supervisor:
             for slot in self._slots:
                 slot.end()
 
-    def _note(self, number: int) -> None:
+    def _note_signal(self, number: int) -> None:
         self._is_told_to_end = True
 
     def _wait(self, alarm: int) -> None:
@@ -109,26 +223,16 @@ class Supervisor:
 
 
 @contextlib.contextmanager
-def _alarm_pipe() -> Iterator[tuple[int, int]]:
-    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        yield reading, writing
-    finally:
-        os.close(reading)
-        os.close(writing)
-
-
-@contextlib.contextmanager
 def _alarmed(note: Callable[[int], None]) -> Iterator[int]:
     """While entered: ``note`` is told every signal, and the descriptor is readable then."""
-    with _alarm_pipe() as (reading, writing):
-        before = {
-            number: signal.signal(number, lambda number, _: note(number)) for number in _SIGNALS
-        }
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        try:
-            yield reading
-        finally:
-            signal.set_wakeup_fd(-1)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    before = {number: signal.signal(number, lambda number, _: note(number)) for number in _SIGNALS}
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield reading
+    finally:
+        signal.set_wakeup_fd(-1)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reading)
+        os.close(writing)

@@ -10,20 +10,18 @@ import time
 from collections.abc import Sequence
 
 from brisk.errors import BriskError, InvalidConfigurationError
+from brisk.os_priority import shorten_slices, stand_back
 from brisk.protocol.records import Refused
 from brisk.protocol.role import Role
-from brisk.runtime import torch_process
-from brisk.runtime.preemption.best_effort import Background, be_first_to_end, stand_back
+from brisk.runtime.preemption.best_effort import Background
+from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.preemption.memory_limit import limit_memory
-from brisk.runtime.preemption.pacing import Pacing
 from brisk.runtime.preemption.realtime import Foreground
-from brisk.runtime.preemption.thread_niceness import shorten_slices
 from brisk.runtime.requests.connections import Arrival, Connections
 from brisk.runtime.settings import Settings
-from brisk.runtime.worker.device import open_device
+from brisk.runtime.worker.device import import_torch, inference, open_queues
 from brisk.runtime.worker.worker import Worker
-from brisk.scheduling.policy import most_urgent_first
 from brisk.scheduling.profile import ProfileTable
 
 SWITCH_INTERVAL_S = 0.0001
@@ -39,31 +37,30 @@ def run_worker(
     """
     gc.freeze()  # what came with the fork lives as long as the worker: no collection visits it
     if device != "cpu":
-        torch_process.import_torch(settings.threads)
+        import_torch(settings.threads)
     if role is Role.BACKGROUND:
-        be_first_to_end()
         limit_memory(settings.background_bytes)
         if settings.policy.stands_back:
-            stand_back(settings.limits)
+            stand_back(settings.limits.share)
     else:
         shorten_slices()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
     transport = Connections(listeners)
     try:
-        opened = open_device(device)
+        queues = open_queues(device, settings.outstanding_layers)
     except InvalidConfigurationError as error:
         _refuse_all(transport, error, settings.idle_exit_s)
         return
     profiles = ProfileTable()
-    pacing: Pacing
+    controller: PreemptionController
     policy, limits, processors = settings.policy, settings.limits, len(os.sched_getaffinity(0))
     if role is Role.BACKGROUND:
         gate.enter()
-        pacing = Background(gate, policy, limits, processors)
+        controller = Background(gate, policy, limits, processors)
     else:
-        pacing = Foreground(gate, policy, limits, most_urgent_first, profiles, processors)
-    worker = Worker(transport, opened, most_urgent_first, pacing, profiles, settings, role=role)
-    with torch_process.inference():
+        controller = Foreground(gate, policy, limits, profiles, processors)
+    worker = Worker(transport, device, queues, controller, profiles, settings, role)
+    with inference():
         while not worker.is_idle:
             worker.step()
 

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from brisk.scheduling.policies.base import PaddingTrial
+from brisk.scheduling.policies import PaddingTrial
 
 WEIGHT = 0.2
 """Of the newest measurement in a layer's average."""

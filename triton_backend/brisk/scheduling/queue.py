@@ -1,4 +1,4 @@
-"""The ready queue: waiting jobs in the policy's order, bounded per model.
+"""The ready queue: waiting jobs, the most urgent first, bounded per model.
 
 Used by the worker's one scheduling thread; not thread-safe.
 """
@@ -8,11 +8,18 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Generic
 
 from brisk.errors import UnavailableError
-from brisk.scheduling.job import Job, JobClass, JobState, Payload
-from brisk.scheduling.policy import OrderingKey, more_urgent
+from brisk.scheduling.job import (
+    Job,
+    JobClass,
+    JobState,
+    Payload,
+    more_urgent,
+    most_urgent_first,
+)
 
 DEFAULT_BOUND = 4096
 """Jobs of all models that may wait."""
@@ -21,8 +28,7 @@ DEFAULT_BOUND = 4096
 class ReadyQueue(Generic[Payload]):
     """Jobs that wait, smallest ordering key first."""
 
-    def __init__(self, ordering: OrderingKey, bound: int = DEFAULT_BOUND) -> None:
-        self._ordering = ordering
+    def __init__(self, bound: int = DEFAULT_BOUND) -> None:
         self._bound = bound
         self._ready: dict[JobClass, list[tuple[tuple[int, ...], Job[Payload]]]] = {
             job_class: [] for job_class in JobClass
@@ -61,7 +67,7 @@ class ReadyQueue(Generic[Payload]):
                 self.withdraw(shed)
         self._waiting[job.model] = self.waiting(job.model) + 1
         self._total += 1
-        heapq.heappush(self._ready[job.job_class], (self._ordering(job), job))
+        heapq.heappush(self._ready[job.job_class], (most_urgent_first(job), job))
         if job.deadline_ns is not None:
             heapq.heappush(self._deadlines, (job.deadline_ns, job.sequence, job))
         self._forget_left()
@@ -93,9 +99,8 @@ class ReadyQueue(Generic[Payload]):
         Stops at the first one refused, so that no job of a model overtakes another.
         """
         companions = []
-        for job in self._in_order():
-            if job.model != first.model:
-                continue
+        same_model = (entry for entry in self._waiting_entries() if entry[1].model == first.model)
+        for _, job in sorted(same_model, key=itemgetter(0)):
             if not accept(job):
                 break
             self._leave(job, JobState.RUNNING)
@@ -118,20 +123,11 @@ class ReadyQueue(Generic[Payload]):
                 expired.append(job)
         return expired
 
-    def next_deadline_ns(self) -> int | None:
-        """The earliest deadline of a waiting job."""
-        while self._deadlines and self._deadlines[0][2].state is not JobState.WAITING:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
-
     def check_integrity(self) -> None:
         """AssertionError where the counts and the heap disagree."""
         counted = Counter(job.model for _, job in self._waiting_entries())
         assert counted == self._waiting, f"{counted} wait, {self._waiting} counted"
         assert counted.total() == self._total, f"{counted.total()} wait, {self._total} counted"
-
-    def _in_order(self) -> Iterator[Job[Payload]]:
-        yield from (job for _, job in sorted(self._waiting_entries(), key=lambda entry: entry[0]))
 
     def _waiting_entries(self) -> Iterator[tuple[tuple[int, ...], Job[Payload]]]:
         for ready in self._ready.values():
@@ -140,7 +136,7 @@ class ReadyQueue(Generic[Payload]):
     def _least_urgent(self, model: str | None) -> Job[Payload] | None:
         """The waiting job, of ``model`` or of any, whose turn would come last."""
         waiting = (entry for entry in self._waiting_entries() if model in (None, entry[1].model))
-        last = max(waiting, key=lambda entry: entry[0], default=None)
+        last = max(waiting, key=itemgetter(0), default=None)
         return None if last is None else last[1]
 
     def _leave(self, job: Job[Payload], state: JobState) -> None:

@@ -17,12 +17,11 @@ from brisk.exits.files.versions import caches_file
 from brisk.pipelines import read_pipeline
 from brisk.planning.query import POLICIES, Query, QueryNode, Replanning
 from brisk.runtime.early_exit.served_caches import read_version
-from brisk.runtime.models.kinds.segment_session import SegmentSession
+from brisk.runtime.models.segment_session import SegmentSession
 from brisk.runtime.models.session import Session, load_session
-from brisk.runtime.pipelines.frame import PipelineFrame
-from brisk.runtime.pipelines.network import NetworkRun, PipelineNetwork, Signature
+from brisk.runtime.pipelines.frame import NetworkRun, PipelineFrame, PipelineNetwork, Signature
+from brisk.runtime.pipelines.loading import WHOLE_MODEL, try_pipeline
 from brisk.runtime.pipelines.session import PipelineSession, assemble
-from brisk.runtime.pipelines.trial import WHOLE_MODEL, try_pipeline
 from brisk.segments.starting import usable_cores
 from brisk_client.benchmarks.pipeline.networks import PLATE, TrainedNetworks
 
@@ -68,7 +67,7 @@ class PlannerBench:
         if planner == "oracle":
             policy, nodes = "exact", _known(nodes, self.reading_ns[frame])
         query = Query(nodes, objective_ns, begun_ns, POLICIES[policy], replanning)
-        running = session.begin(inputs, OUTPUTS, query)
+        running = PipelineFrame(session, inputs, OUTPUTS, query)
         while not running.step():
             pass
         found = [np.asarray(running.results()[name])[:, 0] for name in OUTPUTS]
@@ -128,11 +127,10 @@ def _settle(path: Path, session: Session) -> None:
     """As upkeep does: all segments, warm ones, then the caches."""
     while session.is_loading:
         time.sleep(0.01)
-    with session.settling():
-        session.load_warm(lambda: True)
-        if isinstance(session, SegmentSession):
-            program, threads = session.starting.program, session.threads
-            session.caches.bring(read_version(path, caches_file(path), program, threads))
+    session.load_warm(lambda: True)
+    if isinstance(session, SegmentSession):
+        program, threads = session.starting.program, session.threads
+        session.caches.bring(read_version(path, caches_file(path), program, threads))
 
 
 def _describe(networks: TrainedNetworks, version: Path, has_caches: bool) -> Path:
@@ -170,7 +168,7 @@ def _takes_ns(network: PipelineNetwork, image: np.ndarray) -> float:
     for _ in range(TIMED):
         run = NetworkRun(
             *(network, {"image": image}, [each.name for each in network.session.outputs]),
-            *(Signature.of({"image": image}), time.monotonic_ns, WHOLE_MODEL),
+            *(Signature.of({"image": image}), WHOLE_MODEL),
         )
         begun_ns = time.monotonic_ns()
         while not run.step():
@@ -198,7 +196,7 @@ def _read(
                 {"image": inputs["plate"]},
                 [each.name for each in network.session.outputs],
             ),
-            *(Signature.of(inputs), session.clock_ns),
+            Signature.of(inputs),
         )
         begun_ns = time.monotonic_ns()
         while not run.step():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from brisk.runtime.models.load_queue import LoadQueue
+from brisk.runtime.models.loader import LoadQueue
 
 
 def drained(queue: LoadQueue[str], count: int) -> list[str]:
@@ -22,12 +22,13 @@ def test_the_most_urgent_class_is_loaded_first_and_equals_as_they_came() -> None
 
 def test_a_load_inherits_the_class_of_a_request_that_waits_for_it() -> None:
     queue: LoadQueue[str] = LoadQueue()
-    numbers = {name: queue.put(name, "normal") for name in "abc"}
-    queue.hurry(numbers["c"], "realtime")
-    queue.hurry(numbers["c"], "besteffort")
-    queue.hurry(numbers["b"], "normal")
+    for name in "abc":
+        queue.put(name, "normal")
+    queue.hurry("c", "realtime")
+    queue.hurry("c", "besteffort")
+    queue.hurry("b", "normal")
     assert drained(queue, 3) == ["c", "a", "b"]
-    queue.hurry(numbers["c"], "realtime")
+    queue.hurry("c", "realtime")
     queue.put("last", "normal")
     assert drained(queue, 1) == ["last"], "what is taken comes no second time"
 

@@ -14,7 +14,7 @@ from brisk.artefacts import store
 from brisk.observer import Observer
 from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.role import Role
-from brisk.runtime.models.kinds.background_prepare import SegmentPreparer
+from brisk.runtime.models.background_prepare import SegmentPreparer
 from brisk.segments.prepared.form import find_prepared
 from support.models.segment_models import chain
 from support.runtime.runtime_process import (

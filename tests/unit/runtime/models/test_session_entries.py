@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from brisk.protocol.shared_memory import request_flags
-from brisk.runtime.models.session_entry import SessionEntry
+from brisk.runtime.models.entry import LoadState, SessionEntry
+from support.runtime.requests import a_model
 
 
 def a_mark() -> memoryview:
     return memoryview(bytearray(request_flags.MARK_BYTES))
 
 
+def an_entry() -> SessionEntry:
+    return SessionEntry("net", Path("model.onnx"), a_model())
+
+
 def test_who_asks_before_a_load_or_during_it_sees_it_begin_and_end() -> None:
-    entry = SessionEntry("net")
+    entry = an_entry()
     early, late = a_mark(), a_mark()
     entry.ask(early)
     assert not request_flags.has_begun(early)
@@ -19,15 +26,15 @@ def test_who_asks_before_a_load_or_during_it_sees_it_begin_and_end() -> None:
     entry.ask(late)
     assert request_flags.has_begun(early)
     assert request_flags.has_begun(late)
-    entry.end()
+    entry.reach(LoadState.LOADED)
     assert not request_flags.has_begun(early)
     assert not request_flags.has_begun(late)
 
 
 def test_who_asks_behind_a_load_is_told_of_none() -> None:
-    entry = SessionEntry("net")
+    entry = an_entry()
     entry.begin()
-    entry.end()
+    entry.reach(LoadState.LOADED)
     behind = a_mark()
     entry.ask(behind)
     assert not request_flags.has_begun(behind)
@@ -41,12 +48,12 @@ class EndsMeanwhile(list[memoryview]):
         self._entry = entry
 
     def append(self, memory: memoryview) -> None:
-        self._entry.end()
+        self._entry.reach(LoadState.LOADED)
         super().append(memory)
 
 
 def test_a_load_that_ends_while_it_is_asked_for_blames_nobody() -> None:
-    entry = SessionEntry("net")
+    entry = an_entry()
     entry.begin()
     entry.marks = EndsMeanwhile(entry)
     meanwhile = a_mark()

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from brisk.os_priority import LOADING
-from brisk.protocol.records import LoadModel, Region
-from brisk.protocol.shared_memory.request_flags import MARK_BYTES
-from brisk.runtime.models.loader import LoadOutcome
+from brisk.os_priority import LOADING, Precedence, standing_back
+from brisk.runtime.models.entry import SessionEntry
+from brisk.runtime.models.loader import Loader, LoadOutcome
 from brisk.runtime.models.table import SessionTable
-from brisk.runtime.preemption.lower_priority import standing_back
+from brisk.runtime.pipelines.loading import PipelineLoads
+from brisk.scheduling.job import JobClass
+from support.runtime.requests import ASession, a_model, a_peer
 
 
 def niceness() -> int:
@@ -47,33 +46,14 @@ def test_what_the_work_raises_reaches_the_caller() -> None:
         standing_back(work)
 
 
-class _Loader:
-    """Notes how each load was asked for."""
+class _Loader(Loader):
+    """Notes what it is asked for, and loads nothing."""
 
     def __init__(self) -> None:
-        self.asked: list[bool] = []
+        self.asked: list[SessionEntry] = []
 
-    def load(
-        self,
-        ticket: int,
-        path: Path,
-        job_class: str,
-        begin: Any,
-        end: Any,
-        stands_back: bool = False,
-    ) -> int:
-        self.asked.append(stands_back)
-        return ticket
-
-    def give_memory_back(self) -> None:
-        return None
-
-
-def _peer(number: int) -> Any:
-    return SimpleNamespace(
-        number=number,
-        view=SimpleNamespace(memory=lambda region: memoryview(bytearray(MARK_BYTES))),
-    )
+    def load(self, entry: SessionEntry) -> None:
+        self.asked.append(entry)
 
 
 @pytest.mark.parametrize(
@@ -92,14 +72,12 @@ def test_a_load_stands_back_while_a_more_urgent_model_is_served(
         path.parent.mkdir()
         path.write_bytes(b"model")
     loader = _Loader()
-    table = SessionTable(loader, SimpleNamespace())  # type: ignore[arg-type]
+    table = SessionTable(loader, PipelineLoads(loader.tell), Precedence(0, print))
     served, loaded = (
-        LoadModel(0, path.parent.name, 1, str(path), Region(0, 0, MARK_BYTES), 0, False, 8, kind)
-        for path, kind in zip(paths, classes, strict=True)
+        a_model(path, JobClass(kind)) for path, kind in zip(paths, classes, strict=True)
     )
-    table.bind(_peer(1), served)
-    assert loader.asked == [False]  # nothing is served yet
-    session: Any = SimpleNamespace(close=lambda: None, table=object())
-    table.settle(LoadOutcome(1, session, None))
-    table.bind(_peer(2), loaded)
-    assert loader.asked == [False, expected]
+    table.bind(a_peer(1), served)
+    table.settle(LoadOutcome(loader.asked[0], ASession(), None))
+    table.bind(a_peer(2), loaded)
+    # nothing is served yet when the first one comes
+    assert [entry.stands_back for entry in loader.asked] == [False, expected]

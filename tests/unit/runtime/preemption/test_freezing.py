@@ -14,10 +14,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.runtime.preemption.suspend import Freezer, release
+from brisk.runtime.preemption.realtime import Suspension
 from brisk.scheduling.policies import PaddingTrial
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.gates import LAZY, Pair, job, run_of
+from support.runtime.requests import ASession
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -83,7 +84,7 @@ def test_nothing_is_stopped_where_no_layer_runs(pair: Pair) -> None:
     pair.foreground.admitted(one)
     assert pair.background.holds(LAZY, 0)
     pair.foreground.begins(run_of(one), 1)
-    assert pair.foreground._freezer.frozen_ns is None
+    assert pair.foreground._suspension.since_ns is None
 
 
 def test_no_run_that_may_wait_for_a_load_stops_a_layer(pair: Pair) -> None:
@@ -91,10 +92,8 @@ def test_no_run_that_may_wait_for_a_load_stops_a_layer(pair: Pair) -> None:
     for number, is_loading in enumerate((False, True)):
         one = job(number)
         pair.foreground.admitted(one)
-        run = run_of(one)
-        run.session.is_loading = is_loading  # type: ignore[misc]
-        pair.foreground.begins(run, 1)
-        assert (pair.foreground._freezer.frozen_ns is None) == is_loading
+        pair.foreground.begins(run_of(one, session=ASession(is_loading=is_loading)), 1)
+        assert (pair.foreground._suspension.since_ns is None) == is_loading
 
 
 def test_what_has_been_stopped_for_long_goes_on_beside_one_run(pair: Pair) -> None:
@@ -104,7 +103,7 @@ def test_what_has_been_stopped_for_long_goes_on_beside_one_run(pair: Pair) -> No
         one = job(number)
         pair.foreground.admitted(one)
         pair.foreground.begins(run_of(one), number * 20_000_000)
-        found.append(pair.foreground._freezer.frozen_ns is None)
+        found.append(pair.foreground._suspension.since_ns is None)
     assert not any(found[:6])
     assert [place for place, is_free in enumerate(found) if is_free] == [6, 13, 20, 27]
 
@@ -131,7 +130,7 @@ def test_policies_that_hold_nothing_stop_nothing(policy: str) -> None:
 
 
 def test_a_process_that_has_gone_and_its_successor(pair: Pair) -> None:
-    gate, freezer = pair.gate, Freezer(pair.gate)
+    gate, suspension = pair.gate, Suspension(pair.gate)
     for turn in range(2):
         child = os.fork()
         if not child:
@@ -139,19 +138,19 @@ def test_a_process_that_has_gone_and_its_successor(pair: Pair) -> None:
             while True:
                 signal.pause()
         wait_until(lambda child=child: gate.process == child, "the child")
-        freezer.freeze(turn)
-        assert freezer.frozen_ns == turn
+        suspension.suspend(turn)
+        assert suspension.since_ns == turn
         wait_until(lambda child=child: state_of(child) == "T", "the stop")
         os.kill(child, signal.SIGKILL)
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-        freezer.thaw()
+        suspension.resume()
         os.waitpid(child, 0)
-        freezer.freeze(turn)
-        assert freezer.frozen_ns is None, "nobody is there"
+        suspension.suspend(turn)
+        assert suspension.since_ns is None, "nobody is there"
     gate.leave()
-    freezer.freeze(3)
-    release(gate)
-    assert freezer.frozen_ns is None
+    suspension.suspend(3)
+    gate.resume_worker()
+    assert suspension.since_ns is None
 
 
 def test_a_kernel_that_refuses_is_told_of_once(
@@ -162,11 +161,11 @@ def test_a_kernel_that_refuses_is_told_of_once(
 
     monkeypatch.setattr(os, "pidfd_open", refuse)
     told: list[str] = []
-    freezer = Freezer(pair.gate, told.append)
+    suspension = Suspension(pair.gate, told.append)
     for _ in range(3):
-        freezer.freeze(0)
-        freezer.thaw()
-    assert freezer.frozen_ns is None
+        suspension.suspend(0)
+        suspension.resume()
+    assert suspension.since_ns is None
     (text,) = told
     assert "Operation not permitted" in text
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from brisk.runtime.preemption.best_effort import niceness_for, stand_back
+from brisk.os_priority import niceness_for, stand_back
 from brisk.runtime.preemption.gate import Gate
-from brisk.scheduling.policies import Limits
 
 
 @pytest.mark.parametrize(("share", "niceness"), [(0.01, 17), (0.1, 9), (0.12, 8), (0.5, 0)])
@@ -49,7 +48,7 @@ def test_what_one_process_writes_the_other_reads() -> None:
 @pytest.mark.parametrize(("share", "niceness"), [(0.0, 19), (0.1, 9)])
 def test_best_effort_work_runs_at_the_niceness_of_its_share(share: float, niceness: int) -> None:
     def chosen() -> int:
-        stand_back(Limits(slowdown=1.05, share=share))
+        stand_back(share)
         return os.getpriority(os.PRIO_PROCESS, 0)
 
     assert in_child(chosen) == niceness

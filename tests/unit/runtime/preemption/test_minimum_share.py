@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from brisk.os_priority import niceness_for
 from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.runtime.preemption.best_effort import niceness_for
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,

@@ -8,12 +8,12 @@ import threading
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk.os_priority import realtime_niceness, set_threads
-from brisk.runtime.preemption.thread_niceness import Precedence
+from brisk.os_priority import Precedence, realtime_niceness, set_threads
 
 
 def test_threads_of_the_interpreter_are_spared_and_a_change_is_made_once() -> None:
     made: list[tuple[int, frozenset[int]]] = []
+    told: list[str] = []
 
     def change(niceness: int, spared: frozenset[int]) -> bool:
         made.append((niceness, spared))
@@ -23,31 +23,32 @@ def test_threads_of_the_interpreter_are_spared_and_a_change_is_made_once() -> No
     other = threading.Thread(target=ended.wait)
     other.start()
     try:
-        precedence = Precedence(-7, change)
+        precedence = Precedence(-7, told.append, change)
         for serves in (False, True, True, False, False):
             precedence.follow(serves)
     finally:
         ended.set()
         other.join()
+    assert not told
     assert [niceness for niceness, _ in made] == [-7, os.getpriority(os.PRIO_PROCESS, 0)]
     assert other.native_id in made[0][1]
     assert threading.main_thread().native_id not in made[0][1]
 
 
-def test_where_it_is_refused_it_is_told_once_and_not_tried_again(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_where_it_is_refused_it_is_told_once_and_not_tried_again() -> None:
     tried: list[int] = []
+    told: list[str] = []
 
     def refuse(niceness: int, spared: frozenset[int]) -> bool:
         tried.append(niceness)
         return False
 
-    precedence = Precedence(-7, refuse)
+    precedence = Precedence(-7, told.append, refuse)
     for serves in (True, False, True):
         precedence.follow(serves)
     assert tried == [-7]
-    assert "niceness -7 is refused" in "".join(capfd.readouterr())
+    (text,) = told
+    assert "niceness -7 is refused" in text
 
 
 def test_a_niceness_reaches_all_threads_but_those_excepted() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from brisk.os_priority import SLICE_NS, shorten_slices
 from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.runtime.preemption.thread_niceness import SLICE_NS, shorten_slices
 from support.runtime.runtime_process import (
     background_worker_of,
     describe,

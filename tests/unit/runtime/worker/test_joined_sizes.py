@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from brisk.protocol.records import Infer, InferForm, Region, TensorForm
-from brisk.runtime.worker.batch import Request, profile_key
-from brisk.runtime.worker.batcher import Batcher
-from brisk.scheduling.job import Job, JobClass
-from brisk.scheduling.policy import most_urgent_first
+from brisk.protocol.records import TensorForm
+from brisk.runtime.worker.batch import Batcher, Request, profile_key
+from brisk.scheduling.job import JobClass
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue
+from support.runtime.requests import ASession, a_job, a_model, a_request
 
 
 def turns_with(
@@ -24,25 +20,16 @@ def turns_with(
     run_ns: int | None = None,
 ) -> Batcher:
     """Requests of so many rows, waiting, for a model that batches; each takes ``run_ns`` alone."""
-    binding: Any = SimpleNamespace(
-        key="m",
-        session=object(),
-        model=SimpleNamespace(batching=True, max_batch_size=max_batch_size, name="m"),
-    )
-    peer: Any = SimpleNamespace(number=1)
-    queue: ReadyQueue[Request] = ReadyQueue(most_urgent_first)
+    model, session = a_model(max_batch_size=max_batch_size), ASession()
+    queue: ReadyQueue[Request] = ReadyQueue()
     profiles = ProfileTable()
-    nowhere = Region(0, 0, 64)
     for number, count in enumerate(rows):
         tensors = (TensorForm("x", "FP32", (count, 3)),)
-        form = InferForm(1, tensors, ("y",), job_class.value)
-        record = Infer(number, form, (nowhere,), nowhere, deadline_ns)
-        payload = Request(peer, record, binding, memoryview(bytearray(64)))
-        job = Job(number, "m", job_class, number, deadline_ns, payload)
-        queue.add(job, None, "m")
+        request = a_request(number, model, session, tensors, deadline_ns, job_class)
+        queue.add(a_job(request), None, "m")
         if run_ns is not None:
-            profiles.find(profile_key(payload)).learn_run(run_ns, beside=False)
-    return Batcher(queue, most_urgent_first, profiles, lambda: 0)
+            profiles.find(profile_key(request)).learn_run(run_ns, beside=False)
+    return Batcher(queue, profiles, lambda: 0)
 
 
 @pytest.mark.parametrize(

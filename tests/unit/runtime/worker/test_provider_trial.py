@@ -11,9 +11,14 @@ from onnx import helper
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from brisk.runtime.models.kinds import torch_session
-from brisk.runtime.models.kinds.provider_trial import RUNS, compare, provider_of
-from brisk.runtime.models.kinds.torch_session import TorchSession, load_torch_session
+from brisk.runtime.models import torch_session
+from brisk.runtime.models.torch_session import (
+    RUNS,
+    TorchSession,
+    compare,
+    load_torch_session,
+    provider_of,
+)
 from brisk.segments.frame import SegmentFrame, run_serially
 from brisk.segments.opening import CPU
 from brisk.segments.values import Value

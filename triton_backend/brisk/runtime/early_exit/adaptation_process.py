@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from zipfile import BadZipFile
 
-from brisk.runtime.helper_process import step_aside
+from brisk.os_priority import step_aside
 from brisk.runtime.log import say
 
 if TYPE_CHECKING:

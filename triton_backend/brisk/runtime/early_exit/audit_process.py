@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from brisk.runtime.helper_process import step_aside
+from brisk.os_priority import step_aside
 
 if TYPE_CHECKING:
     import numpy as np

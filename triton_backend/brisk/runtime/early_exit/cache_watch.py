@@ -20,7 +20,7 @@ from brisk.exits.files.versions import candidate_file, latest, promote, take_bac
 from brisk.runtime.early_exit.adaptation import Adaptation
 from brisk.runtime.early_exit.early_exits import Change
 from brisk.runtime.log import say, tell
-from brisk.runtime.models.kinds.segment_session import SegmentSession
+from brisk.runtime.models.segment_session import SegmentSession
 from brisk.runtime.models.session import Session
 
 if TYPE_CHECKING:

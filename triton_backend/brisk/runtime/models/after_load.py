@@ -2,33 +2,34 @@
 then its artefact, which takes over when it has been made.
 
 Solutions that a start passes over are loaded when the worker has nothing to run, and a session's
-new frames get them all at once (PASK VI, NNV12 3.5).
+new frames get them all at once (PASK VI, NNV12 3.5). Behind sessions that have gone, memory is
+given back.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from brisk.errors import BriskError
 from brisk.graph.files.mapping import make_private
+from brisk.os_priority import standing_back
 from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.log import say
-from brisk.runtime.models.artefact_use import ArtefactUse
-from brisk.runtime.models.kinds.background_prepare import SegmentPreparer
-from brisk.runtime.models.kinds.segment_session import SegmentSession
-from brisk.runtime.models.reclaim import give_back
+from brisk.runtime.models.background_prepare import SegmentPreparer
+from brisk.runtime.models.entry import LoadState, SessionEntry
 from brisk.runtime.models.session import Session
-from brisk.runtime.preemption.lower_priority import standing_back
+from brisk.runtime.models.yielding import LONGEST_WAIT_S, Idle
 from brisk.runtime.ready import import_what_files_need
-from brisk.runtime.worker.idle import Quiet
+from brisk.runtime.settings import ArtefactUse
 from brisk.segments.table import LayerTable
 from brisk.segments.timeline import EventKind
 from brisk.telemetry import count, metrics
@@ -38,16 +39,6 @@ LONGEST_PAUSE_S = 0.1
 """What each 2 MiB of a model file wait for a gap between requests before they are copied."""
 
 _LANES_LOOK_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Care:
-    """``until_s``: how long what is not urgent waits for calm."""
-
-    session: Session
-    labels: tuple[str, str]
-    stands_back: bool
-    until_s: float
 
 
 class _UpkeepTask(NamedTuple):
@@ -62,14 +53,9 @@ class Upkeep:
     """One thread, in the order in which sessions came."""
 
     def __init__(
-        self,
-        device: str,
-        threads: int,
-        artefacts: ArtefactUse,
-        caches: CacheWatch,
-        quiet: Quiet,
+        self, device: str, threads: int, artefacts: ArtefactUse, caches: CacheWatch, idle: Idle
     ) -> None:
-        self._quiet = quiet
+        self._idle = idle
         self._caches = caches
         self._preparer: SegmentPreparer | None = None
         if artefacts is ArtefactUse.BUILD and device == "cpu":
@@ -77,18 +63,10 @@ class Upkeep:
         self._tasks: queue.SimpleQueue[_UpkeepTask] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="brisk-upkeep", daemon=True).start()
 
-    def look_after(
-        self,
-        session: Session,
-        labels: tuple[str, str],
-        stands_back: bool = False,
-    ) -> None:
-        """``labels``: model and version that its start is counted under. ``stands_back``: on what
-        processors others leave.
-        """
-        care = _Care(session, labels, stands_back, self._quiet.expect())
-        perform = functools.partial(self._look_after, care)
-        self._tasks.put(_UpkeepTask(perform, session.path, stands_back))
+    def look_after(self, entry: SessionEntry, session: Session) -> None:
+        """``session`` is what the entry's load has come to."""
+        perform = functools.partial(self._look_after, entry, session, self._idle.expect())
+        self._tasks.put(_UpkeepTask(perform, entry.path, entry.stands_back))
 
     def _run(self) -> None:
         while True:
@@ -99,20 +77,24 @@ class Upkeep:
                 say(f"{task.path}: {type(error).__name__}: {error}")
             del task  # a session that nobody needs any more must not live on here
 
-    def _look_after(self, care: _Care) -> None:
-        session, table = care.session, care.session.table
+    def _look_after(self, entry: SessionEntry, session: Session, until_s: float) -> None:
+        """``until_s``: how long what is not urgent waits for calm."""
+        table = session.table
         while not table.wait(_LANES_LOOK_S):
             if table.is_closed:
                 return
-        with session.settling():
+        awaits_artefact = False
+        try:
             if not session.starts_with_substitutes():  # else in the first gaps between requests
-                self._quiet.await_calm(care.until_s)
-            may_go_on = self._between(table, care.until_s)
+                self._idle.await_calm(until_s)
+            may_go_on = self._between(table, until_s)
             is_warm = _succeeds(session, lambda: session.load_warm(may_go_on))
-            self._quiet.await_calm(care.until_s)  # a start is for its first requests
-            report_start(session, care.labels)
+            self._idle.await_calm(until_s)  # a start is for its first requests
+            report_start(session, entry.labels)
             caches = self._caches.open(session) if is_warm else None
-            session.awaits_artefact = self._preparer is not None and session.wants_artefact
+            awaits_artefact = self._preparer is not None and session.wants_artefact
+        finally:
+            entry.reach(LoadState.WARM if awaits_artefact else LoadState.SETTLED)
         if caches is not None and not table.is_closed:
             self._caches.serve(session, caches)
         if self._tasks.empty():  # nothing waits for it
@@ -120,23 +102,20 @@ class Upkeep:
             self._pause()
             give_back()
             import_what_files_need()  # for the next load, which may be of another kind
-        if session.awaits_artefact and self._preparer is not None:
-            assert isinstance(session, SegmentSession)
-            self._prepare(self._preparer, session, care.stands_back)
+        if awaits_artefact and self._preparer is not None:
+            self._prepare(self._preparer, entry, session)
 
-    def _prepare(
-        self, preparer: SegmentPreparer, session: SegmentSession, stands_back: bool
-    ) -> None:
+    def _prepare(self, preparer: SegmentPreparer, entry: SessionEntry, session: Session) -> None:
         """Have the prepared form made; it is adopted where the session still lives by then."""
-        reference, path = weakref.ref(session), session.path
+        reference = weakref.ref(session)
 
         def tell(is_there: bool) -> None:
-            perform = functools.partial(self._adopt, reference, is_there)
-            self._tasks.put(_UpkeepTask(perform, path, stands_back))
+            perform = functools.partial(self._adopt, entry, reference, is_there)
+            self._tasks.put(_UpkeepTask(perform, entry.path, entry.stands_back))
 
-        preparer.build_later(path, session.taps, tell)
+        preparer.build_later(session.path, session.taps, tell)
 
-    def _adopt(self, reference: weakref.ref[SegmentSession], is_there: bool) -> None:
+    def _adopt(self, entry: SessionEntry, reference: weakref.ref[Session], is_there: bool) -> None:
         """Let the prepared form take over, between requests, and give back what it replaces.
 
         ``is_there``: else it will not be.
@@ -144,20 +123,21 @@ class Upkeep:
         session = reference()
         if session is None or session.table.is_closed:
             return
-        with session.settling():
-            session.awaits_artefact = False
+        try:
             if not is_there:
                 return
-            may_go_on = self._between(session.table, self._quiet.expect())
+            may_go_on = self._between(session.table, self._idle.expect())
             if _succeeds(session, lambda: session.adopt_prepared(may_go_on)):
-                self._quiet.pause(LONGEST_PAUSE_S)
+                self._idle.pause(LONGEST_PAUSE_S)
                 gc.collect()
                 give_back()
+        finally:
+            entry.reach(LoadState.SETTLED)
 
     def _pause(self) -> None:
         """For a gap between requests, unless another session waits to be looked after."""
         if self._tasks.empty():
-            self._quiet.pause(LONGEST_PAUSE_S)
+            self._idle.pause(LONGEST_PAUSE_S)
 
     def _between(self, table: LayerTable[Any], until_s: float) -> Callable[[], bool]:
         """Whether the session is still wanted; blocks for a gap between requests, ``until_s`` at
@@ -165,7 +145,7 @@ class Upkeep:
         """
 
         def may_go_on() -> bool:
-            self._quiet.await_gap(until_s)
+            self._idle.await_gap(until_s)
             return not table.is_closed
 
         return may_go_on
@@ -198,3 +178,60 @@ def report_start(session: Session, labels: tuple[str, str]) -> None:
     for event in events:
         name = event.kind.value if event.layer is None else f"{event.kind.value} {event.layer}"
         SPANS.add(event.lane, name, event.start_ns, event.end_ns, str(session.path))
+
+
+# Memory is given back when sessions are gone, while no request waits for the interpreter.
+
+SPARE_BYTES = 64 << 20
+"""Of freed memory that the heap may keep: less is not worth what runs pay to have it again."""
+
+_LOOK_S = 0.002
+
+
+def tidy_up(is_free: Callable[[float], bool | None]) -> bool:
+    """Collect what is unreachable and return free memory to the system, at a quiet moment.
+
+    ``is_free`` is given a time-out: whether no request runs; None where something more urgent
+    than this is to be done. Then nothing is, and the result is False.
+    """
+    until_s = time.monotonic() + LONGEST_WAIT_S
+    while not (free := is_free(_LOOK_S)):
+        if free is None:
+            return False
+        if time.monotonic() > until_s:
+            break
+    gc.collect()
+    give_back()
+    return True
+
+
+def give_back(spare: int = SPARE_BYTES) -> bool:
+    """Return the heap's free memory to the system, if it is more than ``spare``.
+
+    False, changing nothing, where it is not, or the C library cannot tell.
+    """
+    library = _library()
+    if not hasattr(library, "mallinfo2"):  # glibc before 2.33, or another C library
+        return False
+    library.mallinfo2.restype = _Statistics
+    if library.mallinfo2().fordblks <= spare:
+        return False
+    library.malloc_trim(0)
+    return True
+
+
+class _Statistics(ctypes.Structure):
+    """``struct mallinfo2``: of it ``fordblks``, bytes of the heap that are free."""
+
+    _fields_: ClassVar = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+@functools.cache
+def _library() -> Any:
+    return ctypes.CDLL(None)

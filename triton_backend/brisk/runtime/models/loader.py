@@ -8,95 +8,83 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from brisk.errors import ArtefactError, BriskError, InternalError
-from brisk.protocol.records import LoadModel
+from brisk.os_priority import standing_back
 from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.log import say
-from brisk.runtime.models.after_load import Upkeep
-from brisk.runtime.models.artefact_use import ArtefactUse
-from brisk.runtime.models.load_queue import LoadQueue
-from brisk.runtime.models.reclaim import tidy_up
-from brisk.runtime.models.servable import Servable
-from brisk.runtime.models.session import Session, load_session
-from brisk.runtime.preemption.lower_priority import standing_back
-from brisk.runtime.worker.batch import Run
-from brisk.runtime.worker.idle import Quiet
-from brisk.runtime.worker.lone_load import LoneLoad
+from brisk.runtime.models.after_load import Upkeep, tidy_up
+from brisk.runtime.models.entry import LoadState, SessionEntry
+from brisk.runtime.models.session import Servable, Session, load_session
+from brisk.runtime.models.yielding import Idle, LoneLoad, YieldToRealtime
+from brisk.runtime.settings import ArtefactUse
 from brisk.runtime.worker.tracing import LOADS
-from brisk.scheduling.job import JobClass
-from brisk.segments.table import LayerTable
+from brisk.scheduling.job import RANKS, JobClass
 from brisk.telemetry.spans import SPANS
+
+if TYPE_CHECKING:
+    from brisk.runtime.worker.batch import Run
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """Exactly one of ``session`` and ``error``; ``ticket`` is the one given with the task."""
+    """Exactly one of ``session`` and ``error``."""
 
-    ticket: int
+    entry: SessionEntry
     session: Servable | None
     error: BriskError | None
 
 
 @dataclass(frozen=True, slots=True)
 class LoadCompletion:
-    """All layers of the session of ``ticket`` are loaded; nothing of its load runs any more."""
+    """All layers of the session are loaded; nothing of its load runs any more."""
 
-    ticket: int
-
-
-@dataclass(frozen=True, slots=True)
-class _LoadTask:
-    ticket: int
-    path: Path
-    asker: LoadModel
-    begin: Callable[[], None]
-    end: Callable[[], None]
-    stands_back: bool
+    entry: SessionEntry
 
 
-LONGEST_S = 0.05
-"""That one layer waits."""
+Task = TypeVar("Task")
 
-_LOOK_S = 0.001
+_LAST = len(RANKS)
 
 
-class Courtesy:
-    """Loads that wait while a real-time request of another model computes.
+class LoadQueue(Generic[Task]):
+    """The load lane's tasks: the most urgent first, and a task as urgent as who waits for it.
 
-    A load beside it takes processor time, memory bandwidth and, in its Python parts, the
-    interpreter's lock. So its lanes stop between two layers, for a bounded time each, so that a
-    load ends however many requests there are. ``attend`` is the worker's main thread's,
-    ``give_way`` any lane's.
+    A real-time request that waits for its model to be loaded must not wait for the loads of other
+    models, which were asked for before: the load inherits its class (priority inheritance). Of
+    equally urgent tasks the first to come goes first. Any thread may use it.
     """
 
-    def __init__(
-        self,
-        clock_s: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._urgent: LayerTable[Any] | None = None
-        """Of the real-time run in progress; None: there is none, or it is a pipeline's."""
-        self._clock_s = clock_s
-        self._sleep = sleep
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._ranks: dict[Task, int] = {}
+        """In the order in which they came."""
 
-    def attend(self, runs: Sequence[Run]) -> None:
-        """``runs``: those in progress, the last one computes."""
-        self._urgent = None
-        if runs and runs[-1].job_class is JobClass.REALTIME:
-            session = runs[-1].jobs[0].payload.binding.session
-            if session is not None:
-                self._urgent = session.table
+    def put(self, task: Task, job_class: str | None) -> None:
+        """Add a task, once while it waits. ``job_class`` None: after everything else."""
+        with self._changed:
+            self._ranks[task] = _LAST if job_class is None else RANKS[JobClass(job_class)]
+            self._changed.notify()
 
-    def give_way(self, table: LayerTable[Any]) -> None:
-        """Called by a lane of ``table`` before each layer. A run's own layers do not wait."""
-        until_s = self._clock_s() + LONGEST_S
-        while self._urgent not in (None, table) and self._clock_s() < until_s:
-            if table.is_closed:
-                return
-            self._sleep(_LOOK_S)
+    def hurry(self, task: Task, job_class: str) -> None:
+        """Make a task, if it waits, at least as urgent as ``job_class``."""
+        with self._changed:
+            if task in self._ranks:
+                self._ranks[task] = min(self._ranks[task], RANKS[JobClass(job_class)])
+
+    def await_task(self, timeout_s: float) -> bool:
+        """Whether there is a task, after the time-out at the latest."""
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._ranks), timeout_s)
+
+    def get(self) -> Task:
+        """The next task; waits for one."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._ranks))
+            task = min(self._ranks, key=self._ranks.__getitem__)  # of equals the first
+            del self._ranks[task]
+            return task
 
 
 class Loader:
@@ -118,56 +106,33 @@ class Loader:
         self.lone = LoneLoad(wake)
         self._wake = wake
         self._artefacts = artefacts
-        self._tasks: LoadQueue[_LoadTask | None] = LoadQueue()
-        self._memory_lock = threading.Lock()
-        self._is_memory_asked_for = False
+        self._tasks: LoadQueue[SessionEntry | None] = LoadQueue()
+        """None: give memory back."""
         self._outcomes: deque[LoadOutcome | LoadCompletion] = deque()
-        self._courtesy = Courtesy()
-        self._quiet = Quiet()
-        self._upkeep = Upkeep(device, self._threads, artefacts, caches, self._quiet)
+        self._yielding = YieldToRealtime()
+        self._idle = Idle()
+        self._upkeep = Upkeep(device, threads, artefacts, caches, self._idle)
         threading.Thread(target=self._run, name="brisk-loader", daemon=True).start()
 
-    def load(
-        self,
-        ticket: int,
-        path: Path,
-        asker: LoadModel,
-        begin: Callable[[], None],
-        end: Callable[[], None],
-        stands_back: bool = False,
-    ) -> int:
-        """Ask for a session as urgently as ``asker`` needs it; a number for ``hurry``.
+    def load(self, entry: SessionEntry) -> None:
+        """Ask for a session as urgently as its asker needs it."""
+        self._tasks.put(entry, entry.asker.job_class)
 
-        What the load comes to is counted under the asker's name. ``begin`` is called in the load
-        lane just before it starts, ``end`` wherever the last layer is loaded, before any request
-        needs it. ``stands_back``: load on what processors others leave, its
-        lanes too.
-        """
-        task = _LoadTask(ticket, path, asker, begin, end, stands_back)
-        return self._tasks.put(task, asker.job_class)
-
-    def hurry(self, number: int, job_class: str) -> None:
+    def hurry(self, entry: SessionEntry, job_class: str) -> None:
         """A request of ``job_class`` waits for this load."""
-        self._tasks.hurry(number, job_class)
+        self._tasks.hurry(entry, job_class)
 
     def give_memory_back(self) -> None:
-        """Return freed memory to the system, after the loads asked for so far.
-
-        Asked for again before it is done it is done once: the lane stops it for whatever waits,
-        and two of them would stop each other without end.
-        """
-        with self._memory_lock:
-            if not self._is_memory_asked_for:
-                self._is_memory_asked_for = True
-                self._tasks.put(None, None)
+        """Return freed memory to the system, after the loads asked for so far."""
+        self._tasks.put(None, None)
 
     def attend(self, runs: Sequence[Run]) -> None:
         """``runs``: those in progress, which loads and what follows them are not to disturb.
 
         Called by the worker before and after each stretch of computing.
         """
-        self._courtesy.attend(runs)
-        self._quiet.attend(bool(runs))
+        self._yielding.attend(runs)
+        self._idle.attend(bool(runs))
 
     def tell(self, outcome: LoadOutcome | LoadCompletion) -> None:
         """Let ``take`` give an outcome, wherever it was made."""
@@ -180,65 +145,60 @@ class Loader:
 
     def _run(self) -> None:
         while True:
-            task = self._tasks.get()
-            if task is not None:
-                self._load(task)
-                continue
-            with self._memory_lock:
-                self._is_memory_asked_for = False
-            if not tidy_up(self._is_free):
+            entry = self._tasks.get()
+            if entry is not None:
+                self._load(entry)
+                del entry  # what it knows of a session must not outlive that in this thread
+            elif not tidy_up(self._is_free):
                 self.give_memory_back()
 
     def _is_free(self, timeout_s: float) -> bool | None:
         """Whether no request runs; None where a load is asked for, within the time-out."""
         if self._tasks.await_task(timeout_s):
             return None
-        return not self._quiet.is_serving
+        return not self._idle.is_serving
 
-    def _load(self, task: _LoadTask) -> None:
-        """A call of its own: what it knows of a session must not outlive it in this thread."""
+    def _load(self, entry: SessionEntry) -> None:
         begin_ns = time.monotonic_ns()
-        perform = functools.partial(self._perform, task)
-        is_lone = task.asker.strikes > 0
+        make = functools.partial(self._make_runnable, entry)
+        is_lone = entry.asker.strikes > 0
         if is_lone:
             self.lone.enter()
-        session, error = standing_back(perform) if task.stands_back else perform()
-        name = f"load {task.path.name}"
-        SPANS.add(LOADS, name, begin_ns, time.monotonic_ns(), str(task.path))
-        if session is not None:
-            session.table.when_loaded(task.end)
-        if is_lone and session is not None:
+        session, error = standing_back(make) if entry.stands_back else make()
+        name = f"load {entry.path.name}"
+        SPANS.add(LOADS, name, begin_ns, time.monotonic_ns(), str(entry.path))
+        if session is None:
+            if is_lone:
+                self.lone.leave()
+            self.tell(LoadOutcome(entry, None, error))
+            return
+        # Set here, before any lane can say that the load has gone further.
+        entry.reach(LoadState.RUNNABLE)
+        session.table.when_loaded(functools.partial(entry.reach, LoadState.LOADED))
+        if is_lone:
             self.lone.go_on_in(session.table)
-        elif is_lone:
-            self.lone.leave()
-        self.tell(LoadOutcome(task.ticket, session, error))
-        if session is not None:
-            told = functools.partial(self.tell, LoadCompletion(task.ticket))
-            session.table.when_loaded(told)
-            labels = (task.asker.name, str(task.asker.version))
-            self._upkeep.look_after(session, labels, task.stands_back)
+        self.tell(LoadOutcome(entry, session, None))
+        # Registered behind the outcome, so that the completion comes after it.
+        session.table.when_loaded(functools.partial(self.tell, LoadCompletion(entry)))
+        self._upkeep.look_after(entry, session)
 
-    def _perform(self, task: _LoadTask) -> tuple[Session | None, BriskError | None]:
+    def _make_runnable(self, entry: SessionEntry) -> tuple[Session | None, BriskError | None]:
         """The session, or what is wrong."""
-        task.begin()
+        entry.begin()
 
         def reject(error: ArtefactError) -> None:
             say(f"{error}; using the model file instead")
 
         wanted = reject if self._artefacts is not ArtefactUse.OFF else None
+        give_way, tuning = self._yielding.give_way, entry.asker.tuning
         try:
             session = load_session(
-                task.path,
-                self._device,
-                self._threads,
-                wanted,
-                self._courtesy.give_way,
-                task.asker.tuning,
+                entry.path, self._device, self._threads, wanted, give_way, tuning
             )
         except BriskError as error:
             return None, error
         except Exception as error:  # noqa: BLE001  # whatever a load raises must reach its askers
-            text = f"loading {task.path} failed: {type(error).__name__}: {error}"
+            text = f"loading {entry.path} failed: {type(error).__name__}: {error}"
             failed = InternalError(text)
             failed.__cause__ = error  # which may be a lack of memory
             return None, failed

@@ -1,19 +1,19 @@
-"""A session: one model version, runnable, shared by all its instances."""
+"""What answers requests: a session, which is one model version that all its instances share, or
+a pipeline of several.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from brisk.errors import ArtefactError, BriskError, InvalidModelError
 from brisk.graph.program import ContainerKind, Variable
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
 from brisk.runtime.early_exit.early_exits import SessionCaches
-from brisk.runtime.models.servable import Due, Frame
 from brisk.segments.table import GiveWay, LayerTable
 from brisk.segments.timeline import Recorder
 from brisk.segments.values import Value
@@ -24,18 +24,91 @@ if TYPE_CHECKING:
     from brisk.runtime.early_exit.cached_run import CachedRun
 
 
-class Session(ABC):
+class Frame(Protocol):
+    """One run, computed step by step; ``position``: steps done."""
+
+    can_answer_early: bool
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def upcoming(self) -> str: ...
+    @property
+    def is_finished(self) -> bool: ...
+    def step(self) -> bool: ...
+    def results(self) -> dict[str, Value]: ...
+
+
+class Due(NamedTuple):
+    """When a request came and, by its own time-out, is to be answered (monotonic ns)."""
+
+    arrival_ns: int
+    deadline_ns: int | None
+
+
+class Servable(Protocol):
     """``load_ns``: what it took until it could run; ``summary``: one line for the log.
 
-    Its parts are loaded by lanes from then on, or by the first request where it is faster.
-    ``threads``: how many compute a run. ``table``: its parts. ``inputs`` and ``outputs``: what it
-    takes and gives. ``weight_bytes``: of the files that its weights are mapped from.
+    ``threads``: how many compute a run. ``table``: its parts, ``caches``: its early exits; None
+    for a pipeline, whose networks have theirs. ``weight_bytes``: of the files that its weights are
+    mapped from. ``has_steady_runs``: whether what a run took predicts the next one.
+    """
+
+    @property
+    def load_ns(self) -> int: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def has_steady_runs(self) -> bool: ...
+    @property
+    def table(self) -> LayerTable[Any] | None: ...
+    @property
+    def caches(self) -> SessionCaches | None: ...
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether lanes still load parts of it."""
+
+    def start(
+        self,
+        inputs: Mapping[str, Value],
+        requested: Sequence[str],
+        agreement: float | None = None,
+        dues: Sequence[Due] = (),
+    ) -> Frame:
+        """A new frame. Raises InvalidRequestError where the inputs do not fit the model.
+
+        ``agreement``: share of early answers that must be the model's own; None for what its
+        caches promise, 1 for none early. ``dues``: of the requests that it is for; a session is no
+        quicker for them, a pipeline may choose other networks.
+        """
+
+    def cached_runs(
+        self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
+    ) -> Sequence[CachedRun]:
+        """The runs with learned caches that ``frame`` is, or will have had when it ends.
+
+        ``labels``: model and version that they are counted under.
+        """
+
+    def close(self) -> None:
+        """Let what loads it end soon; called when nobody needs it any more."""
+
+
+class Session(ABC):
+    """One network; a Servable. ``inputs`` and ``outputs``: what it takes and gives.
+
+    Its parts are loaded by lanes once it can run, or by the first request where it is faster.
+    ``taps``: values that its parts end behind, for learned caches.
     """
 
     weight_bytes = 0
     has_steady_runs = True
-    awaits_artefact = False
-    """Whether its prepared form, when it has been made, is to take over."""
+    taps: Collection[str] = ()
     path: Path
     load_ns: int
     summary: str
@@ -48,16 +121,7 @@ class Session(ABC):
 
     @property
     def is_loading(self) -> bool:
-        """Whether lanes still load parts of it."""
         return self.table.is_loading
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether what computes it stays as it is, until learned caches want other boundaries.
-
-        From then on equal inputs of equal shapes have answers of equal bits.
-        """
-        return self.table.is_warmed_up
 
     @property
     @abstractmethod
@@ -75,22 +139,8 @@ class Session(ABC):
         inputs: Mapping[str, Value],
         requested: Sequence[str],
         agreement: float | None = None,
-    ) -> Frame:
-        """A new frame. Raises InvalidRequestError where the inputs do not fit the model.
-
-        ``agreement``: share of early answers that must be the model's own; None for what its
-        caches promise, 1 for none early.
-        """
-
-    def start_run(
-        self,
-        inputs: Mapping[str, Value],
-        requested: Sequence[str],
-        dues: Sequence[Due],
-        agreement: float | None,
-    ) -> Frame:
-        """As ``Servable``; when it is due changes nothing."""
-        return self.start(inputs, requested, agreement)
+        dues: Sequence[Due] = (),
+    ) -> Frame: ...
 
     def cached_runs(
         self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
@@ -109,16 +159,14 @@ class Session(ABC):
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
         """Let warm solutions take over; whether they have. ``may_go_on``: asked before each."""
 
-    @contextlib.contextmanager
-    def settling(self) -> Any:
-        """Around all that exchanges what computes it."""
-        try:
-            yield
-        finally:
-            self.table.is_warmed_up = not self.awaits_artefact
+    def adopt_prepared(self, may_go_on: Callable[[], bool]) -> bool:
+        """Let the prepared form take over, which has been made meanwhile; whether it has.
+
+        Raises BriskError where a session of it cannot be made.
+        """
+        return False
 
     def close(self) -> None:
-        """Let its lanes end soon; called when nobody needs it any more."""
         self.table.close()
 
 
@@ -141,11 +189,11 @@ def load_session(
     started_ns = time.monotonic_ns()
     session: Session
     if device != "cpu":
-        from brisk.runtime.models.kinds.torch_session import load_torch_session
+        from brisk.runtime.models.torch_session import load_torch_session
 
         session = load_torch_session(path, device, threads, give_way)
     else:
-        from brisk.runtime.models.kinds.segment_session import load_segment_session
+        from brisk.runtime.models.segment_session import load_segment_session
 
         session = load_segment_session(path, threads, reject, give_way, tuning)
     try:

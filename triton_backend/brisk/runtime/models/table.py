@@ -6,50 +6,34 @@ Used by the worker's main thread.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from brisk.errors import InvalidModelError
 from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
+from brisk.os_priority import Precedence
 from brisk.pipelines import is_pipeline, read_pipeline
 from brisk.protocol.records import Infer, LoadModel
 from brisk.protocol.shared_memory import request_flags
+from brisk.runtime.models.entry import Binding, LoadState, SessionEntry
 from brisk.runtime.models.loader import LoadCompletion, Loader, LoadOutcome
-from brisk.runtime.models.session_entry import Binding, SessionEntry
-from brisk.runtime.pipelines.assembly import Assemblies, PipelineAssembly
-from brisk.runtime.pipelines.trial import Trials
-from brisk.runtime.preemption.thread_niceness import Precedence
+from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.runtime.requests.connections import Peer
 from brisk.runtime.requests.sequences import Sequences
 from brisk.scheduling.job import JobClass
 from brisk.tuning import SessionTuning
 
 
-@dataclass(frozen=True, slots=True)
-class SessionUse:
-    """A session and who uses it, at least one; ``key`` counts its waiting requests."""
-
-    key: str
-    is_ready: bool
-    bindings: tuple[Binding, ...]
-
-
 class SessionTable:
     """Sessions by the file they were loaded from, counted by their bindings."""
 
-    def __init__(
-        self, loader: Loader, trials: Trials, precedence: Precedence | None = None
-    ) -> None:
+    def __init__(self, loader: Loader, pipelines: PipelineLoads, precedence: Precedence) -> None:
         """``precedence`` is told whether a real-time model is ready."""
-        self._precedence = precedence or Precedence(0)
+        self._precedence = precedence
         self._loader = loader
-        self._assemblies = Assemblies(trials, loader)
+        self._pipelines = pipelines
         self._entries: dict[str, SessionEntry] = {}
         self._bindings: dict[tuple[int, int], Binding] = {}
-        self._loading: dict[int, SessionEntry] = {}
-        self._tickets = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -91,39 +75,36 @@ class SessionTable:
         binding.backlog.append(record)
         entry = self._entries[binding.key]
         for loading in entry.parts.values() or (entry,):
-            self._loader.hurry(loading.load, record.form.job_class)
+            self._loader.hurry(loading, record.form.job_class)
 
     def settle(self, outcome: LoadOutcome) -> list[Binding]:
         """Hand a load's outcome to the bindings that wait for it; those are returned."""
-        entry = self._loading[outcome.ticket]
-        if outcome.session is None:
-            del self._loading[outcome.ticket]
+        entry, session = outcome.entry, outcome.session
         if not entry.is_needed:  # all that asked for it have gone
-            if outcome.session is not None:
-                outcome.session.close()
-            self._loading.pop(outcome.ticket, None)
+            if session is not None:
+                session.close()
             self._loader.give_memory_back()
             return []
         waiting = list(entry.bindings)
-        entry.session, entry.error = outcome.session, outcome.error
+        entry.session, entry.error = session, outcome.error
+        if session is None:
+            entry.reach(LoadState.FAILED)
+        elif entry.pipeline is not None:  # it is whole
+            entry.reach(LoadState.LOADED)
+            entry.marks.clear()
         for binding in waiting:
-            if outcome.session is None:
+            if session is None:
                 self._forget(binding)
             else:
-                binding.session = outcome.session
+                binding.session = session
         self._precedence.follow(self._serves_realtime())
-        if outcome.session is not None and outcome.session.table is None:  # a pipeline is whole
-            self.complete(LoadCompletion(outcome.ticket))
-        self._assemblies.advance()
+        self._pipelines.assemble()
         return waiting
 
     def complete(self, completion: LoadCompletion) -> None:
         """Every layer is loaded."""
-        entry = self._loading.pop(completion.ticket, None)
-        if entry is not None:
-            entry.end()
-            entry.marks.clear()
-            self._assemblies.advance()
+        completion.entry.marks.clear()
+        self._pipelines.assemble()
 
     def withdraw(self, peer: Peer, request: int) -> bool:
         """Take a request out of the backlog of a model that loads; False where it is in none."""
@@ -146,29 +127,24 @@ class SessionTable:
             if binding.sequences is not None:
                 binding.sequences.forget_idle(now_ns)
 
-    def uses(self) -> Iterator[SessionUse]:
+    def entries(self) -> Iterator[SessionEntry]:
         """Every session that was asked for by itself, in the order they were."""
-        for key, entry in self._entries.items():
-            if entry.bindings:
-                yield SessionUse(key, entry.session is not None, tuple(entry.bindings))
+        return (entry for entry in self._entries.values() if entry.bindings)
 
     def _open(self, path: Path, asker: LoadModel) -> SessionEntry:
         """The entry of a model file, whose load starts, as urgently as asked, unless it has."""
-        job_class = asker.job_class
         key = identity_of(str(path), asker.tuning)
         entry = self._entries.get(key)
         if entry is None or entry.error is not None:
-            entry = self._entries[key] = SessionEntry(key)
-            stands_back = job_class != JobClass.REALTIME.value and self._serves_realtime()
-            ticket = self._expect(entry)
-            entry.load = self._loader.load(
-                ticket, path, asker, entry.begin, entry.end, stands_back
-            )
+            is_urgent = asker.job_class == JobClass.REALTIME.value
+            stands_back = not is_urgent and self._serves_realtime()
+            entry = self._entries[key] = SessionEntry(key, path, asker, stands_back)
+            self._loader.load(entry)
         else:
-            self._loader.hurry(entry.load, job_class)
+            self._loader.hurry(entry, asker.job_class)
         return entry
 
-    def _open_pipeline(self, path: Path, model: LoadModel) -> SessionEntry:
+    def _open_pipeline(self, path: Path, asker: LoadModel) -> SessionEntry:
         """The same for a pipeline, whose networks are shared with whoever else names them.
 
         It is another one when one of its networks has changed.
@@ -176,27 +152,18 @@ class SessionTable:
         description = read_pipeline(path)
         files = dict.fromkeys(file for _, file in description.networks)
         key = "".join(
-            [identity_of(str(path)), *(identity_of(str(file), model.tuning) for file in files)]
+            [identity_of(str(path)), *(identity_of(str(file), asker.tuning) for file in files)]
         )
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = SessionEntry(key)
+            entry = self._entries[key] = SessionEntry(key, path, asker, pipeline=description)
             for file in files:
-                part = entry.parts[file] = self._open(file, model)
+                part = entry.parts[file] = self._open(file, asker)
                 part.pipelines.append(entry)
-                if part.has_begun and not part.is_complete:
+                if LoadState.PARSING <= part.state < LoadState.LOADED:
                     entry.begin()
-            ticket, now_ns = self._expect(entry), time.monotonic_ns()
-            self._assemblies.add(
-                PipelineAssembly(ticket, entry, description, model.name, model.version, now_ns)
-            )
+            self._pipelines.add(entry)
         return entry
-
-    def _expect(self, entry: SessionEntry) -> int:
-        """A ticket for the outcome of the entry's load."""
-        self._tickets += 1
-        self._loading[self._tickets] = entry
-        return self._tickets
 
     def _forget(self, binding: Binding) -> None:
         if self._bindings.pop((binding.peer.number, binding.model.model), None) is None:
@@ -217,18 +184,12 @@ class SessionTable:
             entry.session.close()
             entry.session = None
             self._loader.give_memory_back()
-        elif entry.parts:
-            self._abandon(entry)
+        elif entry.pipeline is not None:
+            self._pipelines.drop(entry)
         for part in entry.parts.values():
             part.pipelines.remove(entry)
             self._drop_unless_needed(part)
         entry.parts.clear()
-
-    def _abandon(self, entry: SessionEntry) -> None:
-        """Forget a pipeline's load; an outcome that is on its way finds nobody."""
-        for ticket in [ticket for ticket, other in self._loading.items() if other is entry]:
-            if self._assemblies.drop(ticket):
-                del self._loading[ticket]
 
 
 # Which model a path names now: a file that has changed is another one.

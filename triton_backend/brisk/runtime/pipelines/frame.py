@@ -1,24 +1,148 @@
 """One request of a pipeline: it steps through its nodes' frames, layer by layer.
 
 To the worker it is a frame like any other: parked, resumed, cancelled and late at every layer
-boundary. Between two nodes the query is planned anew.
+boundary. Between two nodes the query is planned anew. Its networks are sessions shared with
+others; what they take is remembered by the shapes of requests.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from brisk.errors import InternalError
-from brisk.pipelines import NodeSource
+from brisk import telemetry
+from brisk.errors import BriskError, InternalError
+from brisk.pipelines import NodeDescription, NodeSource
+from brisk.planning.profile import LatencyProfile
 from brisk.planning.query import Query
 from brisk.runtime.early_exit.cached_run import CachedRun
-from brisk.runtime.pipelines.network import NetworkRun, NodeNetworks, PipelineNetwork, Signature
+from brisk.runtime.models.session import Session
+from brisk.runtime.worker.device import synchronise
 from brisk.segments.values import Value
+from brisk.telemetry import metrics
 
-Labels = tuple[str, str]
+if TYPE_CHECKING:
+    from brisk.exits.serving.frame import ExitingFrame
+    from brisk.runtime.pipelines.session import PipelineSession
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The kind of a request, by which latencies are remembered: its inputs' shapes."""
+
+    shapes: Shapes
+    size: int
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, Value]) -> Signature:
+        shapes = tuple(tuple(getattr(value, "shape", ())) for value in inputs.values())
+        return cls(shapes, sum(math.prod(shape) for shape in shapes))
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineNetwork:
+    """A node's network with what it took; ``words`` name it in errors.
+
+    ``profile``: of its whole runs. ``usual``: where early answers may come, of all runs in which
+    it was the node's variant, attempts at an early answer included.
+    """
+
+    words: str
+    session: Session
+    profile: LatencyProfile = field(default_factory=LatencyProfile)
+    usual: LatencyProfile = field(default_factory=LatencyProfile)
+
+    def expect_ns(self, signature: Signature) -> int:
+        """Precondition: it has been tried."""
+        expected_ns = self.profile.expect_ns(signature.shapes, signature.size)
+        if expected_ns is None:
+            raise InternalError(f"{self.words}: it was never tried")
+        return expected_ns
+
+    def expect_usually_ns(self, signature: Signature) -> int | None:
+        """None where it has answered nothing yet, and where nothing answers early."""
+        return self.usual.expect_ns(signature.shapes, signature.size)
+
+    def pass_by(self, signature: Signature) -> None:
+        """Another variant of its node has run on such an input."""
+        self.profile.pass_by(signature.shapes)
+        self.usual.pass_by(signature.shapes)
+
+    def named(self, error: BriskError) -> BriskError:
+        """``error`` with its name before the text."""
+        return type(error)(f"{self.words}: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNetworks:
+    """A node with its networks."""
+
+    description: NodeDescription
+    variants: Mapping[str, PipelineNetwork]
+    early: PipelineNetwork | None
+
+
+class NetworkRun:
+    """One run of one network, timed: its steps only, not the time it is parked."""
+
+    def __init__(
+        self,
+        network: PipelineNetwork,
+        inputs: Mapping[str, Value],
+        outputs: Sequence[str],
+        signature: Signature,
+        agreement: float | None = None,
+    ) -> None:
+        """``agreement``: as ``Session.start`` takes it.
+
+        Raises the errors of the network's frame, with its name before their text.
+        """
+        self.session = network.session
+        self.inputs = inputs
+        self.spent_ns = 0
+        self._network = network
+        self._signature = signature
+        try:
+            self.frame = network.session.start(inputs, outputs, agreement)
+        except BriskError as error:
+            raise network.named(error) from error
+
+    @property
+    def early(self) -> ExitingFrame | None:
+        """Its frame, where learned caches may answer."""
+        return cast("ExitingFrame", self.frame) if self.frame.can_answer_early else None
+
+    @property
+    def is_all_early(self) -> bool:
+        """Whether learned caches have answered all rows."""
+        early = self.early
+        return early is not None and all(one.exit_index is not None for one in early.answers)
+
+    def step(self) -> bool:
+        """Run a layer; True after the last one, when its time has been learned.
+
+        A run that a learned cache has shortened says nothing of a whole one.
+        """
+        begun_ns = time.monotonic_ns()
+        try:
+            is_over = self.frame.step()
+        except BriskError as error:
+            raise self._network.named(error) from error
+        if is_over:
+            synchronise()
+        self.spent_ns += time.monotonic_ns() - begun_ns
+        if is_over and (self.early is None or not self.early.has_early_answers):
+            signature = self._signature
+            self._network.profile.learn(signature.shapes, signature.size, self.spent_ns)
+        return is_over
 
 
 class PipelineFrame:
@@ -30,40 +154,28 @@ class PipelineFrame:
 
     can_answer_early = False
 
-    __slots__ = (
-        *("_agreement", "_clock_ns", "_done", "_inputs", "_is_early", "_labels", "_nodes"),
-        *("_on_finish", "_outputs", "_place", "_query", "_reads", "_run", "_signature"),
-        *("_spent_ns", "_values", "_variant", "cached", "taken"),
-    )
-
     def __init__(
         self,
-        nodes: Sequence[NodeNetworks],
+        session: PipelineSession,
         inputs: Mapping[str, Value],
-        outputs: Mapping[str, NodeSource],
+        requested: Sequence[str],
         query: Query,
-        signature: Signature,
-        clock_ns: Callable[[], int],
-        on_finish: Callable[[PipelineFrame], None],
-        labels: Labels,
         agreement: float | None = None,
     ) -> None:
-        """``nodes`` in order; ``inputs`` of the request, checked; ``query`` plans ``nodes``.
+        """``inputs`` of the request, checked; ``query`` plans the nodes that ``requested`` needs.
 
-        ``labels``: the pipeline's name and version. ``agreement``: of its networks' learned caches
-        with the whole networks; None for what they promise.
+        ``agreement``: of its networks' learned caches with the whole networks; None for what they
+        promise.
         """
-        self._labels = labels
+        self._session = session
         self._agreement = agreement
-        self._nodes = nodes
-        self._outputs = outputs
+        self._nodes = [session.nodes[node.name] for node in session.needed(requested)]
+        self._outputs = {name: session.description.outputs[name] for name in requested}
         self._query = query
-        self._signature = signature
-        self._clock_ns = clock_ns
-        self._on_finish = on_finish
+        self._signature = Signature.of(inputs)
         self._values = {NodeSource(None, name): value for name, value in inputs.items()}
-        sources = [s for node in nodes for s in node.description.inputs.values()]
-        self._reads = Counter([*sources, *outputs.values()])
+        sources = [s for node in self._nodes for s in node.description.inputs.values()]
+        self._reads = Counter([*sources, *self._outputs.values()])
         self._place = 0
         self._done = 0
         self._run: NetworkRun | None = None
@@ -75,11 +187,6 @@ class PipelineFrame:
         """By node: the variant chosen, and whether it, or the early answer, answered early."""
         self.cached: list[CachedRun] = []
         """Finished runs of networks with learned caches."""
-
-    @property
-    def due_ns(self) -> int:
-        """When the answer should be there."""
-        return self._query.due_ns
 
     @property
     def position(self) -> int:
@@ -119,7 +226,7 @@ class PipelineFrame:
 
     def _begin(self, node: NodeNetworks) -> None:
         description = node.description
-        self._variant = self._query.begin(description.name, self._clock_ns()).variant.name
+        self._variant = self._query.begin(description.name, time.monotonic_ns()).variant.name
         self._inputs = {
             tensor: self._take(source) for tensor, source in description.inputs.items()
         }
@@ -137,9 +244,7 @@ class PipelineFrame:
         early = node.description.early_answer
         if self._is_early and early is not None and early.confidence not in wanted:
             wanted.append(early.confidence)
-        self._run = NetworkRun(
-            network, self._inputs, wanted, self._signature, self._clock_ns, self._agreement
-        )
+        self._run = NetworkRun(network, self._inputs, wanted, self._signature, self._agreement)
 
     def _finish(self, node: NodeNetworks, run: NetworkRun) -> None:
         results = run.frame.results()
@@ -149,7 +254,7 @@ class PipelineFrame:
         name = node.description.name
         early_frame = run.early
         if early_frame is not None:
-            pipeline, version = self._labels
+            pipeline, version = self._session.labels
             labels = (f"{pipeline}:{name}", version)
             self.cached.append(CachedRun(run.session, early_frame, run.inputs, labels))
         if self._is_early:
@@ -175,7 +280,15 @@ class PipelineFrame:
                 self._values[NodeSource(name, tensor)] = value
         self._place += 1
         if self.is_finished:
-            self._on_finish(self)
+            self._count()
+
+    def _count(self) -> None:
+        """What the finished request came to."""
+        for node, (variant, was_early) in self.taken.items():
+            how = "early" if was_early else "full"
+            telemetry.count(metrics.PIPELINE_NODES, (*self._session.labels, node, variant, how))
+        result = "kept" if time.monotonic_ns() <= self._query.due_ns else "missed"
+        telemetry.count(metrics.PIPELINE_OBJECTIVES, (*self._session.labels, result))
 
 
 def is_confident(probabilities: Value, at_least: float) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
-from brisk import telemetry
 from brisk.errors import InvalidRequestError
 from brisk.pipelines import (
     NetworkSignature,
@@ -19,12 +18,14 @@ from brisk.pipelines import (
 )
 from brisk.planning.query import POLICIES, NetworkVariant, Query, QueryNode, Replanning
 from brisk.runtime.early_exit.cached_run import CachedRun
-from brisk.runtime.models.servable import Due, Frame
-from brisk.runtime.models.session import Session
-from brisk.runtime.pipelines.frame import PipelineFrame
-from brisk.runtime.pipelines.network import NodeNetworks, PipelineNetwork, Signature
+from brisk.runtime.models.session import Due, Frame, Session
+from brisk.runtime.pipelines.frame import (
+    NodeNetworks,
+    PipelineFrame,
+    PipelineNetwork,
+    Signature,
+)
 from brisk.segments.values import Value
-from brisk.telemetry import metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,6 @@ class PipelineSession:
     nodes: Mapping[str, NodeNetworks]
     load_ns: int
     labels: tuple[str, str]
-    clock_ns: Callable[[], int] = time.monotonic_ns
     threads: int = 1
     """Of its networks' sessions."""
     weight_bytes: ClassVar[int] = 0
@@ -53,16 +53,6 @@ class PipelineSession:
         """Its networks have been loaded before it was made."""
         return False
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether the kernels of all its networks stay as they are."""
-        return all(
-            network.session.is_settled
-            for node in self.nodes.values()
-            for network in (*node.variants.values(), node.early)
-            if network is not None
-        )
-
     def close(self) -> None:
         """Its networks are freed by whoever counts their users."""
 
@@ -71,45 +61,27 @@ class PipelineSession:
         counts = ", ".join(f"{n} ×{len(node.variants)}" for n, node in self.nodes.items())
         return f"pipeline of {len(self.nodes)} nodes ({counts}) in {self.load_ns / 1e6:.0f} ms"
 
-    def due_ns(self, arrival_ns: int, deadline_ns: int | None) -> int:
-        """When a request should be answered: its own time-out, else the entry's objective."""
-        return arrival_ns + self.description.objective_ns if deadline_ns is None else deadline_ns
-
-    def start_run(
-        self,
-        inputs: Mapping[str, Value],
-        requested: Sequence[str],
-        dues: Sequence[Due],
-        agreement: float | None,
-    ) -> PipelineFrame:
-        """As ``Servable``: planned for the request that is due first."""
-        due_ns = min(self.due_ns(each.arrival_ns, each.deadline_ns) for each in dues)
-        return self.start(inputs, requested, due_ns, agreement)
-
-    def cached_runs(
-        self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
-    ) -> Sequence[CachedRun]:
-        """As ``Servable``; a frame adds to them as its nodes end."""
-        assert isinstance(frame, PipelineFrame)
-        return frame.cached
-
     def start(
         self,
         inputs: Mapping[str, Value],
         requested: Sequence[str],
-        due_ns: int,
         agreement: float | None = None,
+        dues: Sequence[Due] = (),
     ) -> PipelineFrame:
-        """A new frame. Raises InvalidRequestError where names do not fit the pipeline.
-
-        ``agreement``: as ``Session.start`` takes it, for every network.
+        """As ``Servable``: planned for the request that is due first, by its own time-out or else
+        by the entry's objective. Raises InvalidRequestError where names do not fit the pipeline.
         """
         _check_names("input", inputs, self.signature.inputs)
         _check_names("output", requested, self.signature.outputs)
         missing = [name for name in self.signature.inputs if name not in inputs]
         if missing:
             raise InvalidRequestError(f"input '{missing[0]}' of the pipeline is missing")
-        now_ns = self.clock_ns()
+        objective_ns = self.description.objective_ns
+        due_ns = min(
+            each.arrival_ns + objective_ns if each.deadline_ns is None else each.deadline_ns
+            for each in dues
+        )
+        now_ns = time.monotonic_ns()
         query = Query(
             self.query_nodes(Signature.of(inputs), requested),
             due_ns - now_ns,
@@ -117,29 +89,15 @@ class PipelineSession:
             POLICIES[self.description.policy],
             Replanning(self.description.replanning),
         )
-        return self.begin(inputs, requested, query, agreement)
+        return PipelineFrame(self, inputs, requested, query, agreement)
 
-    def begin(
-        self,
-        inputs: Mapping[str, Value],
-        requested: Sequence[str],
-        query: Query,
-        agreement: float | None = None,
-    ) -> PipelineFrame:
-        """A new frame for inputs that fit, with a plan of ``query_nodes`` for these outputs."""
-        return PipelineFrame(
-            [self.nodes[node.name] for node in self._needed(requested)],
-            inputs,
-            {name: self.description.outputs[name] for name in requested},
-            query,
-            Signature.of(inputs),
-            self.clock_ns,
-            self._note,
-            self.labels,
-            agreement,
-        )
+    def cached_runs(
+        self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
+    ) -> Sequence[CachedRun]:
+        """As ``Servable``; a frame adds to them as its nodes end."""
+        return cast(PipelineFrame, frame).cached
 
-    def _needed(self, requested: Sequence[str] | None) -> list[NodeDescription]:
+    def needed(self, requested: Sequence[str] | None) -> list[NodeDescription]:
         """The nodes that the requested outputs need, in order; None: all outputs."""
         requested = list(self.description.outputs) if requested is None else requested
         needed = {self.description.outputs[name].node for name in requested}
@@ -168,7 +126,7 @@ class PipelineSession:
                     for each in node.variants
                 ),
             )
-            for node in self._needed(requested)
+            for node in self.needed(requested)
         )
 
     def _expect_ns(self, node: NodeDescription, variant: str, signature: Signature) -> int:
@@ -176,14 +134,6 @@ class PipelineSession:
         networks = self.nodes[node.name]
         full_ns = networks.variants[variant].expect_ns(signature)
         return full_ns + (networks.early.expect_ns(signature) if networks.early else 0)
-
-    def _note(self, frame: PipelineFrame) -> None:
-        """Count what a finished request came to."""
-        for node, (variant, was_early) in frame.taken.items():
-            how = "early" if was_early else "full"
-            telemetry.count(metrics.PIPELINE_NODES, (*self.labels, node, variant, how))
-        result = "kept" if self.clock_ns() <= frame.due_ns else "missed"
-        telemetry.count(metrics.PIPELINE_OBJECTIVES, (*self.labels, result))
 
 
 def _check_names(kind: str, given: Sequence[str] | Mapping[str, Value], known: Mapping) -> None:
@@ -199,7 +149,6 @@ def assemble(
     sessions: Mapping[Path, Session],
     labels: tuple[str, str],
     started_ns: int,
-    clock_ns: Callable[[], int] = time.monotonic_ns,
 ) -> PipelineSession:
     """The pipeline of loaded networks, not tried yet; ``labels``: name and version for counters.
 
@@ -224,9 +173,7 @@ def assemble(
         )
         for node in description.nodes
     }
-    return PipelineSession(
-        description, signature, nodes, clock_ns() - started_ns, labels, clock_ns
-    )
+    return PipelineSession(description, signature, nodes, time.monotonic_ns() - started_ns, labels)
 
 
 def signature_of(session: Session) -> NetworkSignature:

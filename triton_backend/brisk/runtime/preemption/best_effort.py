@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import ClassVar
 
 from brisk import telemetry
-from brisk.os_priority import LEAST, set_process
+from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.preemption.gate import Gate
-from brisk.runtime.preemption.pacing import Pacing
-from brisk.runtime.worker.batch import RequestJob, Run
+from brisk.runtime.worker.batch import Run
 from brisk.scheduling.job import JobClass
 from brisk.scheduling.policies import Limits, Policy, Snapshot
 from brisk.scheduling.share import ShareMeter
 from brisk.telemetry import metrics
 
-OUT_OF_MEMORY_SCORE = 500
-"""Added to the worker's badness, of at most 1000: the kernel ends it before any other of ours."""
 
-_WEIGHTS = (1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87, 70, 56, 45, 36, 29, 23)
-"""The kernel's weights of niceness 0 to 17 (``sched_prio_to_weight``): the share of two threads
-that compete for a processor."""
-
-
-class Background(Pacing):
+class Background(PreemptionController):
     """Holds a run's next layer while the policy says so.
 
     It looks at its sockets rarely, since the gate tells what is urgent: with looks every 0.2 ms,
@@ -41,21 +32,6 @@ class Background(Pacing):
         self._share = ShareMeter()
         self._was_open = True
         self._held_since_ns: int | None = None
-
-    def check(self, job: RequestJob) -> None:
-        return None
-
-    def admitted(self, job: RequestJob) -> None:
-        return None
-
-    def ended(self, job: RequestJob) -> None:
-        return None
-
-    def begins(self, run: Run, now_ns: int) -> None:
-        return None
-
-    def owes_normal(self, now_ns: int) -> bool:
-        return False
 
     def holds(self, run: Run, now_ns: int) -> bool:
         gate = self._gate
@@ -103,28 +79,3 @@ class Background(Pacing):
             return
         run.profile.learn_layers(run.layers_ns)
         run.profile.learn_run(sum(run.layers_ns), beside=False)
-
-
-def stand_back(limits: Limits) -> None:
-    """Leave the processors to others: a seventieth of the time of a thread that competes with one
-    of ours, or the minimum share.
-
-    Threads started later inherit it. It is a niceness and not SCHED_IDLE, because the kernel takes
-    a processor that runs SCHED_IDLE work for an idle one, also when it places further such work:
-    two threads of one run came to share a processor beside an idle one.
-    """
-    niceness = niceness_for(limits.share) if limits.share > 0 else LEAST
-    set_process(niceness)
-
-
-def niceness_for(share: float) -> int:
-    """The greatest niceness that gets at least ``share`` of a processor beside a normal thread."""
-    for niceness, weight in reversed(list(enumerate(_WEIGHTS))):
-        if weight / (weight + _WEIGHTS[0]) >= share:
-            return niceness
-    return 0
-
-
-def be_first_to_end() -> None:
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write(str(OUT_OF_MEMORY_SCORE))

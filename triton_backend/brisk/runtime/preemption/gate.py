@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 from enum import IntEnum
 
 from brisk.scheduling.policies import PaddingTrial, Realtime
@@ -34,12 +35,11 @@ class _Field(IntEnum):
     DEADLINE_NS = 3
     SLOWDOWN_MILLI = 4
     TRIAL = 5
-    CLOSURES = 6
-    LOAD_MILLI = 7
-    LAYER_RUNS = 8
-    LAYERS_BESIDE = 9
-    IS_HELD = 10
-    PROCESS = 11
+    LOAD_MILLI = 6
+    LAYER_RUNS = 7
+    LAYERS_BESIDE = 8
+    IS_HELD = 9
+    PROCESS = 10
 
 
 class Gate:
@@ -55,17 +55,11 @@ class Gate:
     def is_open(self) -> bool:
         return not self._words[_Field.COUNT]
 
-    @property
-    def closures(self) -> int:
-        """How often the gate was closed."""
-        return self._words[_Field.CLOSURES]
-
     # --- the foreground worker, and the supervisor when it has died -------------------------
 
     def close(self, count: int, deadline_ns: int | None) -> None:
         """There are ``count`` real-time jobs, at least 1, the first due at ``deadline_ns``."""
         words = self._words
-        words[_Field.CLOSURES] += not words[_Field.COUNT]
         words[_Field.DEADLINE_NS] = deadline_ns or _UNKNOWN
         words[_Field.COUNT] = count
 
@@ -106,6 +100,11 @@ class Gate:
     def process(self) -> int:
         """Number of the background worker's process; 0: there is none."""
         return self._words[_Field.PROCESS]
+
+    def resume_worker(self) -> None:
+        """The foreground worker has died: nothing that it has suspended stays so."""
+        if self.process:
+            os.kill(self.process, signal.SIGCONT)
 
     # --- the background worker ---------------------------------------------------------------
 

@@ -1,7 +1,8 @@
-"""A bound on a worker's memory, and the error of a request that ran into it."""
+"""A bound on the background worker's memory, and the error of a request that ran into it."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import resource
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 from brisk.errors import BriskError, UnavailableError
 
 MIB = 1024 * 1024
+
+OUT_OF_MEMORY_SCORE = 500
+"""Added to the worker's badness, of at most 1000: the kernel ends it before any other of ours."""
 
 _SHORTAGE = re.compile(
     r"can't allocate memory|bad_alloc|out of memory|cannot allocate memory|Unable to allocate"
@@ -27,10 +31,12 @@ def limit_memory(budget_bytes: int) -> None:
 
     Its private memory counts (RLIMIT_DATA); mapped model files, which the kernel can read again,
     and memory shared with frontends do not. A request that fails so is answered, and others go
-    on; without the bound the kernel would end whole processes.
+    on; without the bound the kernel would end whole processes, this one first.
     """
     global _budget_bytes  # the bound is the process's
     _budget_bytes = budget_bytes
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(OUT_OF_MEMORY_SCORE))
     present = _private_bytes() + budget_bytes
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:

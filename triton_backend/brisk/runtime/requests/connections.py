@@ -8,7 +8,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from brisk.errors import ProtocolError
@@ -67,46 +67,34 @@ RECORDS_PER_TURN = 32
 """Records read from a peer in one ``poll``; the peers are read in turns, a record each."""
 
 
+@dataclass(slots=True, eq=False)
 class Peer:
-    """A connected frontend and the memory shared with it."""
+    """A connected frontend and the memory shared with it.
 
-    __slots__ = (
-        "arena",
-        "connected_ns",
-        "inputs",
-        "is_blocked",
-        "is_open",
-        "is_welcome",
-        "number",
-        "orphaned_ns",
-        "outbox",
-        "parent",
-        "pid",
-        "receiver",
-        "server_birth",
-        "socket",
-        "view",
-    )
+    ``pid`` as the kernel attests it; ``parent`` and ``server_birth``, which together name its
+    tritonserver, 0 and None where that is not known.
+    """
 
-    def __init__(self, number: int, connection: socket.socket, pid: int) -> None:
-        """``pid`` as the kernel attests it; ``parent`` and ``server_birth``, which together name
-        its tritonserver, 0 and None where that is not known.
-        """
-        self.number = number
-        self.socket = connection
-        self.receiver = Receiver(connection)
-        self.view = ArenaView()
+    number: int
+    connection: socket.socket
+    pid: int
+    receiver: Receiver = field(init=False)
+    view: ArenaView = field(default_factory=ArenaView)
+    inputs: InputViews = field(init=False)
+    arena: Arena = field(default_factory=Arena)
+    outbox: deque[tuple[bytes, int | None]] = field(default_factory=deque)
+    is_open: bool = True
+    is_blocked: bool = False
+    """The socket is full, and ``poll`` looks for room in it."""
+    is_welcome: bool = False
+    parent: int = 0
+    server_birth: int | None = None
+    orphaned_ns: int | None = None
+    connected_ns: int = field(default_factory=time.monotonic_ns)
+
+    def __post_init__(self) -> None:
+        self.receiver = Receiver(self.connection)
         self.inputs = InputViews(self.view)
-        self.arena = Arena()
-        self.outbox: deque[tuple[bytes, int | None]] = deque()
-        self.is_open = True
-        self.is_blocked = False  # the socket is full, and ``poll`` looks for room in it
-        self.is_welcome = False
-        self.pid = pid
-        self.parent = 0
-        self.server_birth: int | None = None
-        self.orphaned_ns: int | None = None
-        self.connected_ns = time.monotonic_ns()
 
 
 _READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
@@ -216,9 +204,9 @@ class Connections:
         if not peer.is_open:
             return
         peer.is_open = False
-        del self._peers[peer.socket.fileno()]
-        self._poll.unregister(peer.socket.fileno())
-        peer.socket.close()
+        del self._peers[peer.connection.fileno()]
+        self._poll.unregister(peer.connection.fileno())
+        peer.connection.close()
         for _, descriptor in peer.outbox:
             if descriptor is not None:
                 os.close(descriptor)
@@ -277,13 +265,13 @@ class Connections:
         while peer.outbox:
             data, descriptor = peer.outbox[0]
             try:
-                send_bytes(peer.socket, data, descriptor)
+                send_bytes(peer.connection, data, descriptor)
             except BlockingIOError:
                 if len(peer.outbox) > MAX_OUTBOX_RECORDS:
                     self.drop(peer, f"{MAX_OUTBOX_RECORDS} records left unread")
                 elif not peer.is_blocked:
                     peer.is_blocked = True
-                    self._poll.modify(peer.socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
+                    self._poll.modify(peer.connection.fileno(), select.EPOLLIN | select.EPOLLOUT)
                 return
             except OSError as error:
                 self.drop(peer, None if isinstance(error, ConnectionError) else str(error))
@@ -293,7 +281,7 @@ class Connections:
                 os.close(descriptor)
         if peer.is_blocked:
             peer.is_blocked = False
-            self._poll.modify(peer.socket.fileno(), select.EPOLLIN)
+            self._poll.modify(peer.connection.fileno(), select.EPOLLIN)
 
     def close(self) -> None:
         for peer in list(self._peers.values()):
@@ -311,21 +299,15 @@ GREETING_TIMEOUT_NS = 10_000_000_000
 """How long a peer may be connected without a Hello."""
 
 
-class Orphans:
-    """Used by the worker's main thread."""
-
-    def __init__(self, transport: Connections) -> None:
-        self._transport = transport
-
-    def retire(self, now_ns: int) -> None:
-        """End the stubs whose server has died; reads a file for each peer."""
-        for peer in self._transport.peers():
-            if not peer.parent or birth_of(peer.parent) == peer.server_birth:
-                peer.orphaned_ns = None
-            elif peer.orphaned_ns is None:
-                peer.orphaned_ns = now_ns
-            elif now_ns - peer.orphaned_ns >= ORPHAN_GRACE_NS:
-                end_orphan(peer.pid)
-                self._transport.drop(peer, "its server has died")
-            if not peer.is_welcome and now_ns - peer.connected_ns >= GREETING_TIMEOUT_NS:
-                self._transport.drop(peer, "it has not said who it is")
+def retire_orphans(connections: Connections, now_ns: int) -> None:
+    """End the stubs whose server has died; reads a file for each peer."""
+    for peer in connections.peers():
+        if not peer.parent or birth_of(peer.parent) == peer.server_birth:
+            peer.orphaned_ns = None
+        elif peer.orphaned_ns is None:
+            peer.orphaned_ns = now_ns
+        elif now_ns - peer.orphaned_ns >= ORPHAN_GRACE_NS:
+            end_orphan(peer.pid)
+            connections.drop(peer, "its server has died")
+        if not peer.is_welcome and now_ns - peer.connected_ns >= GREETING_TIMEOUT_NS:
+            connections.drop(peer, "it has not said who it is")

@@ -7,7 +7,7 @@ thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from brisk import __version__, telemetry
 from brisk.errors import (
@@ -18,35 +18,17 @@ from brisk.errors import (
     ModelNotLoadedError,
     ProtocolError,
 )
+from brisk.protocol import records
 from brisk.protocol.host.parent_watch import birth_of
-from brisk.protocol.records import (
-    PROTOCOL_VERSION,
-    AskStatistics,
-    AskStatus,
-    AskTrace,
-    AttachSlab,
-    BeginTrace,
-    Cancel,
-    DetachSlab,
-    ForgetStatistics,
-    Hello,
-    Infer,
-    LoadModel,
-    Log,
-    ModelLoaded,
-    Refused,
-    Release,
-    Welcome,
-)
+from brisk.protocol.records import PROTOCOL_VERSION
 from brisk.protocol.shared_memory import request_flags
 from brisk.runtime.log import say
+from brisk.runtime.models.entry import Binding
 from brisk.runtime.models.loader import LoadCompletion, LoadOutcome
-from brisk.runtime.models.session_entry import Binding
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.preemption.memory_limit import shortage
-from brisk.runtime.requests.answers import load_failed
 from brisk.runtime.requests.connections import Arrival, Connections, Departure, Peer
-from brisk.runtime.requests.table import CANCELLED, RequestTable
+from brisk.runtime.requests.table import CANCELLED, RequestTable, load_failed
 from brisk.runtime.worker.introspection import Observation
 from brisk.runtime.worker.tracing import told_trace
 from brisk.scheduling.job import JobClass
@@ -71,34 +53,52 @@ class Dispatcher:
         self._observation = observation
         self._sessions = sessions
         self._requests = requests
-        self._handlers: dict[type, Callable[[Peer, Arrival], None]] = {
-            AttachSlab: self._attach,
-            DetachSlab: self._detach,
-            LoadModel: self._load,
-            Infer: self._infer,
-            Cancel: self._cancel,
-            Release: self._release,
-            AskStatistics: self._ask_statistics,
-            ForgetStatistics: self._forget_statistics,
-            AskStatus: self._ask_status,
-            BeginTrace: self._begin_trace,
-            AskTrace: self._ask_trace,
-        }
 
     def take(self, event: Arrival | Departure) -> None:
         if isinstance(event, Departure):
             self._forget(event)
             return
-        peer, record = event.peer, event.record
         try:
-            if not peer.is_welcome:
-                self._greet(peer, event)
-            elif (handler := self._handlers.get(type(record))) is not None:
-                handler(peer, event)
+            if event.peer.is_welcome:
+                self._handle(event.peer, event)
             else:
-                raise ProtocolError(f"a frontend may not send {type(record).__name__}")
+                self._greet(event.peer, event)
         except ProtocolError as error:
-            self._transport.drop(peer, str(error))
+            self._transport.drop(event.peer, str(error))
+
+    def _handle(self, peer: Peer, event: Arrival) -> None:
+        """What comes most often is looked for first."""
+        match event.record:
+            case records.Infer() as record:
+                self._infer(peer, record)
+            case records.Release(request):
+                self._requests.release(peer, request)
+            case records.Cancel(request):
+                if self._requests.cancel(peer, request):
+                    return
+                if self._sessions.withdraw(peer, request):
+                    self._requests.refuse(peer, request, CancelledError(CANCELLED))
+            case records.AttachSlab(slab, size):
+                assert event.descriptor is not None
+                peer.view.attach(slab, size, event.descriptor)
+            case records.DetachSlab(slab):
+                peer.inputs.clear()
+                peer.view.detach(slab)
+            case records.LoadModel() as model:
+                self._load(peer, model)
+            case records.AskStatistics() as question:
+                self._observation.tell_statistics(peer, question)
+            case records.ForgetStatistics():
+                self._observation.forget_statistics(peer)
+            case records.AskStatus() as question:
+                self._observation.tell_status(peer, question)
+            case records.BeginTrace():
+                SPANS.begin()
+            case records.AskTrace():
+                for told in told_trace():
+                    self._transport.send(peer, told)
+            case unexpected:
+                raise ProtocolError(f"a frontend may not send {type(unexpected).__name__}")
 
     def settle(self, outcome: LoadOutcome | LoadCompletion) -> None:
         """Tell everybody who waits for a load how it ended; let its requests in, or refuse."""
@@ -112,8 +112,10 @@ class Dispatcher:
             backlog, binding.backlog = binding.backlog, []
             if outcome.session is not None:
                 # the log last: the stub, for which Triton waits, takes 5 ms to write it
-                self._transport.send(peer, ModelLoaded(model.model, outcome.session.load_ns))
-                self._transport.send(peer, Log("info", outcome.session.summary))
+                self._transport.send(
+                    peer, records.ModelLoaded(model.model, outcome.session.load_ns)
+                )
+                self._transport.send(peer, records.Log("info", outcome.session.summary))
                 for record in backlog:
                     self._requests.admit(binding, record)
                 continue
@@ -127,7 +129,7 @@ class Dispatcher:
         hello = event.record
         if event.descriptor is not None:
             os.close(event.descriptor)
-        if not isinstance(hello, Hello):
+        if not isinstance(hello, records.Hello):
             raise ProtocolError(f"expected Hello, got {type(hello).__name__}")
         if (hello.protocol, hello.version) != (PROTOCOL_VERSION, __version__):
             message = (
@@ -135,29 +137,15 @@ class Dispatcher:
                 f"is {hello.version} (protocol {hello.protocol}); end the runtime (process "
                 f"{os.getppid()}) or give the backend a BRISK_RUNTIME_DIR of its own"
             )
-            self._transport.send(peer, Refused(ProtocolError.code, message))
+            self._transport.send(peer, records.Refused(ProtocolError.code, message))
             raise ProtocolError(message)
         if hello.pid == peer.pid:  # else it lives in another process namespace than ours
             peer.parent = hello.parent
             peer.server_birth = birth_of(hello.parent)
         peer.is_welcome = True
-        self._transport.send(peer, Welcome(PROTOCOL_VERSION, __version__, os.getpid()))
+        self._transport.send(peer, records.Welcome(PROTOCOL_VERSION, __version__, os.getpid()))
 
-    def _attach(self, peer: Peer, event: Arrival) -> None:
-        record = event.record
-        assert isinstance(record, AttachSlab)
-        assert event.descriptor is not None
-        peer.view.attach(record.slab, record.size, event.descriptor)
-
-    def _detach(self, peer: Peer, event: Arrival) -> None:
-        record = event.record
-        assert isinstance(record, DetachSlab)
-        peer.inputs.clear()
-        peer.view.detach(record.slab)
-
-    def _load(self, peer: Peer, event: Arrival) -> None:
-        model = event.record
-        assert isinstance(model, LoadModel)
+    def _load(self, peer: Peer, model: records.LoadModel) -> None:
         if model.job_class not in _CLASSES:
             raise ProtocolError(f"unknown job class {model.job_class!r:.40}")
         try:
@@ -168,11 +156,9 @@ class Dispatcher:
             self._transport.send(peer, load_failed(model.model, error))
             return
         if binding.session is not None:
-            self._transport.send(peer, ModelLoaded(model.model, 0))
+            self._transport.send(peer, records.ModelLoaded(model.model, 0))
 
-    def _infer(self, peer: Peer, event: Arrival) -> None:
-        record = event.record
-        assert isinstance(record, Infer)
+    def _infer(self, peer: Peer, record: records.Infer) -> None:
         peer.view.memory(request_flags.checked(record.mark))
         binding = self._sessions.find(peer, record.form.model)
         if binding is None:
@@ -185,18 +171,6 @@ class Dispatcher:
             self._sessions.wait_for(binding, record)
         else:
             self._requests.admit(binding, record)
-
-    def _cancel(self, peer: Peer, event: Arrival) -> None:
-        assert isinstance(event.record, Cancel)
-        request = event.record.request
-        if self._requests.cancel(peer, request):
-            return
-        if self._sessions.withdraw(peer, request):
-            self._requests.refuse(peer, request, CancelledError(CANCELLED))
-
-    def _release(self, peer: Peer, event: Arrival) -> None:
-        assert isinstance(event.record, Release)
-        self._requests.release(peer, event.record.request)
 
     def _forget(self, departure: Departure) -> None:
         """Give back all that a peer held; its jobs end unanswered."""
@@ -211,24 +185,6 @@ class Dispatcher:
         peer.arena.close()
         if all(other.parent != peer.parent for other in self._transport.peers()):
             self._observation.forget_server(peer.parent)
-
-    def _ask_statistics(self, peer: Peer, event: Arrival) -> None:
-        assert isinstance(event.record, AskStatistics)
-        self._observation.tell_statistics(peer, event.record)
-
-    def _forget_statistics(self, peer: Peer, event: Arrival) -> None:
-        self._observation.forget_statistics(peer)
-
-    def _ask_status(self, peer: Peer, event: Arrival) -> None:
-        assert isinstance(event.record, AskStatus)
-        self._observation.tell_status(peer, event.record)
-
-    def _begin_trace(self, peer: Peer, event: Arrival) -> None:
-        SPANS.begin()
-
-    def _ask_trace(self, peer: Peer, event: Arrival) -> None:
-        for told in told_trace():
-            self._transport.send(peer, told)
 
 
 def _count_load(bindings: Sequence[Binding], outcome: LoadOutcome) -> None:

@@ -5,7 +5,8 @@ Used by the worker's main thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from brisk import telemetry
@@ -17,22 +18,27 @@ from brisk.errors import (
     ProtocolError,
     UnavailableError,
 )
-from brisk.protocol.records import Infer, Region
-from brisk.runtime.models.session_entry import Binding
-from brisk.runtime.preemption.pacing import Pacing
-from brisk.runtime.requests.answers import failure, result
+from brisk.protocol.identity_cache import ByIdentity
+from brisk.protocol.records import Failure, Infer, LoadFailed, Region, Result, ResultForm
+from brisk.runtime.models.entry import Binding
+from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.requests.connections import Connections, Peer
 from brisk.runtime.requests.sequences import OpenSequence
+from brisk.runtime.requests.tensors import write_tensors
 from brisk.runtime.worker.batch import Request, RequestJob, profile_key
 from brisk.runtime.worker.tracing import trace_answer
 from brisk.scheduling.admission import retry_hint
 from brisk.scheduling.job import Job, JobClass, JobState
-from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
 from brisk.telemetry.incidents import INCIDENTS
+
+MAX_MESSAGE_CHARACTERS = 4096
+MAX_EXITS_CHARACTERS = 1000
+
+_form_of = ByIdentity(ResultForm)
 
 CANCELLED = "the client cancelled the request"
 
@@ -43,17 +49,14 @@ class RequestTable:
     def __init__(
         self,
         transport: Connections,
-        ordering: OrderingKey,
         bound: int,
-        pacing: Pacing,
+        controller: PreemptionController,
         profiles: ProfileTable,
-        clock_ns: Callable[[], int],
     ) -> None:
-        self.queue: ReadyQueue[Request] = ReadyQueue(ordering, bound)
+        self.queue: ReadyQueue[Request] = ReadyQueue(bound)
         self._transport = transport
-        self._pacing = pacing
+        self._controller = controller
         self._profiles = profiles
-        self._clock_ns = clock_ns
         self._jobs: dict[tuple[int, int], RequestJob] = {}
         self._held: dict[tuple[int, int], Region] = {}
         self._behind: dict[int, RequestJob] = {}
@@ -77,7 +80,7 @@ class RequestTable:
             sequence=self._sequence,
             model=binding.key,
             job_class=JobClass(record.form.job_class),
-            arrival_ns=self._clock_ns(),
+            arrival_ns=time.monotonic_ns(),
             deadline_ns=record.deadline_ns,
             payload=Request(peer, record, binding, peer.view.memory(record.mark)),
         )
@@ -93,7 +96,7 @@ class RequestTable:
                 self._leave_sequence(job)
                 raise
         self._jobs[peer.number, record.request] = job
-        self._pacing.admitted(job)
+        self._controller.admitted(job)
 
     def _enter(self, job: RequestJob) -> OpenSequence | None:
         """Give the job its place in its sequence; None where the model has no states.
@@ -119,7 +122,7 @@ class RequestTable:
         if request.sequence is None or sequences is None:
             return
         self._behind.pop(job.sequence, None)
-        following = sequences.leave(request.sequence, job, self._clock_ns())
+        following = sequences.leave(request.sequence, job, time.monotonic_ns())
         if following is not None:
             del self._behind[following.sequence]
             self.queue.add(following, None, request.binding.model.name)
@@ -131,7 +134,7 @@ class RequestTable:
 
     def _admit_new(self, job: RequestJob) -> None:
         """Queue a job that no worker has had; UnavailableError says when to try again."""
-        self._pacing.check(job)
+        self._controller.check(job)
         model = job.payload.binding.model
         try:
             shed = self.queue.add(job, model.max_queue_size, model.name)
@@ -164,7 +167,7 @@ class RequestTable:
 
     def expire(self) -> None:
         """Answer the jobs whose deadline passed while they waited."""
-        now_ns = self._clock_ns()
+        now_ns = time.monotonic_ns()
         for job in self.queue.expire(now_ns):
             self.fail_late(job, now_ns)
         for job in [job for job in self._behind.values() if job.is_late(now_ns)]:
@@ -191,7 +194,7 @@ class RequestTable:
         request = job.payload
         timing_ns = (started_ns - job.arrival_ns, finished_ns - started_ns, started_ns)
         region, record = result(request, values, timing_ns, answerers)
-        answered_ns = self._clock_ns()  # before the peer can know of it
+        answered_ns = time.monotonic_ns()  # before the peer can know of it
         try:
             self._transport.send(request.peer, record)
         except ProtocolError as error:
@@ -205,7 +208,7 @@ class RequestTable:
 
     def fail(self, job: RequestJob, error: Exception) -> None:
         """Answer a job that has left the queue."""
-        _, request = self._end(job, self._clock_ns())
+        _, request = self._end(job, time.monotonic_ns())
         if not isinstance(error, CancelledError):
             job.payload.binding.failed += 1
             INCIDENTS.note(f"request of model '{job.payload.binding.model.name}': {error}")
@@ -224,7 +227,7 @@ class RequestTable:
             self._withdraw(job)
             self._behind.pop(job.sequence, None)
             job.state = JobState.ENDED
-            self._pacing.ended(job)
+            self._controller.ended(job)
         for key in [key for key in self._held if key[0] == peer.number]:
             del self._held[key]
 
@@ -233,6 +236,44 @@ class RequestTable:
         trace_answer(job, answered_ns)
         key = (job.payload.peer.number, job.payload.record.request)
         del self._jobs[key]
-        self._pacing.ended(job)
+        self._controller.ended(job)
         self._leave_sequence(job)
         return key
+
+
+def load_failed(model: int, error: BriskError) -> LoadFailed:
+    """The error as a record, its message cut to a bounded length: it may quote the model."""
+    return LoadFailed(model, error.code, str(error)[:MAX_MESSAGE_CHARACTERS])
+
+
+def failure(request: int, error: Exception) -> Failure:
+    """The error as a record, its message cut to a bounded length."""
+    code = error.code if isinstance(error, BriskError) else InternalError.code
+    return Failure(request, code, str(error)[:MAX_MESSAGE_CHARACTERS])
+
+
+def result(
+    request: Request,
+    values: Mapping[str, Value],
+    timing_ns: tuple[int, int, int],
+    answerers: Sequence[str] = (),
+) -> tuple[Region | None, Result]:
+    """The values in the peer's arena, and the region to free when it has read them.
+
+    ``timing_ns``: time queued, time executing, and when that began. ``answerers``: who answered
+    each row, where exits did. Raises as ``write_tensors`` does.
+    """
+    region, forms, regions = write_tensors(values, request.peer.arena)
+    form = _form_of(forms)
+    if answerers:
+        form = ResultForm(forms, exits_in_words(answerers))
+    return region, Result(request.record.request, form, regions, *timing_ns)
+
+
+def exits_in_words(answerers: Sequence[str]) -> str:
+    """One name for all rows, else one for each; cut to a bounded length."""
+    names = answerers[:1] if len(set(answerers)) == 1 else answerers
+    text = ", ".join(names)
+    if len(text) <= MAX_EXITS_CHARACTERS:
+        return text
+    return text[:MAX_EXITS_CHARACTERS].rsplit(", ", 1)[0] + ", …"

@@ -1,9 +1,13 @@
-"""A run of one session: one request, or several joined along the batch dimension."""
+"""A run of one session: one request, or several joined along the batch dimension; which
+of those that wait begin next.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -16,13 +20,14 @@ from brisk.protocol.identity_cache import ByIdentity
 from brisk.protocol.records import Infer, InferForm
 from brisk.protocol.shared_memory import request_flags
 from brisk.runtime.early_exit.cached_run import CachedRun
-from brisk.runtime.models.servable import Due, Frame, Servable
-from brisk.runtime.models.session_entry import Binding
+from brisk.runtime.models.entry import Binding
+from brisk.runtime.models.session import Due, Frame, Servable
 from brisk.runtime.requests.connections import Peer
 from brisk.runtime.requests.sequences import OpenSequence, State, kept
 from brisk.runtime.worker.tracing import trace_run
-from brisk.scheduling.job import Job, JobClass, JobState
+from brisk.scheduling.job import Job, JobClass, JobState, most_urgent_first
 from brisk.scheduling.profile import ProfileTable, RunProfile
+from brisk.scheduling.queue import ReadyQueue
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
 
@@ -70,7 +75,7 @@ Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 @dataclass(slots=True)
 class Run:
-    """``rows`` is each job's share of the batch dimension; ``shapes`` are the inputs', joined.
+    """``rows`` is each job's share of the batch dimension.
 
     ``early``: the frame, where caches may answer. ``layers_ns``: of each layer that is done, as it
     would take alone, where best-effort work gives way.
@@ -81,7 +86,6 @@ class Run:
     frame: Frame
     started_ns: int
     session: Servable
-    shapes: Shapes
     profile: RunProfile
     is_disturbed: bool
     """Parked, or begun while the session was loading: its time says nothing about threads."""
@@ -224,49 +228,28 @@ def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -
     if len(jobs) == 1:
         joined, shapes = inputs[0], _shapes_of(first.record.form)
     else:
-        joined = _join(inputs)
+        joined = {name: np.concatenate([values[name] for values in inputs]) for name in inputs[0]}
         shapes = tuple(tuple(getattr(value, "shape", ())) for value in joined.values())
-    frame = _start(session, joined, jobs)
-    model = first.binding.model
+    form, model = first.record.form, first.binding.model
+    agreement = None if form.agreement_ppm is None else form.agreement_ppm / 1e6
+    if first.sequence is not None:
+        agreement = NONE_EARLY  # caches know nothing of the next state
+    dues = [Due(job.arrival_ns, job.deadline_ns) for job in jobs]
+    frame = session.start(joined, first.outputs, agreement, dues)
     cached = session.cached_runs(frame, joined, (model.name, str(model.version)))
     early = cast("ExitingFrame", frame) if frame.can_answer_early else None
+    key = profile_key(first, shapes)
     return Run(
         jobs,
         rows,
         trace_run(jobs, frame, started_ns),
         started_ns,
         session,
-        shapes,
-        _profile(session, profiles, profile_key(first, shapes)),
+        profiles.find(key) if session.has_steady_runs else RunProfile(),
         is_disturbed=session.is_loading,
         early=early,
         cached=cached,
     )
-
-
-def _profile(session: Servable, profiles: ProfileTable, key: tuple[str, Shapes]) -> RunProfile:
-    return profiles.find(key) if session.has_steady_runs else RunProfile()
-
-
-def _start(session: Servable, inputs: Mapping[str, Value], jobs: Sequence[RequestJob]) -> Frame:
-    """A frame for all ``jobs``.
-
-    Learned caches never answer early where there is a state: they know nothing of the next one.
-    """
-    form, outputs = jobs[0].payload.record.form, jobs[0].payload.outputs
-    agreement = None if form.agreement_ppm is None else form.agreement_ppm / 1e6
-    if jobs[0].payload.sequence is not None:
-        agreement = NONE_EARLY
-    dues = [Due(job.arrival_ns, job.deadline_ns) for job in jobs]
-    return session.start_run(inputs, outputs, dues, agreement)
-
-
-def _join(inputs: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    joined: dict[str, Value] = {}
-    for name in inputs[0]:
-        parts = [values[name] for values in inputs]
-        joined[name] = np.concatenate(parts)
-    return joined
 
 
 def split_results(run: Run, results: Mapping[str, Value]) -> list[dict[str, Value]]:
@@ -291,3 +274,95 @@ def split_results(run: Run, results: Mapping[str, Value]) -> list[dict[str, Valu
             share[name] = value[start : start + rows]
             start += rows
     return shares
+
+
+class Batcher:
+    """Takes jobs from ``queue``; used by the worker's main thread."""
+
+    def __init__(
+        self,
+        queue: ReadyQueue[Request],
+        profiles: ProfileTable,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._queue = queue
+        self._profiles = profiles
+        self._clock_ns = clock_ns
+        self._alone: deque[RequestJob] = deque()
+        """Jobs of a joined run that failed, tried on their own: only the bad one fails."""
+
+    def __len__(self) -> int:
+        return len(self._alone) + len(self._queue)
+
+    def retry(self, jobs: Iterable[RequestJob]) -> None:
+        """Let running jobs begin again, each alone."""
+        for job in jobs:
+            request_flags.reset(job.payload.mark)
+            self._alone.append(job)
+
+    def following(self, only: JobClass | None = None) -> RequestJob | None:
+        """The job whose turn is next, of a class or of all; None where none waits."""
+        while self._alone and self._alone[0].state is not JobState.RUNNING:
+            self._alone.popleft()
+        waiting = self._queue.peek(only)
+        if not self._alone or only not in (None, self._alone[0].job_class):
+            return waiting
+        if waiting is None or most_urgent_first(self._alone[0]) < most_urgent_first(waiting):
+            return self._alone[0]
+        return waiting
+
+    def take(self, only: JobClass | None = None) -> list[RequestJob]:
+        """What ``following`` says, now running, with those that are joined to it; empty where
+        none waits.
+        """
+        first = self.following(only)
+        if first is None:
+            return []
+        if self._alone and first is self._alone[0]:
+            return [self._alone.popleft()]
+        popped = self._queue.pop(only)
+        assert popped is first
+        if not first.payload.binding.model.batching or not batch_rows(first.payload):
+            return [first]
+        return [first, *self._queue.pop_companions(first, self._joiner(first))]
+
+    def _joiner(self, first: RequestJob) -> Callable[[RequestJob], bool]:
+        """Says of each further job of the model whether it joins.
+
+        Up to a power of two of rows, unless requests have several: a kernel, its buffers and its
+        measurements are then there for few batches, and memory settles.
+        """
+        rows = batch_rows(first.payload)
+        most = 1 << (rows + self._queue.waiting(first.model)).bit_length() - 1
+        jobs = [first]
+
+        def accept(other: RequestJob) -> bool:
+            nonlocal rows
+            if rows + batch_rows(other.payload) > most:
+                return False
+            if not can_join(first.payload, other.payload, rows):
+                return False
+            if first.job_class is JobClass.REALTIME and not self._in_time([*jobs, other]):
+                return False
+            rows += batch_rows(other.payload)
+            jobs.append(other)
+            return True
+
+        return accept
+
+    def _in_time(self, jobs: list[RequestJob]) -> bool:
+        """Whether no real-time job is late because of the last one, which must be the next anyway.
+
+        Together they take at most as long as one after the other: then each must be done by the
+        earliest of their deadlines. Without deadlines, or where times are not known, a real-time
+        job waits for no other.
+        """
+        if self._queue.peek() is not jobs[-1]:
+            return False
+        total_ns = 0.0
+        for job in jobs:
+            run_ns = self._profiles.run_ns(profile_key(job.payload))
+            if run_ns is None or job.deadline_ns is None:
+                return False
+            total_ns += run_ns
+        return all(self._clock_ns() + total_ns <= (job.deadline_ns or 0) for job in jobs)

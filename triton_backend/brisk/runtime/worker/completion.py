@@ -5,17 +5,16 @@ Used by the worker's main thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 
 from brisk.errors import BriskError, InternalError, ProtocolError
 from brisk.runtime.early_exit.audits import Audits
 from brisk.runtime.early_exit.sampling import Sampler
+from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.preemption.memory_limit import shortage
-from brisk.runtime.preemption.pacing import Pacing
 from brisk.runtime.requests.connections import Connections
 from brisk.runtime.requests.table import RequestTable
-from brisk.runtime.worker.batch import RequestJob, Run, split_results
-from brisk.runtime.worker.batcher import Batcher
+from brisk.runtime.worker.batch import Batcher, RequestJob, Run, split_results
 from brisk.scheduling.job import JobState
 
 
@@ -27,18 +26,16 @@ class Completion:
         transport: Connections,
         requests: RequestTable,
         turns: Batcher,
-        pacing: Pacing,
+        controller: PreemptionController,
         audits: Audits,
         sampler: Sampler,
-        clock_ns: Callable[[], int],
     ) -> None:
         self._transport = transport
         self._requests = requests
         self._turns = turns
-        self._pacing = pacing
+        self._controller = controller
         self._audits = audits
         self._sampler = sampler
-        self._clock_ns = clock_ns
 
     def fail_late(self, run: Run, now_ns: int) -> None:
         """Answer those of its jobs whose deadline has passed."""
@@ -49,12 +46,12 @@ class Completion:
     def answer_leaving(self, run: Run) -> None:
         """Answer the jobs of a batch whose rows have all left it; the others go on."""
         for job, values, answerers in run.answered_jobs():
-            self._requests.succeed(job, values, run.started_ns, self._clock_ns(), answerers)
+            self._requests.succeed(job, values, run.started_ns, time.monotonic_ns(), answerers)
 
     def answer(self, run: Run) -> None:
         """The run is finished. Raises what writing an answer does."""
-        finished_ns = self._clock_ns()
-        self._pacing.finished(run, finished_ns)
+        finished_ns = time.monotonic_ns()
+        self._controller.finished(run, finished_ns)
         shares = split_results(run, run.frame.results())
         kept = self._audits.keep(run.cached)
         self._sampler.sample(run.cached)

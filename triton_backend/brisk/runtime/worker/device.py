@@ -1,144 +1,145 @@
-"""A device with its streams and events, the same for the CPU and for CUDA.
+"""What computes: streams of layers on the device, and torch where that is a GPU.
 
-On the CPU a layer is done when its call returns, so streams order nothing and every event is
-done; the executor is written for CUDA, where a call only issues work.
+On a CPU a layer is done when its call returns; on a GPU a call only issues work. CUDA is
+initialised in the worker only, because it does not survive a fork.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import sys
+from collections import deque
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from enum import Enum
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import Protocol
 
-from brisk.errors import InvalidConfigurationError
+from brisk.errors import InvalidConfigurationError, UnavailableError
+from brisk.runtime.models.session import Frame
+from brisk.scheduling.job import JobClass
 
-if TYPE_CHECKING:
-    import torch
-
-
-class StreamPriority(Enum):
-    HIGH = "high"
-    LOW = "low"
+_torch: ModuleType | None = None
 
 
-class Event(ABC):
-    """A point in a stream's work."""
+def import_torch(threads: int) -> None:
+    """Have torch ready, to compute with ``threads``; any thread, any number of times.
 
-    @abstractmethod
-    def is_done(self) -> bool:
-        """Whether all work issued before the event is finished; never blocks."""
+    Raises UnavailableError where it is not installed.
+    """
+    global _torch
+    if _torch is not None:
+        return
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UnavailableError(
+            f"models on a GPU are computed by torch, which {sys.executable} does not have: "
+            "pip install 'brisk-triton[gpu]'"
+        ) from error
 
-    @abstractmethod
-    def wait(self) -> None:
-        """Block until it is."""
+    torch.set_num_threads(threads)
+    torch.backends.cudnn.allow_tf32 = False  # answers agree with the CPU's, in full float32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    _torch = torch
 
 
-class Stream(ABC):
-    """An order of work on a device."""
+def inference() -> AbstractContextManager[object]:
+    """While entered, the calling thread's tensors remember nothing of how they were made."""
+    return nullcontext() if _torch is None else _torch.inference_mode()
 
-    @abstractmethod
-    def issuing(self) -> AbstractContextManager[object]:
-        """While entered, the calling thread issues to this stream."""
 
-    @abstractmethod
-    def record(self) -> Event:
+def synchronise() -> None:
+    """Wait for what the calling thread has issued to a GPU, if anything."""
+    if _torch is not None and _torch.cuda.is_initialized():
+        _torch.cuda.current_stream().synchronize()
+
+
+class Event(Protocol):
+    """A point in a stream's work, as torch has it."""
+
+    def query(self) -> bool:
+        """Whether all work issued before it is finished; never blocks."""
+
+
+class Stream(Protocol):
+    """An order of work on a GPU, as torch has it."""
+
+    def record_event(self) -> Event:
         """An event behind everything issued so far."""
 
 
-class Device(ABC):
-    """What computes. One runtime process owns one device.
+class LayerQueue:
+    """A stream's virtual host queue: how far a run is issued ahead of the GPU (REEF, 4.4: REEF-N).
 
-    ``is_asynchronous``: a layer's call returns before the layer is done.
+    REEF-N buffers launched kernels in front of the GPU runtime and transmits at most *c* of them,
+    so that a preemption has little to wait for and can drop the rest. Here a frame makes its
+    layers one by one, so what is dropped was never made: a run that is preempted stays at the
+    boundary behind its last issued layer, and goes on from there. At most ``capacity`` of its
+    layers are still on the device then. They run to their end; a stream of high priority does not
+    wait for them, only for the blocks that run already. REEF's eviction flag, which would end them
+    sooner, needs a line of code in each kernel, which kernels of a vendor's library do not have.
+
+    Used by the worker's main thread, which looks at its sockets while there is no room.
     """
 
-    def __init__(self, name: str, is_asynchronous: bool) -> None:
-        """``name``: ``cpu`` or ``cuda:<n>``."""
-        self.name = name
-        self.is_asynchronous = is_asynchronous
-
-    @abstractmethod
-    def new_stream(self, priority: StreamPriority) -> Stream: ...
-
-
-class _DoneEvent(Event):
-    def is_done(self) -> bool:
-        return True
-
-    def wait(self) -> None:
-        return None
-
-
-class _CpuStream(Stream):
-    def issuing(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def record(self) -> Event:
-        return _DoneEvent()
-
-
-class CpuDevice(Device):
-    def __init__(self) -> None:
-        super().__init__("cpu", is_asynchronous=False)
-
-    def new_stream(self, priority: StreamPriority) -> Stream:
-        return _CpuStream()
-
-
-class _CudaEvent(Event):
-    def __init__(self, event: torch.cuda.Event) -> None:
-        self._event = event
-
-    def is_done(self) -> bool:
-        return bool(self._event.query())  # type: ignore[no-untyped-call]  # torch
-
-    def wait(self) -> None:
-        self._event.synchronize()
-
-
-class _CudaStream(Stream):
-    def __init__(self, stream: torch.cuda.Stream) -> None:
+    def __init__(self, stream: Stream | None, capacity: int | None) -> None:
+        """``stream`` None: on a CPU, where there always is room. ``capacity`` None: no bound."""
         self._stream = stream
+        self._capacity = capacity
+        self._outstanding: deque[Event] = deque()
 
     def issuing(self) -> AbstractContextManager[object]:
-        import torch
+        """While entered, the calling thread issues to this queue's stream."""
+        if self._stream is None or _torch is None:
+            return nullcontext()
+        stream: AbstractContextManager[object] = _torch.cuda.stream(self._stream)
+        return stream
 
-        return torch.cuda.stream(self._stream)
+    def has_room(self) -> bool:
+        """Whether another layer may be issued now."""
+        return self._capacity is None or self._drop_done() < self._capacity
 
-    def record(self) -> Event:
-        import torch
+    def issue(self, frame: Frame) -> bool:
+        """Issue the frame's next layer; True where it was the last. There must be room."""
+        is_last = frame.step()
+        if self._stream is not None and (is_last or self._capacity is not None):
+            self._outstanding.append(self._stream.record_event())
+        return is_last
 
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch
-        event.record(self._stream)
-        return _CudaEvent(event)
+    def is_done(self) -> bool:
+        """Whether the device has done all that was issued; never blocks."""
+        return not self._drop_done()
 
-
-class CudaDevice(Device):
-    """A CUDA device; made in the worker only, because CUDA does not survive a fork."""
-
-    def new_stream(self, priority: StreamPriority) -> Stream:
-        import torch
-
-        # CUDA counts downwards: a smaller number is more urgent.
-        number = -1 if priority is StreamPriority.HIGH else 0
-        stream = torch.cuda.Stream(  # type: ignore[no-untyped-call]  # torch
-            torch.device(self.name), priority=number
-        )
-        return _CudaStream(stream)
+    def _drop_done(self) -> int:
+        """Forget the layers that are done, which are so in order; how many are left."""
+        while self._outstanding and self._outstanding[0].query():
+            self._outstanding.popleft()
+        return len(self._outstanding)
 
 
-def open_device(name: str) -> Device:
-    """The device ``cpu`` or ``cuda:<n>``; InvalidConfigurationError where there is none."""
-    if name == "cpu":
-        return CpuDevice()
+def open_queues(device: str, capacity: int) -> Mapping[JobClass, LayerQueue]:
+    """Where the layers of each class are issued, on ``cpu`` or ``cuda:<n>``.
+
+    ``capacity``: layers of other than real-time runs that may be on a GPU. Raises
+    InvalidConfigurationError where there is no such device.
+    """
+    if device == "cpu":
+        return dict.fromkeys(JobClass, LayerQueue(None, None))
     import torch
 
-    device = torch.device(name)
+    wanted = torch.device(device)
     count = torch.cuda.device_count()
-    if device.type != "cuda" or device.index is None or device.index >= count:
+    if wanted.type != "cuda" or wanted.index is None or wanted.index >= count:
         raise InvalidConfigurationError(
-            f"device '{name}' is not here: torch {torch.__version__} sees {count} CUDA devices; "
+            f"device '{device}' is not here: torch {torch.__version__} sees {count} CUDA devices; "
             "ask for KIND_CPU in the instance group, or give the runtime a CUDA build of torch "
             "with BRISK_PYTHON"
         )
-    return CudaDevice(name, is_asynchronous=True)
+    # CUDA counts downwards: a smaller number is more urgent.
+    urgent, other = (
+        torch.cuda.Stream(wanted, priority=number)  # type: ignore[no-untyped-call]  # torch
+        for number in (-1, 0)
+    )
+    queues = dict.fromkeys(JobClass, LayerQueue(other, capacity))
+    return {**queues, JobClass.REALTIME: LayerQueue(urgent, None)}

@@ -11,16 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from brisk.protocol.records import (
-    AskStatistics,
-    AskStatus,
-    Incident,
-    ModelStatus,
-    RunStatus,
-    SampleRecord,
-    StatisticsTold,
-    Status,
-)
+from brisk.protocol import records
 from brisk.protocol.role import Role
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.requests.connections import Connections, Peer
@@ -63,7 +54,7 @@ class Observation:
         self._started_ns = time.monotonic_ns()
         self._readers: dict[int, Peer] = {}  # by the process number of their server
 
-    def tell_statistics(self, peer: Peer, question: AskStatistics) -> None:
+    def tell_statistics(self, peer: Peer, question: records.AskStatistics) -> None:
         """Send what was counted; news to one frontend of each server only."""
         is_chosen = not question.takes_news or self._reader(peer) is peer
         samples: list[Sample] = []
@@ -74,9 +65,9 @@ class Observation:
             )
         parts = list(_parts(samples)) or [[]]
         for number, part in enumerate(parts, start=1):
-            records = tuple(_record(sample) for sample in part)
+            told_samples = tuple(_record(sample) for sample in part)
             is_last = number == len(parts)
-            told = StatisticsTold(self._role.value, is_chosen, records, is_last)
+            told = records.StatisticsTold(self._role.value, is_chosen, told_samples, is_last)
             self._transport.send(peer, told)
 
     def _reader(self, peer: Peer) -> Peer:
@@ -96,11 +87,11 @@ class Observation:
         STATISTICS.forget_reader(parent)
         self._readers.pop(parent, None)
 
-    def tell_status(self, peer: Peer, question: AskStatus) -> None:
+    def tell_status(self, peer: Peer, question: records.AskStatus) -> None:
         now_ns = time.monotonic_ns()
-        users = {each.peer.number for use in self._sessions.uses() for each in use.bindings}
+        users = {each.peer.number for entry in self._sessions.entries() for each in entry.bindings}
         incidents = INCIDENTS.newest(min(question.incidents, MAX_INCIDENTS))
-        status = Status(
+        status = records.Status(
             pid=os.getpid(),
             role=self._role.value,
             device=self._device,
@@ -113,23 +104,23 @@ class Observation:
                 _run(run, now_ns, is_parked=place < len(self._runs) - 1)
                 for place, run in enumerate(self._runs)
             ),
-            incidents=tuple(Incident(now_ns - at_ns, what) for at_ns, what in incidents),
+            incidents=tuple(records.Incident(now_ns - at_ns, what) for at_ns, what in incidents),
         )
         self._transport.send(peer, status)
 
-    def _models(self) -> Iterator[ModelStatus]:
-        for use in self._sessions.uses():
-            model, session = use.bindings[0].model, use.bindings[0].session
+    def _models(self) -> Iterator[records.ModelStatus]:
+        for entry in self._sessions.entries():
+            model, session, bindings = entry.bindings[0].model, entry.session, entry.bindings
             table = None if session is None else session.table
             exits = None if session is None else session.caches
             caches = None if exits is None else exits.served
-            yield ModelStatus(
+            yield records.ModelStatus(
                 model.name[:MAX_PATH_CHARACTERS],
                 model.version,
-                use.is_ready,
-                len(use.bindings),
-                self._requests.queue.waiting(use.key),
-                sum(binding.answered for binding in use.bindings),
+                session is not None,
+                len(bindings),
+                self._requests.queue.waiting(entry.key),
+                sum(binding.answered for binding in bindings),
                 model.path[-MAX_PATH_CHARACTERS:],
                 () if caches is None else caches.exits()[:MAX_EXITS],
                 0 if caches is None else caches.cascade.revision,
@@ -137,10 +128,10 @@ class Observation:
                 0 if table is None else len(table),
                 0 if table is None else table.loaded,
                 0 if table is None else table.lanes_at_work,
-                session is not None and session.is_settled,
+                entry.is_settled,
                 model.job_class,
                 0 if session is None else session.weight_bytes,
-                sum(binding.failed for binding in use.bindings),
+                sum(binding.failed for binding in bindings),
             )
 
     def _measure(self) -> None:
@@ -157,9 +148,9 @@ class Observation:
         STATISTICS.hold(metrics.WAITING_REQUESTS, (worker,), len(self._requests.queue))
 
 
-def _run(run: Run, now_ns: int, *, is_parked: bool) -> RunStatus:
+def _run(run: Run, now_ns: int, *, is_parked: bool) -> records.RunStatus:
     request = run.jobs[0].payload
-    return RunStatus(
+    return records.RunStatus(
         model=request.binding.model.name,
         job_class=request.record.form.job_class,
         requests=len(run.jobs),
@@ -169,8 +160,8 @@ def _run(run: Run, now_ns: int, *, is_parked: bool) -> RunStatus:
     )
 
 
-def _record(sample: Sample) -> SampleRecord:
-    return SampleRecord(sample.metric.name, sample.labels, sample.values)
+def _record(sample: Sample) -> records.SampleRecord:
+    return records.SampleRecord(sample.metric.name, sample.labels, sample.values)
 
 
 def _parts(samples: Iterable[Sample]) -> Iterator[list[Sample]]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from brisk.protocol.records import SpanRecord, TraceTold
+from brisk.runtime.models.session import Frame
 from brisk.scheduling.job import Job
 from brisk.telemetry.spans import SPANS, Span
 
@@ -29,22 +30,10 @@ REQUESTS = "requests"
 LOADS = "load lane"
 
 
-class Traceable(Protocol):
-    """What a frame has that can be traced; ``upcoming`` names its next layer."""
-
-    @property
-    def upcoming(self) -> str: ...
-
-    def step(self) -> bool: ...
-
-
-AnyFrame = TypeVar("AnyFrame", bound=Traceable)
-
-
 class TracedFrame:
     """A frame whose every step is a span; everything else is the frame's own."""
 
-    def __init__(self, frame: Traceable, request: str, details: str) -> None:
+    def __init__(self, frame: Frame, request: str, details: str) -> None:
         self._frame = frame
         self._request = request
         self._details = details
@@ -60,7 +49,7 @@ class TracedFrame:
         return is_finished
 
 
-def trace_run(jobs: Sequence[Job[Request]], frame: AnyFrame, started_ns: int) -> AnyFrame:
+def trace_run(jobs: Sequence[Job[Request]], frame: Frame, started_ns: int) -> Frame:
     """``frame``, wrapped while spans are recorded; notes how long its jobs have waited."""
     if not SPANS.is_on:
         return frame
@@ -73,7 +62,7 @@ def trace_run(jobs: Sequence[Job[Request]], frame: AnyFrame, started_ns: int) ->
             SPANS.add(FRONTEND, way, arrived_ns, job.arrival_ns, name, context)
     requests, contexts = zip(*(_names(job) for job in jobs), strict=True)
     details = " ".join(context for context in contexts if context)
-    return cast(AnyFrame, TracedFrame(frame, ", ".join(requests), details))
+    return cast(Frame, TracedFrame(frame, ", ".join(requests), details))
 
 
 def trace_answer(job: Job[Request], answered_ns: int) -> None:

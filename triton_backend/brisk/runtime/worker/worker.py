@@ -8,32 +8,30 @@ effect at the next layer boundary.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 
+from brisk.os_priority import Precedence
 from brisk.protocol.role import Role
 from brisk.runtime.early_exit.adaptation import Adaptation
 from brisk.runtime.early_exit.auditor import Auditor
 from brisk.runtime.early_exit.audits import Audits
 from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.early_exit.sampling import Sampler
+from brisk.runtime.log import say
 from brisk.runtime.models.loader import Loader
 from brisk.runtime.models.table import SessionTable
-from brisk.runtime.pipelines.trial import Trials
+from brisk.runtime.pipelines.loading import PipelineLoads
+from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.preemption.gate import RECHECK_S
-from brisk.runtime.preemption.pacing import Pacing
-from brisk.runtime.preemption.thread_niceness import Precedence
-from brisk.runtime.requests.connections import Connections, Orphans
+from brisk.runtime.requests.connections import Connections, retire_orphans
 from brisk.runtime.requests.dispatcher import Dispatcher
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.settings import Settings
-from brisk.runtime.worker.batch import Run, begin_run
-from brisk.runtime.worker.batcher import Batcher
+from brisk.runtime.worker.batch import Batcher, Run, begin_run
 from brisk.runtime.worker.completion import Completion
-from brisk.runtime.worker.device import Device, StreamPriority
-from brisk.runtime.worker.host_queue import HostQueue
+from brisk.runtime.worker.device import LayerQueue
 from brisk.runtime.worker.introspection import Observation
 from brisk.scheduling.job import JobClass
-from brisk.scheduling.policy import OrderingKey
 from brisk.scheduling.profile import ProfileTable
 
 LOOK_INTERVAL_NS = 1_000_000_000
@@ -46,76 +44,53 @@ class Worker:
     def __init__(
         self,
         connections: Connections,
-        device: Device,
-        ordering: OrderingKey,
-        pacing: Pacing,
+        device: str,
+        queues: Mapping[JobClass, LayerQueue],
+        controller: PreemptionController,
         profiles: ProfileTable,
         settings: Settings,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-        role: Role = Role.FOREGROUND,
+        role: Role,
     ) -> None:
-        if pacing.alarm is not None:
-            connections.watch(pacing.alarm)
+        if controller.alarm is not None:
+            connections.watch(controller.alarm)
         self._connections = connections
-        self._clock_ns = clock_ns
-        urgent = HostQueue(device.new_stream(StreamPriority.HIGH), None)
-        other = HostQueue(
-            device.new_stream(StreamPriority.LOW),
-            settings.outstanding_layers if device.is_asynchronous else None,
-        )
-        self._queues = {
-            job_class: urgent if job_class is JobClass.REALTIME else other
-            for job_class in JobClass
-        }
+        self._queues = queues
         adapts = role is Role.FOREGROUND
         caches = CacheWatch(Adaptation(settings.adaptation_s) if adapts else None)
         self._loader = Loader(
-            device.name,
-            settings.threads,
-            connections.wake,
-            settings.artefacts,
-            caches,
+            device, settings.threads, connections.wake, settings.artefacts, caches
         )
-        self._trials = Trials(self._loader.tell, clock_ns)
-        self._pacing = pacing
+        self._pipelines = PipelineLoads(self._loader.tell)
+        self._controller = controller
         self._profiles = profiles
-        self._requests = RequestTable(
-            connections, ordering, settings.max_waiting, pacing, profiles, clock_ns
-        )
-        self._batcher = Batcher(self._requests.queue, ordering, profiles, clock_ns)
+        self._requests = RequestTable(connections, settings.max_waiting, controller, profiles)
+        self._batcher = Batcher(self._requests.queue, profiles)
         self._audits = Audits(Auditor())
         sampler = Sampler(settings.sampled_share, settings.sample_bytes)
         self._completion = Completion(
-            connections, self._requests, self._batcher, pacing, self._audits, sampler, clock_ns
+            connections, self._requests, self._batcher, controller, self._audits, sampler
         )
         self._is_held = False
         """The run on top waits for the gate."""
-        self._stack = RunStack(pacing, clock_ns)
-        goes_first = role is Role.FOREGROUND and pacing.policy.stands_back
-        precedence = Precedence(settings.realtime_niceness if goes_first else 0)
-        sessions = self._sessions = SessionTable(self._loader, self._trials, precedence)
+        self._stack = RunStack(controller)
+        goes_first = role is Role.FOREGROUND and controller.policy.stands_back
+        precedence = Precedence(settings.realtime_niceness if goes_first else 0, say)
+        sessions = self._sessions = SessionTable(self._loader, self._pipelines, precedence)
         observation = Observation(
-            role,
-            device.name,
-            settings.threads,
-            connections,
-            sessions,
-            self._requests,
-            self._stack.runs,
+            *(role, device, settings.threads, connections),
+            *(sessions, self._requests, self._stack.runs),
         )
         self._dispatcher = Dispatcher(connections, sessions, self._requests, observation)
-        self._orphans = Orphans(connections)
         self._idle_exit_ns = int(settings.idle_exit_s * 1e9)
-        self._last_peer_ns = clock_ns()
-        self._looked_around_ns = clock_ns()
+        self._last_peer_ns = self._looked_around_ns = time.monotonic_ns()
 
     @property
     def is_idle(self) -> bool:
         """True when nobody has been connected for the idle time."""
         if self._connections.peer_count:
-            self._last_peer_ns = self._clock_ns()
+            self._last_peer_ns = time.monotonic_ns()
             return False
-        return self._clock_ns() - self._last_peer_ns >= self._idle_exit_ns
+        return time.monotonic_ns() - self._last_peer_ns >= self._idle_exit_ns
 
     def step(self) -> None:
         """Hear what has come, choose what runs, compute a quantum of it, answer what is done."""
@@ -145,14 +120,14 @@ class Worker:
 
     def _try_pipelines(self) -> None:
         """A quantum of a loading pipeline's trial, unless a real-time job is there."""
-        if not self._trials.is_busy or self._loader.lone.is_wanted:
+        if not self._pipelines.is_trying or self._loader.lone.is_wanted:
             return
         present = [run.jobs[0] for run in self._stack.runs[-1:]]
         if (following := self._batcher.following()) is not None:
             present.append(following)
         if all(job.job_class is not JobClass.REALTIME for job in present):
             with self._queues[JobClass.NORMAL].issuing():
-                self._trials.advance()
+                self._pipelines.advance()
 
     def _patience_s(self) -> float:
         """How long ``poll`` may wait."""
@@ -160,7 +135,7 @@ class Worker:
             return RECHECK_S
         if self._loader.lone.is_wanted:
             return 0.0 if self._stack.runs else RECHECK_S
-        if self._stack.runs or self._trials.is_busy:
+        if self._stack.runs or self._pipelines.is_trying:
             return 0.0
         if len(self._batcher):
             return 0.0
@@ -178,8 +153,8 @@ class Worker:
         following = self._batcher.following(only)
         if following is None:
             return
-        owed = self._pacing.owes_normal(self._clock_ns())
-        takes_place = top is None or self._pacing.policy.takes_place(
+        owed = self._controller.owes_normal(time.monotonic_ns())
+        takes_place = top is None or self._controller.policy.takes_place(
             following, top.jobs[0], normal_is_owed=owed
         )
         if takes_place and (run := self._begin_next(only)) is not None:
@@ -187,14 +162,14 @@ class Worker:
 
     def _next_class(self) -> JobClass | None:
         """Whose turn is next; None: that of the job that goes first."""
-        if not self._pacing.owes_normal(self._clock_ns()):
+        if not self._controller.owes_normal(time.monotonic_ns()):
             return None
         return None if self._batcher.following(JobClass.NORMAL) is None else JobClass.NORMAL
 
     def _begin_next(self, only: JobClass | None) -> Run | None:
         """Begin the next job with those that may be joined to it; None where none can begin."""
         jobs = self._batcher.take(only)
-        now_ns = self._clock_ns()
+        now_ns = time.monotonic_ns()
         try:
             with self._queues[jobs[0].job_class].issuing():
                 return begin_run(jobs, self._profiles, now_ns)
@@ -204,7 +179,7 @@ class Worker:
 
     def _advance(self, run: Run) -> bool:
         """Run layers for a quantum; True where the run is over, answered or not."""
-        now_ns = self._clock_ns()
+        now_ns = time.monotonic_ns()
         self._completion.fail_late(run, now_ns)
         if not run.is_wanted:
             return True
@@ -221,20 +196,20 @@ class Worker:
             self._completion.fail(run.jobs, error)
         return True
 
-    def _compute(self, run: Run, queue: HostQueue, now_ns: int) -> bool:
-        """Issue layers until a quantum is over, the queue is full, or the pacing holds the next.
+    def _compute(self, run: Run, queue: LayerQueue, now_ns: int) -> bool:
+        """Issue layers for a quantum, until the queue is full or the next layer is held.
 
         True after the last one.
         """
-        frame, pacing = run.frame, self._pacing
-        until_ns = now_ns + pacing.quanta_ns[run.job_class]
+        frame, controller = run.frame, self._controller
+        until_ns = now_ns + controller.quanta_ns[run.job_class]
         while now_ns < until_ns and queue.has_room():
-            if pacing.holds(run, now_ns):
+            if controller.holds(run, now_ns):
                 self._is_held = True
                 return False
             is_last = queue.issue(frame)
-            done_ns = self._clock_ns()
-            pacing.layer_done(run, done_ns - now_ns)
+            done_ns = time.monotonic_ns()
+            controller.layer_done(run, done_ns - now_ns)
             if is_last:
                 return True
             now_ns = done_ns
@@ -242,12 +217,12 @@ class Worker:
 
     def _look_around(self) -> None:
         """What is looked after once a second, between runs where there is such a moment."""
-        now_ns = self._clock_ns()
+        now_ns = time.monotonic_ns()
         passed_ns = now_ns - self._looked_around_ns
         if passed_ns < (LONGEST_UNCHECKED_NS if self._stack.runs else LOOK_INTERVAL_NS):
             return
         self._looked_around_ns = now_ns
-        self._orphans.retire(now_ns)
+        retire_orphans(self._connections, now_ns)
         self._sessions.forget_idle_sequences(now_ns)
 
 
@@ -262,10 +237,9 @@ class RunStack:
     ``runs`` is not to be changed from outside.
     """
 
-    def __init__(self, pacing: Pacing, clock_ns: Callable[[], int]) -> None:
+    def __init__(self, controller: PreemptionController) -> None:
         self.runs: list[Run] = []
-        self._pacing = pacing
-        self._clock_ns = clock_ns
+        self._controller = controller
 
     @property
     def top(self) -> Run | None:
@@ -278,12 +252,12 @@ class RunStack:
             self.runs[-1].park()
             run.count_preemption()
         self.runs.append(run)
-        self._pacing.begins(run, self._clock_ns())
+        self._controller.begins(run, time.monotonic_ns())
 
     def end(self) -> None:
         """The top one is over: go on with the one before it."""
         self.runs.pop()
-        self._pacing.pauses()
+        self._controller.pauses()
         if self.runs:
             self.runs[-1].resume()
-            self._pacing.begins(self.runs[-1], self._clock_ns())
+            self._controller.begins(self.runs[-1], time.monotonic_ns())

@@ -21,7 +21,7 @@ from brisk.segments.model.graph_names import constants_of
 from brisk.segments.model.model_file import ModelFile, read_model_file
 from brisk.segments.opening import CPU, Form, Provider, open_segment
 from brisk.segments.session import OrtSession, running, shared
-from brisk.segments.source import SegmentPlan, Source
+from brisk.segments.source import SegmentPlan, SegmentSpec, Source
 from brisk.tuning import SessionTuning
 
 MOST_DIGESTED_BYTES = 16 << 20
@@ -110,7 +110,7 @@ class BareModel(Source):
         graph = self._file.proto.graph
         if not {info.name for info in graph.input}.isdisjoint(constants_of(graph)):
             return None  # defaults of inputs will be taken out of the graph
-        whole = Segment(0, self._file.proto, (), (), (), "all nodes")
+        whole = Segment(SegmentSpec(0, (), (), (), "all nodes"), self._file.proto)
         future: Future[OrtSession] = Future()
 
         def make() -> None:

@@ -5,29 +5,29 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from brisk.runtime.worker.idle import CALM_S, LONGEST_WAIT_S, Quiet
+from brisk.runtime.models.yielding import CALM_S, LONGEST_WAIT_S, Idle
 
 
 class Day:
     """A clock whose sleeps do what happens meanwhile: ``events`` by their times."""
 
-    def __init__(self, events: dict[float, Callable[[Quiet], None]]) -> None:
+    def __init__(self, events: dict[float, Callable[[Idle], None]]) -> None:
         self.now_s = 100.0
         self.looks = 0
         self._events = sorted(events.items())
-        self.quiet = Quiet(lambda: self.now_s, self._sleep)
+        self.idle = Idle(lambda: self.now_s, self._sleep)
 
     def _sleep(self, duration_s: float) -> None:
         self.looks += 1
         self.now_s += duration_s
         while self._events and self._events[0][0] <= self.now_s - 100.0:
-            self._events.pop(0)[1](self.quiet)
+            self._events.pop(0)[1](self.idle)
 
     def calm(self) -> None:
-        self.quiet.await_calm(self.now_s + LONGEST_WAIT_S)
+        self.idle.await_calm(self.now_s + LONGEST_WAIT_S)
 
     def gap(self) -> None:
-        self.quiet.pause(LONGEST_WAIT_S)
+        self.idle.pause(LONGEST_WAIT_S)
 
     def passed_s(self, wait: Callable[[], None]) -> float:
         before_s = self.now_s
@@ -35,12 +35,12 @@ class Day:
         return self.now_s - before_s
 
 
-def begins(quiet: Quiet) -> None:
-    quiet.attend(True)
+def begins(idle: Idle) -> None:
+    idle.attend(True)
 
 
-def ends(quiet: Quiet) -> None:
-    quiet.attend(False)
+def ends(idle: Idle) -> None:
+    idle.attend(False)
 
 
 def test_nothing_is_waited_for_where_nobody_asks() -> None:
@@ -51,20 +51,20 @@ def test_nothing_is_waited_for_where_nobody_asks() -> None:
 
 def test_a_gap_is_the_end_of_what_runs_and_calm_comes_later() -> None:
     day = Day({0.1: ends})
-    begins(day.quiet)
+    begins(day.idle)
     assert 0.1 <= day.passed_s(day.gap) < 0.11
     assert CALM_S <= day.passed_s(day.calm) < 3 * CALM_S
 
 
 def test_requests_that_follow_each_other_leave_gaps_but_no_calm() -> None:
-    events: dict[float, Callable[[Quiet], None]] = {}
+    events: dict[float, Callable[[Idle], None]] = {}
     for number in range(5):
         events[0.04 * number] = begins
         events[0.04 * number + 0.03] = ends
     day = Day(events)
-    begins(day.quiet)
+    begins(day.idle)
     assert day.passed_s(day.gap) < 0.035
-    begins(day.quiet)
+    begins(day.idle)
     last_s = 100.0 + 0.04 * 4 + 0.03
     day.calm()
     assert last_s + CALM_S <= day.now_s < last_s + 3 * CALM_S
@@ -72,25 +72,25 @@ def test_requests_that_follow_each_other_leave_gaps_but_no_calm() -> None:
 
 def test_a_run_within_one_stretch_counts_too() -> None:
     day = Day({})
-    begins(day.quiet)
-    ends(day.quiet)
+    begins(day.idle)
+    ends(day.idle)
     assert day.passed_s(day.calm) >= CALM_S
 
 
 def test_after_a_load_a_request_is_expected_for_a_while() -> None:
     day = Day({})
-    until_s = day.quiet.expect()
-    assert day.passed_s(functools.partial(day.quiet.await_calm, until_s)) >= CALM_S
+    until_s = day.idle.expect()
+    assert day.passed_s(functools.partial(day.idle.await_calm, until_s)) >= CALM_S
     assert day.passed_s(day.gap) == 0.0
-    begins(day.quiet)
-    day.quiet.await_calm(until_s)
+    begins(day.idle)
+    day.idle.await_calm(until_s)
     assert until_s <= day.now_s < until_s + CALM_S
-    assert day.passed_s(functools.partial(day.quiet.await_calm, until_s)) == 0.0
+    assert day.passed_s(functools.partial(day.idle.await_calm, until_s)) == 0.0
 
 
 def test_no_work_waits_for_ever_and_waiting_for_calm_looks_seldom() -> None:
     day = Day({})
-    begins(day.quiet)
+    begins(day.idle)
     assert LONGEST_WAIT_S <= day.passed_s(day.gap) < LONGEST_WAIT_S + 0.01
     looks = day.looks
     assert LONGEST_WAIT_S <= day.passed_s(day.calm) < LONGEST_WAIT_S + 2 * CALM_S

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ from brisk.scheduling.job import JobClass
 from brisk.scheduling.policies import Policy
 
 
-class Pacing(ABC):
+class PreemptionController:
     """Told of jobs and runs as they come and go; used by the worker's main thread.
 
     ``alarm`` is an eventfd that is written to when a held run should be looked at again.
@@ -23,38 +22,31 @@ class Pacing(ABC):
     quanta_ns: ClassVar[Mapping[JobClass, int]]
     alarm: int | None = None
 
-    @abstractmethod
     def check(self, job: RequestJob) -> None:
         """Raise UnavailableError where it is known that the job cannot be in time."""
 
-    @abstractmethod
     def admitted(self, job: RequestJob) -> None:
         """A job has been taken in."""
 
-    @abstractmethod
     def ended(self, job: RequestJob) -> None:
         """A job that was admitted has been answered, or its peer has gone."""
 
-    @abstractmethod
     def begins(self, run: Run, now_ns: int) -> None:
         """A run is about to begin, or goes on after it was parked."""
 
-    @abstractmethod
     def owes_normal(self, now_ns: int) -> bool:
         """Whether a normal run goes before real-time ones now: see ``MinimumShare``."""
+        return False
 
-    @abstractmethod
     def holds(self, run: Run, now_ns: int) -> bool:
         """Whether the run's next layer must wait."""
+        return False
 
-    @abstractmethod
     def layer_done(self, run: Run, taken_ns: int) -> None:
         """The layer that was not held is done."""
 
-    @abstractmethod
     def pauses(self) -> None:
         """No layer runs until ``holds`` is asked again."""
 
-    @abstractmethod
     def finished(self, run: Run, now_ns: int) -> None:
         """A run has computed its last layer; it is not answered yet."""

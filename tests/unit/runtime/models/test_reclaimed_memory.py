@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import pytest
 
 from brisk.runtime.early_exit.cache_watch import CacheWatch
-from brisk.runtime.models import reclaim as tidying
-from brisk.runtime.models.artefact_use import ArtefactUse
+from brisk.runtime.models import after_load
+from brisk.runtime.models.after_load import tidy_up
 from brisk.runtime.models.loader import Loader
-from brisk.runtime.models.reclaim import tidy_up
+from brisk.runtime.settings import ArtefactUse
 from brisk.stub.runtime_client.allocator import allocator_settings
 
 
@@ -50,14 +50,14 @@ def test_a_load_that_comes_meanwhile_goes_first(knot: weakref.ref[Knot]) -> None
 def test_requests_without_an_end_do_not_keep_it_for_ever(
     knot: weakref.ref[Knot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tidying, "LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(after_load, "LONGEST_WAIT_S", 0.01)
     assert tidy_up(lambda timeout_s: False)
     assert knot() is None
 
 
 GIVING_BACK = """
 import sys
-from brisk.runtime.models.reclaim import give_back
+from brisk.runtime.models.after_load import give_back
 
 def resident_mib():
     return int(open("/proc/self/statm").read().split()[1]) // 256

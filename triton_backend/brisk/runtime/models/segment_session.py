@@ -7,6 +7,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,7 @@ from brisk.exits.taps import tapped_values
 from brisk.ownership import cache_directory, make_private
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import tell
-from brisk.runtime.models import session
-from brisk.runtime.models.servable import Frame
+from brisk.runtime.models.session import Due, Frame, Session
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.program import SegmentProgram
@@ -33,41 +33,47 @@ if TYPE_CHECKING:
     from brisk.segments.model.sources import BareModel  # with onnx: a prepared form does without
 
 
-class SegmentSession(session.Session):
+@dataclass(frozen=True, slots=True)
+class _ModelFile:
+    """A model's own file. ``taps``: values that segments end behind."""
+
+    path: Path
+    threads: int
+    taps: Collection[str]
+    tuning: SessionTuning
+
+    def open(self, *, is_awaited: bool = False) -> BareModel:
+        from brisk.segments.model.sources import BareModel
+
+        return BareModel(self.path, self.threads, self.taps, self.tuning, is_awaited=is_awaited)
+
+
+class SegmentSession(Session):
     def __init__(
-        self,
-        path: Path,
-        starting: StartingSegments,
-        threads: int,
-        give_way: GiveWay | None,
-        taps: Collection[str],
-        tuning: SessionTuning,
-        *,
-        keeps_answers: bool,
+        self, file: _ModelFile, starting: StartingSegments, give_way: GiveWay | None
     ) -> None:
-        """``taps``: values that it stops behind. ``keeps_answers``: whether the model's prepared
-        form can be used for it.
-        """
         plan = starting.program.plan
         count = len(plan.segments)
-        self.path = path
+        source = starting.source
+        self.path = file.path
         self.starting = starting
         self.table = starting.table
         self.recorder = starting.recorder
         self.inputs, self.outputs = (*plan.inputs, *plan.fixed), plan.outputs
         self._fixed = frozenset(variable.name for variable in plan.fixed)
-        self._stamp = _stamp(path)
+        self._stamp = _stamp(file.path)
         self._taking_optional: SegmentProgram | None = None
-        self.threads = threads
+        self.threads = file.threads
         self.caches = SessionCaches()
         self.load_ns = 0
-        self.taps = taps
-        self.weight_bytes = starting.source.weight_bytes
-        self._tuning = tuning
-        self._keeps_answers = keeps_answers
-        kind = "the model" if starting.source.origin == "model" else "its artefact"
+        self.taps = file.taps
+        self.weight_bytes = source.weight_bytes
+        self._tuning = file.tuning
+        self._keeps_answers = file.tuning.keeps_answers and not source.is_optimised_elsewhere
+        """Whether the model's prepared form can be used for it."""
+        kind = "the model" if source.origin == "model" else "its artefact"
         self.summary = f"{count} segment{'s'[: count != 1]} by ONNX Runtime from {kind}"
-        self._lanes = starting.start_lanes(threads, give_way)
+        starting.start_lanes(file.threads, give_way)
 
     @property
     def origin(self) -> str:
@@ -78,11 +84,7 @@ class SegmentSession(session.Session):
         return self._keeps_answers and self.starting.source.wants_artefact
 
     def adopt_prepared(self, may_go_on: Callable[[], bool]) -> bool:
-        """Let the prepared form take over, which has been made meanwhile: its weights are the
-        mapped file, not memory of this process. Whether it has.
-
-        Raises BriskError where a session of it cannot be made.
-        """
+        """As ``Session``: its weights are the mapped file then, not memory of this process."""
         found = find_prepared(self.path, self.taps)
         if found is None:
             return False
@@ -101,6 +103,7 @@ class SegmentSession(session.Session):
         inputs: Mapping[str, Value],
         requested: Sequence[str],
         agreement: float | None = None,
+        dues: Sequence[Due] = (),
     ) -> Frame:
         if self._fixed and not self._fixed.isdisjoint(inputs):
             return SegmentFrame(self._program_taking_optional(), inputs, requested)
@@ -156,45 +159,31 @@ def load_segment_session(
     recorder = Recorder()
     started_ns = clock_ns()
     with without_collections():
-        taps = tapped_values(latest(path))
+        file = _ModelFile(path, threads, tapped_values(latest(path)), tuning)
         source: Source | None = None
         if reject is not None and tuning.keeps_answers:
-            source = _prepared(path, threads, reject, tuning, taps)
-        source = source or _bare(path, threads, tuning, taps)
+            source = _prepared(file, reject)
+        if source is None:
+            with exchange_attempt(path, most_deaths=1) as may_be_optimised:
+                bare = file.open(is_awaited=may_be_optimised)
+                bare.check()
+            source = bare
         starting = start_segments(source, threads, recorder)
     recorder.add("parse", EventKind.PARSE, None, started_ns)
-    keeps_answers = tuning.keeps_answers and not source.is_optimised_elsewhere
-    return SegmentSession(
-        path, starting, threads, give_way, taps, tuning, keeps_answers=keeps_answers
-    )
+    return SegmentSession(file, starting, give_way)
 
 
-def _bare(path: Path, threads: int, tuning: SessionTuning, taps: Collection[str]) -> BareModel:
-    from brisk.segments.model.sources import BareModel
-
-    with exchange_attempt(path, most_deaths=1) as may_be_optimised:
-        source = BareModel(path, threads, taps, tuning, is_awaited=may_be_optimised)
-        source.check()
-    return source
-
-
-def _prepared(
-    path: Path,
-    threads: int,
-    reject: Callable[[ArtefactError], None],
-    tuning: SessionTuning,
-    taps: Collection[str],
-) -> MendedModel | None:
+def _prepared(file: _ModelFile, reject: Callable[[ArtefactError], None]) -> MendedModel | None:
     """The model's prepared form; None where there is none that can be used."""
-    found = find_prepared(path, taps)
+    found = find_prepared(file.path, file.taps)
     if found is None:
         return None
     try:
-        prepared = PreparedModel(found, path, threads, taps, tuning)
-        return MendedModel(prepared, path, threads, reject, tuning, taps)
+        prepared = PreparedModel(found, file.path, file.threads, file.taps, file.tuning)
     except ArtefactError as error:
         reject(error)
         return None
+    return MendedModel(prepared, file, reject)
 
 
 class MendedModel(Source):
@@ -203,21 +192,12 @@ class MendedModel(Source):
     origin = "artefact"
 
     def __init__(
-        self,
-        prepared: PreparedModel,
-        path: Path,
-        threads: int,
-        reject: Callable[[ArtefactError], None],
-        tuning: SessionTuning,
-        taps: Collection[str],
+        self, prepared: PreparedModel, file: _ModelFile, reject: Callable[[ArtefactError], None]
     ) -> None:
-        self._tuning = tuning
-        self._taps = taps
         self.plan = prepared.plan
         self.weight_bytes = prepared.weight_bytes
         self._prepared = prepared
-        self._path = path
-        self._threads = threads
+        self._file = file
         self._reject = reject
         self._lock = threading.Lock()
         self._bare: BareModel | None = None
@@ -247,11 +227,9 @@ class MendedModel(Source):
                 self.wants_artefact = True
                 self._reject(error)
             if self._bare is None:
-                from brisk.segments.model.sources import BareModel
-
-                bare = BareModel(self._path, self._threads, self._taps, self._tuning)
+                bare = self._file.open()
                 if bare.plan.segments != self.plan.segments:
-                    raise InvalidModelError(f"{self._path}: not what it was prepared from")
+                    raise InvalidModelError(f"{self._file.path}: not what it was prepared from")
                 self._bare = bare
         return self._bare
 

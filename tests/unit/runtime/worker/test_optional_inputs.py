@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 from brisk.errors import ArtefactError, InvalidModelError, InvalidRequestError
-from brisk.runtime.models.kinds.segment_session import load_segment_session
+from brisk.runtime.models.segment_session import load_segment_session
 from brisk.runtime.models.session import Session
 from brisk.segments.prepared.preparation import prepare
 from support.models.segment_models import info, save

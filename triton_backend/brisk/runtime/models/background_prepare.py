@@ -3,7 +3,7 @@
 It is a process of its own because it must slow no request: not by the interpreter's lock, not by
 memory that it leaves behind; and whatever it dies of, the worker lives. Free of torch.
 
-``python -m brisk.runtime.models.kinds.background_prepare MODEL --threads N`` is that process.
+``python -m brisk.runtime.models.background_prepare MODEL --threads N`` is that process.
 Every failure is told in one line and is nobody's trouble: the model is served from its own file.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brisk.errors import BriskError, UnavailableError
-from brisk.runtime.helper_process import step_aside
+from brisk.os_priority import step_aside
 from brisk.runtime.log import say
 
 DELAY_S = 5.0
@@ -94,7 +94,7 @@ class SegmentPreparer:
 
 
 def command(model: Path, threads: int, taps: Collection[str] = ()) -> list[str]:
-    words = [sys.executable, "-m", "brisk.runtime.models.kinds.background_prepare"]
+    words = [sys.executable, "-m", "brisk.runtime.models.background_prepare"]
     words += ["--threads", str(threads)]
     for tap in taps:
         words += [f"--tap={tap}"]

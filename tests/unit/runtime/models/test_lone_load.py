@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from brisk.runtime.worker.lone_load import LONGEST_S, LoneLoad
+from brisk.runtime.models.yielding import LONGEST_ALONE_S, LoneLoad
 from brisk.segments.table import LayerTable
 
 
@@ -39,7 +39,7 @@ def test_others_wait_for_it_a_bounded_time() -> None:
     thread = _entering(lone)
     lone.grant()
     thread.join(10)
-    now_s[0] = LONGEST_S + 1
+    now_s[0] = LONGEST_ALONE_S + 1
     assert not lone.is_wanted
 
 

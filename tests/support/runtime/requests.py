@@ -1,0 +1,127 @@
+"""Peers, models and requests of a worker's parts, as objects, without a worker."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from brisk.protocol.records import Infer, InferForm, LoadModel, Region, TensorForm
+from brisk.protocol.shared_memory.request_flags import MARK_BYTES
+from brisk.runtime.early_exit.cached_run import CachedRun
+from brisk.runtime.early_exit.early_exits import SessionCaches
+from brisk.runtime.models.entry import Binding
+from brisk.runtime.models.session import Due, Frame, Servable
+from brisk.runtime.requests.connections import Peer
+from brisk.runtime.worker.batch import Request, RequestJob
+from brisk.scheduling.job import Job, JobClass
+from brisk.segments.table import LayerTable
+from brisk.segments.values import Value
+
+NOWHERE = Region(0, 0, MARK_BYTES)
+"""Of a peer's memory, for marks that nobody reads."""
+
+
+def a_peer(number: int = 1) -> Peer:
+    """Connected to nobody, with a page of memory."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        peer = Peer(number, connection, os.getpid())
+    memory = os.memfd_create("peer", os.MFD_ALLOW_SEALING)
+    os.ftruncate(memory, mmap.PAGESIZE)
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    peer.view.attach(0, mmap.PAGESIZE, memory)
+    return peer
+
+
+def a_model(
+    path: Path = Path("net/1/model.onnx"),
+    job_class: JobClass = JobClass.NORMAL,
+    max_batch_size: int = 0,
+) -> LoadModel:
+    """What a frontend asks for; it batches if it can."""
+    return LoadModel(
+        *(0, path.parent.name, 1, str(path), NOWHERE),
+        *(max_batch_size, max_batch_size > 0, 8, job_class.value),
+    )
+
+
+@dataclass
+class ASession:
+    """Loaded, and asked for nothing; its parts are ``table``'s."""
+
+    load_ns: int = 0
+    summary: str = ""
+    threads: int = 2
+    weight_bytes: int = 0
+    has_steady_runs: bool = True
+    is_loading: bool = False
+    table: LayerTable[Any] | None = field(default_factory=lambda: a_table())
+    caches: SessionCaches | None = None
+
+    def start(
+        self,
+        inputs: Mapping[str, Value],
+        requested: Sequence[str],
+        agreement: float | None = None,
+        dues: Sequence[Due] = (),
+    ) -> Frame:
+        raise NotImplementedError
+
+    def cached_runs(
+        self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
+    ) -> Sequence[CachedRun]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        return None
+
+
+def a_table(count: int = 3) -> LayerTable[str]:
+    """For one lane, nothing loaded."""
+    return LayerTable(count, lambda index, lane, stolen: f"part {index}", [list(range(count))])
+
+
+@dataclass
+class AFrame:
+    """At its first layer."""
+
+    can_answer_early: bool = False
+    position: int = 0
+    upcoming: str = ""
+    is_finished: bool = False
+
+    def step(self) -> bool:
+        raise NotImplementedError
+
+    def results(self) -> dict[str, Value]:
+        raise NotImplementedError
+
+
+def a_request(
+    number: int,
+    model: LoadModel | None = None,
+    session: Servable | None = None,
+    tensors: tuple[TensorForm, ...] = (),
+    deadline_ns: int | None = None,
+    job_class: JobClass = JobClass.NORMAL,
+) -> Request:
+    """Of a peer of its own, for a model whose key is ``model``."""
+    peer = a_peer()
+    form = InferForm(0, tensors, ("y",) if tensors else (), job_class.value)
+    record = Infer(number, form, (NOWHERE,) * len(tensors), NOWHERE, deadline_ns)
+    binding = Binding(peer, model or a_model(), "model", session)
+    return Request(peer, record, binding, peer.view.memory(NOWHERE))
+
+
+def a_job(request: Request) -> RequestJob:
+    """Waiting, since the time of its number."""
+    record = request.record
+    return Job(
+        *(record.request, request.binding.key, JobClass(record.form.job_class)),
+        *(record.request, record.deadline_ns, request),
+    )

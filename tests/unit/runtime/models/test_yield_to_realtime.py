@@ -1,0 +1,81 @@
+"""Lanes of other models wait while a real-time run computes, for a bounded time."""
+
+from __future__ import annotations
+
+import pytest
+
+from brisk.runtime.models.yielding import LONGEST_YIELD_S, YieldToRealtime
+from brisk.runtime.worker.batch import Run
+from brisk.scheduling.job import JobClass
+from brisk.segments.starting import Lanes
+from brisk.segments.table import LayerTable
+from support.runtime.gates import job, run_of
+from support.runtime.requests import ASession, a_table
+
+pytestmark = pytest.mark.timing
+
+
+def _run(table: LayerTable[str], job_class: JobClass) -> Run:
+    return run_of(job(1, job_class), session=ASession(table=table))
+
+
+class _Time:
+    """Virtual: sleeping takes no time but moves the clock; ``ends`` ends the run by then."""
+
+    def __init__(self, ends_s: float) -> None:
+        self.now_s = 0.0
+        self.ends_s = ends_s
+        self.yielding: YieldToRealtime | None = None
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        if self.yielding is not None and self.now_s >= self.ends_s:
+            self.yielding.attend([])
+
+
+def _yielding(ends_s: float) -> tuple[YieldToRealtime, _Time]:
+    time = _Time(ends_s)
+    time.yielding = YieldToRealtime(time.clock, time.sleep)
+    return time.yielding, time
+
+
+def test_a_lane_waits_for_the_end_of_a_realtime_run() -> None:
+    yielding, time = _yielding(ends_s=0.02)
+    yielding.attend([_run(a_table(), JobClass.REALTIME)])
+    yielding.give_way(a_table())
+    assert 0.02 <= time.now_s < LONGEST_YIELD_S
+
+
+def test_no_layer_waits_longer_than_the_bound() -> None:
+    yielding, time = _yielding(ends_s=1e9)
+    yielding.attend([_run(a_table(), JobClass.REALTIME)])
+    loading = a_table()
+    for layer in range(1, 4):
+        yielding.give_way(loading)
+        assert LONGEST_YIELD_S * layer <= time.now_s <= (LONGEST_YIELD_S + 0.002) * layer
+
+
+def test_a_run_does_not_wait_for_its_own_layers_nor_anyone_for_a_normal_run() -> None:
+    yielding, time = _yielding(ends_s=1e9)
+    own = a_table()
+    yielding.attend([_run(own, JobClass.REALTIME)])
+    yielding.give_way(own)
+    yielding.attend([_run(a_table(), JobClass.NORMAL)])
+    yielding.give_way(own)
+    assert time.now_s == 0.0
+
+
+def test_lanes_ask_before_each_layer_and_a_closed_table_waits_for_nothing() -> None:
+    asked: list[int] = []
+    table = a_table()
+    lanes = Lanes(table, 1, lambda asking: asked.append(asking.loaded))
+    assert table.wait(5.0)
+    lanes.close()
+    assert asked == [0, 1, 2, 3]  # once more to find that none is left
+    yielding, time = _yielding(ends_s=1e9)
+    yielding.attend([_run(a_table(), JobClass.REALTIME)])
+    yielding.give_way(table)
+    assert time.now_s == 0.0

@@ -1,0 +1,127 @@
+"""A model file in memory: how its load goes, who uses it, what it is made of."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+
+from brisk.errors import BriskError
+from brisk.pipelines import PipelineDescription
+from brisk.protocol.records import Infer, LoadModel
+from brisk.protocol.shared_memory import request_flags
+from brisk.runtime.models.session import Servable
+from brisk.runtime.requests.connections import Peer
+from brisk.runtime.requests.sequences import Sequences
+
+
+class LoadState(IntEnum):
+    """The life of a load, in order; a load that fails does so before it is RUNNABLE.
+
+    QUEUED: waits for the load lane, a pipeline for its networks. PARSING: is made runnable.
+    RUNNABLE: answers requests, while lanes load its parts. LOADED: every part is there, or has
+    failed. WARM: what runs faster has taken over, and an artefact will. SETTLED: what computes it
+    stays as it is, until learned caches want other boundaries; from then on equal inputs of equal
+    shapes have answers of equal bits.
+    """
+
+    QUEUED = 0
+    PARSING = 1
+    RUNNABLE = 2
+    LOADED = 3
+    WARM = 4
+    SETTLED = 5
+    FAILED = 6
+
+
+@dataclass(slots=True, eq=False)
+class Binding:
+    """One peer's use of a session. ``backlog``: requests that came before it was ready.
+
+    ``answered``, ``failed``: how many of its requests the worker answered well, or with an error.
+    ``sequences``: None where the model has no states.
+    """
+
+    peer: Peer
+    model: LoadModel
+    key: str
+    session: Servable | None = None
+    backlog: list[Infer] = field(default_factory=list)
+    answered: int = 0
+    failed: int = 0
+    sequences: Sequences | None = None
+
+
+@dataclass(slots=True, eq=False)
+class SessionEntry:
+    """``asker``: who asked first, under whose name the load is counted. ``stands_back``: it is
+    loaded on what processors others leave. ``pipeline``: what it is, if not one network; ``parts``
+    are the entries of its networks then, by their files. ``pipelines``: those that this network is
+    a part of. ``error``: how its load has failed.
+
+    The worker's main thread's, but for the life of the load: ``state`` is changed by one thread
+    after the other, the load lane, then whoever loads the last part, then upkeep.
+    """
+
+    key: str
+    path: Path
+    asker: LoadModel
+    stands_back: bool = False
+    pipeline: PipelineDescription | None = None
+    asked_ns: int = field(default_factory=time.monotonic_ns)
+    state: LoadState = LoadState.QUEUED
+    bindings: list[Binding] = field(default_factory=list)
+    marks: list[memoryview] = field(default_factory=list)
+    """Of the askers, as long as a load or its lanes may take the worker down."""
+    session: Servable | None = None
+    error: BriskError | None = None
+    parts: dict[Path, SessionEntry] = field(default_factory=dict)
+    pipelines: list[SessionEntry] = field(default_factory=list)
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self.bindings or self.pipelines)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what computes it, or all of its networks, stays as it is."""
+        if self.pipeline is None:
+            return self.state is LoadState.SETTLED
+        return self.state >= LoadState.LOADED and all(
+            part.is_settled for part in self.parts.values()
+        )
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """Model and version that the load is counted under."""
+        return self.asker.name, str(self.asker.version)
+
+    def ask(self, memory: memoryview) -> None:
+        """``memory``: another asker's mark, which shows from now on whether this loads."""
+        if self.state >= LoadState.LOADED:
+            return
+        # A lane may begin or end the load between any two of these lines: the mark is in the list
+        # before the state is read, and read again, so that whoever changes the state finds it.
+        self.marks.append(memory)
+        if self.state >= LoadState.PARSING:
+            request_flags.begin(memory)
+        if self.state >= LoadState.LOADED:
+            request_flags.reset(memory)
+
+    def begin(self) -> None:
+        """Load lane: note in every asker's memory that its load has begun."""
+        self.state = LoadState.PARSING
+        for memory in list(self.marks):
+            request_flags.begin(memory)
+        for pipeline in list(self.pipelines):
+            pipeline.begin()
+
+    def reach(self, state: LoadState) -> None:
+        """The load has come so far. LOADED, which is said before any request can need the last
+        part, and FAILED: from now on it is to blame for nothing.
+        """
+        self.state = state
+        if state in (LoadState.LOADED, LoadState.FAILED):
+            for memory in list(self.marks):
+                request_flags.reset(memory)

@@ -1,1 +1,0 @@
-"""Sessions by what computes them: ONNX Runtime or torch."""

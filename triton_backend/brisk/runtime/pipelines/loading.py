@@ -1,0 +1,165 @@
+"""Pipelines whose networks load: put together when the last one is there, and tried.
+
+The trial run tells what each network takes, before any request. It runs on the worker's main
+thread, because frames of a session that serves already must not overlap, a quantum at a time
+between two looks at the sockets, and never beside a real-time run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from brisk.errors import BriskError, InternalError
+from brisk.graph.files.element_types import dtype_of_name
+from brisk.pipelines import NodeSource, TensorType
+from brisk.runtime.models.entry import LoadState, SessionEntry
+from brisk.runtime.models.loader import LoadOutcome
+from brisk.runtime.models.session import Session
+from brisk.runtime.pipelines.frame import NetworkRun, NodeNetworks, Signature
+from brisk.runtime.pipelines.session import PipelineSession, assemble
+from brisk.segments.values import Value
+
+RUNS = 4
+"""Of each network; the first one, which warms caches, does not count."""
+
+WHOLE_MODEL = 1.0
+"""The agreement asked of networks, so that learned caches answer nothing."""
+
+LONG_RUN_NS = 300_000_000
+"""A network that takes longer is run once only."""
+
+QUANTUM_NS = 1_000_000
+
+
+class PipelineLoads:
+    """Of pipelines, in the worker's main thread; ``tell`` takes their outcomes."""
+
+    def __init__(self, tell: Callable[[LoadOutcome], None]) -> None:
+        self._tell = tell
+        self._waiting: list[SessionEntry] = []
+        """For their networks."""
+        self._tried: deque[tuple[SessionEntry, PipelineSession, Iterator[None]]] = deque()
+        """One after the other."""
+
+    @property
+    def is_trying(self) -> bool:
+        return bool(self._tried)
+
+    def add(self, entry: SessionEntry) -> None:
+        self._waiting.append(entry)
+        self.assemble()
+
+    def drop(self, entry: SessionEntry) -> None:
+        """Nobody waits for it any more; an outcome that is on its way finds nobody."""
+        self._waiting = [each for each in self._waiting if each is not entry]
+        self._tried = deque(each for each in self._tried if each[0] is not entry)
+
+    def assemble(self) -> None:
+        """Have the pipelines tried whose networks are all there; fail those that miss one."""
+        for entry in list(self._waiting):
+            sessions = {
+                path: part.session
+                for path, part in entry.parts.items()
+                if isinstance(part.session, Session) and part.state >= LoadState.LOADED
+            }
+            has_failed = any(part.error for part in entry.parts.values())
+            if len(sessions) < len(entry.parts) and not has_failed:
+                continue
+            self._waiting.remove(entry)
+            try:
+                session = _assembled(entry, sessions)
+            except BriskError as error:
+                self._tell(LoadOutcome(entry, None, error))
+            else:
+                self._tried.append((entry, session, try_pipeline(session)))
+
+    def advance(self) -> None:
+        """Run layers of a trial for a quantum; tell the outcome of one that has ended."""
+        until_ns = time.monotonic_ns() + QUANTUM_NS
+        while self._tried and time.monotonic_ns() < until_ns:
+            entry, session, layers = self._tried[0]
+            try:
+                next(layers)
+                continue
+            except StopIteration:
+                outcome = LoadOutcome(entry, session, None)
+            except BriskError as error:
+                outcome = LoadOutcome(entry, None, error)
+            except Exception as error:  # noqa: BLE001  # the askers must hear of it, whatever it is
+                text = f"the trial run failed: {type(error).__name__}: {error}"
+                outcome = LoadOutcome(entry, None, InternalError(text))
+            self._tried.popleft()
+            self._tell(outcome)
+
+
+def _assembled(entry: SessionEntry, sessions: dict[Path, Session]) -> PipelineSession:
+    """Raises the error of the first network that was not loaded, with its name in the pipeline,
+    and InvalidModelError where they do not fit together.
+    """
+    assert entry.pipeline is not None
+    for words, path in entry.pipeline.networks:
+        error = entry.parts[path].error
+        if error is not None:
+            raise type(error)(f"{words}: {error}")
+    return assemble(entry.pipeline, sessions, entry.labels, entry.asked_ns)
+
+
+def try_pipeline(session: PipelineSession) -> Iterator[None]:
+    """Run every network of every node; yields after each layer.
+
+    Inputs are zeros of the entry's ``trial_shapes``, else of the networks' own shapes with 1 for
+    each dynamic size. A node reads what the most accurate variant of an earlier one made. Raises
+    the errors of the networks, with the shapes that were tried.
+    """
+    shapes = session.description.trial_shapes
+    inputs = {
+        name: _zeros(kind, shapes.get(name)) for name, kind in session.signature.inputs.items()
+    }
+    signature = Signature.of(inputs)
+    values = {NodeSource(None, name): value for name, value in inputs.items()}
+    for node in session.nodes.values():
+        try:
+            yield from _try_node(node, values, signature)
+        except BriskError as error:
+            tried = ", ".join(
+                f"'{n}' {list(s)}" for n, s in zip(inputs, signature.shapes, strict=True)
+            )
+            raise type(error)(
+                f"{error}; that was the trial run, with zeros as {tried}; trial_shapes in the "
+                "entry's file can say others"
+            ) from error
+
+
+def _try_node(
+    node: NodeNetworks,
+    values: dict[NodeSource, Value],
+    signature: Signature,
+) -> Iterator[None]:
+    taken = {tensor: values[s] for tensor, s in node.description.inputs.items()}
+    networks = list(node.variants.values()) + ([node.early] if node.early else [])
+    best = max(node.description.variants, key=lambda variant: variant.accuracy).name
+    for network in networks:
+        outputs = [variable.name for variable in network.session.outputs]
+        for number in range(RUNS):
+            run = NetworkRun(network, taken, outputs, signature, WHOLE_MODEL)
+            while not run.step():
+                yield
+            if network.expect_ns(signature) > LONG_RUN_NS:
+                break
+            if number == 0:
+                network.profile.forget()
+        if network is node.variants[best]:
+            for tensor, value in run.frame.results().items():
+                values[NodeSource(node.description.name, tensor)] = value
+
+
+def _zeros(kind: TensorType, shape: tuple[int, ...] | None) -> Value:
+    sizes = shape or tuple(size or 1 for size in kind.shape or ())
+    if kind.element == "string":
+        return np.full(sizes, "", object)
+    return np.zeros(sizes, dtype_of_name(kind.element or "float32"))
