@@ -7,28 +7,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from brisk import __version__
-from brisk.errors import ProtocolError, UnavailableError, named_error
-from brisk.protocol.channel import Receiver, check_peer, send_record
-from brisk.protocol.host.parent_watch import parent_of
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.errors import ProtocolError, UnavailableError
+from brisk.protocol.channel import Receiver, greet, send_record
 from brisk.protocol.records import (
-    PROTOCOL_VERSION,
     AskStatistics,
     AskStatus,
     AskTrace,
     BeginTrace,
-    Hello,
     Record,
-    Refused,
-    SampleRecord,
+    Sample,
+    Span,
     StatisticsTold,
     Status,
     TraceTold,
-    Welcome,
 )
-from brisk.protocol.role import Role
-from brisk.telemetry.spans import Span
+from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.protocol.stub_process import parent_of
 
 TIMEOUT_S = 10.0
 """A worker answers between two layers; a best-effort one gets only what processors have left."""
@@ -52,18 +46,14 @@ class Observer:
                 "BRISK_RUNTIME_DIR must be that of the server"
             ) from error
         try:
-            check_peer(self._connection)
-            self._receiver = Receiver(self._connection)
-            self.send(Hello(PROTOCOL_VERSION, __version__, os.getpid(), 0))
-            answer = self.receive()
-            if isinstance(answer, Refused):
-                raise named_error(answer.code, answer.message)
-            if not isinstance(answer, Welcome):
-                raise ProtocolError(f"expected Welcome, got {type(answer).__name__}")
+            self.pid = greet(self._connection).pid
+        except (OSError, EOFError) as error:
+            self._connection.close()
+            raise self._silence(error) from error
         except BaseException:
             self._connection.close()
             raise
-        self.pid = answer.pid
+        self._receiver = Receiver(self._connection)
 
     def send(self, record: Record) -> None:
         send_record(self._connection, record)
@@ -73,12 +63,13 @@ class Observer:
         try:
             record, descriptor = self._receiver.receive()
         except (OSError, EOFError) as error:
-            raise UnavailableError(
-                f"the worker at {self._socket_path} did not answer: {error}"
-            ) from error
+            raise self._silence(error) from error
         if descriptor is not None:
             os.close(descriptor)
         return record
+
+    def _silence(self, error: Exception) -> UnavailableError:
+        return UnavailableError(f"the worker at {self._socket_path} did not answer: {error}")
 
     def status(self) -> Status:
         self.send(AskStatus(INCIDENTS))
@@ -87,10 +78,10 @@ class Observer:
             raise ProtocolError(f"expected Status, got {type(answer).__name__}")
         return answer
 
-    def statistics(self) -> list[SampleRecord]:
+    def statistics(self) -> list[Sample]:
         """Everything the worker has counted since it began."""
         self.send(AskStatistics(takes_news=False))
-        samples: list[SampleRecord] = []
+        samples: list[Sample] = []
         while True:
             answer = self.receive()
             if not isinstance(answer, StatisticsTold):
@@ -111,10 +102,7 @@ class Observer:
             answer = self.receive()
             if not isinstance(answer, TraceTold):
                 raise ProtocolError(f"expected TraceTold, got {type(answer).__name__}")
-            spans += [
-                Span(each.lane, each.name, each.begin_ns, each.end_ns, each.request, each.details)
-                for each in answer.spans
-            ]
+            spans += answer.spans
             if answer.is_last:
                 return spans
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk.protocol.host.runtime_paths import (
+from brisk.protocol.runtime_paths import (
     MAX_SOCKET_PATH_BYTES,
+    Role,
     RuntimePaths,
     base_directory,
     runtime_place,
 )
-from brisk.protocol.role import Role
 from support.open_files import nothing_left_open
 
 

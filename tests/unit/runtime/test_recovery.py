@@ -16,13 +16,12 @@ import numpy as np
 import pytest
 
 from brisk.errors import InternalError, InvalidModelError, InvalidRequestError, UnavailableError
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol import request_flags
 from brisk.protocol.records import TensorForm
-from brisk.protocol.role import Role
-from brisk.protocol.shared_memory import request_flags
+from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.runtime_process import start_if_absent
-from brisk.stub.runtime_client.sender import DirectSender
+from brisk.stub.runtime_client.transport import DirectSender
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,

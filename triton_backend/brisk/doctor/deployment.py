@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from brisk.doctor.base import Deployment
-from brisk.protocol.host.repository_view import users_path
+from brisk.protocol.entry_files import users_path
 from brisk.triton.options import option
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from brisk.doctor.base import Deployment
-from brisk.protocol.host.entry_files import MODEL_FILE
+from brisk.protocol.entry_files import MODEL_FILE
 from brisk.stub.config.session_tuning import read_tuning
 from brisk.tuning import SessionTuning
 from brisk.view.written_config import written_config

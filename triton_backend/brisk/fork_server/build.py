@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from brisk.artefacts.place import cache_directory
-from brisk.fork_server.compiler import CompilerError, add_seal, find_compiler, has_seal, is_whole
-from brisk.fork_server.start import PRELOAD
+from brisk.fork_server.start import PRELOAD, add_seal, has_seal, is_sealed
 from brisk.ownership import make_private, open_own
-from brisk.protocol.host.stub_process import STUB
+from brisk.protocol.stub_process import STUB
 
 LAUNCHER = STUB
 """Where a backend's folder has a file of this name, Triton starts it for the backend's stubs."""
@@ -33,6 +33,11 @@ _MADE_OF = {
 for nothing but ``dlsym``, run beside any C library, not only that of the compiling machine."""
 
 _TIMEOUT_S = 600.0
+_COMPILERS = ("c++", "g++", "clang++")
+
+
+class CompilerError(Exception):
+    """What was to be compiled is not; the message says why and what would help."""
 
 
 def place_launcher(backend: Path) -> bool:
@@ -62,12 +67,12 @@ def _prebuilt() -> dict[str, bytes] | None:
 
 def _compiled(name: str) -> bytes:
     """The compiled file, which the user's cache keeps. Raises CompilerError or OSError."""
-    compiler = find_compiler()
+    compiler = _find_compiler()
     source, options = _MADE_OF[name]
     code = (_SOURCES / source).read_bytes()
     digest = hashlib.sha256(f"{compiler}{_COMMON}{options}".encode() + code).hexdigest()[:24]
     made = cache_directory() / "native" / f"{digest}-{name}"
-    if not is_whole(made):
+    if not _is_whole(made):
         make_private(made.parent)
         with tempfile.TemporaryDirectory(dir=made.parent) as drafts:
             draft = Path(drafts) / name
@@ -88,6 +93,24 @@ def _read(file: Path) -> bytes:
     if not has_seal(content):
         raise CompilerError(f"'{file}' is not as it was compiled; remove it")
     return content
+
+
+def _find_compiler() -> Path:
+    """``$CXX``, else the first of the usual ones. Raises CompilerError where there is none."""
+    found = os.environ.get("CXX") or next(filter(None, map(shutil.which, _COMPILERS)), None)
+    compiler = shutil.which(found) if found else None
+    if compiler is None:
+        wanted = found or ", ".join(_COMPILERS)
+        raise CompilerError(f"no C++ compiler ({wanted}) is installed")
+    return Path(compiler)
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether the file is there, as it was made, and nobody else can have written it."""
+    try:
+        return is_sealed(file)
+    except OSError:
+        return False
 
 
 def _compile(compiler: Path, source: Path, options: tuple[str, ...], draft: Path) -> None:

@@ -22,7 +22,7 @@ from brisk.pipelines.fields import Fields, Problems, hint, is_number, parse_obje
 from brisk.pipelines.places import locate
 from brisk.planning.choosing import POLICIES
 from brisk.planning.query import Replanning
-from brisk.protocol.host.entry_files import PIPELINE_FILE
+from brisk.protocol.entry_files import PIPELINE_FILE
 
 MAX_BYTES = 1_000_000
 MAX_OBJECTIVE_MS = 3_600_000.0

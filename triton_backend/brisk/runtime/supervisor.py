@@ -16,9 +16,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 
-from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.role import Role
-from brisk.protocol.sockets import new_socket
+from brisk.protocol.runtime_paths import Role, RuntimePaths, new_socket
 from brisk.runtime.worker_slot import WorkerSlot
 
 LISTEN_BACKLOG = 1024

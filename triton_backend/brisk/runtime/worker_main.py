@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.protocol.records import Refused
-from brisk.protocol.role import Role
+from brisk.protocol.runtime_paths import Role
 from brisk.runtime import torch_process
 from brisk.runtime.preemption.best_effort import Background, be_first_to_end, stand_back
 from brisk.runtime.preemption.gate import Gate

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from brisk import telemetry
-from brisk.protocol.role import Role
+from brisk.protocol.runtime_paths import Role
 from brisk.runtime.log import say
 from brisk.telemetry import metrics
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from brisk.errors import InvalidConfigurationError
-from brisk.protocol.host.entry_files import CONFIG_FILE
+from brisk.protocol.entry_files import CONFIG_FILE
 from brisk.view.entry_text import last, read_config
 from brisk.view.text_format import Message, UnreadableTextError, parse
 

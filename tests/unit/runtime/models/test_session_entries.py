@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brisk.protocol.shared_memory import request_flags
+from brisk.protocol import request_flags
 from brisk.runtime.models.session_entry import SessionEntry
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from brisk.os_priority import LOADING
 from brisk.protocol.records import LoadModel, Region
-from brisk.protocol.shared_memory.request_flags import MARK_BYTES
+from brisk.protocol.request_flags import MARK_BYTES
 from brisk.runtime.models.loader import LoadOutcome
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.preemption.lower_priority import standing_back
@@ -94,7 +94,7 @@ def test_a_load_stands_back_while_a_more_urgent_model_is_served(
     loader = _Loader()
     table = SessionTable(loader, SimpleNamespace())  # type: ignore[arg-type]
     served, loaded = (
-        LoadModel(0, path.parent.name, 1, str(path), Region(0, 0, MARK_BYTES), 0, False, 8, kind)
+        LoadModel(path.parent.name, 1, str(path), 0, False, 8, kind, mark=Region(0, 0, MARK_BYTES))
         for path, kind in zip(paths, classes, strict=True)
     )
     table.bind(_peer(1), served)

@@ -17,7 +17,7 @@ from brisk.runtime.models import reclaim as tidying
 from brisk.runtime.models.artefact_use import ArtefactUse
 from brisk.runtime.models.loader import Loader
 from brisk.runtime.models.reclaim import tidy_up
-from brisk.stub.runtime_client.allocator import allocator_settings
+from brisk.stub.runtime_client.runtime_process import allocator_settings
 
 
 class Knot:

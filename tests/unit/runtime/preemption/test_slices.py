@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.runtime.preemption.thread_niceness import SLICE_NS, shorten_slices
 from support.runtime.runtime_process import (
     background_worker_of,

@@ -16,8 +16,8 @@ from brisk.errors import BriskError, InvalidConfigurationError, InvalidRequestEr
 from brisk.protocol.records import SequenceStep, StateForm
 from brisk.stub.config.completion import complete
 from brisk.stub.config.entry import read_entry
-from brisk.stub.config.onnx_signature import read_signature
 from brisk.stub.config.sequences import SequenceSettings, read_sequences
+from brisk.stub.config.signature import read_signature
 from brisk.stub.sequence_steps import Steps
 
 STATE = {"input_name": "s", "output_name": "t", "data_type": "TYPE_FP32", "dims": ["-1", "2"]}

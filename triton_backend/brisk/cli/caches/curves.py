@@ -15,8 +15,8 @@ from brisk.exits.adaptation.reference import read_reference, reference_file
 from brisk.exits.cascade import Cascade
 from brisk.exits.files.container import DamagedFileError
 from brisk.observer import observe_all
-from brisk.protocol.host.runtime_paths import runtime_place
 from brisk.protocol.records import ModelStatus
+from brisk.protocol.runtime_paths import runtime_place
 
 if TYPE_CHECKING:
     from brisk_client.benchmarks.exits.runs import Version

@@ -12,7 +12,7 @@ from brisk.graph.reader import read_program
 from brisk.paths import find_inside
 from brisk.pipelines import is_pipeline
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
-from brisk.protocol.host.entry_files import MODEL_FILE, PIPELINE_FILE
+from brisk.protocol.entry_files import MODEL_FILE, PIPELINE_FILE
 
 _INDENT = "  "
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from brisk import __version__
 from brisk.doctor.base import Deployment, Finding, Severity
 from brisk.errors import BriskError, ProtocolError, UnavailableError
-from brisk.protocol.channel import Receiver, check_peer, send_record
-from brisk.protocol.host.runtime_paths import RuntimePaths, runtime_place
-from brisk.protocol.records import PROTOCOL_VERSION, Hello, Refused, Welcome
+from brisk.protocol.channel import greet
+from brisk.protocol.runtime_paths import RuntimePaths, runtime_place
 
 NAME = "runtime"
 TIMEOUT_S = 5.0
@@ -38,14 +36,8 @@ def _greet(place: RuntimePaths) -> str:
     except OSError:
         raise UnavailableError(f"none runs at {place.directory}") from None
     with connection:
-        check_peer(connection)
-        send_record(connection, Hello(PROTOCOL_VERSION, __version__, 0, 0))
         try:
-            answer, _ = Receiver(connection).receive()
+            answer = greet(connection)
         except (OSError, EOFError) as error:
             raise ProtocolError(f"the runtime at {place.directory} is silent: {error}") from error
-    if isinstance(answer, Refused):
-        raise ProtocolError(answer.message)
-    if not isinstance(answer, Welcome):
-        raise ProtocolError(f"it answers {type(answer).__name__} to a greeting")
     return f"Brisk {answer.version}, protocol {answer.protocol}, worker {answer.pid}"

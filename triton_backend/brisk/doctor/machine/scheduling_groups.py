@@ -13,7 +13,7 @@ from pathlib import Path
 from brisk.doctor.base import Deployment, Finding, Severity
 from brisk.doctor.installation.protocol import TIMEOUT_S
 from brisk.protocol.channel import check_peer
-from brisk.protocol.host.runtime_paths import runtime_place
+from brisk.protocol.runtime_paths import runtime_place
 
 NAME = "scheduling groups"
 _CGROUPS = Path("/sys/fs/cgroup")

@@ -28,7 +28,7 @@ from brisk.runtime.worker.lone_load import LoneLoad
 from brisk.runtime.worker.tracing import LOADS
 from brisk.scheduling.job import JobClass
 from brisk.segments.table import LayerTable
-from brisk.telemetry.spans import SPANS
+from brisk.telemetry.events import SPANS
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 from brisk.errors import InvalidModelError
 from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
 from brisk.pipelines import is_pipeline, read_pipeline
+from brisk.protocol import request_flags
 from brisk.protocol.records import Infer, LoadModel
-from brisk.protocol.shared_memory import request_flags
 from brisk.runtime.models.loader import LoadCompletion, Loader, LoadOutcome
 from brisk.runtime.models.session_entry import Binding, SessionEntry
 from brisk.runtime.pipelines.assembly import Assemblies, PipelineAssembly

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from brisk.errors import BriskError, InternalError
-from brisk.protocol.identity_cache import ByIdentity
 from brisk.protocol.records import Failure, LoadFailed, Region, Result, ResultForm
 from brisk.runtime.requests.tensors import write_tensors
 from brisk.runtime.worker.batch import Request
@@ -13,8 +12,6 @@ from brisk.segments.values import Value
 
 MAX_MESSAGE_CHARACTERS = 4096
 MAX_EXITS_CHARACTERS = 1000
-
-_form_of = ByIdentity(ResultForm)
 
 
 def load_failed(model: int, error: BriskError) -> LoadFailed:
@@ -40,9 +37,7 @@ def result(
     each row, where exits did. Raises as ``write_tensors`` does.
     """
     region, forms, regions = write_tensors(values, request.peer.arena)
-    form = _form_of(forms)
-    if answerers:
-        form = ResultForm(forms, exits_in_words(answerers))
+    form = ResultForm(forms, exits_in_words(answerers) if answerers else "")
     return region, Result(request.record.request, form, regions, *timing_ns)
 
 

@@ -18,7 +18,7 @@ from brisk.errors import (
     ModelNotLoadedError,
     ProtocolError,
 )
-from brisk.protocol.host.parent_watch import birth_of
+from brisk.protocol import request_flags
 from brisk.protocol.records import (
     PROTOCOL_VERSION,
     AskStatistics,
@@ -38,7 +38,7 @@ from brisk.protocol.records import (
     Release,
     Welcome,
 )
-from brisk.protocol.shared_memory import request_flags
+from brisk.protocol.stub_process import birth_of
 from brisk.runtime.log import say
 from brisk.runtime.models.loader import LoadCompletion, LoadOutcome
 from brisk.runtime.models.session_entry import Binding
@@ -51,8 +51,7 @@ from brisk.runtime.worker.introspection import Observation
 from brisk.runtime.worker.tracing import told_trace
 from brisk.scheduling.job import JobClass
 from brisk.telemetry import metrics
-from brisk.telemetry.incidents import INCIDENTS
-from brisk.telemetry.spans import SPANS
+from brisk.telemetry.events import INCIDENTS, SPANS
 
 _CLASSES = frozenset(job_class.value for job_class in JobClass)
 

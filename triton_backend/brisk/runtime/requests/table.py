@@ -32,7 +32,7 @@ from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
-from brisk.telemetry.incidents import INCIDENTS
+from brisk.telemetry.events import INCIDENTS
 
 CANCELLED = "the client cancelled the request"
 

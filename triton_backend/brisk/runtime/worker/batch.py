@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -12,9 +13,8 @@ import numpy as np
 
 from brisk import telemetry
 from brisk.errors import InternalError
-from brisk.protocol.identity_cache import ByIdentity
+from brisk.protocol import request_flags
 from brisk.protocol.records import Infer, InferForm
-from brisk.protocol.shared_memory import request_flags
 from brisk.runtime.early_exit.cached_run import CachedRun
 from brisk.runtime.models.servable import Due, Frame, Servable
 from brisk.runtime.models.session_entry import Binding
@@ -161,9 +161,10 @@ class Run:
 NONE_EARLY = math.inf
 """The agreement of a request whose answer shall be the model's own: no cache promises it."""
 
-_shapes_of = ByIdentity[InferForm, Shapes](
-    lambda form: tuple(tensor.shape for tensor in form.inputs)
-)
+
+@lru_cache(1024)
+def _shapes_of(form: InferForm) -> Shapes:
+    return tuple(tensor.shape for tensor in form.inputs)
 
 
 def profile_key(request: Request, shapes: Shapes | None = None) -> tuple[str, Shapes]:

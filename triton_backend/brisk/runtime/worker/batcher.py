@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from brisk.protocol.shared_memory import request_flags
+from brisk.protocol import request_flags
 from brisk.runtime.worker.batch import Request, RequestJob, batch_rows, can_join, profile_key
 from brisk.scheduling.job import JobClass, JobState
 from brisk.scheduling.policy import OrderingKey

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from brisk.protocol.role import Role
+from brisk.protocol.runtime_paths import Role
 from brisk.runtime.early_exit.adaptation import Adaptation
 from brisk.runtime.early_exit.auditor import Auditor
 from brisk.runtime.early_exit.audits import Audits

@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.paths import find_inside
-from brisk.protocol.host.entry_files import MODEL_FILE, PIPELINE_FILE
-from brisk.protocol.host.repository_view import REFUSED, is_behind_view, users_path
+from brisk.protocol.entry_files import (
+    MODEL_FILE,
+    PIPELINE_FILE,
+    REFUSED,
+    is_behind_view,
+    users_path,
+)
+from brisk.protocol.records import LoadModel
 from brisk.stub.config.field_support import Notice, check_fields, is_first_instance
 from brisk.stub.config.parameters import Parameters, parse_parameters
 from brisk.stub.config.session_tuning import TAKEN, read_tuning
-from brisk.stub.runtime_client.model_load import ModelDescription
 from brisk.tuning import SessionTuning
 
 if TYPE_CHECKING:
@@ -44,9 +49,9 @@ class Entry(NamedTuple):
     sequences: SequenceSettings | None = None
     tuning: SessionTuning = SessionTuning()
 
-    def describe(self) -> ModelDescription:
+    def describe(self) -> LoadModel:
         sequences = self.sequences
-        return ModelDescription(
+        return LoadModel(
             name=self.name,
             version=self.version,
             path=str(self.model_path),

@@ -9,20 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from brisk.errors import UnavailableError
-from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import (
     AskStatistics,
     ForgetStatistics,
     Infer,
     InferForm,
+    LoadModel,
     Region,
     SequenceStep,
     StatisticsTold,
     TensorForm,
 )
-from brisk.protocol.role import Role, role_of
-from brisk.protocol.shared_memory.arena import Arena
-from brisk.stub.runtime_client.model_load import MODEL_NUMBER, ModelDescription
+from brisk.protocol.runtime_paths import Role, RuntimePaths, role_of
+from brisk.protocol.shared_memory import Arena
 from brisk.stub.runtime_client.pending import Reply, StagedRequest, stage_request
 from brisk.stub.runtime_client.runtime_process import reap_started
 from brisk.stub.runtime_client.worker_connection import WorkerConnection
@@ -47,7 +46,7 @@ class RuntimeClient:
     def __init__(
         self,
         place: RuntimePaths,
-        model: ModelDescription,
+        model: LoadModel,
         log: Callable[[str, str], None],
         tell: Callable[[StatisticsTold], None] = _nobody,
     ) -> None:
@@ -190,7 +189,7 @@ class RuntimeClient:
         if form is None:
             if len(self._forms) >= MAX_FORMS:
                 self._forms.clear()
-            form = self._forms[key] = InferForm(MODEL_NUMBER, *key)
+            form = self._forms[key] = InferForm(self._model.model, *key)
         return form
 
     def _link(self, role: Role) -> WorkerConnection | None:

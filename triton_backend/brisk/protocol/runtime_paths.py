@@ -13,19 +13,39 @@ import re
 import socket
 import stat
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
 from brisk.errors import InvalidConfigurationError
 from brisk.ownership import check_directory
-from brisk.protocol.role import Role
-from brisk.protocol.sockets import new_socket
 
 MAX_SOCKET_PATH_BYTES = 107
 _MAKING_ATTEMPTS = 100
 """A runtime that ends removes the directories, perhaps between our making and using them."""
 
 _DEVICE = re.compile(r"cpu|cuda:\d+")
+
+
+class Role(str, Enum):
+    """What a worker serves; the value is the name of its socket.
+
+    How many processes stand behind the two sockets is the runtime's affair: on a GPU one worker
+    listens on both.
+    """
+
+    FOREGROUND = "foreground"
+    BACKGROUND = "background"
+
+
+def role_of(job_class: str) -> Role:
+    """Best-effort requests go to the background, all others to the foreground."""
+    return Role.BACKGROUND if job_class == "besteffort" else Role.FOREGROUND
+
+
+def new_socket() -> socket.socket:
+    """Of the kind that Brisk's processes speak over."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
 
 
 def base_directory(environment: Mapping[str, str] = os.environ) -> Path:
