@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from brisk.errors import ProtocolError, UnavailableError
 from brisk.protocol.channel import Receiver, greet, send_record
@@ -28,6 +29,9 @@ TIMEOUT_S = 10.0
 """A worker answers between two layers; a best-effort one gets only what processors have left."""
 
 INCIDENTS = 20
+
+Answered = TypeVar("Answered", Status, StatisticsTold, TraceTold)
+Parted = TypeVar("Parted", StatisticsTold, TraceTold)
 
 
 class Observer:
@@ -73,22 +77,24 @@ class Observer:
 
     def status(self) -> Status:
         self.send(AskStatus(INCIDENTS))
+        return self._answer(Status)
+
+    def _answer(self, kind: type[Answered]) -> Answered:
         answer = self.receive()
-        if not isinstance(answer, Status):
-            raise ProtocolError(f"expected Status, got {type(answer).__name__}")
+        if not isinstance(answer, kind):
+            raise ProtocolError(f"expected {kind.__name__}, got {type(answer).__name__}")
         return answer
+
+    def _parts(self, kind: type[Parted]) -> Iterator[Parted]:
+        """An answer of several records."""
+        while not (part := self._answer(kind)).is_last:
+            yield part
+        yield part
 
     def statistics(self) -> list[Sample]:
         """Everything the worker has counted since it began."""
         self.send(AskStatistics(takes_news=False))
-        samples: list[Sample] = []
-        while True:
-            answer = self.receive()
-            if not isinstance(answer, StatisticsTold):
-                raise ProtocolError(f"expected StatisticsTold, got {type(answer).__name__}")
-            samples += answer.samples
-            if answer.is_last:
-                return samples
+        return [sample for told in self._parts(StatisticsTold) for sample in told.samples]
 
     def begin_trace(self) -> None:
         """Let the worker record spans until ``end_trace``."""
@@ -97,14 +103,7 @@ class Observer:
     def end_trace(self) -> list[Span]:
         """What the worker has recorded; it records no more."""
         self.send(AskTrace())
-        spans: list[Span] = []
-        while True:
-            answer = self.receive()
-            if not isinstance(answer, TraceTold):
-                raise ProtocolError(f"expected TraceTold, got {type(answer).__name__}")
-            spans += answer.spans
-            if answer.is_last:
-                return spans
+        return [span for told in self._parts(TraceTold) for span in told.spans]
 
     def close(self) -> None:
         self._connection.close()

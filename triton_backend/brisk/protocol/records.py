@@ -392,29 +392,11 @@ class TraceTold(NamedTuple):
     is_last: bool
 
 
-Record: TypeAlias = (
-    Hello
-    | Welcome
-    | Refused
-    | AttachSlab
-    | DetachSlab
-    | LoadModel
-    | ModelLoaded
-    | LoadFailed
-    | Infer
-    | Cancel
-    | Result
-    | Failure
-    | Release
-    | Log
-    | AskStatistics
-    | ForgetStatistics
-    | StatisticsTold
-    | AskStatus
-    | Status
-    | BeginTrace
-    | AskTrace
-    | TraceTold
-)
+_OfConnections: TypeAlias = Hello | Welcome | Refused | AttachSlab | DetachSlab
+_OfLoads: TypeAlias = LoadModel | ModelLoaded | LoadFailed | Log
+_OfInference: TypeAlias = Infer | Cancel | Result | Failure | Release
+_OfStatistics: TypeAlias = AskStatistics | ForgetStatistics | StatisticsTold | AskStatus | Status
+_OfTraces: TypeAlias = BeginTrace | AskTrace | TraceTold
+Record: TypeAlias = _OfConnections | _OfLoads | _OfInference | _OfStatistics | _OfTraces
 
 RECORD_TYPES: tuple[type, ...] = get_args(Record)

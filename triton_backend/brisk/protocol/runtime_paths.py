@@ -143,16 +143,6 @@ class RuntimePaths(NamedTuple):
                 raise
             os.close(descriptor)
 
-    def sweep(self) -> bool:
-        """Remove what a dead runtime left; False where a live one holds the place."""
-        if not self.directory.is_dir():
-            return True
-        descriptor = self.try_lock()
-        if descriptor is None:
-            return False
-        self.remove(descriptor)
-        return True
-
     def remove(self, lock: int) -> None:
         """Holder of ``lock`` only: remove the place's files, then let go."""
         for path in (*map(self.socket_path, Role), self.lock_path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +41,7 @@ _ELEMENT_NAMES = {
     13: "uint64",
     16: "bfloat16",
 }
-"""TensorProto.DataType numbers that Triton has a datatype for."""
+"""By TensorProto.DataType's numbers, those that Triton has a datatype for."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -71,46 +71,39 @@ def model_signature(path: Path) -> ModelSignature:
     if not is_pipeline(path):
         return read_signature(path)
     description = read_pipeline(path)
-    networks = {}
+    networks: dict[Path, NetworkSignature] = {}
     for words, file in description.networks:
         if file not in networks:
             try:
-                networks[file] = _network(read_signature(file))
+                networks[file] = _read(file)
             except InvalidModelError as error:
                 raise InvalidModelError(f"{words}: {error}") from error
-    whole = check_networks(description, networks)
-    return ModelSignature(tuple(_named(whole.inputs)), tuple(_named(whole.outputs)))
-
-
-def _network(signature: ModelSignature) -> NetworkSignature:
-    return NetworkSignature(_types(signature.inputs), _types(signature.outputs))
-
-
-def _types(tensors: Iterable[TensorSignature]) -> dict[str, TensorType]:
-    return {
-        tensor.name: TensorType(
-            tensor.datatype.element_name,
-            None
-            if tensor.shape is None
-            else tuple(None if size < 0 else size for size in tensor.shape),
-        )
-        for tensor in tensors
-    }
-
-
-def _named(types: Mapping[str, TensorType]) -> Iterable[TensorSignature]:
-    for name, kind in types.items():
-        datatype = BY_ELEMENT_NAME.get(kind.element or "")
-        if datatype is None:
-            raise InvalidModelError(f"the variants disagree about the datatype of '{name}'")
-        shape = None
-        if kind.shape is not None:
-            shape = tuple(-1 if size is None else size for size in kind.shape)
-        yield TensorSignature(name, datatype, shape)
+    return _named(check_networks(description, networks))
 
 
 def read_signature(path: Path) -> ModelSignature:
     """Raises InvalidModelError where the file is no complete ONNX model of tensors."""
+    return _named(_read(path))
+
+
+def _named(signature: NetworkSignature) -> ModelSignature:
+    """As Triton has it."""
+    inputs, outputs = (
+        tuple(_tensor(name, kind) for name, kind in kinds.items())
+        for kinds in (signature.inputs, signature.outputs)
+    )
+    return ModelSignature(inputs, outputs)
+
+
+def _tensor(name: str, kind: TensorType) -> TensorSignature:
+    datatype = BY_ELEMENT_NAME.get(kind.element or "")
+    if datatype is None:
+        raise InvalidModelError(f"the variants disagree about the datatype of '{name}'")
+    shape = kind.shape and tuple(-1 if size is None else size for size in kind.shape)
+    return TensorSignature(name, datatype, shape)
+
+
+def _read(path: Path) -> NetworkSignature:
     try:
         with open_file(path) as file:
             if not os.fstat(file.fileno()).st_size:
@@ -124,7 +117,7 @@ def read_signature(path: Path) -> ModelSignature:
     return outcome
 
 
-def _model(data: memoryview) -> ModelSignature | str:
+def _model(data: memoryview) -> NetworkSignature | str:
     """The signature, or why there is none.
 
     An exception would keep the frames it came through, their views of the file, and so the
@@ -132,7 +125,12 @@ def _model(data: memoryview) -> ModelSignature | str:
     """
     try:
         if is_ort_format(data):
-            return _own_format(data)
+            own = read_ort_signature(data)
+            inputs, outputs = (
+                {each.name: _kind(each.name, each.element, each.shape) for each in tensors}
+                for tensors in (own.inputs, own.outputs)
+            )
+            return NetworkSignature(inputs, outputs)
         graphs = [value for number, value in _fields(data) if number == 7]
         if len(graphs) != 1 or not isinstance(graphs[0], memoryview):
             return "it has no graph"
@@ -141,26 +139,7 @@ def _model(data: memoryview) -> ModelSignature | str:
         return str(error)
 
 
-def _own_format(data: memoryview) -> ModelSignature:
-    """Of a model in ONNX Runtime's own format."""
-    signature = read_ort_signature(data)
-    inputs, outputs = (
-        tuple(
-            TensorSignature(each.name, _datatype(each.name, each.element), _known(each.shape))
-            for each in tensors
-        )
-        for tensors in (signature.inputs, signature.outputs)
-    )
-    return ModelSignature(inputs, outputs)
-
-
-def _known(shape: tuple[int | str | None, ...] | None) -> tuple[int, ...] | None:
-    if shape is None:
-        return None
-    return tuple(size if isinstance(size, int) and size >= 0 else -1 for size in shape)
-
-
-def _graph(data: memoryview) -> ModelSignature:
+def _graph(data: memoryview) -> NetworkSignature:
     inputs, outputs, initialised = [], [], set()
     for number, value in _fields(data):
         if not isinstance(value, memoryview):
@@ -172,27 +151,29 @@ def _graph(data: memoryview) -> ModelSignature:
         elif number == 12:
             outputs.append(value)
     named = [(_text(value, 1), value) for value in inputs]
-    return ModelSignature(
-        tuple(_tensor(name, value) for name, value in named if name not in initialised),
-        tuple(_tensor(_text(value, 1), value) for value in outputs),
+    return NetworkSignature(
+        {name: _value(name, value) for name, value in named if name not in initialised},
+        {(name := _text(value, 1)): _value(name, value) for value in outputs},
     )
 
 
-def _tensor(name: str, data: memoryview) -> TensorSignature:
+def _value(name: str, data: memoryview) -> TensorType:
     tensor = _message(_message(data, 2), 1)
     if tensor is None:
         raise ValueError(f"'{name}' is not a tensor; Triton serves tensors only")
     element = next((value for number, value in _fields(tensor) if number == 1), 0)
-    datatype = _datatype(name, element if isinstance(element, int) else 0)
     shape = _message(tensor, 2)
-    return TensorSignature(name, datatype, None if shape is None else tuple(_sizes(shape)))
+    sizes = None if shape is None else tuple(_sizes(shape))
+    return _kind(name, element if isinstance(element, int) else 0, sizes)
 
 
-def _datatype(name: str, element: int) -> Datatype:
-    datatype = BY_ELEMENT_NAME.get(_ELEMENT_NAMES.get(element, ""))
-    if datatype is None:
+def _kind(name: str, element: int, shape: tuple[int | str | None, ...] | None) -> TensorType:
+    if element not in _ELEMENT_NAMES:
         raise ValueError(f"'{name}' has ONNX element type {element}, unknown to Triton")
-    return datatype
+    sizes = shape and tuple(
+        size if isinstance(size, int) and size >= 0 else None for size in shape
+    )
+    return TensorType(_ELEMENT_NAMES[element], sizes)
 
 
 def _sizes(shape: memoryview) -> Iterator[int]:
