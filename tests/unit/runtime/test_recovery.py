@@ -189,7 +189,7 @@ def test_a_record_that_cannot_be_sent_breaks_the_line_instead_of_being_forgotten
     connection: RuntimeClient,
 ) -> None:
     """The socket's buffer is too small for it; the next line's is not."""
-    line = connection._links[Role.FOREGROUND]._line
+    line = connection._connections[Role.FOREGROUND]._line
     assert isinstance(line, DirectSender)
     assert line._socket is not None
     line._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)

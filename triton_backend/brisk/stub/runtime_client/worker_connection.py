@@ -108,7 +108,7 @@ class WorkerConnection:
         """
         pending = Pending(record, region, reply)
         with self._lock:
-            refusal = self._refusal()
+            refusal = self._unloading() if self._closing else self._load.failure
             if refusal is None:
                 self._pending.add(pending)
                 try:
@@ -162,14 +162,6 @@ class WorkerConnection:
         """Requests in flight."""
         with self._lock:
             return len(self._pending)
-
-    # --- sending; the lock is held --------------------------------------------------------
-
-    def _refusal(self) -> BriskError | None:
-        """Why no request can be taken: the model is gone for good, or the stub ends."""
-        if self._closing:
-            return self._unloading()
-        return self._load.failure
 
     def _unloading(self) -> BriskError:
         return UnavailableError(f"model '{self._load.model.name}' is being unloaded")
