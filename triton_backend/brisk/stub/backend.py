@@ -60,7 +60,7 @@ class ModelInstance:
             self._publisher = Publisher(STATISTICS, self._log, publishing_interval_s())
             self._connection = RuntimeClient(
                 runtime_place(self._entry.device),
-                self._entry.describe(),
+                self._entry.model,
                 self._log,
                 self._publisher.take,
             )

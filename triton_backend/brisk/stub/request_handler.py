@@ -35,7 +35,7 @@ class RequestHandler:
         self._entry = entry
         self._connection = connection
         self._log = log
-        self._account = RequestAccount(STATISTICS, entry.name, entry.version)
+        self._account = RequestAccount(STATISTICS, entry.model.name, entry.model.version)
         self._promptness = Promptness()
         self._watcher = CancellationWatcher(connection.cancel)
         self._steps = _steps(entry)

@@ -174,7 +174,7 @@ def test_an_entry_tells_its_worker(entry: Path) -> None:
             "model_repository": str(entry),
             "model_config": json.dumps(config),
         }
-    ).describe()
+    ).model
     assert described.states == (StateForm("s", "t", "FP32", (1, 1, 2), ""),)
     assert (described.max_sequences, described.sequence_idle_ns) == (4, 1_000_000_000)
     assert described.batching
