@@ -99,10 +99,6 @@ class TritonReply(Reply):
         self._is_answered = False
         self.created_ns = created_ns
 
-    @property
-    def is_answered(self) -> bool:
-        return self._is_answered
-
     def has_answered(self) -> bool:
         return self._is_answered
 
@@ -137,17 +133,14 @@ class TritonReply(Reply):
                 **_parameters(result),
             )
         except Exception as error:  # noqa: BLE001  # the request must be answered, whatever it is
-            self._fail(error)
+            self.fail(error)
         else:
             self._promptness.learn(time.monotonic_ns() - self.created_ns)
             self._send(response)
             took_ns = time.monotonic_ns() - self.created_ns
             self._account.succeeded(self.job_class, took_ns, result.queue_ns, result.execution_ns)
 
-    def fail(self, error: BriskError) -> None:
-        self._fail(error)
-
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         self._account.failed(self.job_class, error)
         self._send(_failed(error))
 
@@ -239,7 +232,9 @@ class CancellationWatcher:
         before_ns = time.monotonic_ns() - MINIMUM_AGE_NS
         with self._lock:
             self._watched = {
-                number: reply for number, reply in self._watched.items() if not reply.is_answered
+                number: reply
+                for number, reply in self._watched.items()
+                if not reply.has_answered()
             }
             if not self._watched:
                 self._wanted.clear()
