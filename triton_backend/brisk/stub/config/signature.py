@@ -99,7 +99,9 @@ def _tensor(name: str, kind: TensorType) -> TensorSignature:
     datatype = BY_ELEMENT_NAME.get(kind.element or "")
     if datatype is None:
         raise InvalidModelError(f"the variants disagree about the datatype of '{name}'")
-    shape = kind.shape and tuple(-1 if size is None else size for size in kind.shape)
+    if kind.shape is None:
+        return TensorSignature(name, datatype, None)
+    shape = tuple(-1 if size is None else size for size in kind.shape)
     return TensorSignature(name, datatype, shape)
 
 
@@ -170,9 +172,9 @@ def _value(name: str, data: memoryview) -> TensorType:
 def _kind(name: str, element: int, shape: tuple[int | str | None, ...] | None) -> TensorType:
     if element not in _ELEMENT_NAMES:
         raise ValueError(f"'{name}' has ONNX element type {element}, unknown to Triton")
-    sizes = shape and tuple(
-        size if isinstance(size, int) and size >= 0 else None for size in shape
-    )
+    if shape is None:
+        return TensorType(_ELEMENT_NAMES[element], None)
+    sizes = tuple(size if isinstance(size, int) and size >= 0 else None for size in shape)
     return TensorType(_ELEMENT_NAMES[element], sizes)
 
 
