@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from brisk.artefacts.place import cache_directory
-from brisk.fork_server.start import PRELOAD, add_seal, has_seal, is_sealed
+from brisk.fork_server.start import PRELOAD, add_seal, has_seal
 from brisk.ownership import make_private, open_own
 from brisk.protocol.stub_process import STUB
 
@@ -72,14 +72,15 @@ def _compiled(name: str) -> bytes:
     code = (_SOURCES / source).read_bytes()
     digest = hashlib.sha256(f"{compiler}{_COMMON}{options}".encode() + code).hexdigest()[:24]
     made = cache_directory() / "native" / f"{digest}-{name}"
-    if not _is_whole(made):
-        make_private(made.parent)
-        with tempfile.TemporaryDirectory(dir=made.parent) as drafts:
-            draft = Path(drafts) / name
-            _compile(compiler, _SOURCES / source, options, draft)
-            add_seal(draft)
-            os.chmod(draft, 0o700)
-            draft.replace(made)
+    with contextlib.suppress(CompilerError, OSError):  # then it is made, anew perhaps
+        return _read(made)
+    make_private(made.parent)
+    with tempfile.TemporaryDirectory(dir=made.parent) as drafts:
+        draft = Path(drafts) / name
+        _compile(compiler, _SOURCES / source, options, draft)
+        add_seal(draft)
+        os.chmod(draft, 0o700)
+        draft.replace(made)
     return _read(made)
 
 
@@ -103,14 +104,6 @@ def _find_compiler() -> Path:
         wanted = found or ", ".join(_COMPILERS)
         raise CompilerError(f"no C++ compiler ({wanted}) is installed")
     return Path(compiler)
-
-
-def _is_whole(file: Path) -> bool:
-    """Whether the file is there, as it was made, and nobody else can have written it."""
-    try:
-        return is_sealed(file)
-    except OSError:
-        return False
 
 
 def _compile(compiler: Path, source: Path, options: tuple[str, ...], draft: Path) -> None:

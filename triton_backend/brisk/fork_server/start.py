@@ -192,7 +192,11 @@ def _check(preload: Path) -> None:
     The folder is not looked at: Triton has just started the launcher that lies beside the file.
     Raises OSError.
     """
-    if not is_sealed(preload, is_anywhere=True):
+    from brisk.ownership import open_own
+
+    with open(open_own(preload, is_anywhere=True), "rb") as opened:
+        is_whole = has_seal(opened.read())
+    if not is_whole:
         raise PermissionError(f"'{preload}' is not as it was compiled; `brisk install` renews it")
 
 
@@ -221,19 +225,8 @@ def _environment() -> dict[str, str]:
 _SEAL_BYTES = 32
 
 
-def is_sealed(file: Path, *, is_anywhere: bool = False) -> bool:
-    """Whether it ends with the digest of all before, as ``add_seal`` leaves it.
-
-    ``is_anywhere`` as of ``open_own``. Raises PermissionError where another user can have written
-    it, OSError where it cannot be read.
-    """
-    from brisk.ownership import open_own
-
-    with open(open_own(file, is_anywhere=is_anywhere), "rb") as opened:
-        return has_seal(opened.read())
-
-
 def has_seal(data: bytes) -> bool:
+    """Whether it ends with the digest of all before, as ``add_seal`` leaves it."""
     return _digest(data[:-_SEAL_BYTES]) == data[-_SEAL_BYTES:]
 
 
