@@ -29,14 +29,16 @@ requests ago does not."""
 MOST_IN_TURNS = 4 * 1024 * 1024
 """Bytes of such places: what is larger than a processor's cache is used again where it lies."""
 
-_ADD_SEALS = 1033
-_GET_SEALS = 1034
-_SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW = 1, 2, 4
-_SEALS = _SEAL_SEAL | _SEAL_SHRINK | _SEAL_GROW
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
-def _aligned(size: int) -> int:
-    return max(ALIGNMENT, (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT)
+def padded(size: int) -> int:
+    """``size`` bytes, rounded up so that what lies behind them is aligned."""
+    return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+def _room(size: int) -> int:
+    return max(ALIGNMENT, padded(size))
 
 
 class Slab:
@@ -140,7 +142,7 @@ class Arena:
 
         Raises UnavailableError where the system has no memory for another slab.
         """
-        wanted = _aligned(size)
+        wanted = _room(size)
         with self._lock:
             for slab in self._slabs.values():
                 offset = slab.take(wanted)
@@ -155,7 +157,7 @@ class Arena:
 
     def free(self, region: Region) -> None:
         """Give ``region`` back; of several empty slabs only one is kept."""
-        size = _aligned(region.size)
+        size = _room(region.size)
         with self._lock:
             slab = self._slabs[region.slab]
             slab.give(region.offset, size)
@@ -226,7 +228,7 @@ class Arena:
             raise UnavailableError(f"no shared memory: {error}") from error
         try:
             os.ftruncate(descriptor, size)
-            fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
             slab = Slab(self._next, descriptor, size)
         except OSError as error:
             os.close(descriptor)
@@ -268,7 +270,7 @@ class ArenaView:
                 raise ProtocolError(f"slab {slab} was announced twice")
             if not 0 < size <= MAX_SLAB_BYTES:
                 raise ProtocolError(f"slab {slab} claims {size} bytes")
-            if fcntl.fcntl(descriptor, _GET_SEALS) & _SEAL_SHRINK == 0:
+            if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0:
                 raise ProtocolError(f"slab {slab} is not sealed against shrinking")
             if os.fstat(descriptor).st_size < size:
                 raise ProtocolError(f"slab {slab} is shorter than the {size} bytes it claims")

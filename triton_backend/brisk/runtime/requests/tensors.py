@@ -24,7 +24,7 @@ from brisk.protocol.datatypes import (
     serialize_strings,
 )
 from brisk.protocol.records import Infer, InferForm, Region, TensorForm
-from brisk.protocol.shared_memory import ALIGNMENT, Arena, ArenaView
+from brisk.protocol.shared_memory import Arena, ArenaView, padded
 from brisk.segments.values import Value
 
 MAX_VIEWS = 64
@@ -167,7 +167,7 @@ def write_tensors(
                     arena.free(whole)
                 raise
         regions.append(region)
-        offset += _padded(size)
+        offset += padded(size)
     return whole, layout.forms, tuple(regions)
 
 
@@ -188,11 +188,7 @@ def _layout(kinds: tuple[_Kind, ...]) -> _Layout:
             )
         forms.append(TensorForm(name, datatype.name, shape))
         sizes.append(math.prod(shape) * datatype.item_bytes if size is None else size)
-    return _Layout(tuple(forms), tuple(sizes), sum(map(_padded, sizes)))
-
-
-def _padded(size: int) -> int:
-    return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+    return _Layout(tuple(forms), tuple(sizes), sum(map(padded, sizes)))
 
 
 def _copy(content: Value | bytes, arena: Arena, region: Region) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from brisk.errors import BriskError, InternalError
 from brisk.protocol import request_flags
 from brisk.protocol.records import Infer, LoadModel, ModelLoaded, Region, Result, TensorForm
-from brisk.protocol.shared_memory import ALIGNMENT, Arena
+from brisk.protocol.shared_memory import Arena, padded
 
 MAX_LOAD_STRIKES = 3
 """Workers a model's load may take down with it before the model is given up."""
@@ -73,7 +73,7 @@ def stage_request(
     offset, places = request_flags.MARK_BYTES, []
     for size in sizes:
         places.append(offset)
-        offset += (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        offset += padded(size)
     whole = arena.allocate(offset)
     regions = tuple(
         Region(whole.slab, whole.offset + place, size)
