@@ -63,9 +63,6 @@ class Region(NamedTuple):
     size: int
 
 
-# Loading a model.
-
-
 class StateForm(NamedTuple):
     """What a model hands on from one request of a sequence to the next: ``output`` to ``input``.
 

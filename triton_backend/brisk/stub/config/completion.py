@@ -42,13 +42,10 @@ def complete(
     the entry contradicts the model.
     """
     tensors = (*signature.inputs, *signature.outputs)
-    batchable = bool(tensors) and all(
-        tensor.shape is not None and len(tensor.shape) > 0 and tensor.shape[0] == -1
-        for tensor in tensors
-    )
+    fixed = next((t for t in tensors if not t.shape or t.shape[0] != -1), None)
+    batchable = bool(tensors) and fixed is None
     configured = int(config.get("max_batch_size", 0))
     if configured > 0 and not batchable:
-        fixed = next((t for t in tensors if not t.shape or t.shape[0] != -1), None)
         reason = "the model has no tensors"
         if fixed is not None:
             shape = list(fixed.shape or ())
