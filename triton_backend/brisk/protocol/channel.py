@@ -130,5 +130,6 @@ def greet(connection: socket.socket, server: int = 0) -> Welcome:
     if isinstance(answer, Refused):
         raise named_error(answer.code, answer.message)
     if not isinstance(answer, Welcome):
-        raise ProtocolError(f"expected Welcome, got {type(answer).__name__}")
+        kind = type(answer).__name__
+        raise ProtocolError(f"expected Welcome, but the worker answers {kind} to a greeting")
     return answer
