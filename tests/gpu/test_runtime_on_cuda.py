@@ -16,10 +16,9 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import BriskError
-from brisk.protocol.host.runtime_paths import runtime_place
-from brisk.protocol.records import Result, TensorForm
+from brisk.protocol.records import LoadModel, Result, TensorForm
+from brisk.protocol.runtime_paths import runtime_place
 from brisk.stub.runtime_client.client import RuntimeClient
-from brisk.stub.runtime_client.model_load import ModelDescription
 from brisk.stub.runtime_client.pending import OutputReader, Reply
 
 pytestmark = [
@@ -60,7 +59,7 @@ def connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Runt
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     onnx.save(model, tmp_path / "model.onnx")
-    description = ModelDescription("conv", 1, str(tmp_path / "model.onnx"), 0, False, 64, "normal")
+    description = LoadModel("conv", 1, str(tmp_path / "model.onnx"), 0, False, 64, "normal")
     opened = RuntimeClient(runtime_place("cuda:0"), description, lambda level, text: None)
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, directory, ignore_errors=True)

@@ -16,8 +16,7 @@ from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
 from brisk.observer import Observer
-from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.role import Role
+from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport

@@ -14,8 +14,7 @@ import pytest
 from tritonclient import http
 
 from brisk.observer import Observer
-from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.role import Role
+from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from support.server.entries import ANY_CLASS, deep, write_entry

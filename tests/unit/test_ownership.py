@@ -14,10 +14,9 @@ from brisk.artefacts.container import KEY_BYTES, make_key, read_key
 from brisk.errors import InvalidConfigurationError
 from brisk.fork_server import build
 from brisk.fork_server.build import LAUNCHER, place_launcher
-from brisk.fork_server.compiler import add_seal
-from brisk.fork_server.start import PRELOAD
+from brisk.fork_server.start import PRELOAD, add_seal
 from brisk.ownership import check_directory, make_private, open_own
-from brisk.protocol.host.runtime_paths import runtime_place
+from brisk.protocol.runtime_paths import runtime_place
 from brisk.runtime.models.session import load_session
 from brisk.segments.prepared.preparation import prepare
 from support.models.segment_models import chain

@@ -20,7 +20,7 @@ from brisk.graph.reader import read_program
 from brisk.paths import find_inside, open_file, open_inside, version_folder
 from brisk.pipelines import read_pipeline
 from brisk.stub.config.entry import find_model
-from brisk.stub.config.onnx_signature import read_signature
+from brisk.stub.config.signature import read_signature
 
 SECRET = b"of another tenant"
 

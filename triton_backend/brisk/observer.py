@@ -5,34 +5,32 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
-from brisk import __version__
-from brisk.errors import ProtocolError, UnavailableError, named_error
-from brisk.protocol.channel import Receiver, check_peer, send_record
-from brisk.protocol.host.parent_watch import parent_of
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.errors import ProtocolError, UnavailableError
+from brisk.protocol.channel import Receiver, greet, send_record
 from brisk.protocol.records import (
-    PROTOCOL_VERSION,
     AskStatistics,
     AskStatus,
     AskTrace,
     BeginTrace,
-    Hello,
     Record,
-    Refused,
-    SampleRecord,
+    Sample,
+    Span,
     StatisticsTold,
     Status,
     TraceTold,
-    Welcome,
 )
-from brisk.protocol.role import Role
-from brisk.telemetry.spans import Span
+from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.protocol.stub_process import parent_of
 
 TIMEOUT_S = 10.0
 """A worker answers between two layers; a best-effort one gets only what processors have left."""
 
 INCIDENTS = 20
+
+Answered = TypeVar("Answered", Status, StatisticsTold, TraceTold)
+Parted = TypeVar("Parted", StatisticsTold, TraceTold)
 
 
 class Observer:
@@ -51,18 +49,14 @@ class Observer:
                 "BRISK_RUNTIME_DIR must be that of the server"
             ) from error
         try:
-            check_peer(self._connection)
-            self._receiver = Receiver(self._connection)
-            self.send(Hello(PROTOCOL_VERSION, __version__, os.getpid(), 0))
-            answer = self.receive()
-            if isinstance(answer, Refused):
-                raise named_error(answer.code, answer.message)
-            if not isinstance(answer, Welcome):
-                raise ProtocolError(f"expected Welcome, got {type(answer).__name__}")
+            self.pid = greet(self._connection).pid
+        except (OSError, EOFError) as error:
+            self._connection.close()
+            raise self._silence(error) from error
         except BaseException:
             self._connection.close()
             raise
-        self.pid = answer.pid
+        self._receiver = Receiver(self._connection)
 
     def send(self, record: Record) -> None:
         send_record(self._connection, record)
@@ -72,31 +66,34 @@ class Observer:
         try:
             record, descriptor = self._receiver.receive()
         except (OSError, EOFError) as error:
-            raise UnavailableError(
-                f"the worker at {self._socket_path} did not answer: {error}"
-            ) from error
+            raise self._silence(error) from error
         if descriptor is not None:
             os.close(descriptor)
         return record
 
+    def _silence(self, error: Exception) -> UnavailableError:
+        return UnavailableError(f"the worker at {self._socket_path} did not answer: {error}")
+
     def status(self) -> Status:
         self.send(AskStatus(INCIDENTS))
+        return self._answer(Status)
+
+    def _answer(self, kind: type[Answered]) -> Answered:
         answer = self.receive()
-        if not isinstance(answer, Status):
-            raise ProtocolError(f"expected Status, got {type(answer).__name__}")
+        if not isinstance(answer, kind):
+            raise ProtocolError(f"expected {kind.__name__}, got {type(answer).__name__}")
         return answer
 
-    def statistics(self) -> list[SampleRecord]:
+    def _parts(self, kind: type[Parted]) -> Iterator[Parted]:
+        """An answer of several records."""
+        while not (part := self._answer(kind)).is_last:
+            yield part
+        yield part
+
+    def statistics(self) -> list[Sample]:
         """Everything the worker has counted since it began."""
         self.send(AskStatistics(takes_news=False))
-        samples: list[SampleRecord] = []
-        while True:
-            answer = self.receive()
-            if not isinstance(answer, StatisticsTold):
-                raise ProtocolError(f"expected StatisticsTold, got {type(answer).__name__}")
-            samples += answer.samples
-            if answer.is_last:
-                return samples
+        return [sample for told in self._parts(StatisticsTold) for sample in told.samples]
 
     def begin_trace(self) -> None:
         """Let the worker record spans until ``end_trace``."""
@@ -105,17 +102,7 @@ class Observer:
     def end_trace(self) -> list[Span]:
         """What the worker has recorded; it records no more."""
         self.send(AskTrace())
-        spans: list[Span] = []
-        while True:
-            answer = self.receive()
-            if not isinstance(answer, TraceTold):
-                raise ProtocolError(f"expected TraceTold, got {type(answer).__name__}")
-            spans += [
-                Span(each.lane, each.name, each.begin_ns, each.end_ns, each.request, each.details)
-                for each in answer.spans
-            ]
-            if answer.is_last:
-                return spans
+        return [span for told in self._parts(TraceTold) for span in told.spans]
 
     def close(self) -> None:
         self._connection.close()

@@ -31,8 +31,7 @@ from brisk.exits.files.versions import caches_file
 from brisk.exits.model_graph import read_graph
 from brisk.exits.sources import Sources
 from brisk.observer import Observer
-from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.role import Role
+from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk_client.benchmarks.exits.data import digits_case
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions

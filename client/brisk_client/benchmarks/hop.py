@@ -19,11 +19,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.records import TensorForm
+from brisk.protocol.records import LoadModel, TensorForm
+from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
-from brisk.stub.runtime_client.model_load import ModelDescription
-from brisk.stub.runtime_client.sync_wait import EYES_OPEN_NS
+from brisk.stub.sync_wait import EYES_OPEN_NS
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.harness.surroundings import environment, wait_until_gone
@@ -169,7 +168,7 @@ def _connection(threads: int) -> Iterator[RuntimeClient]:
     with tempfile.TemporaryDirectory(prefix="brisk-hop-") as folder:
         file = Path(folder) / "model.onnx"
         onnx.save(_model(), file)
-        description = ModelDescription("hop", 1, str(file), 0, False, 100, "normal")
+        description = LoadModel("hop", 1, str(file), 0, False, 100, "normal")
         place = RuntimePaths(Path(folder) / "runtime", "cpu")
         connection = RuntimeClient(place, description, lambda level, text: None)
         with environment({"BRISK_THREADS": str(threads), "BRISK_IDLE_EXIT_S": "0.2"}):

@@ -16,9 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from brisk.stub.metrics.accounting import RequestAccount
 from brisk.telemetry import Statistics
-from brisk.telemetry.exposition import DEFAULT_INTERVAL_S
+from brisk.telemetry.statistics import DEFAULT_INTERVAL_S, RequestAccount
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from brisk.observer import Observer
-from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.records import SampleRecord
-from brisk.protocol.role import Role
+from brisk.protocol.records import Sample
+from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.telemetry import metrics
 from brisk_client.report import Check
 
@@ -56,7 +55,7 @@ class Interruptions:
         self._opened.close()
 
 
-def counted(samples: Sequence[SampleRecord]) -> int:
+def counted(samples: Sequence[Sample]) -> int:
     """The sum of a worker's COUNTED: it grows where a run is interrupted, and only there."""
     return sum(sample.values[0] for sample in samples if sample.metric in COUNTED)
 

@@ -14,7 +14,7 @@ from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
 from brisk.fork_server.build import LAUNCHER
-from brisk.protocol.host.parent_watch import parent_of
+from brisk.protocol.stub_process import parent_of
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport

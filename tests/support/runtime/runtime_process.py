@@ -16,12 +16,11 @@ import onnx
 from onnx import TensorProto, helper
 
 from brisk.errors import BriskError
+from brisk.protocol import request_flags
 from brisk.protocol.channel import send_record
-from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.records import AttachSlab, Result, TensorForm
-from brisk.protocol.shared_memory import request_flags
+from brisk.protocol.records import AttachSlab, LoadModel, Result, TensorForm
+from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
-from brisk.stub.runtime_client.model_load import ModelDescription
 from brisk.stub.runtime_client.pending import OutputReader, Reply
 from support.runtime.runtime_processes import processes_started_in
 from support.waiting import PATIENCE_S, wait_until
@@ -132,7 +131,7 @@ def slow_model(path: Path, steps: int = 400) -> Path:
     return _save(path, nodes, list(SLOW_INPUT.shape))
 
 
-def describe(path: Path, **changes: object) -> ModelDescription:
+def describe(path: Path, **changes: object) -> LoadModel:
     values: dict[str, object] = {
         "name": path.stem,
         "version": 1,
@@ -142,7 +141,7 @@ def describe(path: Path, **changes: object) -> ModelDescription:
         "max_queue_size": 64,
         "job_class": "normal",
     }
-    return ModelDescription(**{**values, **changes})  # type: ignore[arg-type]
+    return LoadModel(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def processes_of(place: RuntimePaths) -> list[int]:
@@ -192,7 +191,7 @@ def end_processes(place: RuntimePaths) -> None:
 
 
 @contextlib.contextmanager
-def opened(place: RuntimePaths, model: ModelDescription) -> Iterator[RuntimeClient]:
+def opened(place: RuntimePaths, model: LoadModel) -> Iterator[RuntimeClient]:
     """A connection that has loaded ``model``; closed afterwards."""
     connection = RuntimeClient(place, model, lambda level, text: None)
     connection.open()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.runtime_paths import RuntimePaths
 from support.runtime.runtime_process import (
     background_worker_of,
     processes_of,

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from brisk.cli.views.status import ProcessUse, StatusSnapshot, quantile_s, render
-from brisk.protocol.records import Incident, ModelStatus, RunStatus, SampleRecord, Status
+from brisk.protocol.records import Incident, ModelStatus, RunStatus, Sample, Status
 from brisk.telemetry.metrics import BOUNDS_NS
 
 
@@ -36,7 +36,7 @@ def model(
 def snapshot(
     *models: ModelStatus,
     at_s: float = 1.0,
-    samples: Sequence[SampleRecord] = (),
+    samples: Sequence[Sample] = (),
     use: ProcessUse | None = None,
     incidents: tuple[Incident, ...] = (),
 ) -> StatusSnapshot:
@@ -97,9 +97,9 @@ def test_rates_quantiles_and_starts_are_the_workers_own() -> None:
     classes = [0] * (len(BOUNDS_NS) + 1)
     classes[3] = 100
     samples = [
-        SampleRecord("brisk_execution_seconds", ("net", "1", "realtime"), (*classes, 5)),
-        SampleRecord("brisk_cold_starts_total", ("net", "1", "model"), (2,)),
-        SampleRecord("brisk_cold_starts_total", ("net", "1", "artefact"), (1,)),
+        Sample("brisk_execution_seconds", ("net", "1", "realtime"), (*classes, 5)),
+        Sample("brisk_cold_starts_total", ("net", "1", "model"), (2,)),
+        Sample("brisk_cold_starts_total", ("net", "1", "artefact"), (1,)),
     ]
     now = snapshot(model("net", answered=60), at_s=3.0, samples=samples)
     cells = row(shown(now, snapshot(model("net"))), "net")

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from brisk.cli.views.trace import ProcessSpans, write_perfetto, write_picture
-from brisk.telemetry.spans import MAX_SPANS, Span, SpanRecorder
+from brisk.protocol.records import Span
+from brisk.telemetry.events import MAX_SPANS, SpanRecorder
 
 MS = 1_000_000
 

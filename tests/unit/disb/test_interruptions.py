@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brisk.protocol.records import SampleRecord
+from brisk.protocol.records import Sample
 from brisk_client.disb import equality
 from brisk_client.disb.equality import Outcome, add_outcome
 from brisk_client.disb.interruptions import check_interruptions, counted
@@ -19,10 +19,10 @@ def _report() -> Report:
 
 def test_parked_stopped_and_held_runs_count_and_nothing_else() -> None:
     samples = [
-        SampleRecord("brisk_preemptions_total", ("m", "1", "realtime"), (3,)),
-        SampleRecord("brisk_besteffort_freezes_total", (), (5,)),
-        SampleRecord("brisk_besteffort_held_seconds_total", (), (1_000,)),
-        SampleRecord("brisk_gate_closures_total", (), (99,)),
+        Sample("brisk_preemptions_total", ("m", "1", "realtime"), (3,)),
+        Sample("brisk_besteffort_freezes_total", (), (5,)),
+        Sample("brisk_besteffort_held_seconds_total", (), (1_000,)),
+        Sample("brisk_gate_closures_total", (), (99,)),
     ]
     assert counted(samples) == 1008
     assert counted(samples[3:]) == 0

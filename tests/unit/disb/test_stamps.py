@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from brisk.protocol.records import Span
 from brisk.runtime.worker.tracing import FRONTEND, LAYERS
-from brisk.telemetry.spans import Span
 from brisk_client.disb import preemption
 from brisk_client.disb.clients.stamps import Asked, UnclearTraceError, Way, ways_of
 from brisk_client.disb.preemption import excess_row, way_rows

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from brisk.protocol.host.runtime_paths import MAX_SOCKET_PATH_BYTES
-from brisk.protocol.role import Role
+from brisk.protocol.runtime_paths import MAX_SOCKET_PATH_BYTES, Role
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCKER = ROOT / "docker"

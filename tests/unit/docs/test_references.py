@@ -13,7 +13,7 @@ import pytest
 
 from brisk.stub.config import parameters
 from brisk.telemetry import METRICS, Metric
-from brisk.telemetry.exposition import published_names
+from brisk.telemetry.statistics import published_names
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDES = (*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "how-it-works").glob("*.md"))

@@ -20,10 +20,8 @@ from brisk.doctor.deployment import Deployment, Severity, find_deployment
 from brisk.doctor.installation import artefacts, interpreter, operators, runtime
 from brisk.doctor.machine import open_files
 from brisk.protocol.channel import Receiver, send_record
-from brisk.protocol.host.runtime_paths import runtime_place
 from brisk.protocol.records import PROTOCOL_VERSION, Cancel, Record, Refused, Welcome
-from brisk.protocol.role import Role
-from brisk.protocol.sockets import new_socket
+from brisk.protocol.runtime_paths import Role, new_socket, runtime_place
 from brisk.segments.prepared.preparation import prepare
 from support.deployments import deployment, write_model
 

@@ -15,7 +15,7 @@ import pytest
 import brisk
 from brisk.fork_server.build import LAUNCHER, place_launcher
 from brisk.fork_server.start import SOCKET_VARIABLE
-from brisk.protocol.host.parent_watch import birth_of
+from brisk.protocol.stub_process import birth_of
 from support.waiting import wait_until
 
 PACKAGE = Path(brisk.__file__).resolve().parent.parent

@@ -11,7 +11,7 @@ import pytest
 
 from brisk.errors import InvalidModelError
 from brisk.pipelines import NodeSource, read_pipeline
-from brisk.stub.config.pipeline_signature import model_signature
+from brisk.stub.config.signature import model_signature
 from support.pipeline_entries import confident, describe_fork, network, scaler, write
 
 

@@ -13,14 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from brisk.errors import ProtocolError, UnavailableError
 from brisk.protocol.records import Region
-from brisk.protocol.shared_memory.arena import (
+from brisk.protocol.shared_memory import (
     ALIGNMENT,
     MAX_SLAB_BYTES,
+    MOST_IN_TURNS,
+    PLACES,
     Arena,
     ArenaView,
     SlabChange,
 )
-from brisk.protocol.shared_memory.slab import MOST_IN_TURNS, PLACES
 from support.open_files import nothing_left_open
 
 SLAB_BYTES = 64 * 1024

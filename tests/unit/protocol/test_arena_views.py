@@ -10,7 +10,7 @@ import pytest
 
 from brisk.errors import ProtocolError
 from brisk.protocol.records import Region
-from brisk.protocol.shared_memory.arena import MAX_SLAB_BYTES, ArenaView
+from brisk.protocol.shared_memory import MAX_SLAB_BYTES, ArenaView
 from support.open_files import nothing_left_open
 
 

@@ -20,7 +20,7 @@ from brisk.protocol.channel import (
 )
 from brisk.protocol.codec import MAX_RECORD_BYTES, encode_record
 from brisk.protocol.records import AttachSlab, Cancel, DetachSlab, Log
-from brisk.protocol.shared_memory.arena import Arena
+from brisk.protocol.shared_memory import Arena
 from support.open_files import nothing_left_open
 
 

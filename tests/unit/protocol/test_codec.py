@@ -10,10 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brisk.errors import ProtocolError
-from brisk.protocol import compact
-from brisk.protocol.codec import MAX_RECORD_BYTES, decode_record, encode_record
+from brisk.protocol.codec import (
+    JSON_TYPES,
+    MAX_FORM_BYTES,
+    MAX_FORMS,
+    MAX_RECORD_BYTES,
+    decode_record,
+    encode_record,
+)
 from brisk.protocol.records import (
     RECORD_TYPES,
+    AskStatus,
     AttachSlab,
     Cancel,
     Hello,
@@ -140,15 +147,14 @@ def test_a_record_longer_than_a_message_is_refused_by_its_sender() -> None:
         Hello(1, "1.0", 5, 1),
         AttachSlab(1, 2),
         Cancel(1),
-        Release(1),
+        AskStatus(1),
     ],
     ids=lambda record: type(record).__name__,
 )
 def test_records_are_ascii_arrays_that_begin_with_their_kind(record: Record) -> None:
     data = encode_record(record)
     assert data.isascii()
-    plain = [kind for kind in RECORD_TYPES if kind not in (Infer, Result)]
-    assert json.loads(data)[0] == plain.index(type(record))
+    assert json.loads(data)[0] == JSON_TYPES.index(type(record))
 
 
 @pytest.mark.parametrize("record", [INFER, RESULT], ids=["Infer", "Result"])
@@ -160,13 +166,13 @@ def test_what_comes_again_in_the_same_form_has_the_same_object_as_form(record: R
 
 
 def test_forms_that_differ_are_not_taken_for_each_other() -> None:
-    for number in range(2 * compact.MAX_FORMS):  # more than are remembered
+    for number in range(2 * MAX_FORMS):  # more than are remembered
         record = INFER._replace(form=FORM._replace(outputs=(f"y{number}",)))
         assert decode_record(encode_record(record)) == record
 
 
 def test_long_forms_are_not_remembered() -> None:
-    form = FORM._replace(outputs=("y" * compact.MAX_FORM_BYTES,))
+    form = FORM._replace(outputs=("y" * MAX_FORM_BYTES,))
     first, second = (decode_record(encode_record(INFER._replace(form=form))) for _ in range(2))
     assert isinstance(first, Infer)
     assert isinstance(second, Infer)
@@ -186,8 +192,10 @@ def test_long_forms_are_not_remembered() -> None:
         (b"\x02\x01" + encode_record(RESULT)[2:], "neither flags"),
         (
             encode_record(INFER._replace(trace_context="t")).replace(b'"t"', b"  7"),
-            "trace context",
+            "expected str, got 7",
         ),
+        (b"\x03", "not a record"),
+        (encode_record(Release(1)) + b"]", "not a record"),
         (encode_record(INFER).replace(b'["y"]', b'["y",1]'), "expected str, got 1"),
         (encode_record(INFER).replace(b'[["x","FP32",[1,25]]]', b"[]"), "1 regions for 0 tensors"),
     ],

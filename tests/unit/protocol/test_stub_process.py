@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from brisk.protocol.host import stub_process
-from brisk.protocol.host.parent_watch import birth_of, parent_of
+from brisk.protocol import stub_process
+from brisk.protocol.stub_process import birth_of, parent_of
 
 STUB = [b"/b/python/triton_python_backend_stub", b"/m/1/model.py", b"region", b"1", b"1", b"4711"]
 STUB += [b"/b/python", b"336", b"m_0", b"/b/brisk"]

@@ -16,13 +16,12 @@ import numpy as np
 import pytest
 
 from brisk.errors import InternalError, InvalidModelError, InvalidRequestError, UnavailableError
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol import request_flags
 from brisk.protocol.records import TensorForm
-from brisk.protocol.role import Role
-from brisk.protocol.shared_memory import request_flags
+from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.runtime_process import start_if_absent
-from brisk.stub.runtime_client.sender import DirectSender
+from brisk.stub.runtime_client.transport import DirectSender
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -190,7 +189,7 @@ def test_a_record_that_cannot_be_sent_breaks_the_line_instead_of_being_forgotten
     connection: RuntimeClient,
 ) -> None:
     """The socket's buffer is too small for it; the next line's is not."""
-    line = connection._links[Role.FOREGROUND]._line
+    line = connection._connections[Role.FOREGROUND]._line
     assert isinstance(line, DirectSender)
     assert line._socket is not None
     line._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk.protocol.role import Role
+from brisk.protocol.runtime_paths import Role
 from brisk.runtime.supervisor import WORKER_ENDED_IDLE, Supervisor, WorkerSlot
 
 

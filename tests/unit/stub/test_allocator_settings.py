@@ -5,12 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from brisk.stub.runtime_client.allocator import TUNABLES, VARIABLE, allocator_settings
+from brisk.stub.runtime_client.runtime_process import (
+    ALLOCATOR_VARIABLE,
+    TUNABLES,
+    allocator_settings,
+)
 
 
 def test_what_the_user_has_set_stays() -> None:
-    ours = allocator_settings({VARIABLE: "glibc.malloc.hugetlb=0:glibc.malloc.tcache_count=3"})
-    settings = ours[VARIABLE].split(":")
+    ours = allocator_settings(
+        {ALLOCATOR_VARIABLE: "glibc.malloc.hugetlb=0:glibc.malloc.tcache_count=3"}
+    )
+    settings = ours[ALLOCATOR_VARIABLE].split(":")
     assert settings[:2] == ["glibc.malloc.hugetlb=0", "glibc.malloc.tcache_count=3"]
     assert len(settings) == 1 + len(TUNABLES)
 

@@ -13,7 +13,7 @@ import pytest
 from brisk.errors import ProtocolError
 from brisk.protocol.channel import send_bytes, send_record
 from brisk.protocol.records import Cancel, Record
-from brisk.stub.runtime_client.reader import Reader
+from brisk.stub.runtime_client.transport import Reader
 
 LONG_NS = 20_000_000_000
 SHORT_NS = 1_000_000

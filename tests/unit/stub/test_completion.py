@@ -9,7 +9,7 @@ import pytest
 from brisk.errors import InvalidConfigurationError
 from brisk.protocol.datatypes import DATATYPES
 from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE, complete
-from brisk.stub.config.onnx_signature import ModelSignature, TensorSignature
+from brisk.stub.config.signature import ModelSignature, TensorSignature
 
 Shape = tuple[int, ...] | None
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from brisk.errors import InternalError, InvalidModelError
-from brisk.protocol.records import ModelLoaded
-from brisk.protocol.shared_memory import request_flags
-from brisk.protocol.shared_memory.arena import Arena
-from brisk.stub.runtime_client.model_load import MAX_LOAD_STRIKES, ModelDescription, ModelLoad
+from brisk.protocol import request_flags
+from brisk.protocol.records import LoadModel, ModelLoaded
+from brisk.protocol.shared_memory import Arena
+from brisk.stub.runtime_client.pending import MAX_LOAD_STRIKES, ModelLoad
 
-MODEL = ModelDescription("resnet", 3, "/m.onnx", 0, False, 8, "normal")
+MODEL = LoadModel("resnet", 3, "/m.onnx", 0, False, 8, "normal")
 
 
 @pytest.fixture

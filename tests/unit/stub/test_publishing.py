@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from brisk.protocol.records import SampleRecord, StatisticsTold
+from brisk.protocol.records import Sample, StatisticsTold
 from brisk.telemetry import Statistics, metrics
 from support.waiting import PATIENCE_S, wait_until
 
@@ -69,24 +69,22 @@ class Endpoint:
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     made = Endpoint()
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", made.module())
-    for name in ("brisk.stub.metrics.series", "brisk.stub.metrics.publisher"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, "brisk.stub.metrics", raising=False)
     yield made
-    for name in ("brisk.stub.metrics.series", "brisk.stub.metrics.publisher"):
-        sys.modules.pop(name, None)
+    sys.modules.pop("brisk.stub.metrics", None)
 
 
 def publisher(statistics: Statistics) -> Any:
-    module = importlib.import_module("brisk.stub.metrics.publisher")
+    module = importlib.import_module("brisk.stub.metrics")
     return module.Publisher(statistics, lambda level, text: None, 0.01)
 
 
-def told(is_chosen: bool, *samples: SampleRecord) -> StatisticsTold:
+def told(is_chosen: bool, *samples: Sample) -> StatisticsTold:
     return StatisticsTold("foreground", is_chosen, samples, True)
 
 
-HELD = SampleRecord("brisk_loaded_models", ("foreground",), (3,))
-LOADS = SampleRecord("brisk_loads_total", ("net", "1", "loaded"), (2,))
+HELD = Sample("brisk_loaded_models", ("foreground",), (3,))
+LOADS = Sample("brisk_loads_total", ("net", "1", "loaded"), (2,))
 
 
 def test_every_series_carries_the_stubs_number_and_counts_up(endpoint: Endpoint) -> None:
@@ -123,7 +121,7 @@ def test_a_stub_ends_while_its_worker_does_not_read(
     statistics = Statistics()
     statistics.count(metrics.REQUESTS, LABELS)
     published = publisher(statistics)
-    monkeypatch.setattr(sys.modules["brisk.stub.metrics.publisher"], "CLOSE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(sys.modules["brisk.stub.metrics"], "CLOSE_TIMEOUT_S", 0.05)
     asked, reads = threading.Event(), threading.Event()
     first = threading.Event()
 
@@ -148,7 +146,7 @@ def test_a_stub_ends_while_its_worker_does_not_read(
 def test_a_metric_that_this_version_does_not_know_is_left_out(endpoint: Endpoint) -> None:
     published = publisher(Statistics())
     published.start(lambda: None)
-    published.take(told(True, SampleRecord("brisk_of_the_future", (), (1,)), LOADS))
+    published.take(told(True, Sample("brisk_of_the_future", (), (1,)), LOADS))
     wait_until(lambda: endpoint.value("brisk_loads_total") == 2, "brisk_loads_total")
     assert endpoint.value("brisk_of_the_future") is None
     published.close()

@@ -19,8 +19,7 @@ NOT_WANTED = (
     "shutil",
     "subprocess",
     "brisk.pipelines",
-    "brisk.stub.config.onnx_signature",
-    "brisk.stub.runtime_client.spawning",
+    "brisk.stub.config.signature",
 )
 """Each takes 1 to 60 ms, and a usual load has no use for it, or has while it waits."""
 

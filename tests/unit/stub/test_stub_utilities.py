@@ -85,7 +85,7 @@ import os, sys, types
 sys.modules["triton_python_backend_utils"] = types.SimpleNamespace(
     TRITONSERVER_RESPONSE_COMPLETE_FINAL=1
 )
-from brisk.stub.preload.numpy_import import import_request_handler
+from brisk.stub.preload import import_request_handler
 before = dict(os.environ)
 finders = list(sys.meta_path)
 print(import_request_handler().__name__, dict(os.environ) == before, sys.meta_path == finders)

@@ -8,15 +8,15 @@ import pytest
 
 from brisk.errors import InternalError
 from brisk.telemetry import METRICS, Kind, Sample, Statistics, metrics
-from brisk.telemetry.exposition import published, published_names
-from brisk.telemetry.incidents import KEPT, MAX_CHARACTERS, Incidents
+from brisk.telemetry.events import KEPT, MAX_CHARACTERS, Incidents
 from brisk.telemetry.metrics import BOUNDS_NS
+from brisk.telemetry.statistics import published, published_names
 
 LABELS = ("resnet", "1", "normal")
 
 
 def values(samples: list[Sample]) -> dict[str, tuple[int, ...]]:
-    return {sample.metric.name: sample.values for sample in samples}
+    return {sample.metric: sample.values for sample in samples}
 
 
 def test_readers_are_told_everything_once() -> None:
@@ -91,8 +91,8 @@ def test_a_histogram_is_published_as_cumulative_counters() -> None:
 
 
 def test_a_counter_of_nanoseconds_is_published_in_seconds() -> None:
-    metric = metrics.Metric("brisk_test_seconds_total", Kind.SECONDS, "", ())
-    (series,) = published(Sample(metric, (), (2_500_000_000,)))
+    name = metrics.HELD_SECONDS.name
+    (series,) = published(Sample(name, (), (2_500_000_000,)))
     assert series.value == 2.5
     assert not series.is_gauge
 

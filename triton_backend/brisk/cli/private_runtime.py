@@ -16,13 +16,11 @@ import numpy as np
 from brisk.errors import BriskError, UnavailableError
 from brisk.protocol.channel import check_peer
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
-from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.records import Result, TensorForm
-from brisk.protocol.role import Role
+from brisk.protocol.records import LoadModel, Result, TensorForm
+from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
-from brisk.stub.runtime_client.model_load import ModelDescription
 from brisk.stub.runtime_client.pending import OutputReader, Reply
-from brisk.stub.runtime_client.runtime_start import open_connection
+from brisk.stub.runtime_client.runtime_process import open_connection
 
 ANSWER_TIMEOUT_S = 120.0
 
@@ -38,7 +36,7 @@ class PrivateRuntime:
 
     def load(self, file: Path, job_class: str) -> None:
         """Raises what the load raises."""
-        description = ModelDescription(
+        description = LoadModel(
             name=file.parent.parent.name or file.stem,
             version=1,
             path=str(file),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from brisk.protocol.host.repository_view import users_path
+from brisk.protocol.entry_files import users_path
 from brisk.triton.options import option
 
 

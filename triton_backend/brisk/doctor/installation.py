@@ -8,16 +8,14 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from brisk import __version__
 from brisk.doctor.deployment import Deployment, Finding, Severity
 from brisk.errors import ArtefactError, BriskError, ProtocolError, UnavailableError
 from brisk.fork_server.build import LAUNCHER
 from brisk.fork_server.start import SETTING
 from brisk.ownership import cache_directory, check_directory
-from brisk.protocol.channel import Receiver, check_peer, send_record
-from brisk.protocol.host.entry_files import MODEL_FILE
-from brisk.protocol.host.runtime_paths import RuntimePaths, runtime_place
-from brisk.protocol.records import PROTOCOL_VERSION, Hello, Refused, Welcome
+from brisk.protocol.channel import greet
+from brisk.protocol.entry_files import MODEL_FILE
+from brisk.protocol.runtime_paths import RuntimePaths, runtime_place
 from brisk.stub.config.session_tuning import read_tuning
 from brisk.triton.options import option
 from brisk.tuning import SessionTuning
@@ -84,16 +82,10 @@ def _greet(place: RuntimePaths) -> str:
     except OSError:
         raise UnavailableError(f"none runs at {place.directory}") from None
     with connection:
-        check_peer(connection)
-        send_record(connection, Hello(PROTOCOL_VERSION, __version__, 0, 0))
         try:
-            answer, _ = Receiver(connection).receive()
+            answer = greet(connection)
         except (OSError, EOFError) as error:
             raise ProtocolError(f"the runtime at {place.directory} is silent: {error}") from error
-    if isinstance(answer, Refused):
-        raise ProtocolError(answer.message)
-    if not isinstance(answer, Welcome):
-        raise ProtocolError(f"it answers {type(answer).__name__} to a greeting")
     return f"Brisk {answer.version}, protocol {answer.protocol}, worker {answer.pid}"
 
 

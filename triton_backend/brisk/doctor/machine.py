@@ -9,7 +9,7 @@ from pathlib import Path
 from brisk.doctor.deployment import Deployment, Finding, Severity
 from brisk.os_priority import run_when_idle
 from brisk.protocol.channel import check_peer
-from brisk.protocol.host.runtime_paths import runtime_place
+from brisk.protocol.runtime_paths import runtime_place
 from brisk.triton.regions import left
 
 CONNECT_TIMEOUT_S = 5.0

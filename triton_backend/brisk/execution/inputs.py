@@ -8,7 +8,7 @@ import torch
 
 from brisk.errors import InvalidRequestError
 from brisk.graph.program import UNKNOWN_TYPE, ContainerKind, ValueType, Variable
-from brisk.segments.program import describe
+from brisk.segments.program import describe_type
 from brisk.solutions.base import Value
 from brisk.solutions.values import dtype_name
 
@@ -37,7 +37,7 @@ class InputSlot:
                 raise self._refusal(f"a tensor, got {kind}")
             if dtype_name(value) != declared.dtype or not _fits(value.shape, declared):
                 given = ValueType(dtype_name(value), tuple(value.shape))
-                raise self._refusal(f"{describe(declared)}, got {describe(given)}")
+                raise self._refusal(f"{describe_type(declared)}, got {describe_type(given)}")
         elif declared.container is ContainerKind.SEQUENCE and not isinstance(value, list):
             raise self._refusal("a sequence")
         return move(value, device)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from brisk.fork_server.compiler import CompilerError, add_seal, find_compiler, has_seal, is_whole
-from brisk.fork_server.start import PRELOAD
+from brisk.fork_server.start import PRELOAD, add_seal, has_seal
 from brisk.ownership import cache_directory, make_private, open_own
-from brisk.protocol.host.stub_process import STUB
+from brisk.protocol.stub_process import STUB
 
 LAUNCHER = STUB
 """Where a backend's folder has a file of this name, Triton starts it for the backend's stubs."""
@@ -32,6 +32,11 @@ _MADE_OF = {
 for nothing but ``dlsym``, run beside any C library, not only that of the compiling machine."""
 
 _TIMEOUT_S = 600.0
+_COMPILERS = ("c++", "g++", "clang++")
+
+
+class CompilerError(Exception):
+    """What was to be compiled is not; the message says why and what would help."""
 
 
 def place_launcher(backend: Path) -> bool:
@@ -61,19 +66,20 @@ def _prebuilt() -> dict[str, bytes] | None:
 
 def _compiled(name: str) -> bytes:
     """The compiled file, which the user's cache keeps. Raises CompilerError or OSError."""
-    compiler = find_compiler()
+    compiler = _find_compiler()
     source, options = _MADE_OF[name]
     code = (_SOURCES / source).read_bytes()
     digest = hashlib.sha256(f"{compiler}{_COMMON}{options}".encode() + code).hexdigest()[:24]
     made = cache_directory() / "native" / f"{digest}-{name}"
-    if not is_whole(made):
-        make_private(made.parent)
-        with tempfile.TemporaryDirectory(dir=made.parent) as drafts:
-            draft = Path(drafts) / name
-            _compile(compiler, _SOURCES / source, options, draft)
-            add_seal(draft)
-            os.chmod(draft, 0o700)
-            draft.replace(made)
+    with contextlib.suppress(CompilerError, OSError):  # then it is made, anew perhaps
+        return _read(made)
+    make_private(made.parent)
+    with tempfile.TemporaryDirectory(dir=made.parent) as drafts:
+        draft = Path(drafts) / name
+        _compile(compiler, _SOURCES / source, options, draft)
+        add_seal(draft)
+        os.chmod(draft, 0o700)
+        draft.replace(made)
     return _read(made)
 
 
@@ -87,6 +93,16 @@ def _read(file: Path) -> bytes:
     if not has_seal(content):
         raise CompilerError(f"'{file}' is not as it was compiled; remove it")
     return content
+
+
+def _find_compiler() -> Path:
+    """``$CXX``, else the first of the usual ones. Raises CompilerError where there is none."""
+    found = os.environ.get("CXX") or next(filter(None, map(shutil.which, _COMPILERS)), None)
+    compiler = shutil.which(found) if found else None
+    if compiler is None:
+        wanted = found or ", ".join(_COMPILERS)
+        raise CompilerError(f"no C++ compiler ({wanted}) is installed")
+    return Path(compiler)
 
 
 def _compile(compiler: Path, source: Path, options: tuple[str, ...], draft: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brisk.fork_server.server import listen
-from brisk.protocol.host.stub_process import BACKEND, SERVER
+from brisk.protocol.stub_process import BACKEND, SERVER
 
 SETTING = "BRISK_FORK_STUBS"
 """``0``: the launcher asks for no fork server, and none is started."""
@@ -192,9 +192,11 @@ def _check(preload: Path) -> None:
     The folder is not looked at: Triton has just started the launcher that lies beside the file.
     Raises OSError.
     """
-    from brisk.fork_server.compiler import is_sealed  # one stub of many needs it
+    from brisk.ownership import open_own
 
-    if not is_sealed(preload, is_anywhere=True):
+    with open(open_own(preload, is_anywhere=True), "rb") as opened:
+        is_whole = has_seal(opened.read())
+    if not is_whole:
         raise PermissionError(f"'{preload}' is not as it was compiled; `brisk install` renews it")
 
 
@@ -216,3 +218,26 @@ def _environment() -> dict[str, str]:
     entries = Path("/proc/self/environ").read_bytes().split(b"\0")
     pairs = [os.fsdecode(entry).partition("=") for entry in entries if entry]
     return {name: value for name, _, value in pairs}
+
+
+# Files that tell whether they are as they were made.
+
+_SEAL_BYTES = 32
+
+
+def has_seal(data: bytes) -> bool:
+    """Whether it ends with the digest of all before, as ``add_seal`` leaves it."""
+    return _digest(data[:-_SEAL_BYTES]) == data[-_SEAL_BYTES:]
+
+
+def add_seal(file: Path) -> None:
+    """Append the digest of all that is there; what loads or starts the file reads over it."""
+    data = file.read_bytes()
+    with file.open("ab") as end:
+        end.write(_digest(data))
+
+
+def _digest(data: bytes) -> bytes:
+    import hashlib  # one stub of many needs it
+
+    return hashlib.sha256(data).digest()

@@ -13,7 +13,7 @@ from brisk.errors import InvalidModelError
 from brisk.paths import find_inside, open_file
 from brisk.pipelines.fields import Fields, Problems, hint, is_number, parse_object, shown
 from brisk.planning.query import POLICIES, Replanning
-from brisk.protocol.host.entry_files import MODEL_FILE, PIPELINE_FILE
+from brisk.protocol.entry_files import MODEL_FILE, PIPELINE_FILE
 
 MAX_BYTES = 1_000_000
 MAX_OBJECTIVE_MS = 3_600_000.0

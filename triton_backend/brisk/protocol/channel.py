@@ -8,10 +8,19 @@ import socket
 import struct
 from collections.abc import Iterable, Sequence
 
-from brisk.errors import ProtocolError
+from brisk import __version__
+from brisk.errors import ProtocolError, named_error
 from brisk.protocol.codec import MAX_RECORD_BYTES, decode_record, encode_record
-from brisk.protocol.records import AttachSlab, DetachSlab, Record
-from brisk.protocol.shared_memory.arena import SlabChange
+from brisk.protocol.records import (
+    PROTOCOL_VERSION,
+    AttachSlab,
+    DetachSlab,
+    Hello,
+    Record,
+    Refused,
+    Welcome,
+)
+from brisk.protocol.shared_memory import SlabChange
 
 _CREDENTIALS = struct.Struct("3i")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(2 * array.array("i").itemsize)
@@ -107,3 +116,20 @@ def send_changes(connection: socket.socket, changes: Sequence[SlabChange]) -> No
         for change in changes:
             if change.descriptor is not None:
                 os.close(change.descriptor)
+
+
+def greet(connection: socket.socket, server: int = 0) -> Welcome:
+    """Begin a connection to a worker; ``server``: the process number of a stub's tritonserver.
+
+    Raises what the worker refuses us for, ProtocolError where it runs as another user or answers
+    anything else, OSError and EOFError as the socket does.
+    """
+    check_peer(connection)
+    send_record(connection, Hello(PROTOCOL_VERSION, __version__, os.getpid(), server))
+    answer, _ = Receiver(connection).receive()
+    if isinstance(answer, Refused):
+        raise named_error(answer.code, answer.message)
+    if not isinstance(answer, Welcome):
+        kind = type(answer).__name__
+        raise ProtocolError(f"expected Welcome, but the worker answers {kind} to a greeting")
+    return answer

@@ -5,80 +5,17 @@ A connection starts with ``Hello`` and ``Welcome``. Afterwards the frontend send
 ``AskStatus``; the worker sends ``AttachSlab``, ``ModelLoaded``, ``LoadFailed``, ``Result``,
 ``Failure``, ``Log``, ``StatisticsTold`` and ``Status``. Closing the connection gives back
 everything it held.
+
+Annotations are what ``brisk.protocol.codec`` checks by, so they are real types here, not text.
 """
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, get_args
 
-from brisk.protocol.inference import (
-    Cancel,
-    Infer,
-    InferForm,
-    Region,
-    Release,
-    Result,
-    ResultForm,
-    SequenceStep,
-    TensorForm,
-)
-from brisk.protocol.introspection import (
-    AskStatistics,
-    AskStatus,
-    AskTrace,
-    BeginTrace,
-    ExitStatus,
-    ForgetStatistics,
-    Incident,
-    ModelStatus,
-    RunStatus,
-    SampleRecord,
-    SpanRecord,
-    StatisticsTold,
-    Status,
-    TraceTold,
-)
 from brisk.tuning import SessionTuning
 
-__all__ = [
-    "PROTOCOL_VERSION",
-    "RECORD_TYPES",
-    "AskStatistics",
-    "AskStatus",
-    "AskTrace",
-    "AttachSlab",
-    "BeginTrace",
-    "Cancel",
-    "DetachSlab",
-    "ExitStatus",
-    "Failure",
-    "ForgetStatistics",
-    "Hello",
-    "Incident",
-    "Infer",
-    "InferForm",
-    "LoadFailed",
-    "LoadModel",
-    "Log",
-    "ModelLoaded",
-    "ModelStatus",
-    "Record",
-    "Refused",
-    "Region",
-    "Release",
-    "Result",
-    "ResultForm",
-    "RunStatus",
-    "SampleRecord",
-    "SequenceStep",
-    "SpanRecord",
-    "StateForm",
-    "StatisticsTold",
-    "Status",
-    "TensorForm",
-    "TraceTold",
-    "Welcome",
-]
+PROTOCOL_VERSION = 13
 
-PROTOCOL_VERSION = 12
+# The start of a connection, and the memory that goes with it.
 
 
 class Hello(NamedTuple):
@@ -118,6 +55,14 @@ class DetachSlab(NamedTuple):
     slab: int
 
 
+class Region(NamedTuple):
+    """A stretch of a slab, in bytes."""
+
+    slab: int
+    offset: int
+    size: int
+
+
 class StateForm(NamedTuple):
     """What a model hands on from one request of a sequence to the next: ``output`` to ``input``.
 
@@ -135,20 +80,16 @@ class StateForm(NamedTuple):
 class LoadModel(NamedTuple):
     """Asks for a session of one model version; ``model`` names it in later records.
 
-    ``mark`` is a region of the frontend's in which the worker notes that it has begun
-    (see ``brisk.protocol.shared_memory.request_flags``). ``max_batch_size`` 0: the model's first
-    dimension is no batch.
-    ``batching``: queued requests may be joined along the batch dimension. ``states``: kept for up
-    to ``max_sequences`` sequences, each until it has been idle for ``sequence_idle_ns``.
-    ``tuning``: of ONNX Runtime's sessions of the model. ``strikes``: workers that its load has
-    ended.
+    ``max_batch_size`` 0: the model's first dimension is no batch. ``batching``: queued requests
+    may be joined along the batch dimension. ``states``: kept for up to ``max_sequences``
+    sequences, each until it has been idle for ``sequence_idle_ns``. ``tuning``: of ONNX Runtime's
+    sessions of the model. ``mark``: a region of the frontend's in which the worker notes that it
+    has begun (``brisk.protocol.request_flags``). ``strikes``: workers that its load has ended.
     """
 
-    model: int
     name: str
     version: int
     path: str
-    mark: Region
     max_batch_size: int
     batching: bool
     max_queue_size: int
@@ -157,6 +98,8 @@ class LoadModel(NamedTuple):
     max_sequences: int = 0
     sequence_idle_ns: int = 0
     tuning: SessionTuning = SessionTuning()
+    mark: Region = Region(0, 0, 0)
+    model: int = 0
     strikes: int = 0
 
 
@@ -173,6 +116,110 @@ class LoadFailed(NamedTuple):
     message: str
 
 
+# One inference. Request and answer are made of a form and of what is this one's own. The form
+# (names, datatypes, shapes) is the same for one request after the other, so whoever reads it meets
+# the same object again and can keep what follows from it.
+
+
+class TensorForm(NamedTuple):
+    """A tensor in shared memory, wherever it lies.
+
+    ``datatype`` is Triton's name (``FP32``, ``BF16``, ``BYTES`` …); elements lie in row-major
+    order, BYTES as Triton serialises them (4-byte little-endian length before each element).
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+class InferForm(NamedTuple):
+    """What is asked of ``model``, apart from the values.
+
+    ``outputs``: names wanted, in order; the worker sends no others. ``agreement_ppm``: of a
+    million early answers of learned caches, how many must be the model's own; None: as promised,
+    a million: no early answers.
+    """
+
+    model: int
+    inputs: tuple[TensorForm, ...]
+    outputs: tuple[str, ...]
+    job_class: str
+    agreement_ppm: int | None = None
+
+
+class SequenceStep(NamedTuple):
+    """Which sequence a request belongs to, and whether it is the first or the last of it.
+
+    ``sequence``: the correlation id as JSON, so that 7 and "7" are two sequences, as in Triton.
+    """
+
+    sequence: str
+    starts: bool
+    ends: bool
+
+
+class Infer(NamedTuple):
+    """One request. ``regions``: of the form's inputs, in their order.
+
+    ``mark``: where the worker notes that it has begun
+    (``brisk.protocol.request_flags``).
+    ``deadline_ns``: CLOCK_MONOTONIC time after which the answer is of no use; None: no limit.
+    ``is_replay``: an earlier worker had it; it waits again whatever the queue's bound is.
+    ``trace_context``: Triton's, where it traces the request; else empty. ``arrived_ns``: when
+    Triton handed it to the frontend, CLOCK_MONOTONIC, for whoever records a trace; 0: unknown.
+    ``step``: of a model with states, whose they are; None for any other.
+    """
+
+    request: int
+    form: InferForm
+    regions: tuple[Region, ...]
+    mark: Region
+    deadline_ns: int | None = None
+    is_replay: bool = False
+    trace_context: str = ""
+    arrived_ns: int = 0
+    step: SequenceStep | None = None
+
+
+class Cancel(NamedTuple):
+    """The client has gone; the worker answers with a Failure as soon as it can."""
+
+    request: int
+
+
+class ResultForm(NamedTuple):
+    """What an answer consists of.
+
+    ``exits``: who answered, row by row, where a learned cache answered any of them; else empty.
+    """
+
+    outputs: tuple[TensorForm, ...]
+    exits: str = ""
+
+
+class Result(NamedTuple):
+    """The answer. Its regions, of the form's outputs in their order, stay the frontend's to read
+    until it sends Release.
+
+    ``started_ns``: when it was taken up for its first layer, a time of the monotonic clock,
+    which all processes of a machine share.
+    """
+
+    request: int
+    form: ResultForm
+    regions: tuple[Region, ...]
+    queue_ns: int
+    execution_ns: int
+    started_ns: int
+
+
+class Release(NamedTuple):
+    """The frontend has copied the Result of ``request``; its regions are free again."""
+
+    request: int
+
+
 class Failure(NamedTuple):
     request: int
     code: str
@@ -186,34 +233,167 @@ class Log(NamedTuple):
     text: str
 
 
-Record: TypeAlias = (
-    "Hello | Welcome | Refused | AttachSlab | DetachSlab | LoadModel | ModelLoaded | LoadFailed "
-    "| Infer | Cancel | Result | Failure | Release | Log "
-    "| AskStatistics | ForgetStatistics | StatisticsTold | AskStatus | Status "
-    "| BeginTrace | AskTrace | TraceTold"
-)
+# What a worker has counted, does and did; nothing follows from these.
 
-RECORD_TYPES: tuple[type, ...] = (
-    Hello,
-    Welcome,
-    Refused,
-    AttachSlab,
-    DetachSlab,
-    LoadModel,
-    ModelLoaded,
-    LoadFailed,
-    Infer,
-    Cancel,
-    Result,
-    Failure,
-    Release,
-    Log,
-    AskStatistics,
-    ForgetStatistics,
-    StatisticsTold,
-    AskStatus,
-    Status,
-    BeginTrace,
-    AskTrace,
-    TraceTold,
-)
+
+class AskStatistics(NamedTuple):
+    """Asks what the worker has counted; answered by one or more StatisticsTold.
+
+    ``takes_news``: only what no frontend of the same server was told before, and it counts as
+    told; of a server's frontends only one is told at all, the first that asked and is still
+    there. Else everything, as it stands.
+    """
+
+    takes_news: bool
+
+
+class ForgetStatistics(NamedTuple):
+    """What the sender was told of is shown nowhere any more: tell everything to the next one."""
+
+
+class Sample(NamedTuple):
+    """The values of one series: one, or a histogram's classes and sum. Durations are in ns."""
+
+    metric: str
+    labels: tuple[str, ...]
+    values: tuple[int, ...]
+
+
+class StatisticsTold(NamedTuple):
+    """``worker``: its role. ``is_chosen``: the receiver is the one of its server that is told.
+
+    ``is_last``: the answer is complete.
+    """
+
+    worker: str
+    is_chosen: bool
+    samples: tuple[Sample, ...]
+    is_last: bool
+
+
+class AskStatus(NamedTuple):
+    """Asks what the worker does just now, and for its last ``incidents``; answered by a Status."""
+
+    incidents: int
+
+
+class ExitStatus(NamedTuple):
+    """A learned cache: rows it has answered, how many were audited, how many of those agree.
+
+    ``state``: ``on``, or why it is off.
+    """
+
+    name: str
+    answered: int
+    audited: int
+    agreed: int
+    state: str
+
+
+class ModelStatus(NamedTuple):
+    """A session: the name it was first asked for by, and how many instances use it.
+
+    ``waiting``: requests in the queue; ``answered``: those answered well, of its present users.
+    ``exits`` of caches of ``revision``, which were offered ``offered_rows``. ``lanes`` load its
+    layers just now; a pipeline has no layers of its own. ``is_settled``: no kernel of it will be
+    exchanged for a better one any more. ``job_class``: its entry's. ``weight_bytes``: of the files
+    that its weights are mapped from. ``failed``: requests of its present users answered with an
+    error.
+    """
+
+    name: str
+    version: int
+    is_ready: bool
+    uses: int
+    waiting: int
+    answered: int
+    path: str
+    exits: tuple[ExitStatus, ...] = ()
+    revision: int = 0
+    offered_rows: int = 0
+    layers: int = 0
+    loaded_layers: int = 0
+    lanes: int = 0
+    is_settled: bool = False
+    job_class: str = "normal"
+    weight_bytes: int = 0
+    failed: int = 0
+
+
+class RunStatus(NamedTuple):
+    """A run of one or more joined requests. ``layers_done``: of the model's program."""
+
+    model: str
+    job_class: str
+    requests: int
+    is_parked: bool
+    running_ns: int
+    layers_done: int
+
+
+class Incident(NamedTuple):
+    """Something that went wrong: ``ago_ns`` before the Status, ``what`` in words."""
+
+    ago_ns: int
+    what: str
+
+
+class Status(NamedTuple):
+    """``models`` and ``incidents`` may be cut to what a record holds; ``model_count`` is not."""
+
+    pid: int
+    role: str
+    device: str
+    uptime_ns: int
+    threads: int
+    frontends: int
+    model_count: int
+    models: tuple[ModelStatus, ...]
+    runs: tuple[RunStatus, ...]
+    incidents: tuple[Incident, ...]
+
+
+class BeginTrace(NamedTuple):
+    """Asks the worker to record spans from now on; those recorded so far are forgotten.
+
+    Until an AskTrace the worker keeps at most ``telemetry.events.MAX_SPANS`` of them.
+    """
+
+
+class AskTrace(NamedTuple):
+    """Ends the recording; answered by one or more TraceTold."""
+
+
+class Span(NamedTuple):
+    """``lane``: the thread or queue it lay in. Times are CLOCK_MONOTONIC.
+
+    ``request`` names the request or load it belongs to, the same in all processes. ``details``:
+    whatever else is worth reading, Triton's trace context for instance. On the way, texts are cut
+    to what a record holds.
+    """
+
+    lane: str
+    name: str
+    begin_ns: int
+    end_ns: int
+    request: str
+    details: str
+
+
+class TraceTold(NamedTuple):
+    """``left_out``: how many spans found no room. ``is_last``: the answer is complete."""
+
+    pid: int
+    spans: tuple[Span, ...]
+    left_out: int
+    is_last: bool
+
+
+_OfConnections: TypeAlias = Hello | Welcome | Refused | AttachSlab | DetachSlab
+_OfLoads: TypeAlias = LoadModel | ModelLoaded | LoadFailed | Log
+_OfInference: TypeAlias = Infer | Cancel | Result | Failure | Release
+_OfStatistics: TypeAlias = AskStatistics | ForgetStatistics | StatisticsTold | AskStatus | Status
+_OfTraces: TypeAlias = BeginTrace | AskTrace | TraceTold
+Record: TypeAlias = _OfConnections | _OfLoads | _OfInference | _OfStatistics | _OfTraces
+
+RECORD_TYPES: tuple[type, ...] = get_args(Record)

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from brisk.errors import BriskError
 from brisk.os_priority import set_process
-from brisk.protocol.host.runtime_paths import runtime_place
-from brisk.protocol.role import Role
+from brisk.protocol.runtime_paths import Role, runtime_place
 from brisk.runtime.log import say
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.ready import import_everything

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from brisk.telemetry.incidents import INCIDENTS
+from brisk.telemetry.events import INCIDENTS
 
 
 def say(text: str) -> None:

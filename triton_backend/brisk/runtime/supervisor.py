@@ -20,9 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from brisk import telemetry
-from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.role import Role
-from brisk.protocol.sockets import new_socket
+from brisk.protocol.runtime_paths import Role, RuntimePaths, new_socket
 from brisk.runtime.log import say
 from brisk.telemetry import metrics
 

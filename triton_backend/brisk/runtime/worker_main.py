@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.os_priority import shorten_slices, stand_back
 from brisk.protocol.records import Refused
-from brisk.protocol.role import Role
+from brisk.protocol.runtime_paths import Role
 from brisk.runtime.preemption.best_effort import Background
 from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.preemption.gate import Gate

@@ -69,8 +69,8 @@ class InputCheck:
         if name_of_dtype(value.dtype) != declared.dtype or not self._fits(value.shape):
             given = ValueType(name_of_dtype(value.dtype), tuple(value.shape))
             raise InvalidRequestError(
-                f"input '{self.variable.name}': expected {_describe(declared)}, "
-                f"got {_describe(given)}"
+                f"input '{self.variable.name}': expected {describe_type(declared)}, "
+                f"got {describe_type(given)}"
             )
         return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 
@@ -85,7 +85,7 @@ class InputCheck:
         return True
 
 
-def _describe(declared: ValueType) -> str:
+def describe_type(declared: ValueType) -> str:
     """``float32 [N, 3, 224, 224]``, for messages."""
     if declared.shape is None:
         return f"{declared.dtype} of any shape"

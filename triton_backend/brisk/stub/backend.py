@@ -14,13 +14,12 @@ import triton_python_backend_utils as pb_utils
 from brisk.errors import BriskError
 from brisk.fork_server.start import attend_launchers, start_when_quiet
 from brisk.os_priority import realtime_niceness, set_threads
-from brisk.protocol.host.parent_watch import end_with_server
-from brisk.protocol.host.runtime_paths import runtime_place
-from brisk.protocol.host.stub_process import command_line, server_of_stub
+from brisk.protocol.runtime_paths import runtime_place
+from brisk.protocol.stub_process import command_line, end_with_server, server_of_stub
 from brisk.stub.config.entry import Entry, find_model, read_entry
 from brisk.stub.config.parameters import REALTIME
-from brisk.stub.metrics.publisher import Publisher, publishing_interval_s
-from brisk.stub.preload.numpy_import import import_request_handler
+from brisk.stub.metrics import Publisher, publishing_interval_s
+from brisk.stub.preload import import_request_handler
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.runtime_process import NICENESS, start_if_absent
 from brisk.telemetry import STATISTICS
@@ -61,7 +60,7 @@ class ModelInstance:
             self._publisher = Publisher(STATISTICS, self._log, publishing_interval_s())
             self._connection = RuntimeClient(
                 runtime_place(self._entry.device),
-                self._entry.describe(),
+                self._entry.model,
                 self._log,
                 self._publisher.take,
             )
@@ -118,9 +117,8 @@ class ModelInstance:
 def auto_complete(model_config: Any) -> Any:
     """Fill in what the entry leaves out; raises ``pb_utils.TritonModelException``."""
     # Here, since every load of an entry would pay for what only an incomplete one needs.
-    from brisk.stub.config.completion import complete
-    from brisk.stub.config.pipeline_signature import model_signature
-    from brisk.stub.config.server_options import default_max_batch_size
+    from brisk.stub.config.completion import complete, default_max_batch_size
+    from brisk.stub.config.signature import model_signature
 
     end_with_server()
     attend_launchers(command_line(), NICENESS)

@@ -11,17 +11,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from brisk.errors import BriskError, InvalidRequestError
-from brisk.protocol.inference import SequenceStep
-from brisk.protocol.role import role_of
-from brisk.stub.cancellation import CancellationWatcher
+from brisk.protocol.records import SequenceStep
+from brisk.protocol.runtime_paths import role_of
 from brisk.stub.config.entry import Entry
 from brisk.stub.config.parameters import request_agreement, request_class, request_deadline_ns
-from brisk.stub.metrics.accounting import RequestAccount
-from brisk.stub.response import TritonReply, send_nothing
+from brisk.stub.response import CancellationWatcher, TritonReply, send_nothing
 from brisk.stub.runtime_client.client import RuntimeClient
-from brisk.stub.runtime_client.sync_wait import EYES_OPEN_NS, WAIT_NS, Promptness
+from brisk.stub.sync_wait import EYES_OPEN_NS, WAIT_NS, Promptness
 from brisk.stub.tensors import read_inputs
 from brisk.telemetry import STATISTICS
+from brisk.telemetry.statistics import RequestAccount
 
 if TYPE_CHECKING:
     from brisk.stub.sequence_steps import Steps
@@ -36,7 +35,7 @@ class RequestHandler:
         self._entry = entry
         self._connection = connection
         self._log = log
-        self._account = RequestAccount(STATISTICS, entry.name, entry.version)
+        self._account = RequestAccount(STATISTICS, entry.model.name, entry.model.version)
         self._promptness = Promptness()
         self._watcher = CancellationWatcher(connection.cancel)
         self._steps = _steps(entry)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
 from brisk.errors import BriskError
 from brisk.protocol.records import Result
-from brisk.stub.metrics.accounting import RequestAccount
 from brisk.stub.runtime_client.pending import OutputReader, Reply
-from brisk.stub.runtime_client.sync_wait import Promptness
+from brisk.stub.sync_wait import Promptness
 from brisk.stub.tensors import make_output
+from brisk.telemetry.statistics import RequestAccount
 
 # Brisk's errors as Triton's: the one place where they are mapped.
 
@@ -98,10 +99,6 @@ class TritonReply(Reply):
         self._is_answered = False
         self.created_ns = created_ns
 
-    @property
-    def is_answered(self) -> bool:
-        return self._is_answered
-
     def has_answered(self) -> bool:
         return self._is_answered
 
@@ -136,17 +133,14 @@ class TritonReply(Reply):
                 **_parameters(result),
             )
         except Exception as error:  # noqa: BLE001  # the request must be answered, whatever it is
-            self._fail(error)
+            self.fail(error)
         else:
             self._promptness.learn(time.monotonic_ns() - self.created_ns)
             self._send(response)
             took_ns = time.monotonic_ns() - self.created_ns
             self._account.succeeded(self.job_class, took_ns, result.queue_ns, result.execution_ns)
 
-    def fail(self, error: BriskError) -> None:
-        self._fail(error)
-
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         self._account.failed(self.job_class, error)
         self._send(_failed(error))
 
@@ -192,3 +186,60 @@ def _copying(read: OutputReader) -> OutputReader:
 
 def _failed(error: Exception) -> Any:
     return pb_utils.InferenceResponse(output_tensors=[], error=triton_error(error))
+
+
+# Clients that have gone: Triton tells only who asks, and asking costs a round trip.
+
+POLL_INTERVAL_S = 0.05
+MINIMUM_AGE_NS = 50_000_000
+"""Requests answered sooner than this are never asked about."""
+
+
+class CancellationWatcher:
+    """A thread that asks about every request in flight, and sleeps while there is none."""
+
+    def __init__(self, cancel: Callable[[int], None]) -> None:
+        self._cancel = cancel
+        self._watched: dict[int, TritonReply] = {}
+        self._lock = threading.Lock()
+        self._wanted = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="brisk-watcher", daemon=True)
+        self._thread.start()
+
+    def watch(self, number: int, reply: TritonReply) -> None:
+        """Watch request ``number`` until it is answered."""
+        with self._lock:
+            self._watched[number] = reply
+        if not self._wanted.is_set():
+            self._wanted.set()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._wanted.set()
+        self._thread.join(timeout=5.0)
+
+    def _watch(self) -> None:
+        while self._wanted.wait() and not self._closing.wait(POLL_INTERVAL_S):
+            for number, reply in self._due():
+                if reply.is_cancelled():
+                    self._cancel(number)
+                    with self._lock:
+                        self._watched.pop(number, None)
+
+    def _due(self) -> list[tuple[int, TritonReply]]:
+        """Requests old enough to ask about; forgets the answered ones."""
+        before_ns = time.monotonic_ns() - MINIMUM_AGE_NS
+        with self._lock:
+            self._watched = {
+                number: reply
+                for number, reply in self._watched.items()
+                if not reply.has_answered()
+            }
+            if not self._watched:
+                self._wanted.clear()
+            return [
+                (number, reply)
+                for number, reply in self._watched.items()
+                if reply.created_ns < before_ns
+            ]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from brisk.errors import InvalidRequestError, UnavailableError
-from brisk.protocol.inference import SequenceStep
+from brisk.protocol.records import SequenceStep
 from brisk.stub.config.sequences import SequenceSettings
 
 _START, _END = 1, 2

@@ -14,9 +14,8 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from brisk.errors import InvalidRequestError
-from brisk.protocol import strings
-from brisk.protocol.datatypes import DATATYPES
-from brisk.protocol.inference import TensorForm
+from brisk.protocol.datatypes import DATATYPES, deserialize_strings, serialize_strings
+from brisk.protocol.records import TensorForm
 from brisk.stub.dlpack import bits_of, capsule_of
 
 _NAMES = {
@@ -66,7 +65,7 @@ def _read_input(tensor: Any, is_bfloat16: bool) -> InputData:
         return InputData(TensorForm(name, "BF16", bits.shape), bits)
     array = tensor.as_numpy()
     if array.dtype.kind in "OSU":
-        content = strings.serialise(array.reshape(-1))
+        content = serialize_strings(array.reshape(-1))
         return InputData(TensorForm(name, "BYTES", array.shape), content)
     datatype = _NAMES.get(array.dtype)
     if datatype is None:
@@ -85,7 +84,7 @@ def make_output(form: TensorForm, memory: memoryview) -> Any:
     if datatype == "BYTES":
         count = math.prod(shape)
         array = np.empty(count, object)
-        array[:] = strings.deserialise(memory, count)
+        array[:] = deserialize_strings(memory, count)
         return pb_utils.Tensor(name, array.reshape(shape))
     array = np.frombuffer(memory, DATATYPES[datatype].numpy).reshape(shape)
     if datatype == "BF16":

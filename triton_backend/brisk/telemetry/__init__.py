@@ -4,8 +4,9 @@ Standard library only: the stub, the workers and whatever else counts use the sa
 ``count``, ``observe_ns`` and ``hold`` write to this process's own statistics.
 """
 
+from brisk.protocol.records import Sample
 from brisk.telemetry.metrics import METRICS, Kind, Metric
-from brisk.telemetry.statistics import STATISTICS, Sample, Statistics
+from brisk.telemetry.statistics import STATISTICS, Statistics
 
 count = STATISTICS.count
 observe_ns = STATISTICS.observe_ns

@@ -50,190 +50,165 @@ class Metric:
             raise InternalError(f"metric {self.name} has labels {self.labels}, got {labels!r:.80}")
 
 
-REQUESTS = Metric(
+METRICS: dict[str, Metric] = {}
+"""Every metric by its name."""
+
+
+def _declare(name: str, kind: Kind, help: str, labels: tuple[str, ...] = ()) -> Metric:
+    metric = METRICS[name] = Metric(name, kind, help, labels)
+    return metric
+
+
+REQUESTS = _declare(
     "brisk_requests_total",
     Kind.COUNTER,
     "Requests taken from Triton, answered well or not",
     REQUEST_LABELS,
 )
-ERRORS = Metric(
+ERRORS = _declare(
     "brisk_errors_total",
     Kind.COUNTER,
     "Requests answered with an error, by its kind",
     (*REQUEST_LABELS, "kind"),
 )
-REQUEST_SECONDS = Metric(
+REQUEST_SECONDS = _declare(
     "brisk_request_seconds",
     Kind.HISTOGRAM,
     "From the request's arrival in the frontend to its answer, answered well only",
     REQUEST_LABELS,
 )
-QUEUE_SECONDS = Metric(
+QUEUE_SECONDS = _declare(
     "brisk_queue_seconds",
     Kind.HISTOGRAM,
     "From the request's arrival in the worker to its first layer",
     REQUEST_LABELS,
 )
-EXECUTION_SECONDS = Metric(
+EXECUTION_SECONDS = _declare(
     "brisk_execution_seconds",
     Kind.HISTOGRAM,
     "From the request's first layer to its last, time parked for more urgent ones included",
     REQUEST_LABELS,
 )
-LOADS = Metric(
+LOADS = _declare(
     "brisk_loads_total",
     Kind.COUNTER,
     "Loads of a model by a worker, restarts of workers included, by how they ended",
     (*MODEL_LABELS, "result"),
 )
-LOAD_SECONDS = Metric(
+LOAD_SECONDS = _declare(
     "brisk_load_seconds", Kind.HISTOGRAM, "What a model's load took in the worker", MODEL_LABELS
 )
-STARTS = Metric(
+STARTS = _declare(
     "brisk_cold_starts_total",
     Kind.COUNTER,
     "Sessions whose layers are all loaded, from an artefact or from the model",
     ("model", "version", "origin"),
 )
-START_SECONDS = Metric(
+START_SECONDS = _declare(
     "brisk_cold_start_seconds_total",
     Kind.SECONDS,
     "Time in the stages of cold starts, over all lanes",
     ("model", "version", "origin", "phase"),
 )
-LOADED_LAYERS = Metric(
+LOADED_LAYERS = _declare(
     "brisk_loaded_layers_total",
     Kind.COUNTER,
     "Solutions loaded in cold starts: made from the model or reused from an artefact, by the lane "
     "they belong to or stolen from it by another",
     ("model", "version", "origin", "by"),
 )
-CACHED_ROWS = Metric(
+CACHED_ROWS = _declare(
     "brisk_cached_rows_total",
     Kind.COUNTER,
     "Rows of requests to models with learned caches; early answers over it are the hit rate",
     MODEL_LABELS,
 )
-EARLY_ANSWERS = Metric(
+EARLY_ANSWERS = _declare(
     "brisk_early_answers_total",
     Kind.COUNTER,
     "Rows of requests that a learned cache answered, by its exit",
     (*MODEL_LABELS, "exit"),
 )
-AUDITED_ANSWERS = Metric(
+AUDITED_ANSWERS = _declare(
     "brisk_audited_answers_total",
     Kind.COUNTER,
     "Early answers that were compared with the whole model's: it agrees, or differs",
     (*MODEL_LABELS, "exit", "verdict"),
 )
-SWITCHED_OFF_EXITS = Metric(
+SWITCHED_OFF_EXITS = _declare(
     "brisk_switched_off_exits_total",
     Kind.COUNTER,
     "Exits that answer no more: the audit found their promise broken, or they cost more than they "
     "spare",
     (*MODEL_LABELS, "exit", "reason"),
 )
-CACHE_VERSIONS = Metric(
+CACHE_VERSIONS = _declare(
     "brisk_cache_versions_total",
     Kind.COUNTER,
     "Versions of learned caches that learning from the traffic has made, by what became of them: "
     "promoted, rejected, rolled back, withdrawn",
     (*MODEL_LABELS, "change"),
 )
-PREEMPTIONS = Metric(
+PREEMPTIONS = _declare(
     "brisk_preemptions_total",
     Kind.COUNTER,
     "Requests that took the worker from a running one of a less urgent class",
     REQUEST_LABELS,
 )
-PREEMPTION_SECONDS = Metric(
+PREEMPTION_SECONDS = _declare(
     "brisk_preemption_seconds",
     Kind.HISTOGRAM,
     "From the arrival of a request that preempts to its first layer",
     REQUEST_LABELS,
 )
-SHED = Metric(
+SHED = _declare(
     "brisk_shed_total",
     Kind.COUNTER,
     "Requests that left a full queue for one of a more urgent class",
     REQUEST_LABELS,
 )
-GATE_CLOSURES = Metric(
+GATE_CLOSURES = _declare(
     "brisk_gate_closures_total",
     Kind.COUNTER,
     "How often real-time work came where there was none, which holds best-effort layers",
 )
-FREEZES = Metric(
+FREEZES = _declare(
     "brisk_besteffort_freezes_total",
     Kind.COUNTER,
     "How often a best-effort layer was stopped half-way for real-time work",
 )
-HELD_SECONDS = Metric(
+HELD_SECONDS = _declare(
     "brisk_besteffort_held_seconds_total",
     Kind.SECONDS,
     "Time in which best-effort work waited for real-time work by the policy",
 )
-PIPELINE_NODES = Metric(
+PIPELINE_NODES = _declare(
     "brisk_pipeline_nodes_total",
     Kind.COUNTER,
     "Nodes of pipelines that have run, by the variant chosen and how far it ran: early or full",
     (*MODEL_LABELS, "node", "variant", "answer"),
 )
-PIPELINE_OBJECTIVES = Metric(
+PIPELINE_OBJECTIVES = _declare(
     "brisk_pipeline_objectives_total",
     Kind.COUNTER,
     "Pipeline requests that ran to their end, by their latency objective: kept or missed",
     (*MODEL_LABELS, "result"),
 )
-WORKER_RESTARTS = Metric(
+WORKER_RESTARTS = _declare(
     "brisk_worker_restarts_total",
     Kind.COUNTER,
     "Workers that replaced one that died",
     ("worker",),
 )
-HELD_BYTES = Metric(
+HELD_BYTES = _declare(
     "brisk_held_bytes",
     Kind.GAUGE,
     "Bytes held: resident memory of the worker, answers not read yet, inputs of all frontends",
     ("worker", "what"),
 )
-LOADED_MODELS = Metric(
+LOADED_MODELS = _declare(
     "brisk_loaded_models", Kind.GAUGE, "Sessions that a worker holds", ("worker",)
 )
-WAITING_REQUESTS = Metric(
+WAITING_REQUESTS = _declare(
     "brisk_waiting_requests", Kind.GAUGE, "Requests that wait in a worker's queue", ("worker",)
 )
-
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        REQUESTS,
-        ERRORS,
-        REQUEST_SECONDS,
-        QUEUE_SECONDS,
-        EXECUTION_SECONDS,
-        LOADS,
-        LOAD_SECONDS,
-        STARTS,
-        START_SECONDS,
-        LOADED_LAYERS,
-        CACHED_ROWS,
-        EARLY_ANSWERS,
-        AUDITED_ANSWERS,
-        SWITCHED_OFF_EXITS,
-        CACHE_VERSIONS,
-        PREEMPTIONS,
-        PREEMPTION_SECONDS,
-        SHED,
-        GATE_CLOSURES,
-        FREEZES,
-        HELD_SECONDS,
-        PIPELINE_NODES,
-        PIPELINE_OBJECTIVES,
-        WORKER_RESTARTS,
-        HELD_BYTES,
-        LOADED_MODELS,
-        WAITING_REQUESTS,
-    )
-}
-"""Every metric by its name."""

@@ -1,25 +1,25 @@
-"""Values of metrics, and what of them a reader has not been told yet."""
+"""Values of metrics, what of them a reader has not been told yet, and how they are published."""
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
-from brisk.telemetry.metrics import BOUNDS_NS, Kind, Metric
+from brisk.errors import BriskError, InternalError
+from brisk.protocol.records import Sample
+from brisk.telemetry import metrics
+from brisk.telemetry.metrics import BOUNDS_NS, METRICS, Kind, Metric
+
+DEFAULT_INTERVAL_S = 5.0
+"""Between two publications, where ``$BRISK_METRICS_INTERVAL_S`` says nothing else."""
 
 _SERIES_SIZE = dict.fromkeys(Kind, 1) | {Kind.HISTOGRAM: len(BOUNDS_NS) + 2}
 """A histogram's values: how many in each class, in order, then the sum in ns."""
 
 Series = tuple[Metric, tuple[str, ...]]
-
-
-class Sample(NamedTuple):
-    """The values of one series: one, or a histogram's classes and sum. Durations are in ns."""
-
-    metric: Metric
-    labels: tuple[str, ...]
-    values: tuple[int, ...]
 
 
 class Statistics:
@@ -55,7 +55,10 @@ class Statistics:
     def samples(self) -> list[Sample]:
         """What holds now, since the process began."""
         with self._lock:
-            return [Sample(*series, tuple(values)) for series, values in self._series.items()]
+            return [
+                Sample(metric.name, labels, tuple(values))
+                for (metric, labels), values in self._series.items()
+            ]
 
     def take_news(self, reader: int) -> list[Sample]:
         """What has been counted since ``reader`` took it last; gauges as they are, if changed.
@@ -67,16 +70,15 @@ class Statistics:
         with self._lock:
             told = self._told.setdefault(reader, {})
             for series, values in self._series.items():
-                now = tuple(values)
+                metric, labels = series
+                now = added = tuple(values)
                 before = told.get(series)
                 if now == before:
                     continue
                 told[series] = now
-                if before is None or series[0].kind is Kind.GAUGE:
-                    news.append(Sample(*series, now))
-                else:
+                if before is not None and metric.kind is not Kind.GAUGE:
                     added = tuple(new - old for new, old in zip(now, before, strict=True))
-                    news.append(Sample(*series, added))
+                news.append(Sample(metric.name, labels, added))
         return news
 
     def forget_reader(self, reader: int) -> None:
@@ -94,3 +96,74 @@ class Statistics:
 
 STATISTICS = Statistics()
 """This process's own. A forked worker starts with what its supervisor counted: nothing."""
+
+
+class RequestAccount:
+    """Counts the answers to one model version's requests. Any thread may use it."""
+
+    def __init__(self, statistics: Statistics, model: str, version: int) -> None:
+        self._statistics = statistics
+        self._model = (model, str(version))
+
+    def succeeded(self, job_class: str, took_ns: int, queue_ns: int, execution_ns: int) -> None:
+        """``took_ns``: from arrival in the frontend to the answer; the others as a Result says."""
+        labels = (*self._model, job_class)
+        statistics = self._statistics
+        statistics.count(metrics.REQUESTS, labels)
+        statistics.observe_ns(metrics.REQUEST_SECONDS, labels, took_ns)
+        statistics.observe_ns(metrics.QUEUE_SECONDS, labels, queue_ns)
+        statistics.observe_ns(metrics.EXECUTION_SECONDS, labels, execution_ns)
+
+    def failed(self, job_class: str, error: Exception) -> None:
+        kind = error.code if isinstance(error, BriskError) else InternalError.code
+        labels = (*self._model, job_class)
+        self._statistics.count(metrics.REQUESTS, labels)
+        self._statistics.count(metrics.ERRORS, (*labels, kind))
+
+
+# What ends up on Triton's metrics endpoint.
+
+
+class PublishedSeries(NamedTuple):
+    """``is_gauge``: ``value`` is what holds now; else it is to be added."""
+
+    name: str
+    help: str
+    labels: tuple[tuple[str, str], ...]
+    is_gauge: bool
+    value: float
+
+
+def published_names(metric: Metric) -> tuple[str, ...]:
+    """The names on the endpoint: a histogram has three, as Prometheus' own have.
+
+    A histogram of Triton's own takes one duration a call, which is a round trip, so a histogram's
+    series are published as counters; ``histogram_quantile`` reads names and labels, not types.
+    """
+    if metric.kind is not Kind.HISTOGRAM:
+        return (metric.name,)
+    return tuple(f"{metric.name}_{part}" for part in ("bucket", "sum", "count"))
+
+
+def published(sample: Sample) -> Iterator[PublishedSeries]:
+    """The series of a sample; classes of a histogram that have nothing to add are left out.
+
+    None of a metric of another version, which is not declared here.
+    """
+    metric = METRICS.get(sample.metric)
+    if metric is None:
+        return
+    labels = tuple(zip(metric.labels, sample.labels, strict=True))
+    if metric.kind is not Kind.HISTOGRAM:
+        scale = 1e-9 if metric.kind is Kind.SECONDS else 1
+        value = sample.values[0] * scale
+        yield PublishedSeries(metric.name, metric.help, labels, metric.kind is Kind.GAUGE, value)
+        return
+    bucket, total, count = published_names(metric)
+    *classes, sum_ns = sample.values
+    bounds = [f"{bound / 1e9:g}" for bound in BOUNDS_NS] + ["+Inf"]
+    for bound, value in zip(bounds, accumulate(classes), strict=True):
+        if value:
+            yield PublishedSeries(bucket, metric.help, (*labels, ("le", bound)), False, value)
+    yield PublishedSeries(total, metric.help, labels, False, sum_ns / 1e9)
+    yield PublishedSeries(count, metric.help, labels, False, sum(classes))

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from brisk.protocol.host.parent_watch import birth_of
+from brisk.protocol.stub_process import birth_of
 
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX_OPTION = "shm-region-prefix-name"

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brisk.errors import BriskError, InvalidConfigurationError
-from brisk.protocol.host.entry_files import CONFIG_FILE, MODEL_FILE
-from brisk.protocol.host.repository_view import REFUSED
+from brisk.protocol.entry_files import CONFIG_FILE, MODEL_FILE, REFUSED
 from brisk.stub.config.completion import ConfigCompletion, complete
 from brisk.stub.config.entry import find_model
-from brisk.stub.config.pipeline_signature import model_signature
+from brisk.stub.config.signature import model_signature
 from brisk.view.text_format import Message, Parsed, UnreadableTextError, parse, quoted
 
 LONGEST_CONFIG_BYTES = 16 << 20

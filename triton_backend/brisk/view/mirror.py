@@ -23,7 +23,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from brisk.protocol.host.entry_files import CONFIG_FILE, PIPELINE_FILE
+from brisk.protocol.entry_files import CONFIG_FILE, PIPELINE_FILE
 from brisk.view.entry_text import EntryText, entry_text, is_unwritten
 
 # Leases of files (``fcntl(2)``): the kernel lets nobody open one before its holder has agreed.

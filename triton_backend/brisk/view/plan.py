@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brisk.protocol.host.repository_view import VIEW_VARIABLE
-from brisk.protocol.host.runtime_paths import base_directory
+from brisk.protocol.entry_files import VIEW_VARIABLE
+from brisk.protocol.runtime_paths import base_directory
 from brisk.triton.options import option, options_named, without_options
 from brisk.view.entry_text import entries_of, last
 from brisk.view.keeper import ViewRoot, keep, make_root, start_apart

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.role import Role
-from brisk.stub.runtime_client.runtime_start import open_connection
+from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.stub.runtime_client.runtime_process import open_connection
 from brisk_client.benchmarks.density.memory import ProcessMemory, settled_memory
 from brisk_client.benchmarks.density.server import ask, running
 from brisk_client.benchmarks.density.sides import Brisk, DensityBench

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.triton.backend_directory import assemble
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import locate_server

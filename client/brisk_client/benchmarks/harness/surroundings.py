@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.runtime_paths import RuntimePaths
 
 _END_TIMEOUT_S = 120.0
 

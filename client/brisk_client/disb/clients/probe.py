@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.records import TensorForm
+from brisk.protocol.records import LoadModel, TensorForm
+from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
-from brisk.stub.runtime_client.model_load import ModelDescription
 from brisk_client.benchmarks.harness.surroundings import environment, wait_until_gone
 from brisk_client.benchmarks.harness.timed_reply import TimedReply
 from brisk_client.disb.clients.settling import wait_until_settled
@@ -123,7 +122,7 @@ def probed_runtime(
         for name, model in models.items():
             file = Path(folder) / f"{name}.onnx"
             onnx.save(model, file)
-            description = ModelDescription(name, 1, str(file), 0, False, 100, "normal")
+            description = LoadModel(name, 1, str(file), 0, False, 100, "normal")
             connection = RuntimeClient(place, description, lambda level, text: None)
             connection.open()
             on.callback(connection.close)

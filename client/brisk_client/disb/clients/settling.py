@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 
 from brisk.observer import Observer
-from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.role import role_of
+from brisk.protocol.runtime_paths import RuntimePaths, role_of
 
 _TIMEOUT_S = 300.0
 """The library may have to be compiled first, on processors that others leave."""

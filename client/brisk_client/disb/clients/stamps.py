@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from brisk.protocol.records import Span
 from brisk.runtime.worker.tracing import FRONTEND, LAYERS
-from brisk.telemetry.spans import Span
 
 REALTIME = "realtime"
 

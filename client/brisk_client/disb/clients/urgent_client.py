@@ -8,7 +8,7 @@ import time
 import grpc
 
 from brisk.observer import Observer
-from brisk.protocol.role import Role
+from brisk.protocol.runtime_paths import Role
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer
 from brisk_client.disb.clients.stamps import REALTIME, Asked, Way, ways_of
 from brisk_client.workload.sending.requests import SERVICE, UNLIMITED, make_request, model_metadata

@@ -23,8 +23,7 @@ from brisk.exits.files.versions import (
 )
 from brisk.observer import Observer
 from brisk.ownership import cache_directory
-from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.role import Role
+from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.exits.exits_model import Model, ask, make_model, taken
 from support.runtime.runtime_process import describe, end_processes, opened, quick_model

@@ -15,10 +15,8 @@ from brisk.cli.commands import caches
 from brisk.exits.files.artefact import write_cascade
 from brisk.exits.files.versions import caches_file
 from brisk.observer import Observer
-from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.inference import SequenceStep
-from brisk.protocol.records import StateForm
-from brisk.protocol.role import Role
+from brisk.protocol.records import SequenceStep, StateForm
+from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.runtime.early_exit.served_caches import REVIEWED_ROWS
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.telemetry.metrics import SWITCHED_OFF_EXITS

@@ -20,7 +20,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import BriskError
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.segments.model.sources import BareModel
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (

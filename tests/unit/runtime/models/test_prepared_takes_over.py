@@ -12,8 +12,7 @@ import pytest
 
 from brisk.artefacts import store
 from brisk.observer import Observer
-from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.role import Role
+from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.runtime.models.background_prepare import SegmentPreparer
 from brisk.segments.prepared.form import find_prepared
 from support.models.segment_models import chain

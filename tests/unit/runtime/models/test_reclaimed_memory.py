@@ -17,7 +17,7 @@ from brisk.runtime.models import after_load
 from brisk.runtime.models.after_load import tidy_up
 from brisk.runtime.models.loader import Loader
 from brisk.runtime.settings import ArtefactUse
-from brisk.stub.runtime_client.allocator import allocator_settings
+from brisk.stub.runtime_client.runtime_process import allocator_settings
 
 
 class Knot:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from brisk.protocol.shared_memory import request_flags
+from brisk.protocol import request_flags
 from brisk.runtime.models.entry import LoadState, SessionEntry
 from support.runtime.requests import a_model
 

@@ -21,10 +21,9 @@ from brisk.errors import (
 )
 from brisk.observer import Observer
 from brisk.protocol.channel import Receiver, send_record
-from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import PROTOCOL_VERSION, Hello, LoadModel, Region
-from brisk.protocol.role import Role
-from brisk.protocol.shared_memory.request_flags import MARK_BYTES
+from brisk.protocol.request_flags import MARK_BYTES
+from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.telemetry.metrics import PIPELINE_NODES, PIPELINE_OBJECTIVES
 from support.pipeline_entries import (
@@ -253,9 +252,8 @@ def test_a_pipeline_that_nobody_waits_for_any_more_is_not_kept(
             send_record(leaving, Hello(PROTOCOL_VERSION, __version__, 1, 0))
             Receiver(leaving).receive()
             attach(leaving)
-            model = LoadModel(
-                0, "m", 1, str(path), Region(0, 0, MARK_BYTES), 0, False, 1, "normal"
-            )
+            mark = Region(0, 0, MARK_BYTES)
+            model = LoadModel("m", 1, str(path), 0, False, 1, "normal", mark=mark)
             send_record(leaving, model)
             wait_until(lambda: look.status().model_count == 3, "the load")
         wait_until(lambda: look.status().model_count == 1, "the end of the load")

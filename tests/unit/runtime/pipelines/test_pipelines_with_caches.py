@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from brisk.observer import Observer
-from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.role import Role
+from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.telemetry.metrics import AUDITED_ANSWERS, EARLY_ANSWERS, PIPELINE_NODES, Metric
 from support.exits.exits_model import MILLION, Model, ask, make_model

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import InternalError, InvalidRequestError, UnavailableError
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.runtime.preemption.memory_limit import shortage
 from support.runtime.runtime_process import (
     background_worker_of,

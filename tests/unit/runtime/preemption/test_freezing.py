@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.runtime.preemption.realtime import Suspension
 from brisk.scheduling.policies import PaddingTrial
 from brisk.stub.runtime_client.client import RuntimeClient

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from brisk.os_priority import niceness_for
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.runtime_paths import RuntimePaths
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,

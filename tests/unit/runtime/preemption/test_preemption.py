@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from brisk.errors import UnavailableError
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (
     SLOW_INPUT,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from brisk.os_priority import SLICE_NS, shorten_slices
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.runtime_paths import RuntimePaths
 from support.runtime.runtime_process import (
     background_worker_of,
     describe,

@@ -12,7 +12,6 @@ import numpy as np
 from brisk import __version__
 from brisk.protocol.channel import Receiver, send_record
 from brisk.protocol.codec import encode_record
-from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import (
     PROTOCOL_VERSION,
     AskStatistics,
@@ -31,6 +30,7 @@ from brisk.protocol.records import (
     Release,
     TensorForm,
 )
+from brisk.protocol.runtime_paths import RuntimePaths
 from support.records import bend
 from support.runtime.runtime_process import attach, describe, infer, opened, worker_of
 
@@ -49,7 +49,7 @@ MARK = Region(0, 0, 64)
 def records(model: Path) -> list[Record]:
     form = InferForm(0, (TensorForm("x", "FP32", (1, 4)),), ("y",), "normal")
     return [
-        LoadModel(0, "m", 1, str(model), MARK, 0, False, 8, "normal"),
+        LoadModel("m", 1, str(model), 0, False, 8, "normal", mark=MARK),
         Infer(1, form, (Region(0, 64, 16),), MARK),
         Cancel(1),
         Release(1),

@@ -17,7 +17,6 @@ import pytest
 from brisk import __version__
 from brisk.protocol.channel import Receiver, send_record
 from brisk.protocol.codec import MAX_RECORD_BYTES, encode_record
-from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import (
     PROTOCOL_VERSION,
     AttachSlab,
@@ -38,6 +37,7 @@ from brisk.protocol.records import (
     TensorForm,
     Welcome,
 )
+from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (
     attach,
@@ -89,7 +89,7 @@ def welcome(raw: socket.socket) -> socket.socket:
 
 
 def load(path: Path, mark: Region = MARK, model: int = 0) -> LoadModel:
-    return LoadModel(model, "m", 1, str(path), mark, 8, True, 16, "normal")
+    return LoadModel("m", 1, str(path), 8, True, 16, "normal", mark=mark, model=model)
 
 
 def ask(model: int = 0, region: Region = INPUT, mark: Region = MARK) -> Infer:

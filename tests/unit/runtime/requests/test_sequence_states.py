@@ -14,12 +14,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import CancelledError, InvalidModelError, InvalidRequestError, UnavailableError
-from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import LoadModel, Region, SequenceStep, StateForm, TensorForm
+from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.runtime.requests.sequences import IDLE_MARGIN_NS, Sequences
 from brisk.scheduling.job import Job, JobClass
 from brisk.stub.runtime_client.client import RuntimeClient
-from brisk.stub.runtime_client.model_load import ModelDescription
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -56,7 +55,7 @@ def accumulator(tmp_path: Path) -> Path:
     return path
 
 
-def stateful(path: Path, **changes: object) -> ModelDescription:
+def stateful(path: Path, **changes: object) -> LoadModel:
     fields = {
         "states": (SUM,),
         "max_sequences": 4,
@@ -204,7 +203,7 @@ def waiting(number: int) -> Job[Any]:
 def sequences() -> Sequences:
     nowhere = Region(0, 0, 64)
     return Sequences(
-        LoadModel(0, "m", 1, "m.onnx", nowhere, 4, True, 8, "normal", (SUM,), 3, 1_000)
+        LoadModel("m", 1, "m.onnx", 4, True, 8, "normal", (SUM,), 3, 1_000, mark=nowhere)
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from brisk.errors import InternalError, InvalidRequestError, ProtocolError
 from brisk.protocol.records import Infer, InferForm, Region, TensorForm
-from brisk.protocol.shared_memory.arena import Arena, ArenaView
+from brisk.protocol.shared_memory import Arena, ArenaView
 from brisk.runtime.requests.tensors import MAX_VIEWS, InputViews, write_tensors
 
 FORM = InferForm(0, (TensorForm("x", "FP32", (2, 3)),), ("y",), "normal")

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import InvalidRequestError
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import SLOW_INPUT, Answer, describe, submit
 

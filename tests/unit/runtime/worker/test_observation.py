@@ -18,9 +18,8 @@ from brisk.cli.commands.status import look
 from brisk.cli.views.status import render
 from brisk.errors import UnavailableError
 from brisk.observer import Observer, observe_all
-from brisk.protocol.host.runtime_paths import RuntimePaths
-from brisk.protocol.records import AskStatistics, ForgetStatistics, SampleRecord, StatisticsTold
-from brisk.protocol.role import Role
+from brisk.protocol.records import AskStatistics, ForgetStatistics, Sample, StatisticsTold
+from brisk.protocol.runtime_paths import Role, RuntimePaths
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     describe,
@@ -37,7 +36,7 @@ FRONTEND = "frontend"
 ROW = np.ones((1, 4), np.float32)
 
 
-def values(samples: list[SampleRecord]) -> dict[str, tuple[int, ...]]:
+def values(samples: list[Sample]) -> dict[str, tuple[int, ...]]:
     return {" ".join([each.metric, *each.labels]): each.values for each in samples}
 
 

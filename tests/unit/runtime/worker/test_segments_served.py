@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 from brisk.errors import InvalidModelError
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.runtime_paths import RuntimePaths
 from support.models.segment_models import chain, info, save, whole
 from support.runtime.runtime_process import (
     SLOW_INPUT,

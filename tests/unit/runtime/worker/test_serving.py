@@ -16,8 +16,8 @@ from brisk.errors import (
     ProtocolError,
     UnavailableError,
 )
-from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import TensorForm
+from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (
     SLOW_INPUT,

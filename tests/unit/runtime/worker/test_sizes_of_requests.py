@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.runtime_paths import RuntimePaths
 from support.runtime.runtime_process import describe, infer, opened, quick_model
 
 

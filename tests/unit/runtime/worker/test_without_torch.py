@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from brisk.errors import BriskError
-from brisk.protocol.host.runtime_paths import RuntimePaths
+from brisk.protocol.runtime_paths import RuntimePaths
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     describe,

@@ -70,13 +70,12 @@ def test_an_entry_is_read_whole(tmp_path: Path) -> None:
         "parameters": {"brisk_class": {"string_value": "besteffort"}},
     }
     entry = read_entry(arguments(tmp_path, config))
-    assert (entry.name, entry.version, entry.model_path) == ("resnet", 3, file)
+    model = entry.model
+    assert (model.name, model.version, model.path) == ("resnet", 3, str(file))
     assert entry.outputs == ("z", "y")
     assert entry.bfloat16_inputs == {"a"}
-    description = entry.describe()
-    assert description.path == str(file)
-    assert (description.max_batch_size, description.batching) == (8, True)
-    assert description.job_class == "besteffort"
+    assert (model.max_batch_size, model.batching) == (8, True)
+    assert model.job_class == "besteffort"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +85,7 @@ def test_requests_are_joined_only_where_the_entry_asks_for_it(
     tmp_path: Path, config: dict[str, Any]
 ) -> None:
     make_file(tmp_path / "3" / "model.onnx")
-    assert not read_entry(arguments(tmp_path, config)).describe().batching
+    assert not read_entry(arguments(tmp_path, config)).model.batching
 
 
 @pytest.mark.parametrize(

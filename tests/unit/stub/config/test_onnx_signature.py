@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import InvalidModelError
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
-from brisk.stub.config.onnx_signature import ModelSignature, TensorSignature, read_signature
+from brisk.stub.config.signature import ModelSignature, TensorSignature, read_signature
 
 NAMES = {
     **{

@@ -16,8 +16,8 @@ from brisk.errors import BriskError, InvalidConfigurationError, InvalidRequestEr
 from brisk.protocol.records import SequenceStep, StateForm
 from brisk.stub.config.completion import complete
 from brisk.stub.config.entry import read_entry
-from brisk.stub.config.onnx_signature import read_signature
 from brisk.stub.config.sequences import SequenceSettings, read_sequences
+from brisk.stub.config.signature import read_signature
 from brisk.stub.sequence_steps import Steps
 
 STATE = {"input_name": "s", "output_name": "t", "data_type": "TYPE_FP32", "dims": ["-1", "2"]}
@@ -174,7 +174,7 @@ def test_an_entry_tells_its_worker(entry: Path) -> None:
             "model_repository": str(entry),
             "model_config": json.dumps(config),
         }
-    ).describe()
+    ).model
     assert described.states == (StateForm("s", "t", "FP32", (1, 1, 2), ""),)
     assert (described.max_sequences, described.sequence_idle_ns) == (4, 1_000_000_000)
     assert described.batching

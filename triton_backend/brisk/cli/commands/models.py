@@ -9,7 +9,7 @@ import typer
 
 from brisk.errors import InvalidModelError
 from brisk.paths import find_inside
-from brisk.protocol.host.entry_files import MODEL_FILE, PIPELINE_FILE
+from brisk.protocol.entry_files import MODEL_FILE, PIPELINE_FILE
 
 ModelArgument = Annotated[
     Path,

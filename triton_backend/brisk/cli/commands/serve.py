@@ -105,7 +105,7 @@ def _start_runtimes(
     devices = expected_devices(local_repositories(options) or (), served)
 
     def start() -> None:
-        from brisk.protocol.host.runtime_paths import runtime_place
+        from brisk.protocol.runtime_paths import runtime_place
         from brisk.stub.runtime_client.runtime_process import start_if_absent
 
         os.environ.clear()

@@ -13,7 +13,7 @@ import typer
 
 from brisk.cli.views.status import ProcessUse, StatusSnapshot, render
 from brisk.observer import Observer, observe_all
-from brisk.protocol.host.runtime_paths import runtime_place
+from brisk.protocol.runtime_paths import runtime_place
 
 PIPE_COLUMNS = 160
 """Where the output is no terminal and so has no width: no name of a column or model is cut."""

@@ -16,9 +16,8 @@ from brisk.cli.commands.models import model_file
 from brisk.cli.views.trace import ProcessSpans, write_perfetto, write_picture
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.observer import Observer, observe_all
-from brisk.protocol.host.runtime_paths import runtime_place
-from brisk.protocol.role import Role
-from brisk.telemetry.spans import SPANS
+from brisk.protocol.runtime_paths import Role, runtime_place
+from brisk.telemetry.events import SPANS
 
 if TYPE_CHECKING:
     from brisk_client.inference import InferenceClient

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from brisk.protocol.records import ModelStatus, SampleRecord, Status
+from brisk.protocol.records import ModelStatus, Sample, Status
 from brisk.telemetry import metrics
 from brisk.telemetry.metrics import BOUNDS_NS
 
@@ -32,7 +32,7 @@ class StatusSnapshot(NamedTuple):
     """What a worker told at ``at_s``, CLOCK_MONOTONIC. ``use``: None where nobody may see it."""
 
     status: Status
-    samples: tuple[SampleRecord, ...]
+    samples: tuple[Sample, ...]
     at_s: float
     use: ProcessUse | None = None
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from brisk.telemetry.spans import Span
+from brisk.protocol.records import Span
 
 LABELLED_SHARE = 0.05
 """Spans as long as this share of the whole get their name written on them in the picture."""

@@ -44,8 +44,8 @@ constexpr char kSeparator = '\x1f';
 constexpr char kServe[] =
     "import json, os, sys\n"
     "sys.path.insert(0, json.loads(os.environ['_BRISK_STUB_FORK_SERVER'])['backend'])\n"
-    "import brisk.stub.preload.forked\n"
-    "brisk.stub.preload.forked.serve()\n"
+    "import brisk.stub.preload\n"
+    "brisk.stub.preload.serve()\n"
     "del json, os, sys, brisk\n";
 
 Main stub_main;

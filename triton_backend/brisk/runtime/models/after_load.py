@@ -33,7 +33,7 @@ from brisk.runtime.settings import ArtefactUse
 from brisk.segments.table import LayerTable
 from brisk.segments.timeline import EventKind
 from brisk.telemetry import count, metrics
-from brisk.telemetry.spans import SPANS
+from brisk.telemetry.events import SPANS
 
 LONGEST_PAUSE_S = 0.1
 """What each 2 MiB of a model file wait for a gap between requests before they are copied."""

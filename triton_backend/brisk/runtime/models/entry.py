@@ -9,8 +9,8 @@ from pathlib import Path
 
 from brisk.errors import BriskError
 from brisk.pipelines import PipelineDescription
+from brisk.protocol import request_flags
 from brisk.protocol.records import Infer, LoadModel
-from brisk.protocol.shared_memory import request_flags
 from brisk.runtime.models.session import Servable
 from brisk.runtime.requests.connections import Peer
 from brisk.runtime.requests.sequences import Sequences

@@ -21,7 +21,7 @@ from brisk.runtime.models.yielding import Idle, LoneLoad, YieldToRealtime
 from brisk.runtime.settings import ArtefactUse
 from brisk.runtime.worker.tracing import LOADS
 from brisk.scheduling.job import RANKS, JobClass
-from brisk.telemetry.spans import SPANS
+from brisk.telemetry.events import SPANS
 
 if TYPE_CHECKING:
     from brisk.runtime.worker.batch import Run

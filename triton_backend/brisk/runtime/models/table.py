@@ -13,8 +13,8 @@ from brisk.errors import InvalidModelError
 from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
 from brisk.os_priority import Precedence
 from brisk.pipelines import is_pipeline, read_pipeline
+from brisk.protocol import request_flags
 from brisk.protocol.records import Infer, LoadModel
-from brisk.protocol.shared_memory import request_flags
 from brisk.runtime.models.entry import Binding, LoadState, SessionEntry
 from brisk.runtime.models.loader import LoadCompletion, Loader, LoadOutcome
 from brisk.runtime.pipelines.loading import PipelineLoads

@@ -14,9 +14,9 @@ from typing import TypeVar
 from brisk.errors import ProtocolError
 from brisk.protocol.channel import Receiver, check_peer, send_bytes, slab_records
 from brisk.protocol.codec import encode_record
-from brisk.protocol.host.parent_watch import birth_of, end_orphan
 from brisk.protocol.records import Record
-from brisk.protocol.shared_memory.arena import Arena, ArenaView
+from brisk.protocol.shared_memory import Arena, ArenaView
+from brisk.protocol.stub_process import birth_of, end_orphan
 from brisk.runtime.log import say
 from brisk.runtime.requests.tensors import InputViews
 

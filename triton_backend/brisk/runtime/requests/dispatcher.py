@@ -18,10 +18,11 @@ from brisk.errors import (
     ModelNotLoadedError,
     ProtocolError,
 )
-from brisk.protocol import records
-from brisk.protocol.host.parent_watch import birth_of
-from brisk.protocol.records import PROTOCOL_VERSION
-from brisk.protocol.shared_memory import request_flags
+from brisk.protocol import records, request_flags
+from brisk.protocol.records import (
+    PROTOCOL_VERSION,
+)
+from brisk.protocol.stub_process import birth_of
 from brisk.runtime.log import say
 from brisk.runtime.models.entry import Binding
 from brisk.runtime.models.loader import LoadCompletion, LoadOutcome
@@ -33,8 +34,7 @@ from brisk.runtime.worker.introspection import Observation
 from brisk.runtime.worker.tracing import told_trace
 from brisk.scheduling.job import JobClass
 from brisk.telemetry import metrics
-from brisk.telemetry.incidents import INCIDENTS
-from brisk.telemetry.spans import SPANS
+from brisk.telemetry.events import INCIDENTS, SPANS
 
 _CLASSES = frozenset(job_class.value for job_class in JobClass)
 

@@ -18,7 +18,6 @@ from brisk.errors import (
     ProtocolError,
     UnavailableError,
 )
-from brisk.protocol.identity_cache import ByIdentity
 from brisk.protocol.records import Failure, Infer, LoadFailed, Region, Result, ResultForm
 from brisk.runtime.models.entry import Binding
 from brisk.runtime.preemption.controller import PreemptionController
@@ -33,12 +32,11 @@ from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
-from brisk.telemetry.incidents import INCIDENTS
+from brisk.telemetry.events import INCIDENTS
 
 MAX_MESSAGE_CHARACTERS = 4096
 MAX_EXITS_CHARACTERS = 1000
 
-_form_of = ByIdentity(ResultForm)
 
 CANCELLED = "the client cancelled the request"
 
@@ -264,9 +262,7 @@ def result(
     each row, where exits did. Raises as ``write_tensors`` does.
     """
     region, forms, regions = write_tensors(values, request.peer.arena)
-    form = _form_of(forms)
-    if answerers:
-        form = ResultForm(forms, exits_in_words(answerers))
+    form = ResultForm(forms, exits_in_words(answerers) if answerers else "")
     return region, Result(request.record.request, form, regions, *timing_ns)
 
 

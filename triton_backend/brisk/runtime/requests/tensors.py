@@ -17,11 +17,14 @@ import numpy as np
 
 from brisk.errors import InternalError, InvalidRequestError
 from brisk.graph.files.element_types import dtype_of_name, name_of_dtype
-from brisk.protocol import strings
-from brisk.protocol.datatypes import BY_ELEMENT_NAME, DATATYPES
-from brisk.protocol.identity_cache import ByIdentity
-from brisk.protocol.inference import Infer, InferForm, Region, TensorForm
-from brisk.protocol.shared_memory.arena import ALIGNMENT, Arena, ArenaView
+from brisk.protocol.datatypes import (
+    BY_ELEMENT_NAME,
+    DATATYPES,
+    deserialize_strings,
+    serialize_strings,
+)
+from brisk.protocol.records import Infer, InferForm, Region, TensorForm
+from brisk.protocol.shared_memory import Arena, ArenaView, padded
 from brisk.segments.values import Value
 
 MAX_VIEWS = 64
@@ -53,9 +56,9 @@ class _Input:
         return cls(form, dtype, count, count * datatype.item_bytes)
 
 
-_inputs_of = ByIdentity[InferForm, tuple[_Input, ...]](
-    lambda form: tuple(_Input.of(tensor) for tensor in form.inputs)
-)
+@lru_cache(1024)
+def _inputs_of(form: InferForm) -> tuple[_Input, ...]:
+    return tuple(_Input.of(tensor) for tensor in form.inputs)
 
 
 class InputViews:
@@ -104,7 +107,7 @@ def _read(wanted: _Input, memory: memoryview) -> Value:
     if wanted.dtype is None:
         elements = [
             element.decode("utf-8", "surrogateescape")
-            for element in strings.deserialise(memory, wanted.count)
+            for element in deserialize_strings(memory, wanted.count)
         ]
         array = np.empty(wanted.count, object)
         array[:] = elements
@@ -144,7 +147,7 @@ def write_tensors(
         if not isinstance(value, np.ndarray):
             raise InternalError(f"output '{name}' is no tensor")
         if value.dtype.kind in "OUS":
-            data = strings.serialise(value.reshape(-1))
+            data = serialize_strings(value.reshape(-1))
             contents.append(data)
             kinds.append((name, None, value.shape, len(data)))
         else:
@@ -164,7 +167,7 @@ def write_tensors(
                     arena.free(whole)
                 raise
         regions.append(region)
-        offset += _padded(size)
+        offset += padded(size)
     return whole, layout.forms, tuple(regions)
 
 
@@ -185,11 +188,7 @@ def _layout(kinds: tuple[_Kind, ...]) -> _Layout:
             )
         forms.append(TensorForm(name, datatype.name, shape))
         sizes.append(math.prod(shape) * datatype.item_bytes if size is None else size)
-    return _Layout(tuple(forms), tuple(sizes), sum(map(_padded, sizes)))
-
-
-def _padded(size: int) -> int:
-    return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+    return _Layout(tuple(forms), tuple(sizes), sum(map(padded, sizes)))
 
 
 def _copy(content: Value | bytes, arena: Arena, region: Region) -> None:

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -16,9 +17,8 @@ import numpy as np
 
 from brisk import telemetry
 from brisk.errors import InternalError
-from brisk.protocol.identity_cache import ByIdentity
+from brisk.protocol import request_flags
 from brisk.protocol.records import Infer, InferForm
-from brisk.protocol.shared_memory import request_flags
 from brisk.runtime.early_exit.cached_run import CachedRun
 from brisk.runtime.models.entry import Binding
 from brisk.runtime.models.session import Due, Frame, Servable
@@ -165,9 +165,10 @@ class Run:
 NONE_EARLY = math.inf
 """The agreement of a request whose answer shall be the model's own: no cache promises it."""
 
-_shapes_of = ByIdentity[InferForm, Shapes](
-    lambda form: tuple(tensor.shape for tensor in form.inputs)
-)
+
+@lru_cache(1024)
+def _shapes_of(form: InferForm) -> Shapes:
+    return tuple(tensor.shape for tensor in form.inputs)
 
 
 def profile_key(request: Request, shapes: Shapes | None = None) -> tuple[str, Shapes]:

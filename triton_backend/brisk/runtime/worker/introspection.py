@@ -12,13 +12,16 @@ from itertools import islice
 from pathlib import Path
 
 from brisk.protocol import records
-from brisk.protocol.role import Role
+from brisk.protocol.records import (
+    Sample,
+)
+from brisk.protocol.runtime_paths import Role
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.requests.connections import Connections, Peer
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.worker.batch import Run
-from brisk.telemetry import STATISTICS, Sample, metrics
-from brisk.telemetry.incidents import INCIDENTS
+from brisk.telemetry import STATISTICS, metrics
+from brisk.telemetry.events import INCIDENTS
 
 SAMPLES_PER_RECORD = 200
 """Of some 300 bytes each at most: well below what a record holds."""
@@ -65,9 +68,8 @@ class Observation:
             )
         parts = list(_parts(samples)) or [[]]
         for number, part in enumerate(parts, start=1):
-            told_samples = tuple(_record(sample) for sample in part)
             is_last = number == len(parts)
-            told = records.StatisticsTold(self._role.value, is_chosen, told_samples, is_last)
+            told = records.StatisticsTold(self._role.value, is_chosen, tuple(part), is_last)
             self._transport.send(peer, told)
 
     def _reader(self, peer: Peer) -> Peer:
@@ -158,10 +160,6 @@ def _run(run: Run, now_ns: int, *, is_parked: bool) -> records.RunStatus:
         running_ns=now_ns - run.started_ns,
         layers_done=run.frame.position,
     )
-
-
-def _record(sample: Sample) -> records.SampleRecord:
-    return records.SampleRecord(sample.metric.name, sample.labels, sample.values)
 
 
 def _parts(samples: Iterable[Sample]) -> Iterator[list[Sample]]:

@@ -10,16 +10,17 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from brisk.protocol.records import SpanRecord, TraceTold
+from brisk.protocol.records import Span, TraceTold
 from brisk.runtime.models.session import Frame
 from brisk.scheduling.job import Job
-from brisk.telemetry.spans import SPANS, Span
+from brisk.telemetry.events import SPANS
 
 if TYPE_CHECKING:
     from brisk.runtime.worker.batch import Request
 
 SPANS_PER_RECORD = 150
 MAX_TEXT_CHARACTERS = 200
+_TEXTS = ("lane", "name", "request", "details")
 
 FRONTEND = "frontend"
 """From when Triton handed a request to its stub to when the worker had it."""
@@ -89,7 +90,7 @@ def told_trace() -> list[TraceTold]:
     return [
         TraceTold(
             os.getpid(),
-            tuple(_record(span) for span in part),
+            tuple(_cut(span) for span in part),
             left_out,
             number == len(parts),
         )
@@ -97,7 +98,7 @@ def told_trace() -> list[TraceTold]:
     ]
 
 
-def _record(span: Span) -> SpanRecord:
-    texts = (span.lane, span.name, span.request, span.details)
-    lane, name, request, details = (text[:MAX_TEXT_CHARACTERS] for text in texts)
-    return SpanRecord(lane, name, span.begin_ns, span.end_ns, request, details)
+def _cut(span: Span) -> Span:
+    """Texts cut to what a record holds."""
+    texts = {name: getattr(span, name)[:MAX_TEXT_CHARACTERS] for name in _TEXTS}
+    return span._replace(**texts)

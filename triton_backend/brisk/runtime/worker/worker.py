@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 
 from brisk.os_priority import Precedence
-from brisk.protocol.role import Role
+from brisk.protocol.runtime_paths import Role
 from brisk.runtime.early_exit.adaptation import Adaptation
 from brisk.runtime.early_exit.auditor import Auditor
 from brisk.runtime.early_exit.audits import Audits

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from brisk.errors import InvalidConfigurationError
 from brisk.protocol.datatypes import config_name
-from brisk.stub.config.onnx_signature import ModelSignature, TensorSignature
 from brisk.stub.config.sequences import added_inputs, state_outputs
-from brisk.stub.config.server_options import DEFAULT_MAX_BATCH_SIZE
+from brisk.stub.config.signature import ModelSignature, TensorSignature
+
+_OPTION = "--backend-config"
+_NAMES = ("", "onnxruntime", "brisk")
+"""Of backends, the one that wins last: everybody's, that of ONNX models, Brisk."""
+_SETTING = "default-max-batch-size"
+DEFAULT_MAX_BATCH_SIZE = 4
+"""Triton's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +42,10 @@ def complete(
     the entry contradicts the model.
     """
     tensors = (*signature.inputs, *signature.outputs)
-    batchable = bool(tensors) and all(
-        tensor.shape is not None and len(tensor.shape) > 0 and tensor.shape[0] == -1
-        for tensor in tensors
-    )
+    fixed = next((t for t in tensors if not t.shape or t.shape[0] != -1), None)
+    batchable = bool(tensors) and fixed is None
     configured = int(config.get("max_batch_size", 0))
     if configured > 0 and not batchable:
-        fixed = next((t for t in tensors if not t.shape or t.shape[0] != -1), None)
         reason = "the model has no tensors"
         if fixed is not None:
             shape = list(fixed.shape or ())
@@ -96,3 +99,39 @@ def _describe(tensor: TensorSignature, max_batch_size: int) -> dict[str, Any]:
         )
     dims = list(tensor.shape[1:] if max_batch_size else tensor.shape)
     return {"name": tensor.name, "data_type": config_name(tensor.datatype), "dims": dims or [1]}
+
+
+def default_max_batch_size(command_line: Sequence[bytes]) -> int:
+    """What ``max_batch_size`` is completed to where a model can be batched.
+
+    Triton tells its own backends, none that is written in Python: ``command_line`` is the
+    server's, with ``--backend-config=<name>,<setting>=<value>`` and, for all backends,
+    ``--backend-config=<setting>=<value>``. Raises InvalidConfigurationError where it is no whole
+    number.
+    """
+    said = dict(_settings(command_line))
+    for name in reversed(_NAMES):
+        if name in said:
+            text = said[name]
+            if not text.isdecimal() or int(text) > 2**31 - 1:
+                raise InvalidConfigurationError(
+                    f"{_OPTION}={name + ',' if name else ''}{_SETTING} must be a whole number, "
+                    f"not '{text:.60}'"
+                )
+            return int(text)
+    return DEFAULT_MAX_BATCH_SIZE
+
+
+def _settings(command_line: Sequence[bytes]) -> Iterator[tuple[str, str]]:
+    """Backend's name and value of each ``default-max-batch-size``, in order."""
+    arguments = [each.decode(errors="replace") for each in command_line]
+    for position, argument in enumerate(arguments):
+        option, is_joined, text = argument.partition("=")
+        if option != _OPTION:
+            continue
+        if not is_joined:
+            text = arguments[position + 1] if position + 1 < len(arguments) else ""
+        name, is_named, rest = text.partition(",")
+        setting, _, value = (rest if is_named else text).partition("=")
+        if setting == _SETTING and (name in _NAMES or not is_named):
+            yield (name if is_named else ""), value.strip()

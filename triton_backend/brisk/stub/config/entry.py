@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.paths import find_inside
-from brisk.protocol.host.entry_files import MODEL_FILE, PIPELINE_FILE
-from brisk.protocol.host.repository_view import REFUSED, is_behind_view, users_path
+from brisk.protocol.entry_files import (
+    MODEL_FILE,
+    PIPELINE_FILE,
+    REFUSED,
+    is_behind_view,
+    users_path,
+)
+from brisk.protocol.records import LoadModel
 from brisk.stub.config.field_support import Notice, check_fields, is_first_instance
 from brisk.stub.config.parameters import Parameters, parse_parameters
 from brisk.stub.config.session_tuning import TAKEN, read_tuning
-from brisk.stub.runtime_client.model_load import ModelDescription
 from brisk.tuning import SessionTuning
 
 if TYPE_CHECKING:
@@ -22,44 +27,22 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """One version of a model entry on one device.
+    """One version of a model entry on one device, and what to ask the runtime for it.
 
     ``outputs``: the configured output names, in order. ``bfloat16_inputs``: the inputs that numpy
     cannot show. ``notices``: what the entry asks for in vain; the first
     instance (``is_first``) says so for all. ``sequences``: None where Triton's scheduler knows of
-    none. ``tuning``: of ONNX Runtime's sessions, on a CPU.
+    none.
     """
 
-    name: str
-    version: int
-    model_path: Path
+    model: LoadModel
     device: str
-    max_batch_size: int
-    has_dynamic_batching: bool
     outputs: tuple[str, ...]
     bfloat16_inputs: frozenset[str]
     parameters: Parameters
     is_first: bool
     notices: tuple[Notice, ...]
-    sequences: SequenceSettings | None = None
-    tuning: SessionTuning = SessionTuning()
-
-    def describe(self) -> ModelDescription:
-        sequences = self.sequences
-        return ModelDescription(
-            name=self.name,
-            version=self.version,
-            path=str(self.model_path),
-            max_batch_size=self.max_batch_size,
-            batching=(self.has_dynamic_batching or sequences is not None)
-            and self.max_batch_size > 1,
-            max_queue_size=self.parameters.max_queue_size,
-            job_class=self.parameters.job_class,
-            states=sequences.states if sequences else (),
-            max_sequences=sequences.max_sequences if sequences else 0,
-            sequence_idle_ns=sequences.idle_ns if sequences else 0,
-            tuning=self.tuning,
-        )
+    sequences: SequenceSettings | None
 
 
 def read_entry(arguments: Mapping[str, str]) -> Entry:
@@ -71,7 +54,6 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
     version = int(arguments["model_version"])
     device = _device(arguments)
     notices = check_fields(config, device)
-    is_first = is_first_instance(config, arguments.get("model_instance_name", ""))
     directory = users_path(Path(arguments["model_repository"]))
     model_path = find_model(directory, version, config)
     _check_completion(config)
@@ -81,34 +63,39 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
         from brisk.stub.config.sequences import read_sequences
 
         sequences = read_sequences(config, directory, model_path)
-    tuning = SessionTuning()
+    tuning, read_by_tuning = SessionTuning(), frozenset[str]()
     if device == "cpu":
         tuning, told = read_tuning(config, directory, model_path)
-        notices = (*notices, *told)
+        notices, read_by_tuning = (*notices, *told), TAKEN
+    parameters = parse_parameters(config.get("parameters", {}), read_by_tuning)
+    max_batch_size = int(config.get("max_batch_size", 0))
+    joins = "dynamic_batching" in config or sequences is not None
     return Entry(
-        name=arguments["model_name"],
-        version=version,
-        model_path=model_path,
+        model=LoadModel(
+            name=arguments["model_name"],
+            version=version,
+            path=str(model_path),
+            max_batch_size=max_batch_size,
+            batching=joins and max_batch_size > 1,
+            max_queue_size=parameters.max_queue_size,
+            job_class=parameters.job_class,
+            states=sequences.states if sequences else (),
+            max_sequences=sequences.max_sequences if sequences else 0,
+            sequence_idle_ns=sequences.idle_ns if sequences else 0,
+            tuning=tuning,
+        ),
         device=device,
-        max_batch_size=int(config.get("max_batch_size", 0)),
-        has_dynamic_batching="dynamic_batching" in config,
         outputs=tuple(output["name"] for output in config.get("output", ())),
         bfloat16_inputs=frozenset(
             given["name"]
             for given in config.get("input", ())
             if given.get("data_type") == "TYPE_BF16"
         ),
-        parameters=parse_parameters(config.get("parameters", {}), _taken(device)),
-        is_first=is_first,
+        parameters=parameters,
+        is_first=is_first_instance(config, arguments.get("model_instance_name", "")),
         notices=notices,
         sequences=sequences,
-        tuning=tuning,
     )
-
-
-def _taken(device: str) -> frozenset[str]:
-    """Names of parameters that others read."""
-    return TAKEN if device == "cpu" else frozenset()
 
 
 def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path:

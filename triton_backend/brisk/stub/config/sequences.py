@@ -17,8 +17,7 @@ from brisk.paths import find_inside
 from brisk.pipelines import is_pipeline
 from brisk.protocol.datatypes import Datatype, config_name, from_config_name
 from brisk.protocol.records import StateForm
-from brisk.stub.config.onnx_signature import TensorSignature
-from brisk.stub.config.pipeline_signature import model_signature
+from brisk.stub.config.signature import TensorSignature, model_signature
 
 STATE_DIRECTORY = "initial_state"
 """Of an entry: where the files are that ``data_file`` names."""

@@ -1,4 +1,4 @@
-"""A stub's connection to the runtime: one link to each of the device's workers that it needs."""
+"""A stub's side of the runtime: a connection to each of the device's workers that it needs."""
 
 from __future__ import annotations
 
@@ -6,31 +6,24 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
 
 from brisk.errors import UnavailableError
-from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import (
     AskStatistics,
     ForgetStatistics,
     Infer,
     InferForm,
+    LoadModel,
     Region,
     SequenceStep,
     StatisticsTold,
     TensorForm,
 )
-from brisk.protocol.role import Role, role_of
-from brisk.protocol.shared_memory.arena import Arena
-from brisk.stub.runtime_client.model_load import MODEL_NUMBER, ModelDescription
+from brisk.protocol.runtime_paths import Role, RuntimePaths, role_of
+from brisk.protocol.shared_memory import Arena
 from brisk.stub.runtime_client.pending import Reply, StagedRequest, stage_request
 from brisk.stub.runtime_client.runtime_process import reap_started
 from brisk.stub.runtime_client.worker_connection import WorkerConnection
-
-MAX_FORMS = 256
-"""Kinds of requests that are remembered: by names, datatypes, shapes and class."""
-
-_FormKey: TypeAlias = "tuple[tuple[TensorForm, ...], tuple[str, ...], str, int | None]"
 
 
 def _nobody(told: StatisticsTold) -> None:
@@ -47,7 +40,7 @@ class RuntimeClient:
     def __init__(
         self,
         place: RuntimePaths,
-        model: ModelDescription,
+        model: LoadModel,
         log: Callable[[str, str], None],
         tell: Callable[[StatisticsTold], None] = _nobody,
     ) -> None:
@@ -58,8 +51,7 @@ class RuntimeClient:
         self._log = log
         self._tell = tell
         self._arena = Arena()
-        self._links: dict[Role, WorkerConnection] = {}
-        self._forms: dict[_FormKey, InferForm] = {}
+        self._connections: dict[Role, WorkerConnection] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._closing = False
@@ -75,7 +67,7 @@ class RuntimeClient:
         Raises what connecting raised; the connection is closed then.
         """
         with self._closed_on_failure():
-            self._new_link(self._role).open()
+            self._new_connection(self._role).open()
 
     def wait_loaded(self) -> int:
         """Until the load that was begun has ended; its time in ns.
@@ -83,7 +75,7 @@ class RuntimeClient:
         Raises what the load raised; the connection is closed then.
         """
         with self._closed_on_failure():
-            return self._links[self._role].wait()
+            return self._connections[self._role].wait()
 
     @contextlib.contextmanager
     def _closed_on_failure(self) -> Iterator[None]:
@@ -125,15 +117,15 @@ class RuntimeClient:
         ``agreement_ppm`` as in ``InferForm``, ``arrived_ns`` as in ``Infer``.
         """
         number = next(self._numbers)
-        role = role_of(job_class)
-        link = self._link(role)
-        if link is None:
+        worker = self._connection(role_of(job_class))
+        if worker is None:
             self._arena.free(staged.region)
             reply.fail(UnavailableError(f"model '{self._model.name}' is being unloaded"))
             return number
+        model, wanted = self._model.model, tuple(outputs)
         record = Infer(
             number,
-            self._form((staged.tensors, tuple(outputs), job_class, agreement_ppm)),
+            InferForm(model, staged.tensors, wanted, job_class, agreement_ppm),
             staged.regions,
             staged.mark,
             deadline_ns,
@@ -142,73 +134,64 @@ class RuntimeClient:
             arrived_ns,
             step,
         )
-        link.submit(record, staged.region, reply)
+        worker.submit(record, staged.region, reply)
         return number
 
     def attend(
         self, job_class: str, is_answered: Callable[[], bool], awake_ns: int, asleep_ns: int = 0
     ) -> bool:
         """Await the answer to a request of ``job_class``: see ``WorkerConnection.attend``."""
-        link = self._links.get(role_of(job_class))
-        return link is not None and link.attend(is_answered, awake_ns, asleep_ns)
+        worker = self._connections.get(role_of(job_class))
+        return worker is not None and worker.attend(is_answered, awake_ns, asleep_ns)
 
     def cancel(self, number: int) -> None:
         """Ask the worker to give the request up; its reply comes as for any other."""
-        for link in list(self._links.values()):
-            link.cancel(number)
+        for worker in list(self._connections.values()):
+            worker.cancel(number)
 
     def ask_statistics(self) -> None:
         """Ask the workers in use what is new; those that are gone just now are left out."""
-        for link in list(self._links.values()):
-            link.send(AskStatistics(takes_news=True))
+        for worker in list(self._connections.values()):
+            worker.send(AskStatistics(takes_news=True))
 
     def forget_statistics(self) -> None:
         """Let the workers tell another stub all that they told this one."""
-        for link in list(self._links.values()):
-            link.send(ForgetStatistics())
+        for worker in list(self._connections.values()):
+            worker.send(ForgetStatistics())
 
     def close(self) -> None:
         """End the connection; requests still unanswered fail."""
         with self._lock:
             self._closing = True
-        for link in self._links.values():
-            link.close()
+        for worker in self._connections.values():
+            worker.close()
         self._arena.close()
         reap_started()
 
     @property
     def pending(self) -> int:
         """Requests in flight."""
-        return sum(link.pending for link in list(self._links.values()))
+        return sum(worker.pending for worker in list(self._connections.values()))
 
     def statistics(self) -> dict[str, int]:
         return {"pending": self.pending, **self._arena.statistics()}
 
-    def _form(self, key: _FormKey) -> InferForm:
-        """The same object for the same key, for as long as there are few."""
-        form = self._forms.get(key)
-        if form is None:
-            if len(self._forms) >= MAX_FORMS:
-                self._forms.clear()
-            form = self._forms[key] = InferForm(MODEL_NUMBER, *key)
-        return form
-
-    def _link(self, role: Role) -> WorkerConnection | None:
-        """The link to the worker of ``role``, opened by its first use; None once closing."""
-        link = self._links.get(role)
-        if link is not None:
-            return link
+    def _connection(self, role: Role) -> WorkerConnection | None:
+        """That to the worker of ``role``, opened by its first use; None once closing."""
+        worker = self._connections.get(role)
+        if worker is not None:
+            return worker
         with self._lock:
             if self._closing:
                 return None
-            link = self._links.get(role)
-            if link is None:
-                link = self._new_link(role)
-                link.open_later()
-            return link
+            worker = self._connections.get(role)
+            if worker is None:
+                worker = self._new_connection(role)
+                worker.open_later()
+            return worker
 
-    def _new_link(self, role: Role) -> WorkerConnection:
-        link = self._links[role] = WorkerConnection(
+    def _new_connection(self, role: Role) -> WorkerConnection:
+        worker = self._connections[role] = WorkerConnection(
             self._place, role, self._model, self._arena, self._log, self._tell
         )
-        return link
+        return worker

@@ -1,15 +1,23 @@
-"""A request between ``execute`` and its answer."""
+"""What a worker has been asked and not answered: requests, and the load of their model.
+
+Both are asked again of the next worker when one dies, and given up when they have ended several:
+the mark that the worker sets as it begins says what it was doing.
+"""
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from brisk.errors import BriskError
-from brisk.protocol.records import Infer, Region, Result, TensorForm
-from brisk.protocol.shared_memory import request_flags
-from brisk.protocol.shared_memory.arena import ALIGNMENT, Arena
+from brisk.errors import BriskError, InternalError
+from brisk.protocol import request_flags
+from brisk.protocol.records import Infer, LoadModel, ModelLoaded, Region, Result, TensorForm
+from brisk.protocol.shared_memory import Arena, padded
+
+MAX_LOAD_STRIKES = 3
+"""Workers a model's load may take down with it before the model is given up."""
 
 MAX_STRIKES = 2
 """Workers a request may take down with it before it is refused."""
@@ -65,7 +73,7 @@ def stage_request(
     offset, places = request_flags.MARK_BYTES, []
     for size in sizes:
         places.append(offset)
-        offset += (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        offset += padded(size)
     whole = arena.allocate(offset)
     regions = tuple(
         Region(whole.slab, whole.offset + place, size)
@@ -88,9 +96,6 @@ class PendingTable:
 
     def __contains__(self, number: int) -> bool:
         return number in self._pending
-
-    def __iter__(self) -> Iterator[Pending]:
-        return iter(list(self._pending.values()))
 
     def add(self, pending: Pending) -> None:
         request_flags.reset(self._arena.memory(pending.record.mark))
@@ -122,3 +127,74 @@ class PendingTable:
         for pending in self._pending.values():
             request_flags.reset(self._arena.memory(pending.record.mark))
             yield pending.record._replace(is_replay=True)
+
+
+class ModelLoad:
+    """``settle`` and ``strike`` are the receiver's; ``wait`` and ``failure`` anybody's."""
+
+    def __init__(self, model: LoadModel, arena: Arena) -> None:
+        self.model = model
+        self._arena = arena
+        self._mark = arena.allocate(request_flags.MARK_BYTES)
+        self._strikes = 0
+        self._is_loading = False
+        self.is_deferred = False
+        """No worker has the model, or is loading it, until ``begin`` is called."""
+        self._outcome: ModelLoaded | BriskError | None = None
+        self._settled = threading.Event()
+
+    @property
+    def failure(self) -> BriskError | None:
+        """Why the model cannot be served; None while it can, or may yet."""
+        return self._outcome if isinstance(self._outcome, BriskError) else None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a first load has ended, well or not."""
+        return self._settled.is_set()
+
+    def wait(self) -> int:
+        """Block until the first load has ended; its time in ns. Raises what it raised.
+
+        Ends: the receiver settles it with every answer, and with every way to get none.
+        """
+        self._settled.wait()
+        if isinstance(self._outcome, ModelLoaded):
+            return self._outcome.load_ns
+        assert self._outcome is not None
+        raise self._outcome
+
+    def begin(self) -> LoadModel:
+        """The record for a new worker."""
+        request_flags.reset(self._arena.memory(self._mark))
+        self._is_loading = True
+        self.is_deferred = False
+        return self.model._replace(mark=self._mark, strikes=self._strikes)
+
+    def settle(self, outcome: ModelLoaded | BriskError) -> None:
+        """A ready session still loads layers; the worker resets the mark after the last."""
+        self._is_loading = isinstance(outcome, ModelLoaded)
+        self._outcome = outcome
+        self._settled.set()
+
+    def defer(self) -> None:
+        """Try again with the next request: what failed may not fail for ever."""
+        self._is_loading = False
+        self.is_deferred = True
+
+    def strike(self) -> BriskError | None:
+        """After a worker's death: the error to settle with where the load is to blame again."""
+        if not self._is_loading:
+            return None
+        if not request_flags.has_begun(self._arena.memory(self._mark)):
+            if self._outcome is not None:
+                self._strikes = 0  # it was loaded to the end
+            return None
+        self._is_loading = False  # blamed once; the next worker begins anew, whenever it comes
+        self._strikes += 1
+        if self._strikes < MAX_LOAD_STRIKES:
+            return None
+        return InternalError(
+            f"loading model '{self.model.name}' version {self.model.version} ended "
+            f"{self._strikes} workers; it is given up"
+        )

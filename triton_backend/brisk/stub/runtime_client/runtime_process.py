@@ -1,16 +1,25 @@
-"""Starting the runtime of a device, where there is none."""
+"""The runtime of a device: started where there is none, and connected to.
+
+A stub begins here, before it imports anything else (``start_early``): what only a connection or a
+new process needs is imported where it is used.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import struct
+import sys
 import threading
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brisk.errors import BriskError, InvalidConfigurationError
+from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
 from brisk.os_priority import process_niceness
-from brisk.protocol.host.runtime_paths import RuntimePaths, runtime_place
+from brisk.protocol.runtime_paths import Role, RuntimePaths, runtime_place
 
 if TYPE_CHECKING:  # a stub that finds its runtime does without
     import subprocess
@@ -19,6 +28,15 @@ NICENESS = process_niceness()
 """Of this process when it began, and so the server's: a stub of a real-time model changes its own,
 and what it starts is for all models."""
 
+CONNECT_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 120.0
+"""How long a runtime may take to its first word: torch from a cold disk can take long."""
+
+_SEND_TIMEOUT_S = 60
+"""A foreground worker that reads nothing for so long is taken for dead. A background worker may
+have to wait longer than that for a processor."""
+
+_RETRY_PAUSE_S = 0.02
 _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
 _lock = threading.Lock()
@@ -74,19 +92,10 @@ def start_if_absent(
         return None
     os.close(lock)  # nobody is there; of several frontends that start one now, one gets the lock
     reap_started()
-    from brisk.stub.runtime_client.spawning import spawn
-
-    process = spawn(place, NICENESS)
+    process = _spawn(place)
     with _lock:
         _starting.append((place, process))
     return process
-
-
-def note_answered(place: RuntimePaths) -> None:
-    """The runtime of ``place`` is there: if it ends now, it has not failed to start."""
-    with _lock:
-        _running.extend(process for where, process in _starting if where == place)
-        _starting[:] = [each for each in _starting if each[0] != place]
 
 
 def reap_started() -> None:
@@ -94,3 +103,126 @@ def reap_started() -> None:
     with _lock:
         _starting[:] = [each for each in _starting if each[1].poll() is None]
         _running[:] = [process for process in _running if process.poll() is None]
+
+
+def open_connection(
+    place: RuntimePaths, role: Role, timeout_s: float = START_TIMEOUT_S
+) -> socket.socket:
+    """A greeted, blocking connection to a worker of ``place``, started if need be.
+
+    Raises UnavailableError where none answers in time, ProtocolError where it is another
+    version of Brisk, InvalidConfigurationError where it or its device cannot be used.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    starter: subprocess.Popen[bytes] | None = None
+    while time.monotonic() < deadline_s:
+        try:
+            connection = place.connect(CONNECT_TIMEOUT_S, role)
+        except OSError:
+            starter = start_if_absent(place, starter)
+            time.sleep(_RETRY_PAUSE_S)
+            continue
+        try:
+            _greet(connection, role, deadline_s)
+        except (OSError, EOFError):  # it ended as we came: the next one will do
+            connection.close()
+            time.sleep(_RETRY_PAUSE_S)
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            with _lock:  # it is there: if it ends now, it has not failed to start
+                _running.extend(process for where, process in _starting if where == place)
+                _starting[:] = [each for each in _starting if each[0] != place]
+            return connection
+    raise UnavailableError(
+        f"the runtime of {place.device} did not answer at {place.socket_path(role)} within "
+        f"{timeout_s:.0f} s; its own words are in the server's log"
+    )
+
+
+def _greet(connection: socket.socket, role: Role, deadline_s: float) -> None:
+    from brisk.protocol.channel import greet
+    from brisk.protocol.stub_process import server_of_stub
+
+    connection.settimeout(max(0.1, deadline_s - time.monotonic()))
+    greet(connection, server_of_stub())
+    connection.settimeout(None)
+    if role is Role.FOREGROUND:
+        limit = struct.pack("ll", _SEND_TIMEOUT_S, 0)  # and microseconds
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
+# Making a runtime's process.
+
+ALLOCATOR_VARIABLE = "GLIBC_TUNABLES"
+
+TUNABLES = {
+    "glibc.malloc.hugetlb": "1",
+    "glibc.malloc.mmap_threshold": str(64 << 20),
+    "glibc.malloc.trim_threshold": str(1 << 30),
+    "glibc.malloc.arena_max": "1",
+}
+"""Of the C library's allocator, which reads them when a process starts: huge pages where the
+kernel grants them on advice, and blocks of weights and activations kept for the next run instead
+of being mapped, faulted in and unmapped each time. On a virtual machine a page fault costs 1.3 µs:
+100 MB of fresh memory took 33 ms by small pages and 13 by huge ones. One heap for all threads:
+each other one would begin with huge pages of its own. glibc before 2.35 and other C libraries
+ignore what they do not know."""
+
+
+def allocator_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variable for a new runtime; what the user has set in it stays as it is."""
+    present = environment.get(ALLOCATOR_VARIABLE, "")
+    settings = [setting for setting in present.split(":") if setting]
+    named = {setting.partition("=")[0] for setting in settings}
+    settings += [f"{name}={value}" for name, value in TUNABLES.items() if name not in named]
+    return {ALLOCATOR_VARIABLE: ":".join(settings)}
+
+
+def _spawn(place: RuntimePaths) -> subprocess.Popen[bytes]:
+    """The runtime leaves this stub's process group by itself (``brisk.runtime``).
+
+    Not its session: with ``setsid`` it would get a scheduling group of its own, in which its
+    best-effort work gave way only to its own.
+    """
+    import subprocess
+
+    from brisk.stub.preload import ENVIRONMENT
+
+    package_root = str(Path(__file__).resolve().parents[3])
+    search_path = os.environ.get("PYTHONPATH", "")
+    with ENVIRONMENT:
+        environment = {
+            **os.environ,
+            **allocator_settings(os.environ),
+            "PYTHONPATH": package_root + (os.pathsep + search_path if search_path else ""),
+            "BRISK_RUNTIME_DIR": str(place.base),
+        }
+    interpreter = _interpreter()
+    command = [interpreter, "-m", "brisk.runtime", "--device", place.device]
+    try:
+        return subprocess.Popen(
+            [*command, "--niceness", str(NICENESS)],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.__stderr__,
+            env=environment,
+            cwd="/",
+        )
+    except OSError as error:
+        raise InvalidConfigurationError(
+            f"the runtime's Python '{interpreter}' cannot be run ({error}); "
+            "set BRISK_PYTHON to one that has onnxruntime"
+        ) from error
+
+
+def _interpreter() -> str:
+    """``$BRISK_PYTHON``, else the Python this process runs on, else ``python3``."""
+    if chosen := os.environ.get("BRISK_PYTHON"):
+        return chosen
+    own = Path(sys.prefix) / "bin" / "python3"
+    if own.exists():
+        return str(own)
+    import shutil  # which is long to import, for what is hardly ever needed
+
+    return shutil.which("python3") or "python3"

@@ -1,4 +1,4 @@
-"""A stub's link to one worker: sends requests, receives answers, survives the worker's death.
+"""A stub's connection to one worker: sends requests, takes answers, survives its death.
 
 Two threads meet here: Triton's, which submits, and the receiver, which hands answers out and,
 when the line breaks, makes a new one and replays what is unanswered. Inference is idempotent
@@ -18,34 +18,40 @@ from brisk.errors import (
     InternalError,
     ProtocolError,
     UnavailableError,
+    named_error,
 )
-from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.records import (
     AskStatistics,
+    AttachSlab,
     Cancel,
+    DetachSlab,
+    Failure,
     ForgetStatistics,
     Infer,
+    LoadFailed,
+    LoadModel,
+    Log,
     ModelLoaded,
+    Record,
     Region,
+    Release,
+    Result,
     StatisticsTold,
 )
-from brisk.protocol.role import Role
-from brisk.protocol.shared_memory.arena import Arena
-from brisk.stub.runtime_client.model_load import ModelDescription, ModelLoad
-from brisk.stub.runtime_client.pending import Pending, PendingTable, Reply
-from brisk.stub.runtime_client.reader import Reader
-from brisk.stub.runtime_client.receiver import Answers
-from brisk.stub.runtime_client.runtime_start import open_connection
-from brisk.stub.runtime_client.sender import DirectSender, QueuedSender, Sender
+from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.protocol.shared_memory import Arena, ArenaView
+from brisk.stub.runtime_client.pending import ModelLoad, Pending, PendingTable, Reply
+from brisk.stub.runtime_client.runtime_process import open_connection
+from brisk.stub.runtime_client.transport import DirectSender, QueuedSender, Reader, Sender
 
 RESTART_TIMEOUT_S = 60.0
 """How long requests wait for a new runtime before they fail; then it is tried again."""
 
 
 class WorkerConnection:
-    """To the worker of one role. ``log(level, text)`` may be called from any thread.
+    """To the worker of one role. ``log(level, text)`` and ``tell`` may be called from any thread.
 
-    The arena is shared with the connection's other link; everything else is this one's own, so
+    The arena is shared with the client's other connection; everything else is this one's own, so
     that the death or the slowness of one worker is nothing to the other.
     """
 
@@ -53,7 +59,7 @@ class WorkerConnection:
         self,
         place: RuntimePaths,
         role: Role,
-        model: ModelDescription,
+        model: LoadModel,
         arena: Arena,
         log: Callable[[str, str], None],
         tell: Callable[[StatisticsTold], None],
@@ -61,17 +67,17 @@ class WorkerConnection:
         self._place = place
         self._role = role
         self._log = log
+        self._tell = tell
         self._arena = arena
-        self._lock = threading.Lock()
+        self._view = ArenaView()
+        self._lock = threading.Lock()  # of the line and of what is pending
         kind = DirectSender if role is Role.FOREGROUND else QueuedSender
         self._line: Sender = kind(arena, role.value)
         self._pending = PendingTable(arena)
         self._load = ModelLoad(model, arena)
         self._closing = False
         self._is_waited_for = False
-        told = (self._settle_load, tell, log)
-        self._answers = Answers(self._lock, self._line, self._pending, *told)
-        self._reader = Reader(self._answers.take, self._break_off)
+        self._reader = Reader(self._take, self._break_off)
         self._receiver: threading.Thread | None = None
 
     def open(self) -> None:
@@ -102,7 +108,7 @@ class WorkerConnection:
         """
         pending = Pending(record, region, reply)
         with self._lock:
-            refusal = self._refusal()
+            refusal = self._unloading() if self._closing else self._load.failure
             if refusal is None:
                 self._pending.add(pending)
                 try:
@@ -143,7 +149,7 @@ class WorkerConnection:
             self._line.send(record)
 
     def close(self) -> None:
-        """End the link; requests still unanswered fail."""
+        """End the connection; requests still unanswered fail."""
         with self._lock:
             self._closing = True
             self._line.break_off()
@@ -156,14 +162,6 @@ class WorkerConnection:
         """Requests in flight."""
         with self._lock:
             return len(self._pending)
-
-    # --- sending; the lock is held --------------------------------------------------------
-
-    def _refusal(self) -> BriskError | None:
-        """Why no request can be taken: the model is gone for good, or the stub ends."""
-        if self._closing:
-            return self._unloading()
-        return self._load.failure
 
     def _unloading(self) -> BriskError:
         return UnavailableError(f"model '{self._load.model.name}' is being unloaded")
@@ -193,8 +191,43 @@ class WorkerConnection:
         if opened is not None:  # closing was seen before the end of the line was read
             opened.close()
 
+    def _take(self, record: Record, descriptor: int | None) -> None:
+        """Raises ProtocolError for what a worker may not send."""
+        if isinstance(record, Result):
+            self._succeed(record)
+        elif isinstance(record, Failure):
+            with self._lock:
+                pending = self._pending.take(record.request)
+            if pending is not None:
+                pending.reply.fail(named_error(record.code, record.message))
+        elif isinstance(record, AttachSlab) and descriptor is not None:
+            self._view.attach(record.slab, record.size, descriptor)
+        elif isinstance(record, DetachSlab):
+            self._view.detach(record.slab)
+        elif isinstance(record, ModelLoaded):
+            self._settle_load(record)
+        elif isinstance(record, LoadFailed):
+            self._settle_load(named_error(record.code, record.message))
+        elif isinstance(record, StatisticsTold):
+            self._tell(record)
+        elif isinstance(record, Log):
+            self._log(record.level, record.text)
+        else:
+            raise ProtocolError(f"a worker may not send {type(record).__name__}")
+
+    def _succeed(self, result: Result) -> None:
+        with self._lock:
+            pending = self._pending.take(result.request)
+        if pending is None:
+            raise ProtocolError(f"an answer to request {result.request}, which is not in flight")
+        try:
+            pending.reply.succeed(result, self._view.memory)
+        finally:
+            with self._lock:
+                self._line.send(Release(result.request))
+
     def _settle_load(self, outcome: ModelLoaded | BriskError) -> None:
-        """A link whose load nobody waits for tries again where memory was short."""
+        """A connection whose load nobody waits for tries again where memory was short."""
         with self._lock:
             if isinstance(outcome, UnavailableError) and not self._is_waited_for:
                 self._load.defer()
@@ -214,8 +247,8 @@ class WorkerConnection:
     def _recover(self) -> socket.socket | None:
         """Blame, connect anew, load, replay; the new connection, None where there is none yet."""
         with self._lock:
-            self._line.forget()
-        self._answers.clear()
+            self._line.break_off()
+        self._view.clear()
         self._blame()
         started_s = time.monotonic()
         try:

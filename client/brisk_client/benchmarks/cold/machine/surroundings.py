@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from brisk.stub.runtime_client.allocator import allocator_settings
+from brisk.stub.runtime_client.runtime_process import allocator_settings
 from brisk_client.benchmarks.engines.onnxruntime_prepared import VARIABLES
 
 MEMORY_BYTES = 60 << 20

@@ -1,8 +1,8 @@
-"""What a stub must know of a view of model repositories (``brisk.view``) that its server reads.
+"""An entry's files: their names, and where they are for a server that reads a view of them.
 
-A view shows the repository ``/data/models`` as ``<view>/data/models``, so that Triton's messages
-name the user's files and a path is led back by its own text. A stub looks for files where the
-user has them: what they may lead to is judged there, as without a view.
+A view (``brisk.view``) shows the repository ``/data/models`` as ``<view>/data/models``, so that
+Triton's messages name the user's files and a path is led back by its own text. A stub looks for
+files where the user has them: what they may lead to is judged there, as without a view.
 """
 
 from __future__ import annotations
@@ -10,6 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+
+MODEL_FILE = "model.onnx"
+PIPELINE_FILE = "pipeline.json"
+"""Where another entry has MODEL_FILE: several networks that answer one request."""
+CONFIG_FILE = "config.pbtxt"
+"""Of the entry itself, beside its version directories."""
 
 VIEW_VARIABLE = "_BRISK_REPOSITORY_VIEW"
 """Of a server that reads one: its directory. Set by ``brisk serve``, and by nobody else."""

@@ -7,6 +7,7 @@ cannot shrink, so reading a mapped one can never fault.
 
 from __future__ import annotations
 
+import bisect
 import fcntl
 import mmap
 import os
@@ -15,20 +16,82 @@ from typing import NamedTuple
 
 from brisk.errors import ProtocolError, UnavailableError
 from brisk.protocol.records import Region
-from brisk.protocol.shared_memory.slab import Slab
 
 ALIGNMENT = 64
 SLAB_BYTES = 16 * 1024 * 1024
 MAX_SLAB_BYTES = 64 * 1024**3
 
-_ADD_SEALS = 1033
-_GET_SEALS = 1034
-_SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW = 1, 2, 4
-_SEALS = _SEAL_SEAL | _SEAL_SHRINK | _SEAL_GROW
+PLACES = 4
+"""Regions of one size that are used in turns. What the other side has read last lies in its
+processor's cache, from which each line must be taken back before it is written; what it read a few
+requests ago does not."""
+
+MOST_IN_TURNS = 4 * 1024 * 1024
+"""Bytes of such places: what is larger than a processor's cache is used again where it lies."""
+
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
-def _aligned(size: int) -> int:
-    return max(ALIGNMENT, (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT)
+def padded(size: int) -> int:
+    """``size`` bytes, rounded up so that what lies behind them is aligned."""
+    return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+def _room(size: int) -> int:
+    return max(ALIGNMENT, padded(size))
+
+
+class Slab:
+    """One memfd with its free stretches, sorted by offset, never touching each other."""
+
+    __slots__ = ("address", "descriptor", "free", "last_end", "memory", "number", "size", "used")
+
+    def __init__(self, number: int, descriptor: int, size: int) -> None:
+        """Maps ``descriptor``; OSError where that cannot be."""
+        self.number = number
+        self.descriptor = descriptor
+        self.size = size
+        self.memory = memoryview(mmap.mmap(descriptor, size))
+        self.address = 0  # not looked up yet
+        self.free = [(0, size)]
+        self.used = 0
+        self.last_end = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.used
+
+    def take(self, size: int) -> int | None:
+        """Where one region comes after the other, ``PLACES`` in turns. Among others the lowest
+        place that is free, so that no more memory is touched than is in use at once.
+        """
+        window = min(PLACES * size, MOST_IN_TURNS) if self.used < size else 0
+        start = self.last_end if self.last_end < window else 0
+        taken = self._take_from(start, size)
+        return self._take_from(0, size) if taken is None and start else taken
+
+    def _take_from(self, start: int, size: int) -> int | None:
+        """The lowest place at or behind ``start``."""
+        for position, (offset, length) in enumerate(self.free):
+            end, place = offset + length, max(offset, start)
+            if end - place >= size:
+                left = [(offset, place - offset), (place + size, end - place - size)]
+                self.free[position : position + 1] = [each for each in left if each[1]]
+                self.last_end = place + size
+                self.used += size
+                return place
+        return None
+
+    def give(self, offset: int, size: int) -> None:
+        self.used -= size
+        position = bisect.bisect_left(self.free, (offset, 0))
+        if position < len(self.free) and offset + size == self.free[position][0]:
+            size += self.free.pop(position)[1]
+        if position > 0 and sum(self.free[position - 1]) == offset:
+            before, length = self.free[position - 1]
+            self.free[position - 1] = (before, length + size)
+        else:
+            self.free.insert(position, (offset, size))
 
 
 class SlabChange(NamedTuple):
@@ -79,7 +142,7 @@ class Arena:
 
         Raises UnavailableError where the system has no memory for another slab.
         """
-        wanted = _aligned(size)
+        wanted = _room(size)
         with self._lock:
             for slab in self._slabs.values():
                 offset = slab.take(wanted)
@@ -94,7 +157,7 @@ class Arena:
 
     def free(self, region: Region) -> None:
         """Give ``region`` back; of several empty slabs only one is kept."""
-        size = _aligned(region.size)
+        size = _room(region.size)
         with self._lock:
             slab = self._slabs[region.slab]
             slab.give(region.offset, size)
@@ -165,7 +228,7 @@ class Arena:
             raise UnavailableError(f"no shared memory: {error}") from error
         try:
             os.ftruncate(descriptor, size)
-            fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
             slab = Slab(self._next, descriptor, size)
         except OSError as error:
             os.close(descriptor)
@@ -207,7 +270,7 @@ class ArenaView:
                 raise ProtocolError(f"slab {slab} was announced twice")
             if not 0 < size <= MAX_SLAB_BYTES:
                 raise ProtocolError(f"slab {slab} claims {size} bytes")
-            if fcntl.fcntl(descriptor, _GET_SEALS) & _SEAL_SHRINK == 0:
+            if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0:
                 raise ProtocolError(f"slab {slab} is not sealed against shrinking")
             if os.fstat(descriptor).st_size < size:
                 raise ProtocolError(f"slab {slab} is shorter than the {size} bytes it claims")

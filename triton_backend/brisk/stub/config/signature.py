@@ -1,8 +1,8 @@
-"""Inputs and outputs of an ONNX file, read without the ``onnx`` package; or of an ``.ort`` file.
+"""Inputs and outputs of an entry: of an ONNX or ``.ort`` file, or of a pipeline of several.
 
-A few fields of the protocol buffer are enough (ModelProto.graph = 7; GraphProto.initializer = 5,
-input = 11, output = 12), and everything else is skipped by its length, so a file of any size is
-read in milliseconds.
+Read without the ``onnx`` package: a few fields of the protocol buffer are enough (ModelProto.graph
+= 7; GraphProto.initializer = 5, input = 11, output = 12), and everything else is skipped by its
+length, so a file of any size is read in milliseconds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,13 @@ from pathlib import Path
 from brisk.errors import InvalidModelError
 from brisk.ort_format import is_ort_format, read_ort_signature
 from brisk.paths import open_file
+from brisk.pipelines import (
+    NetworkSignature,
+    TensorType,
+    check_networks,
+    is_pipeline,
+    read_pipeline,
+)
 from brisk.protocol.datatypes import BY_ELEMENT_NAME, Datatype
 
 _ELEMENT_NAMES = {
@@ -34,7 +41,7 @@ _ELEMENT_NAMES = {
     13: "uint64",
     16: "bfloat16",
 }
-"""TensorProto.DataType numbers that Triton has a datatype for."""
+"""By TensorProto.DataType's numbers, those that Triton has a datatype for."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -56,8 +63,49 @@ class ModelSignature:
     outputs: tuple[TensorSignature, ...]
 
 
+def model_signature(path: Path) -> ModelSignature:
+    """Of an ONNX file, or of a pipeline, whose networks are read and checked.
+
+    Raises InvalidModelError where a file is no complete model, or the networks do not fit.
+    """
+    if not is_pipeline(path):
+        return read_signature(path)
+    description = read_pipeline(path)
+    networks: dict[Path, NetworkSignature] = {}
+    for words, file in description.networks:
+        if file not in networks:
+            try:
+                networks[file] = _read(file)
+            except InvalidModelError as error:
+                raise InvalidModelError(f"{words}: {error}") from error
+    return _named(check_networks(description, networks))
+
+
 def read_signature(path: Path) -> ModelSignature:
     """Raises InvalidModelError where the file is no complete ONNX model of tensors."""
+    return _named(_read(path))
+
+
+def _named(signature: NetworkSignature) -> ModelSignature:
+    """As Triton has it."""
+    inputs, outputs = (
+        tuple(_tensor(name, kind) for name, kind in kinds.items())
+        for kinds in (signature.inputs, signature.outputs)
+    )
+    return ModelSignature(inputs, outputs)
+
+
+def _tensor(name: str, kind: TensorType) -> TensorSignature:
+    datatype = BY_ELEMENT_NAME.get(kind.element or "")
+    if datatype is None:
+        raise InvalidModelError(f"the variants disagree about the datatype of '{name}'")
+    if kind.shape is None:
+        return TensorSignature(name, datatype, None)
+    shape = tuple(-1 if size is None else size for size in kind.shape)
+    return TensorSignature(name, datatype, shape)
+
+
+def _read(path: Path) -> NetworkSignature:
     try:
         with open_file(path) as file:
             if not os.fstat(file.fileno()).st_size:
@@ -71,7 +119,7 @@ def read_signature(path: Path) -> ModelSignature:
     return outcome
 
 
-def _model(data: memoryview) -> ModelSignature | str:
+def _model(data: memoryview) -> NetworkSignature | str:
     """The signature, or why there is none.
 
     An exception would keep the frames it came through, their views of the file, and so the
@@ -79,7 +127,12 @@ def _model(data: memoryview) -> ModelSignature | str:
     """
     try:
         if is_ort_format(data):
-            return _own_format(data)
+            own = read_ort_signature(data)
+            inputs, outputs = (
+                {each.name: _kind(each.name, each.element, each.shape) for each in tensors}
+                for tensors in (own.inputs, own.outputs)
+            )
+            return NetworkSignature(inputs, outputs)
         graphs = [value for number, value in _fields(data) if number == 7]
         if len(graphs) != 1 or not isinstance(graphs[0], memoryview):
             return "it has no graph"
@@ -88,26 +141,7 @@ def _model(data: memoryview) -> ModelSignature | str:
         return str(error)
 
 
-def _own_format(data: memoryview) -> ModelSignature:
-    """Of a model in ONNX Runtime's own format."""
-    signature = read_ort_signature(data)
-    inputs, outputs = (
-        tuple(
-            TensorSignature(each.name, _datatype(each.name, each.element), _known(each.shape))
-            for each in tensors
-        )
-        for tensors in (signature.inputs, signature.outputs)
-    )
-    return ModelSignature(inputs, outputs)
-
-
-def _known(shape: tuple[int | str | None, ...] | None) -> tuple[int, ...] | None:
-    if shape is None:
-        return None
-    return tuple(size if isinstance(size, int) and size >= 0 else -1 for size in shape)
-
-
-def _graph(data: memoryview) -> ModelSignature:
+def _graph(data: memoryview) -> NetworkSignature:
     inputs, outputs, initialised = [], [], set()
     for number, value in _fields(data):
         if not isinstance(value, memoryview):
@@ -119,27 +153,29 @@ def _graph(data: memoryview) -> ModelSignature:
         elif number == 12:
             outputs.append(value)
     named = [(_text(value, 1), value) for value in inputs]
-    return ModelSignature(
-        tuple(_tensor(name, value) for name, value in named if name not in initialised),
-        tuple(_tensor(_text(value, 1), value) for value in outputs),
+    return NetworkSignature(
+        {name: _value(name, value) for name, value in named if name not in initialised},
+        {(name := _text(value, 1)): _value(name, value) for value in outputs},
     )
 
 
-def _tensor(name: str, data: memoryview) -> TensorSignature:
+def _value(name: str, data: memoryview) -> TensorType:
     tensor = _message(_message(data, 2), 1)
     if tensor is None:
         raise ValueError(f"'{name}' is not a tensor; Triton serves tensors only")
     element = next((value for number, value in _fields(tensor) if number == 1), 0)
-    datatype = _datatype(name, element if isinstance(element, int) else 0)
     shape = _message(tensor, 2)
-    return TensorSignature(name, datatype, None if shape is None else tuple(_sizes(shape)))
+    sizes = None if shape is None else tuple(_sizes(shape))
+    return _kind(name, element if isinstance(element, int) else 0, sizes)
 
 
-def _datatype(name: str, element: int) -> Datatype:
-    datatype = BY_ELEMENT_NAME.get(_ELEMENT_NAMES.get(element, ""))
-    if datatype is None:
+def _kind(name: str, element: int, shape: tuple[int | str | None, ...] | None) -> TensorType:
+    if element not in _ELEMENT_NAMES:
         raise ValueError(f"'{name}' has ONNX element type {element}, unknown to Triton")
-    return datatype
+    if shape is None:
+        return TensorType(_ELEMENT_NAMES[element], None)
+    sizes = tuple(size if isinstance(size, int) and size >= 0 else None for size in shape)
+    return TensorType(_ELEMENT_NAMES[element], sizes)
 
 
 def _sizes(shape: memoryview) -> Iterator[int]:

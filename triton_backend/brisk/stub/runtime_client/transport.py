@@ -1,15 +1,127 @@
-"""Reading what a worker sends, in whichever thread has most use for it."""
+"""The two ways of the line to a worker: who writes to it, and who reads from it."""
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import select
 import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeAlias
 
-from brisk.protocol.channel import Receiver
+from brisk.protocol.channel import Receiver, send_bytes, send_changes
+from brisk.protocol.codec import encode_record
 from brisk.protocol.records import Record
+from brisk.protocol.shared_memory import Arena
+
+
+class DirectSender:
+    """Sends in the caller's thread, which waits where the worker does not read.
+
+    A line that cannot be written is shut down, for whatever reason: the receiver then reads the
+    end of it, makes a new one, and sends everything unanswered again. The caller holds the
+    connection's lock. ``follower`` is the worker's name in the arena.
+    """
+
+    def __init__(self, arena: Arena, follower: str) -> None:
+        self._arena = arena
+        self._follower = follower
+        self._socket: socket.socket | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._socket is not None
+
+    def connect(self, connection: socket.socket) -> None:
+        """Use ``connection`` from now on; announces all of the arena to its worker."""
+        self._socket = connection
+        try:
+            send_changes(connection, self._arena.announce_all(self._follower))
+        except OSError:
+            self.break_off()  # it died already
+
+    def send(self, record: Record) -> None:
+        """Do nothing without a worker, or if it dies now: the replay will send it.
+
+        Raises ProtocolError for a record that is too long.
+        """
+        if self._socket is not None:
+            self.send_encoded(encode_record(record))
+
+    def send_encoded(self, data: bytes) -> None:
+        if self._socket is None:
+            return
+        try:
+            if changes := self._arena.take_changes(self._follower):
+                send_changes(self._socket, changes)
+            send_bytes(self._socket, data, None)
+        except OSError:
+            self.break_off()
+
+    def break_off(self) -> None:
+        """Shut the line down, if it still is one; the receiver, which reads from it, closes it."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket = None
+
+
+class QueuedSender:
+    """As DirectSender, in a thread of its own: whoever has a record to send never waits.
+
+    A background worker may not read for long: it gets only what the processors have left. The
+    caller's next request may be a real-time one, for another worker.
+    """
+
+    def __init__(self, arena: Arena, follower: str) -> None:
+        self._line = DirectSender(arena, follower)
+        self._connection: socket.socket | None = None
+        self._records: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    def connect(self, connection: socket.socket) -> None:
+        self._connection = connection.dup()  # the receiver closes the other one when it likes
+        self._records = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=self._run,
+            args=(self._connection, self._records, self._thread),
+            name="brisk-sender",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def send(self, record: Record) -> None:
+        if self._connection is not None:
+            self._records.put(encode_record(record))
+
+    def break_off(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(OSError):  # a send that waits ends with an error
+                self._connection.shutdown(socket.SHUT_RDWR)
+            self._records.put(None)
+            self._connection = None
+
+    def _run(
+        self,
+        connection: socket.socket,
+        records: queue.SimpleQueue[bytes | None],
+        previous: threading.Thread | None,
+    ) -> None:
+        if previous is not None:
+            previous.join()  # else it could take arena changes that this worker must see
+        with connection:
+            self._line.connect(connection)
+            while (data := records.get()) is not None:
+                self._line.send_encoded(data)
+
+
+Sender: TypeAlias = "DirectSender | QueuedSender"
 
 
 class Reader:

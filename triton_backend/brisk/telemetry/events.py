@@ -1,28 +1,15 @@
-"""What this process did when, and for which request: recorded only while somebody asks for it."""
+"""What happened in this process: spans, while somebody asks for them, and what last went wrong."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+import time
+from collections import deque
+
+from brisk.protocol.records import Span
 
 MAX_SPANS = 50_000
 """Some 10 MB; what comes after is counted and left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """``lane``: the thread or queue it lay in. Times are CLOCK_MONOTONIC.
-
-    ``request`` names the request or load it belongs to, the same in all processes. ``details``:
-    whatever else is worth reading, Triton's trace context for instance.
-    """
-
-    lane: str
-    name: str
-    begin_ns: int
-    end_ns: int
-    request: str
-    details: str
 
 
 class SpanRecorder:
@@ -68,4 +55,31 @@ class SpanRecorder:
 
 
 SPANS = SpanRecorder()
+"""This process's own."""
+
+
+KEPT = 100
+MAX_CHARACTERS = 300
+
+
+class Incidents:
+    """The newest ``KEPT``; any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: deque[tuple[int, str]] = deque(maxlen=KEPT)
+
+    def note(self, what: str) -> None:
+        """Keep the first ``MAX_CHARACTERS`` of it."""
+        with self._lock:
+            self._kept.append((time.monotonic_ns(), what[:MAX_CHARACTERS]))
+
+    def newest(self, count: int) -> list[tuple[int, str]]:
+        """At most ``count`` as time (CLOCK_MONOTONIC, ns) and text, the newest first."""
+        with self._lock:
+            kept = list(self._kept)
+        return kept[: -count - 1 : -1] if count > 0 else []
+
+
+INCIDENTS = Incidents()
 """This process's own."""

@@ -13,19 +13,39 @@ import re
 import socket
 import stat
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
 from brisk.errors import InvalidConfigurationError
 from brisk.ownership import check_directory
-from brisk.protocol.role import Role
-from brisk.protocol.sockets import new_socket
 
 MAX_SOCKET_PATH_BYTES = 107
 _MAKING_ATTEMPTS = 100
 """A runtime that ends removes the directories, perhaps between our making and using them."""
 
 _DEVICE = re.compile(r"cpu|cuda:\d+")
+
+
+class Role(str, Enum):
+    """What a worker serves; the value is the name of its socket.
+
+    How many processes stand behind the two sockets is the runtime's affair: on a GPU one worker
+    listens on both.
+    """
+
+    FOREGROUND = "foreground"
+    BACKGROUND = "background"
+
+
+def role_of(job_class: str) -> Role:
+    """Best-effort requests go to the background, all others to the foreground."""
+    return Role.BACKGROUND if job_class == "besteffort" else Role.FOREGROUND
+
+
+def new_socket() -> socket.socket:
+    """Of the kind that Brisk's processes speak over."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
 
 
 def base_directory(environment: Mapping[str, str] = os.environ) -> Path:
@@ -122,16 +142,6 @@ class RuntimePaths(NamedTuple):
                 os.close(descriptor)
                 raise
             os.close(descriptor)
-
-    def sweep(self) -> bool:
-        """Remove what a dead runtime left; False where a live one holds the place."""
-        if not self.directory.is_dir():
-            return True
-        descriptor = self.try_lock()
-        if descriptor is None:
-            return False
-        self.remove(descriptor)
-        return True
 
     def remove(self, lock: int) -> None:
         """Holder of ``lock`` only: remove the place's files, then let go."""

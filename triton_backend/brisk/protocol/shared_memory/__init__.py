@@ -1,1 +1,0 @@
-"""Memory that stub and worker share. Each side allocates in its own only."""

@@ -1,1 +1,0 @@
-"""Brisk's series on Triton's metrics endpoint. Counts nothing in the way of a request."""
