@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from brisk.exits.model_graph import ModelGraph, read_graph
-from brisk.exits.points import ExitPoint
+from brisk.exits.model_graph import ExitPoint, ModelGraph, read_graph
 from brisk.exits.scores import Scores, as_probabilities, checked_scores
 from brisk.segments.frame import SegmentFrame, run_serially
 from brisk.segments.model.sources import BareModel

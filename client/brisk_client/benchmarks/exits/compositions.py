@@ -31,8 +31,8 @@ from brisk.exits.exploration.problem import composed_threshold
 from brisk.exits.exploration.settings import LookUps
 from brisk.exits.exploration.shortlist import Finalist
 from brisk.exits.guarantee.calibration import threshold_for
-from brisk.exits.learning.settings import PredictorSettings
-from brisk.exits.variants import PAPER
+from brisk.exits.heads.predictors import PAPER
+from brisk.exits.learning.predictor import PredictorSettings
 from brisk_client.benchmarks.exits.data import ExitCase
 from brisk_client.benchmarks.exits.promise import look_through
 from brisk_client.benchmarks.exits.runs import BARE, ExitBench, Version

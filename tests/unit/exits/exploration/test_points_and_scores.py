@@ -7,7 +7,7 @@ import pytest
 
 from brisk.errors import InvalidModelError
 from brisk.exits.exploration.explore import check_classes
-from brisk.exits.points import ExitPoint, exit_points, spread
+from brisk.exits.model_graph import ExitPoint, exit_points, spread
 from brisk.exits.scores import ScoreForm, Tail, find_scores
 from brisk.segments.model.cutting import live_values
 from brisk_client.samples.writer import GraphWriter

@@ -243,7 +243,7 @@ def _settings(
     """
     from brisk.exits.exploration import ExplorationSettings
     from brisk.exits.exploration.settings import LookUps
-    from brisk.exits.variants import CATALOGUE, variant
+    from brisk.exits.heads.predictors import CATALOGUE, variant
 
     accuracy, confidence = promise
     jobs, threads, seed = machine

@@ -5,24 +5,24 @@ from __future__ import annotations
 import math
 from types import TracebackType
 
+from rich import progress
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from brisk.exits.cascade import Cascade
-from brisk.exits.exploration import Exploration, ExplorationSettings
-from brisk.exits.guarantee.bounds import lower_bound, upper_bound
+from brisk.exits.exploration import Exploration, ExplorationSettings, Progress
+from brisk.exits.guarantee.calibration import lower_bound, upper_bound
 
 
-class RichProgress:
+class RichProgress(Progress):
     """A bar for each stage of an exploration."""
 
     def __init__(self, console: Console) -> None:
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
+        self._bars = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
             console=console,
         )
         self._stage = self._bars.add_task("", total=None, visible=False)

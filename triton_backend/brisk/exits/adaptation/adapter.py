@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from brisk.exits.adaptation.features import Material, gather, joined
+from brisk.exits.adaptation.features import Material, first_rows, gather, joined
 from brisk.exits.adaptation.reference import ReferenceData, read_reference, reference_file
 from brisk.exits.adaptation.replay_buffer import (
     SampleWindow,
@@ -19,9 +19,7 @@ from brisk.exits.adaptation.replay_buffer import (
     newest_of_sources,
     recent_choice,
 )
-from brisk.exits.adaptation.retraining import Strange, retrain
-from brisk.exits.adaptation.seen_rows import first_rows
-from brisk.exits.adaptation.settings import AdaptationSettings
+from brisk.exits.adaptation.retraining import AdaptationSettings, Strange, retrain
 from brisk.exits.adaptation.validation import Exams, judge
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade
@@ -29,7 +27,7 @@ from brisk.exits.data.outliers import KEPT, make_outliers
 from brisk.exits.files.artefact import digest_of, read_cascade
 from brisk.exits.files.versions import caches_file
 from brisk.exits.guarantee.calibration import in_order
-from brisk.exits.heads.building import network_of
+from brisk.exits.heads.lookup import network_of
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.model_graph import read_graph
 from brisk.exits.sources import marks

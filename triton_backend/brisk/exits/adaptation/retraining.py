@@ -11,18 +11,42 @@ from __future__ import annotations
 import copy
 import dataclasses
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from brisk.exits.adaptation.features import Material
-from brisk.exits.adaptation.seen_rows import Predicted, decided, predicted, together
-from brisk.exits.adaptation.settings import AdaptationSettings
+from brisk.exits.adaptation.features import Material, Predicted, decided, predicted, together
 from brisk.exits.guarantee.calibration import Looked
 from brisk.exits.heads.lookup import LookUp
-from brisk.exits.learning.last_layer import fit_last_layer, last_layer
+from brisk.exits.learning.predictor import (
+    PredictorSettings,
+    SelectorSettings,
+    fit_last_layer,
+    last_layer,
+)
 from brisk.exits.learning.selection import NO_CLASS, fit_selection
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptationSettings:
+    """``window_rows`` and ``window_bytes``: what is kept of the traffic, at most. ``half_life_s``:
+    a sample of that age counts half as much as a new one. ``original_share``: of the rows that a
+    retraining sees, so many are of the data that the caches were first trained with (GATI, 5.3).
+    ``fewest_distinct``: without so many different samples nothing is learned.
+    """
+
+    window_rows: int = 4000
+    window_bytes: int = 64 << 20
+    half_life_s: float = 120.0
+    fit_rows: int = 1800
+    original_share: float = 0.25
+    fewest_distinct: int = 100
+    predictor: PredictorSettings = field(
+        default_factory=lambda: PredictorSettings(epochs=14, learning_rate=6e-3, exposure=0.2)
+    )
+    selector: SelectorSettings = field(default_factory=lambda: SelectorSettings(epochs=12))
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ import numpy as np
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import BaseModel, run_base
 from brisk.exits.data.samples import Samples
-from brisk.exits.points import ExitPoint
+from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import Scores
 
 BATCH_ROWS = 32

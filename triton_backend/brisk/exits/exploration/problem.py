@@ -12,10 +12,10 @@ from brisk.exits.composition import (
     CompositionProblem,
     Outcomes,
 )
-from brisk.exits.exploration.measuring.profile import BaseProfile
+from brisk.exits.exploration.measuring import BaseProfile, LaneCost
 from brisk.exits.exploration.settings import ExplorationSettings
 from brisk.exits.guarantee.calibration import Looked, threshold_for
-from brisk.exits.points import ExitPoint
+from brisk.exits.model_graph import ExitPoint
 
 COMPOSED_STRICTNESS = 0.6
 """Candidates are judged at thresholds that use up this share of the allowed disagreement."""
@@ -37,21 +37,6 @@ class Tried:
     example: np.ndarray
     tune: Looked
     held_out: Looked
-
-
-@dataclass(frozen=True, slots=True)
-class LaneCost:
-    """``handover_s``: what a look-up in the lane takes longer than in the same thread, until the
-    frame notices. What one that misses adds to the base model's time: ``burden_s`` in the lane,
-    and, in the model's own thread, ``wake_s`` besides the look-up itself.
-
-    ``stops``: boundaries at which a model has to stop for an exit that is looked up in the lane.
-    """
-
-    handover_s: float
-    burden_s: float
-    wake_s: float = 0.0
-    stops: int = 2
 
 
 def composition_problem(

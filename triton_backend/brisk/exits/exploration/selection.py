@@ -11,8 +11,8 @@ from brisk.exits.composition import (
     CompositionProblem,
     compose_by_expected_latency,
 )
-from brisk.exits.exploration.measuring.race import Verification
 from brisk.exits.exploration.problem import Tried
+from brisk.exits.exploration.race import Verification
 from brisk.exits.exploration.settings import ExplorationSettings
 from brisk.exits.exploration.shortlist import Composer, Finalist, apart, finalists, in_turn
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount

@@ -13,17 +13,29 @@ import numpy as np
 import torch
 from torch import nn
 
+from brisk.exits.data.collecting import Collected
 from brisk.exits.data.outliers import EXPOSED, KEPT, LEARNED
+from brisk.exits.data.samples import Division
+from brisk.exits.exploration.measuring import Between, look_up_seconds
+from brisk.exits.exploration.problem import Tried
+from brisk.exits.exploration.settings import Progress
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
 from brisk.exits.guarantee.calibration import Looked
-from brisk.exits.heads.building import weights_of
 from brisk.exits.heads.distance_gate import DistanceGate, summary
-from brisk.exits.heads.lookup import LookUp, Selector
-from brisk.exits.learning.last_layer import features_of, fit_last_layer, last_layer
-from brisk.exits.learning.predictor import train_predictor
+from brisk.exits.heads.lookup import LookUp, Selector, empty_look_up, load_weights, weights_of
+from brisk.exits.heads.lookup_model import LookUpModel
+from brisk.exits.heads.predictors import variant
+from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.learning.predictor import (
+    PredictorSettings,
+    SelectorSettings,
+    features_of,
+    fit_last_layer,
+    last_layer,
+    train_predictor,
+)
 from brisk.exits.learning.selection import NO_CLASS, OUTLIERS_WEIGHT, fit_selection, predict
-from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
-from brisk.exits.variants import variant
+from brisk.exits.model_graph import ExitPoint
 from brisk.os_priority import TRAINING, lower_thread
 
 METHOD = 4
@@ -192,3 +204,45 @@ def run_trials(trials: Sequence[Trial], jobs: int, advance: Callable[[], None]) 
 
 def _settle_down() -> None:
     lower_thread(TRAINING)
+
+
+def measure_trials(
+    trials: Sequence[Trial],
+    points: Sequence[ExitPoint],
+    collected: Collected,
+    division: Division,
+    between: Between,
+    progress: Progress,
+) -> list[Tried]:
+    """Trained variants, in the same order: their look-ups on this machine, ``between`` runs of the
+    model, and their answers on rows that did not train them."""
+    tried: list[Tried] = []
+    places = {point.position: index for index, point in enumerate(points)}
+    answers = collected.teacher.argmax(1)
+    classes = collected.teacher.shape[1]
+    for trial in trials:
+        index = places[trial.position]
+        hidden = collected.hidden[index]
+        shape = tuple(hidden.shape[1:])
+        network = empty_look_up(trial.variant, shape, classes)
+        load_weights(network, read_container(trial.file).tensors)
+        one = np.array(hidden[:1])
+        model = export_look_up(network, shape, trial.variant)
+        tune, held_out = (
+            evaluate(network, tensor_of(hidden, rows), answers[rows])
+            for rows in (division.tune, division.calibrate)
+        )
+        tried.append(
+            Tried(
+                point=index,
+                variant=trial.variant,
+                lookup_s=look_up_seconds(LookUpModel(model, shape, classes), one, between),
+                model=model,
+                memory_bytes=2 * len(model) + one.nbytes,
+                example=one,
+                tune=tune,
+                held_out=held_out,
+            )
+        )
+        progress.advance()
+    return tried

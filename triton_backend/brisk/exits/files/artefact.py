@@ -20,7 +20,7 @@ from brisk.errors import BriskError, InvalidModelError
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
-from brisk.exits.points import ExitPoint
+from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import ScoreForm, Scores
 from brisk.paths import open_file, open_inside
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from brisk.exits.variants.base import as_image
+from brisk.exits.heads.predictors import as_image
 
 RANK = 64
 """Dimensions of the subspace, at most."""

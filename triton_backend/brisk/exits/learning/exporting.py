@@ -1,7 +1,7 @@
 """A trained look-up as an ONNX model, written node by node and held against torch's answers.
 
 Its weights have the names of the network's own (``state_dict``), so that training goes on from
-the file alone (``brisk.exits.heads.building.network_of``).
+the file alone (``brisk.exits.heads.lookup.network_of``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from brisk.exits.heads.lookup_model import (
     LookUpModel,
     Shape,
 )
-from brisk.exits.variants.base import AsImage
+from brisk.exits.heads.predictors import AsImage
 
 CHECKED_ROWS = 8
 CLOSE_LOGITS, CLOSE_SCORES = 1e-5, 1e-4

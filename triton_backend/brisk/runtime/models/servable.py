@@ -9,7 +9,7 @@ from brisk.segments.table import LayerTable
 from brisk.segments.values import Value
 
 if TYPE_CHECKING:
-    from brisk.runtime.early_exit.cached_run import CachedRun
+    from brisk.runtime.early_exit.audits import CachedRun
     from brisk.runtime.early_exit.early_exits import SessionCaches
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from brisk.errors import InternalError
 from brisk.pipelines import NodeSource
 from brisk.planning import Query
-from brisk.runtime.early_exit.cached_run import CachedRun
+from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.pipelines.network import NetworkRun, NodeNetworks, PipelineNetwork, Signature
 from brisk.segments.values import Value
 

@@ -25,7 +25,7 @@ from brisk.planning import (
     QueryNode,
     Replanning,
 )
-from brisk.runtime.early_exit.cached_run import CachedRun
+from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.models.servable import Due, Frame
 from brisk.runtime.models.session import Session
 from brisk.runtime.pipelines.frame import PipelineFrame

@@ -15,7 +15,7 @@ from brisk.errors import InternalError
 from brisk.protocol.identity_cache import ByIdentity
 from brisk.protocol.records import Infer, InferForm
 from brisk.protocol.shared_memory import request_flags
-from brisk.runtime.early_exit.cached_run import CachedRun
+from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.models.servable import Due, Frame, Servable
 from brisk.runtime.models.session_entry import Binding
 from brisk.runtime.requests.connections import Peer

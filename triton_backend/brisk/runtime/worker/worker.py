@@ -11,10 +11,8 @@ import time
 from collections.abc import Callable
 
 from brisk.protocol.role import Role
-from brisk.runtime.early_exit.adaptation import Adaptation
-from brisk.runtime.early_exit.auditor import Auditor
-from brisk.runtime.early_exit.audits import Audits
-from brisk.runtime.early_exit.cache_watch import CacheWatch
+from brisk.runtime.early_exit.audits import Auditor, Audits
+from brisk.runtime.early_exit.cache_watch import Adaptation, CacheWatch
 from brisk.runtime.early_exit.sampling import Sampler
 from brisk.runtime.models.loader import Loader
 from brisk.runtime.models.table import SessionTable

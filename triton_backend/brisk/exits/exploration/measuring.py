@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import numpy as np
 
 from brisk.exits.base_model import BaseModel
 from brisk.exits.heads.lookup_model import ReadyLookUp
-from brisk.exits.points import ExitPoint
-from brisk.exits.serving.lane import look_up
+from brisk.exits.model_graph import ExitPoint
+from brisk.exits.serving.lane import LookUpLane, LookUpOutcome, Ticket, look_up
 
 WARM_UP, RUNS = 5, 60
 LOOK_UPS = 60
@@ -50,17 +52,16 @@ def profile_base(
     steps: dict[int, list[float]] = {}
     totals: list[float] = []
     stopping: list[float] = []
-    run = run_of(whole, inputs)
     begun_s = time.perf_counter()
     for turn in range(WARM_UP + RUNS):
         if turn in (1, WARM_UP):
             steps, totals, stopping = {}, [], []
-        total_s = taken_s(run) if turn % 2 else 0.0
+        total_s = taken_s(lambda: whole.run(inputs)) if turn % 2 else 0.0
         sum_s = 0.0
         for done, step_s in _steps(cut, inputs):
             steps.setdefault(done, []).append(step_s)
             sum_s += step_s
-        total_s = total_s or taken_s(run)
+        total_s = total_s or taken_s(lambda: whole.run(inputs))
         totals.append(total_s)
         stopping.append(sum_s - total_s)
         if len(totals) > 2 and time.perf_counter() - begun_s > MOST_SECONDS:
@@ -99,7 +100,7 @@ class Between:
     """What a model does between two look-ups: a ``run``, which takes ``run_s`` where it is what
     look-ups are compared with."""
 
-    run: Callable[[], None]
+    run: Callable[[], object]
     run_s: float
 
 
@@ -132,10 +133,107 @@ def look_up_seconds(
     return median_s / statistics.median(runs) * between.run_s
 
 
-def run_of(base: BaseModel, inputs: Mapping[str, np.ndarray]) -> Callable[[], None]:
-    """A run of the model, for what is measured behind one."""
+TURNS = 100
+"""In which the burden of a look-up is measured: a few hundredths of the model's time."""
 
-    def run() -> None:
-        base.run(inputs)
 
-    return run
+@dataclass(frozen=True, slots=True)
+class LaneCost:
+    """``handover_s``: what a look-up in the lane takes longer than in the same thread, until the
+    frame notices. What one that misses adds to the base model's time: ``burden_s`` in the lane,
+    and, in the model's own thread, ``wake_s`` besides the look-up itself.
+
+    ``stops``: boundaries at which a model has to stop for an exit that is looked up in the lane.
+    """
+
+    handover_s: float
+    burden_s: float
+    wake_s: float = 0.0
+    stops: int = 2
+
+
+def lane_cost(
+    base: BaseModel,
+    inputs: Mapping[str, np.ndarray],
+    ready: ReadyLookUp,
+    hidden: np.ndarray,
+) -> LaneCost:
+    """Measured by running the model without a look-up, with one in the lane in its first half that
+    misses or hits, and with one in this thread there, in turns, which are compared within each.
+
+    ``base`` stops at every boundary that a cache may have: there its thread notices soon what the
+    lane has found.
+    """
+    lane = LookUpLane()
+    hidden = hidden[:1]
+    turns: list[dict[_Way, _Turn]] = []
+    begun_s = time.perf_counter()
+    for turn in range(WARM_UP + TURNS):
+        if turn in (1, WARM_UP):
+            turns = []
+        made = {}
+        for way in random.sample(list(_Way), len(_Way)):
+            threshold = -1.0 if way is _Way.HITTING else 2.0
+            ticket = Ticket(0, ready, threshold, hidden, (0,))
+            made[way] = _run_with(base, inputs, ticket, lane, way)
+        turns.append(made)
+        if turn > 4 and time.perf_counter() - begun_s > MOST_SECONDS:
+            break
+    lane.close()
+
+    def median(of: Callable[[dict[_Way, _Turn]], float]) -> float:
+        return statistics.median(map(of, turns))
+
+    alone_s = median(lambda one: one[_Way.WITHIN].look_up_s)
+    noticed_s = median(lambda one: one[_Way.HITTING].look_up_s)
+    beside_s = median(lambda one: one[_Way.MISSING].whole_s - one[_Way.NONE].whole_s)
+    within_s = median(lambda one: one[_Way.WITHIN].whole_s - one[_Way.NONE].whole_s) - alone_s
+    return LaneCost(max(0.0, noticed_s - alone_s), max(0.0, beside_s), max(0.0, within_s))
+
+
+class _Way(Enum):
+    """Of a look-up in a run: not at all, in the lane, in the model's own thread."""
+
+    NONE = auto()
+    MISSING = auto()
+    HITTING = auto()
+    WITHIN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A run of the model; ``look_up_s``: until its frame, or this thread, had the outcome."""
+
+    whole_s: float
+    look_up_s: float
+
+
+def _run_with(
+    base: BaseModel,
+    inputs: Mapping[str, np.ndarray],
+    ticket: Ticket,
+    lane: LookUpLane,
+    way: _Way,
+) -> _Turn:
+    """One run, the ticket looked up behind its first quarter; it ends with a hit."""
+    quarter = len(base.plan.segments) // 4
+    offered_s = noticed_s = None
+    frame = base.start(inputs)
+    started_s = time.perf_counter()
+    finished = False
+    while not finished:
+        finished = frame.step()
+        if offered_s is None and frame.layers_done >= quarter:
+            ticket.hidden = ticket.hidden.copy()
+            offered_s = time.perf_counter()
+            if way is _Way.WITHIN:
+                found = look_up(ticket.look_up, ticket.hidden, ticket.threshold)
+                ticket.outcome = found or LookUpOutcome((), None)
+            elif way is not _Way.NONE:
+                lane.offer(ticket)
+        if noticed_s is None and ticket.outcome is not None:
+            noticed_s = time.perf_counter()
+            finished = finished or way is _Way.HITTING
+    ended_s = time.perf_counter()
+    look_up_s = (noticed_s or ended_s) - (offered_s or started_s)
+    return _Turn(ended_s - started_s, look_up_s)

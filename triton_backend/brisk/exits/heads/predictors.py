@@ -1,14 +1,60 @@
-"""Families of predictors: fully connected, convolutional, pooling (GATI, section 7)."""
+"""What a cache variant is: an architecture for predictor networks (GATI, section 3.1, Table 3)."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
+import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from brisk.errors import InvalidConfigurationError
 from brisk.exits.heads.lookup_model import Shape
-from brisk.exits.variants.base import AsImage, Variant
+
+
+class Variant(ABC):
+    """Builds predictors: float32 [rows, *shape] to logits float32 [rows, classes]."""
+
+    name: str
+    """As the paper writes it, ``Pool(8192)``; unique in the catalogue."""
+
+    @abstractmethod
+    def applies(self, shape: Shape) -> bool:
+        """Whether it can read hidden outputs of ``shape``."""
+
+    @abstractmethod
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        """A fresh network to train. Precondition: it applies."""
+
+    def settle(self, network: nn.Module) -> nn.Module:
+        """The trained network in the form that is served, the same function in fewer steps."""
+        return network.eval()
+
+    @abstractmethod
+    def build_settled(self, shape: Shape, classes: int) -> nn.Module:
+        """An untrained network of the form that ``settle`` gives, to load weights into."""
+
+
+def as_image(hidden: torch.Tensor) -> torch.Tensor:
+    """[rows, positions, features] as [rows, features, positions, 1]; images as they are."""
+    if hidden.dim() == 3:
+        return hidden.transpose(1, 2).unsqueeze(3)
+    return hidden
+
+
+class AsImage(nn.Module):
+    """``as_image`` as a layer."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return as_image(hidden)
+
+
+def weights_bytes(network: nn.Module) -> int:
+    """Memory of all parameters and buffers."""
+    tensors = (*network.parameters(), *network.buffers())
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
 
 # FC(h): the whole hidden output through one hidden layer of h units.
 
@@ -137,3 +183,32 @@ def _pooled(channels: int, sides: tuple[int, ...], size: int) -> tuple[int, int]
         return height, width
     share = math.sqrt(size / (channels * height * width))
     return max(1, int(height * share)), max(1, min(width, int(width * share)))
+
+
+PAPER: tuple[Variant, ...] = (
+    FullyConnected(1024),
+    FullyConnected(512),
+    PoolingVariant(8192),
+    PoolingVariant(4096),
+    Convolution(3, 1),
+    Convolution(5, 2),
+)
+"""The six of GATI's section 7."""
+
+CATALOGUE: tuple[Variant, ...] = (
+    *PAPER,
+    Convolution(3, 2, depth=2),
+    Convolution(3, 2, depth=3),
+)
+
+
+def variant(name: str) -> Variant:
+    """The variant called ``name``; InvalidConfigurationError where there is none."""
+    for candidate in CATALOGUE:
+        if candidate.name == name:
+            return candidate
+    known = ", ".join(candidate.name for candidate in CATALOGUE)
+    raise InvalidConfigurationError(f"there is no cache variant '{name}'; there are {known}")
+
+
+__all__ = ["CATALOGUE", "PAPER", "Shape", "Variant", "variant", "weights_bytes"]
