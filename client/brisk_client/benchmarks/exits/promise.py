@@ -25,8 +25,8 @@ from brisk.exits.cascade import Exit
 from brisk.exits.data.collecting import BATCH_ROWS, bind_rows
 from brisk.exits.data.samples import Samples
 from brisk.exits.exploration import ExplorationSettings
+from brisk.exits.exploration.composition import Tried, composition_problem
 from brisk.exits.exploration.explore import Studied
-from brisk.exits.exploration.problem import Tried, composition_problem
 from brisk.exits.exploration.selection import Chosen, decide
 from brisk.exits.exploration.shortlist import Finalist
 from brisk.exits.exploration.trial import evaluate

@@ -7,9 +7,8 @@ import itertools
 
 import numpy as np
 
-from brisk.exits.composition import Candidate, CompositionProblem, Outcomes
+from brisk.exits.exploration.composition import Candidate, CompositionProblem, Outcomes, Tried
 from brisk.exits.exploration.explore import noticed_at
-from brisk.exits.exploration.problem import Tried
 from brisk.exits.exploration.race import Verification
 from brisk.exits.exploration.selection import choose, winner
 from brisk.exits.exploration.settings import ExplorationSettings

@@ -13,10 +13,10 @@ import torch
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
-from brisk.exits.composition import CompositionProblem
 from brisk.exits.data.collecting import Collected, bind_rows, collect, hidden_and_scores
 from brisk.exits.data.outliers import make_outliers
 from brisk.exits.data.samples import Division, Samples, divide
+from brisk.exits.exploration.composition import CompositionProblem, Tried, composition_problem
 from brisk.exits.exploration.measuring import (
     BaseProfile,
     Between,
@@ -25,7 +25,6 @@ from brisk.exits.exploration.measuring import (
     look_up_seconds,
     profile_base,
 )
-from brisk.exits.exploration.problem import Tried, composition_problem
 from brisk.exits.exploration.race import Verification, race
 from brisk.exits.exploration.selection import Chosen, decide, winner
 from brisk.exits.exploration.settings import ExplorationSettings, Progress

@@ -1,8 +1,8 @@
 """Chains of caches that are worth a race: what calibration will come to, and in what time.
 
-The integer program counts hits at one strictness. What can be *proved* is less, and differs: of
-three exits that it chooses calibration may prove one, and not the best one. So single caches and
-pairs are looked at, too, each by what calibration proves of tuning rows that are drawn many times.
+Hits at one strictness say little of what can be *proved*: of three exits calibration may prove
+one, and not the best one. So single caches and pairs are looked at, each by what calibration
+proves of tuning rows that are drawn many times.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from brisk.exits.composition import CompositionProblem, compose_by_expected_latency
-from brisk.exits.exploration.problem import Tried
+from brisk.exits.exploration.composition import CompositionProblem, Tried
 from brisk.exits.exploration.settings import ExplorationSettings
 from brisk.exits.guarantee.calibration import (
     Calibration,
@@ -99,7 +98,6 @@ class Composer:
         singles = [one.chosen[0] for one in _fastest(found.values())[:COMBINED]]
         for pair in itertools.combinations(singles, 2):
             self._look_at(in_turn(self.problem, pair), found)
-        self._look_at(compose_by_expected_latency(self.problem).chosen, found)
         promising = {one.chosen: one for one in _fastest(found.values())[:REHEARSED]}
         for chain in more:
             self._look_at(chain, promising)

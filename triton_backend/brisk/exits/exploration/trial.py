@@ -16,8 +16,8 @@ from torch import nn
 from brisk.exits.data.collecting import Collected
 from brisk.exits.data.outliers import EXPOSED, KEPT, LEARNED
 from brisk.exits.data.samples import Division
+from brisk.exits.exploration.composition import Tried
 from brisk.exits.exploration.measuring import Between, look_up_seconds
-from brisk.exits.exploration.problem import Tried
 from brisk.exits.exploration.settings import Progress
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
 from brisk.exits.guarantee.calibration import Looked
