@@ -231,7 +231,7 @@ def explore(
     progress.stage("racing", 1)
     found = _choose(assembly, whole, inputs, settings) if tried else absence
     cascade, verification, reason = None, None, ""
-    problem, chosen = next(iter(problems.values())), ()
+    problem, chosen = next(iter(problems.values())), tuple[int, ...]()
     if isinstance(found, Chosen):
         problem, chosen = found.problem, found.tried
         cascade = assembly.of(found)
