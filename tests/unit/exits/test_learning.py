@@ -25,7 +25,7 @@ from brisk.exits.guarantee.calibration import (
     upper_bound,
 )
 from brisk.exits.heads.lookup import LookUp, empty_look_up, load_weights
-from brisk.exits.heads.predictors import CATALOGUE, variant
+from brisk.exits.heads.predictors import CATALOGUE, settled, variant
 from brisk.exits.learning.predictor import PredictorSettings, SelectorSettings, distillation_loss
 from brisk.exits.learning.selection import asymmetric_loss
 from brisk.exits.model_graph import ExitPoint, exit_points
@@ -223,10 +223,10 @@ def test_a_settled_variant_computes_what_the_trained_one_did(
     hidden = torch.rand(6, *shape)
     network(hidden)  # batch normalisations learn something
     expected = network.eval()(hidden)
-    settled = kind.settle(network)
-    torch.testing.assert_close(settled(hidden), expected, rtol=1e-4, atol=1e-5)
-    fresh = kind.build_settled(shape, 5)
-    fresh.load_state_dict(settled.state_dict())
+    served = settled(network)
+    torch.testing.assert_close(served(hidden), expected, rtol=1e-4, atol=1e-5)
+    fresh = kind.build(shape, 5, normalised=False)
+    fresh.load_state_dict(served.state_dict())
     torch.testing.assert_close(fresh(hidden), expected, rtol=1e-4, atol=1e-5)
 
 

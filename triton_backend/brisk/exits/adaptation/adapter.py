@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from brisk.exits.adaptation.features import Material, first_rows, gather, joined
+from brisk.exits.adaptation.features import Material, gather, joined
 from brisk.exits.adaptation.reference import ReferenceData, read_reference, reference_file
 from brisk.exits.adaptation.replay_buffer import (
     SampleWindow,
@@ -121,7 +121,7 @@ class Adapter:
             made.append(retrain(network_of(exit_), index, fit, select, self._strange, settings))
             taken_s.append(time.process_time() - started_s)
         networks = [each.network for each in made]
-        tune = in_order([first_rows(each.unseen, len(parts[Use.SELECT])) for each in made])
+        tune = in_order([each.unseen.take(slice(len(parts[Use.SELECT]))) for each in made])
         exams = Exams(tune, parts[Use.HELD_OUT], self._held_out)
         verdict = judge(self.cascade, networks, exams)
         if not verdict.levels:
@@ -202,5 +202,4 @@ class Adapter:
         parts = (reference.held_out, reference.select, reference.fit)
         for part, use in zip(parts, (Use.HELD_OUT, Use.SELECT, Use.FIT), strict=True):
             self.window.reserve(marks(part.inputs), use)
-        if reference.learned is not None:
-            self.window.reserve(reference.learned, Use.FIT)
+        self.window.reserve(reference.learned, Use.FIT)

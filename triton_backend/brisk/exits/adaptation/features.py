@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from brisk.exits.base_model import BaseModel
+from brisk.exits.base_model import BaseModel, run_base
 from brisk.exits.cascade import Cascade
-from brisk.exits.data.collecting import BATCH_ROWS, hidden_and_scores
+from brisk.exits.data.collecting import BATCH_ROWS
 from brisk.exits.guarantee.calibration import Looked, Scored, in_order
 from brisk.exits.heads.distance_gate import summary
 from brisk.exits.heads.lookup import LookUp, network_of
@@ -74,7 +74,7 @@ def gather(base: BaseModel, cascade: Cascade, inputs: Mapping[str, np.ndarray]) 
             name: np.ascontiguousarray(array[start : start + BATCH_ROWS])
             for name, array in inputs.items()
         }
-        found, distribution = hidden_and_scores(base, points, cascade.scores, values)
+        found, distribution = run_base(base, points, cascade.scores, values)
         hidden = [torch.tensor(value) for value in found]
         with torch.no_grad():
             features = tuple(
@@ -84,11 +84,6 @@ def gather(base: BaseModel, cascade: Cascade, inputs: Mapping[str, np.ndarray]) 
             summaries = tuple(summary(value).clone() for value in hidden)
         parts.append(Material(features, summaries, torch.tensor(distribution)))
     return joined(parts)
-
-
-def look(network: LookUp, index: int, material: Material) -> Looked:
-    """The rows through exit ``index`` alone."""
-    return decided(network, predicted(network, index, material))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,17 +117,9 @@ def decided(network: LookUp, rows: Predicted) -> Looked:
 
 def look_at(networks: Sequence[LookUp], material: Material) -> Scored:
     """The rows through all exits in order."""
-    return in_order([look(network, index, material) for index, network in enumerate(networks)])
-
-
-def together(parts: Sequence[Looked], order: np.ndarray) -> Looked:
-    """Rows of several parts, one after the other, then in this order."""
-    return Looked(
-        np.concatenate([part.scores for part in parts])[order],
-        np.concatenate([part.right for part in parts])[order],
-        np.concatenate([part.near for part in parts])[order],
+    return in_order(
+        [
+            decided(network, predicted(network, index, material))
+            for index, network in enumerate(networks)
+        ]
     )
-
-
-def first_rows(looked: Looked, count: int) -> Looked:
-    return Looked(looked.scores[:count], looked.right[:count], looked.near[:count])

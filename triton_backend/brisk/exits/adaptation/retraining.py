@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import warnings
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from brisk.exits.adaptation.features import Material, Predicted, decided, predicted, together
+from brisk.exits.adaptation.features import Material, Predicted, decided, predicted
 from brisk.exits.guarantee.calibration import Looked
 from brisk.exits.heads.lookup import LookUp
 from brisk.exits.learning.predictor import (
@@ -84,9 +83,7 @@ def retrain(
         torch.random.fork_rng(devices=[]),
         torch.inference_mode(False),
         torch.enable_grad(),
-        warnings.catch_warnings(),
     ):
-        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
         torch.manual_seed(settings.seed)
         fit_last_layer(
             last_layer(changed.predictor),
@@ -111,7 +108,7 @@ def retrain(
         ]
         order = np.argsort(np.concatenate(halves))
         final = _selected(changed, rows, learned, kept, strange.kinds, settings)
-    return Retrained(final, together(unseen, order))
+    return Retrained(final, Looked.joined(unseen).take(order))
 
 
 def _selected(

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from brisk.errors import InvalidModelError
-from brisk.exits.base_model import BaseModel, load_graph, taps_of
+from brisk.exits.base_model import BaseModel, load_graph, run_base, taps_of
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
-from brisk.exits.data.collecting import Collected, bind_rows, collect, hidden_and_scores
+from brisk.exits.data.collecting import Collected, bind_rows, collect
 from brisk.exits.data.outliers import make_outliers
 from brisk.exits.data.samples import Division, Samples, divide
 from brisk.exits.exploration.composition import CompositionProblem, Tried, composition_problem
@@ -389,10 +389,10 @@ def check_rows(
 ) -> None:
     """Raises InvalidModelError where a row's values depend on the other rows of its batch."""
     rows = min(COMPARED_ROWS, len(samples))
-    together, _ = hidden_and_scores(base, points, scores, bind_rows(samples.take(slice(rows))))
+    together, _ = run_base(base, points, scores, bind_rows(samples.take(slice(rows))))
     for row in range(rows):
         one = samples.take(slice(row, row + 1))
-        alone, _ = hidden_and_scores(base, points, scores, bind_rows(one))
+        alone, _ = run_base(base, points, scores, bind_rows(one))
         for point, ours, theirs in zip(points, alone, together, strict=True):
             close = np.allclose(ours[0], theirs[row], rtol=1e-2, atol=1e-3)
             if not close:

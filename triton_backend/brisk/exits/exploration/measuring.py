@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import random
 import statistics
@@ -10,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,9 +19,11 @@ from brisk.exits.model_graph import ExitPoint
 from brisk.exits.serving.lane import LookUpLane, LookUpOutcome, Ticket, look_up
 
 WARM_UP, RUNS = 5, 60
-LOOK_UPS = 60
+LOOK_UP_WARM_UP, LOOK_UPS = 3, 60
 MOST_SECONDS = 2.0
 """A measurement ends by then, however few runs it has."""
+
+Turn = TypeVar("Turn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +51,19 @@ def profile_base(
     What stopping costs is a hundredth of the model's time, which varies by more from one second to
     the next: so it is the median of what two runs behind each other differ by.
     """
-    steps: dict[int, list[float]] = {}
-    totals: list[float] = []
-    stopping: list[float] = []
-    begun_s = time.perf_counter()
-    for turn in range(WARM_UP + RUNS):
-        if turn in (1, WARM_UP):
-            steps, totals, stopping = {}, [], []
+
+    def once(turn: int) -> tuple[list[tuple[int, float]], float]:
         total_s = taken_s(lambda: whole.run(inputs)) if turn % 2 else 0.0
-        sum_s = 0.0
-        for done, step_s in _steps(cut, inputs):
+        made = _steps(cut, inputs)
+        return made, total_s or taken_s(lambda: whole.run(inputs))
+
+    turns = repeat(once, WARM_UP, RUNS)
+    steps: dict[int, list[float]] = {}
+    for made, _ in turns:
+        for done, step_s in made:
             steps.setdefault(done, []).append(step_s)
-            sum_s += step_s
-        total_s = total_s or taken_s(lambda: whole.run(inputs))
-        totals.append(total_s)
-        stopping.append(sum_s - total_s)
-        if len(totals) > 2 and time.perf_counter() - begun_s > MOST_SECONDS:
-            break
+    totals = [total_s for _, total_s in turns]
+    stopping = [sum(step_s for _, step_s in made) - total_s for made, total_s in turns]
     positions = {point.value: point.position for point in points}
     places = cut.after(positions)
     reach_s, sum_s = {0: 0.0}, 0.0
@@ -87,6 +85,21 @@ def _steps(cut: BaseModel, inputs: Mapping[str, np.ndarray]) -> list[tuple[int, 
         made.append((frame.layers_done, now_s - before_s))
         before_s = now_s
     return made
+
+
+def repeat(
+    once: Callable[[int], Turn], warm_up: int, count: int, most_s: float = MOST_SECONDS
+) -> list[Turn]:
+    """What ``count`` turns behind a warm-up give, or as many as end within ``most_s``."""
+    found: list[Turn] = []
+    begun_s = time.perf_counter()
+    for turn in range(warm_up + count):
+        if turn in (1, warm_up):
+            found = []
+        found.append(once(turn))
+        if turn > 3 and time.perf_counter() - begun_s > most_s:
+            break
+    return found
 
 
 def taken_s(run: Callable[[], object]) -> float:
@@ -113,24 +126,17 @@ def look_up_seconds(
     would find them: that is twice the time and more. What else the machine does slows down both,
     and composition compares them to a hundredth; so it is their ratio here times ``run_s``.
     """
-    hidden = hidden[:1]
-    times: list[float] = []
-    runs: list[float] = []
-    begun_s = time.perf_counter()
-    for turn in range(3 + LOOK_UPS):
-        run_s = taken_s(between.run) if between is not None else 0.0
-        made = hidden.copy()  # just now, as when it is served
-        look_s = taken_s(functools.partial(look_up, ready, made, math.inf))
-        if turn == 3:
-            times, runs = [], []
-        times.append(look_s)
-        runs.append(run_s)
-        if time.perf_counter() - begun_s > MOST_SECONDS / 4:
-            break
-    median_s = statistics.median(times)
+
+    def once(_: int) -> tuple[float, float]:
+        run_s = 0.0 if between is None else taken_s(between.run)
+        made = hidden[:1].copy()  # just now, as when it is served
+        return run_s, taken_s(lambda: look_up(ready, made, math.inf))
+
+    turns = repeat(once, LOOK_UP_WARM_UP, LOOK_UPS, MOST_SECONDS / 4)
+    median_s = statistics.median(look_s for _, look_s in turns)
     if between is None:
         return median_s
-    return median_s / statistics.median(runs) * between.run_s
+    return median_s / statistics.median(run_s for run_s, _ in turns) * between.run_s
 
 
 TURNS = 100
@@ -165,20 +171,16 @@ def lane_cost(
     lane has found.
     """
     lane = LookUpLane()
-    hidden = hidden[:1]
-    turns: list[dict[_Way, _Turn]] = []
-    begun_s = time.perf_counter()
-    for turn in range(WARM_UP + TURNS):
-        if turn in (1, WARM_UP):
-            turns = []
+
+    def once(_: int) -> dict[_Way, _Turn]:
         made = {}
         for way in random.sample(list(_Way), len(_Way)):
             threshold = -1.0 if way is _Way.HITTING else 2.0
-            ticket = Ticket(0, ready, threshold, hidden, (0,))
+            ticket = Ticket(0, ready, threshold, hidden[:1], (0,))
             made[way] = _run_with(base, inputs, ticket, lane, way)
-        turns.append(made)
-        if turn > 4 and time.perf_counter() - begun_s > MOST_SECONDS:
-            break
+        return made
+
+    turns = repeat(once, WARM_UP, TURNS)
     lane.close()
 
     def median(of: Callable[[dict[_Way, _Turn]], float]) -> float:

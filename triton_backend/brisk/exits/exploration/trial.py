@@ -24,7 +24,7 @@ from brisk.exits.guarantee.calibration import Looked
 from brisk.exits.heads.distance_gate import DistanceGate, summary
 from brisk.exits.heads.lookup import LookUp, Selector, empty_look_up, load_weights, weights_of
 from brisk.exits.heads.lookup_model import LookUpModel
-from brisk.exits.heads.predictors import variant
+from brisk.exits.heads.predictors import settled, variant
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.learning.predictor import (
     PredictorSettings,
@@ -107,11 +107,10 @@ def _train(trial: Trial) -> LookUp:
         fit, select = rows["fit"], rows["select"]
         outliers, kinds, meant = rows["outliers"], rows["kinds"], rows["meant"]
     classes = teacher.shape[1]
-    kind = variant(trial.variant)
     fit_hidden = tensor_of(hidden, fit)
     distribution = torch.tensor(teacher[fit])
     exposed, learned, kept = (outliers[meant == use] for use in (EXPOSED, LEARNED, KEPT))
-    network = kind.build(tuple(hidden.shape[1:]), classes)
+    network = variant(trial.variant).build(tuple(hidden.shape[1:]), classes)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
         _fit(network, fit_hidden, distribution, tensor_of(hidden, exposed), trial)
@@ -119,7 +118,7 @@ def _train(trial: Trial) -> LookUp:
         answers = torch.tensor(teacher[rows].argmax(1))
         answers[len(select) :] = NO_CLASS
         look_up = LookUp(
-            kind.settle(network),
+            settled(network),
             Selector(classes),
             DistanceGate(summary(fit_hidden[:1]).shape[1], classes),
         )

@@ -94,6 +94,16 @@ class Looked:
     right: np.ndarray
     near: np.ndarray
 
+    def take(self, rows: np.ndarray | slice) -> Looked:
+        """The inputs of ``rows``."""
+        return Looked(self.scores[rows], self.right[rows], self.near[rows])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Looked]) -> Looked:
+        """The inputs of all parts, one after the other."""
+        columns = zip(*((part.scores, part.right, part.near) for part in parts), strict=True)
+        return cls(*map(np.concatenate, columns))
+
 
 def in_order(parts: Sequence[Looked]) -> Scored:
     """Single exits put together as a cascade."""

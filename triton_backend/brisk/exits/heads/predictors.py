@@ -1,9 +1,10 @@
-"""What a cache variant is: an architecture for predictor networks (GATI, section 3.1, Table 3)."""
+"""The architectures of predictors: fully connected, convolutional, pooling (GATI, section 7)."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -13,27 +14,41 @@ from brisk.errors import InvalidConfigurationError
 from brisk.exits.heads.lookup_model import Shape
 
 
-class Variant(ABC):
-    """Builds predictors: float32 [rows, *shape] to logits float32 [rows, classes]."""
+class Build(Protocol):
+    """A fresh network: float32 [rows, *shape] to logits float32 [rows, classes]."""
+
+    def __call__(self, shape: Shape, classes: int, normalised: bool = True) -> nn.Module:
+        """``normalised``: to train; else in the form that ``settled`` gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """An architecture (GATI, section 3.1, Table 3), its name as the paper writes it.
+
+    ``least_side``: of the images that it reads; 0: it reads hidden outputs of any shape.
+    """
 
     name: str
-    """As the paper writes it, ``Pool(8192)``; unique in the catalogue."""
+    build: Build
+    least_side: int = 0
 
-    @abstractmethod
     def applies(self, shape: Shape) -> bool:
         """Whether it can read hidden outputs of ``shape``."""
+        return not self.least_side or (len(shape) == 3 and min(shape[1:]) >= self.least_side)
 
-    @abstractmethod
-    def build(self, shape: Shape, classes: int) -> nn.Module:
-        """A fresh network to train. Precondition: it applies."""
 
-    def settle(self, network: nn.Module) -> nn.Module:
-        """The trained network in the form that is served, the same function in fewer steps."""
-        return network.eval()
-
-    @abstractmethod
-    def build_settled(self, shape: Shape, classes: int) -> nn.Module:
-        """An untrained network of the form that ``settle`` gives, to load weights into."""
+def settled(network: nn.Module) -> nn.Module:
+    """The trained network in the form that is served: batch normalisation folded into the
+    convolutions."""
+    network.eval()
+    layers: list[nn.Module] = []
+    for layer in network.children():
+        if isinstance(layer, nn.BatchNorm2d):
+            convolution = layers.pop()
+            assert isinstance(convolution, nn.Conv2d)
+            layer = fuse_conv_bn_eval(convolution, layer)
+        layers.append(layer)
+    return nn.Sequential(*layers).eval() if layers else network
 
 
 def as_image(hidden: torch.Tensor) -> torch.Tensor:
@@ -56,31 +71,15 @@ def weights_bytes(network: nn.Module) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-# FC(h): the whole hidden output through one hidden layer of h units.
+def fully_connected(units: int) -> Variant:
+    """Input, FC, hidden layer of so many units (ReLU), FC, output."""
 
+    def build(shape: Shape, classes: int, normalised: bool = True) -> nn.Module:
+        first = nn.Linear(math.prod(shape), units)
+        return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(units, classes))
 
-class FullyConnected(Variant):
-    """Input, FC, hidden layer (ReLU), FC, output."""
+    return Variant(f"FC({units})", build)
 
-    def __init__(self, units: int) -> None:
-        self.name = f"FC({units})"
-        self._units = units
-
-    def applies(self, shape: Shape) -> bool:
-        return True
-
-    def build(self, shape: Shape, classes: int) -> nn.Module:
-        return nn.Sequential(
-            nn.Flatten(),
-            nn.Linear(math.prod(shape), self._units),
-            nn.ReLU(),
-            nn.Linear(self._units, classes),
-        )
-
-    build_settled = build
-
-
-# Conv(k, s): one convolution over the hidden output; Conv2 and Conv3(k, s): so many of them.
 
 CHANNELS, DEEP_CHANNELS = 32, 64
 """Of the first convolutions' outputs (the paper's 0.8 to 2 MB for a cache leave room for about as
@@ -90,55 +89,26 @@ MOST_FEATURES = 2048
 """In front of the last layer: larger maps are averaged down to that, else it has most weights."""
 
 
-class Convolution(Variant):
+def convolution(kernel: int, stride: int, depth: int = 1) -> Variant:
     """Input, ``depth`` convolutions with ReLU, hidden layer, FC, output.
 
     The paper has one convolution. A second one costs a few microseconds and hits more at early
     layers, whose features are local still; with tens of thousands of rows a third one pays, too
     (ResNet-56 behind its half, 54,000 rows: right in 70, 74 and 76 % for Pool, two and three).
     """
+    deeper = CHANNELS if depth == 2 else DEEP_CHANNELS
+    channels = (CHANNELS, *(deeper for _ in range(depth - 1)))
 
-    def __init__(self, kernel: int, stride: int, depth: int = 1) -> None:
-        self.name = f"Conv{depth if depth > 1 else ''}({kernel},{stride})"
-        self._kernel = kernel
-        self._stride = stride
-        deeper = CHANNELS if depth == 2 else DEEP_CHANNELS
-        self._channels = (CHANNELS, *(deeper for _ in range(depth - 1)))
-
-    def applies(self, shape: Shape) -> bool:
-        return len(shape) == 3 and min(shape[1:]) >= self._kernel
-
-    def build(self, shape: Shape, classes: int) -> nn.Module:
-        return self._assemble(shape, classes, normalised=True)
-
-    def build_settled(self, shape: Shape, classes: int) -> nn.Module:
-        return self._assemble(shape, classes, normalised=False)
-
-    def settle(self, network: nn.Module) -> nn.Module:
-        """Batch normalisation folded into the convolutions."""
-        network.eval()
-        layers: list[nn.Module] = []
-        for layer in network.children():
-            if isinstance(layer, nn.BatchNorm2d):
-                convolution = layers.pop()
-                assert isinstance(convolution, nn.Conv2d)
-                layers.append(fuse_conv_bn_eval(convolution, layer))
-            else:
-                layers.append(layer)
-        return nn.Sequential(*layers).eval()
-
-    def _assemble(self, shape: Shape, classes: int, *, normalised: bool) -> nn.Module:
+    def build(shape: Shape, classes: int, normalised: bool = True) -> nn.Module:
         inputs, height, width = shape
         layers: list[nn.Module] = []
-        for outputs in self._channels:
-            layers.append(
-                nn.Conv2d(inputs, outputs, self._kernel, self._stride, self._kernel // 2)
-            )
+        for outputs in channels:
+            layers.append(nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2))
             if normalised:
                 layers.append(nn.BatchNorm2d(outputs))
             layers.append(nn.ReLU())
             inputs = outputs
-            height, width = (-(-side // self._stride) for side in (height, width))
+            height, width = (-(-side // stride) for side in (height, width))
         side = max(1, math.isqrt(MOST_FEATURES // inputs))
         if height * width > side * side:
             height, width = min(height, side), min(width, side)
@@ -146,34 +116,25 @@ class Convolution(Variant):
         features = inputs * height * width
         return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, classes))
 
+    return Variant(f"Conv{depth if depth > 1 else ''}({kernel},{stride})", build, kernel)
 
-# Pool(h): the hidden output averaged over neighbourhoods down to h numbers, then one layer.
 
+def pooling(size: int) -> Variant:
+    """Input, averages over neighbourhoods down to at most ``size`` numbers, FC, output."""
 
-class PoolingVariant(Variant):
-    """Input, pooling, hidden layer of at most h numbers, FC, output."""
-
-    def __init__(self, size: int) -> None:
-        self.name = f"Pool({size})"
-        self._size = size
-
-    def applies(self, shape: Shape) -> bool:
-        return True
-
-    def build(self, shape: Shape, classes: int) -> nn.Module:
+    def build(shape: Shape, classes: int, normalised: bool = True) -> nn.Module:
         if len(shape) == 1:
             return nn.Linear(shape[0], classes)
         channels = shape[0] if len(shape) == 3 else shape[1]
         sides = shape[1:] if len(shape) == 3 else (shape[0], 1)
-        pooled = _pooled(channels, sides, self._size)
+        pooled = _pooled(channels, sides, size)
         layers: list[nn.Module] = [AsImage()] if len(shape) == 2 else []
         if pooled != sides:
             layers.append(nn.AdaptiveAvgPool2d(pooled))
-        return nn.Sequential(
-            *layers, nn.Flatten(), nn.Linear(channels * math.prod(pooled), classes)
-        )
+        last = nn.Linear(channels * math.prod(pooled), classes)
+        return nn.Sequential(*layers, nn.Flatten(), last)
 
-    build_settled = build
+    return Variant(f"Pool({size})", build)
 
 
 def _pooled(channels: int, sides: tuple[int, ...], size: int) -> tuple[int, int]:
@@ -185,21 +146,14 @@ def _pooled(channels: int, sides: tuple[int, ...], size: int) -> tuple[int, int]
     return max(1, int(height * share)), max(1, min(width, int(width * share)))
 
 
-PAPER: tuple[Variant, ...] = (
-    FullyConnected(1024),
-    FullyConnected(512),
-    PoolingVariant(8192),
-    PoolingVariant(4096),
-    Convolution(3, 1),
-    Convolution(5, 2),
+PAPER = (
+    *(fully_connected(1024), fully_connected(512)),
+    *(pooling(8192), pooling(4096)),
+    *(convolution(3, 1), convolution(5, 2)),
 )
 """The six of GATI's section 7."""
 
-CATALOGUE: tuple[Variant, ...] = (
-    *PAPER,
-    Convolution(3, 2, depth=2),
-    Convolution(3, 2, depth=3),
-)
+CATALOGUE = (*PAPER, convolution(3, 2, depth=2), convolution(3, 2, depth=3))
 
 
 def variant(name: str) -> Variant:
@@ -209,6 +163,3 @@ def variant(name: str) -> Variant:
             return candidate
     known = ", ".join(candidate.name for candidate in CATALOGUE)
     raise InvalidConfigurationError(f"there is no cache variant '{name}'; there are {known}")
-
-
-__all__ = ["CATALOGUE", "PAPER", "Shape", "Variant", "variant", "weights_bytes"]
