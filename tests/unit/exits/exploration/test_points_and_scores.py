@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from brisk.errors import InvalidModelError
-from brisk.exits.exploration.explore import check_classes
+from brisk.exits.data.collecting import check_classes
 from brisk.exits.model_graph import ExitPoint, exit_points, spread
 from brisk.exits.scores import ScoreForm, Tail, find_scores
 from brisk.segments.model.cutting import live_values

@@ -20,7 +20,7 @@ from brisk.exits.adaptation.replay_buffer import (
     recent_choice,
 )
 from brisk.exits.adaptation.retraining import AdaptationSettings, Strange, retrain
-from brisk.exits.adaptation.validation import Exams, judge
+from brisk.exits.adaptation.validation import judge
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade
 from brisk.exits.data.outliers import KEPT, make_outliers
@@ -122,8 +122,7 @@ class Adapter:
             taken_s.append(time.process_time() - started_s)
         networks = [each.network for each in made]
         tune = in_order([each.unseen.take(slice(len(parts[Use.SELECT]))) for each in made])
-        exams = Exams(tune, parts[Use.HELD_OUT], self._held_out)
-        verdict = judge(self.cascade, networks, exams)
+        verdict = judge(self.cascade, networks, tune, parts[Use.HELD_OUT], self._held_out)
         if not verdict.levels:
             return AdaptationOutcome(None, verdict.reason, samples, tuple(taken_s), verdict.saved)
         exits = tuple(

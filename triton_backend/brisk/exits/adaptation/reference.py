@@ -85,4 +85,5 @@ def read_reference(path: Path, model_digest: str) -> ReferenceData:
         parts[part][name] = array
     if learned is None or not all(parts.values()):
         raise DamagedFileError("it lacks samples")
-    return ReferenceData(model_digest, *map(Samples, parts.values()), learned)
+    fit, select, held_out = map(Samples, parts.values())
+    return ReferenceData(model_digest, fit, select, held_out, learned)

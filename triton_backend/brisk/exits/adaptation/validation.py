@@ -129,16 +129,6 @@ LEAST_GAIN = 0.01
 """What a new version has to save more than the old one, of what that saves."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Exams:
-    """``tune`` proposes thresholds: rows as selectors judge them that never saw them. ``recent``
-    and ``original`` rows are held out."""
-
-    tune: Scored
-    recent: Material
-    original: Material
-
-
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """``levels`` to publish, none where the new version is refused; ``reason`` in words.
@@ -151,12 +141,19 @@ class Judgement:
     saved: tuple[float, float]
 
 
-def judge(cascade: Cascade, networks: Sequence[LookUp], exams: Exams) -> Judgement:
+def judge(
+    cascade: Cascade,
+    networks: Sequence[LookUp],
+    tune: Scored,
+    recent: Material,
+    original: Material,
+) -> Judgement:
     """``networks`` in place of the cascade's: the promise is proved on recent rows alone.
 
-    Original ones would make it easy to prove and say nothing of the traffic. They must not refute
-    it, so that nothing is learned at the cost of what the caches were made for; and recent traffic
-    has to become faster by it.
+    ``tune`` proposes thresholds: rows as selectors judge them that never saw them. ``recent`` and
+    ``original`` rows are held out. Original ones would make it easy to prove and say nothing of
+    the traffic. They must not refute it, so that nothing is learned at the cost of what the caches
+    were made for; and recent traffic has to become faster by it.
     """
     saved_s = [exit_.saved_s for exit_ in cascade.exits]
     burden_s = [exit_.burden_s for exit_ in cascade.exits]
@@ -164,39 +161,36 @@ def judge(cascade: Cascade, networks: Sequence[LookUp], exams: Exams) -> Judgeme
     def saved(count: CascadeCount) -> float:
         return count.saving_s(saved_s, burden_s)
 
-    tune = exams.tune
-    recent, original = look_at(networks, exams.recent), look_at(networks, exams.original)
-    before = count_cascade(
-        look_at([network_of(exit_) for exit_ in cascade.exits], exams.recent),
-        cascade.levels[0].thresholds,
-    )
+    served = look_at([network_of(exit_) for exit_ in cascade.exits], recent)
+    before_s = saved(count_cascade(served, cascade.levels[0].thresholds))
+    proving, refuting = look_at(networks, recent), look_at(networks, original)
     levels: list[Level] = []
-    after = 0.0
+    after_s = 0.0
     for level in cascade.levels:
         promise = Promise(level.accuracy, cascade.confidence)
-        found = calibrate_cautiously(tune, recent, promise, saved)
+        found = calibrate_cautiously(tune, proving, promise, saved)
         first = not levels
         if found is not None:
-            broken = refutation(count_cascade(original, found.thresholds), promise)
+            broken = refutation(count_cascade(refuting, found.thresholds), promise)
             if broken and first:
-                return Judgement((), f"on original inputs {broken}", (saved(before), 0.0))
+                return Judgement((), f"on original inputs {broken}", (before_s, 0.0))
             if not broken:
                 levels.append(Level(level.accuracy, found.thresholds, found.count))
         if first and not levels:
             text = (
                 f"accuracy {level.accuracy:.2%} cannot be proved with confidence "
-                f"{cascade.confidence:.0%} on {recent.scores.shape[1]} held-out recent inputs"
+                f"{cascade.confidence:.0%} on {len(recent)} held-out recent inputs"
             )
-            return Judgement((), text, (saved(before), 0.0))
+            return Judgement((), text, (before_s, 0.0))
         if first:
-            after = saved(count_cascade(recent, levels[0].thresholds))
-    if after <= max(saved(before) * (1 + LEAST_GAIN), 0.0):
+            after_s = saved(count_cascade(proving, levels[0].thresholds))
+    if after_s <= max(before_s * (1 + LEAST_GAIN), 0.0):
         text = (
-            f"it saves {after * 1e3:.3f} ms of a recent input on average, "
-            f"the version that is served {saved(before) * 1e3:.3f} ms"
+            f"it saves {after_s * 1e3:.3f} ms of a recent input on average, "
+            f"the version that is served {before_s * 1e3:.3f} ms"
         )
-        return Judgement((), text, (saved(before), after))
-    return Judgement(tuple(levels), "", (saved(before), after))
+        return Judgement((), text, (before_s, after_s))
+    return Judgement(tuple(levels), "", (before_s, after_s))
 
 
 def refutation(count: CascadeCount, promise: Promise) -> str:

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from brisk.errors import InvalidModelError
-from brisk.exits.base_model import BaseModel, load_graph, run_base, taps_of
+from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
-from brisk.exits.data.collecting import Collected, bind_rows, collect
+from brisk.exits.data.collecting import Collected, bind_rows, check_classes, check_rows, collect
 from brisk.exits.data.outliers import make_outliers
 from brisk.exits.data.samples import Division, Samples, divide
 from brisk.exits.exploration.composition import CompositionProblem, Tried, composition_problem
@@ -357,46 +357,3 @@ def _untrained_s(network: LookUp, hidden: np.ndarray, scores: Scores) -> float:
     shape = tuple(hidden.shape[1:])
     model = export_look_up(network, shape, is_checked=False)
     return look_up_seconds(LookUpModel(model, shape, scores.classes), hidden)
-
-
-MOST_UNCERTAIN = 0.6
-"""Mean entropy of the answers, of that of a uniform distribution: class scores are peaked."""
-
-COMPARED_ROWS = 3
-
-
-def check_classes(teacher: np.ndarray, scores: Scores, model: str) -> None:
-    """Raises InvalidModelError where the answers do not look like scores of classes.
-
-    ``teacher``: softmax of the scores, [rows, classes]. Nothing is asked of scores which the model
-    itself or the user calls such.
-    """
-    if scores.is_certain:
-        return
-    entropy = -(teacher * np.log(np.maximum(teacher, 1e-12))).sum(1).mean()
-    share = float(entropy) / math.log(scores.classes)
-    if share > MOST_UNCERTAIN:
-        raise InvalidModelError(
-            f"output '{scores.value}' of model '{model}' does not look like class scores: on the "
-            f"data given, a softmax of it is {share:.0%} as uncertain as guessing, expected at "
-            f"most {MOST_UNCERTAIN:.0%}. Learned caches answer classifications only; if it is "
-            f"one, say so with --output {scores.value}"
-        )
-
-
-def check_rows(
-    base: BaseModel, points: tuple[ExitPoint, ...], scores: Scores, samples: Samples
-) -> None:
-    """Raises InvalidModelError where a row's values depend on the other rows of its batch."""
-    rows = min(COMPARED_ROWS, len(samples))
-    together, _ = run_base(base, points, scores, bind_rows(samples.take(slice(rows))))
-    for row in range(rows):
-        one = samples.take(slice(row, row + 1))
-        alone, _ = run_base(base, points, scores, bind_rows(one))
-        for point, ours, theirs in zip(points, alone, together, strict=True):
-            close = np.allclose(ours[0], theirs[row], rtol=1e-2, atol=1e-3)
-            if not close:
-                raise InvalidModelError(
-                    f"model '{base.graph.name}' mixes the rows of a batch (value "
-                    f"'{point.value}'): learned caches need rows that can leave it"
-                )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
 import time
@@ -15,7 +14,7 @@ from brisk.exits.base_model import BaseModel
 from brisk.exits.cascade import Cascade
 from brisk.exits.serving.frame import ExitingFrame
 from brisk.exits.serving.lane import LookUpLane
-from brisk.exits.serving.places import Places, find_places
+from brisk.exits.serving.places import find_places
 
 WARM_UP = 6
 
@@ -73,8 +72,9 @@ def race(
     Precondition: there are inputs.
     """
     lane = LookUpLane()
-    bare = {id(loaded): _bare(loaded) for loaded in (whole, *(cut for cut, _ in sides))}
-    runners = [_Runner(_runner_of(cut, cascade, lane)) for cut, cascade in sides]
+    loaded = (whole, *(cut for cut, _ in sides))
+    bare = {id(each): _runner(each, None, lane) for each in loaded}
+    runners = [_runner(cut, cascade, lane) for cut, cascade in sides]
     everyone = [*bare.values(), *runners]
     begun_s = time.perf_counter()
     for turn, values in enumerate([*inputs[:WARM_UP], *inputs]):
@@ -91,37 +91,21 @@ def race(
     ]
 
 
-def _bare(loaded: BaseModel) -> _Runner:
-    return _Runner(functools.partial(_run_bare, loaded))
+def _runner(cut: BaseModel, cascade: Cascade | None, lane: LookUpLane) -> _Runner:
+    """Of the model with its caches; None: the bare model."""
+    places = None if cascade is None else find_places(cut.plan, cut.graph, cascade)
 
+    def run(inputs: Mapping[str, np.ndarray]) -> bool:
+        if cascade is None or places is None:
+            cut.run(inputs)
+            return False
+        used = None if cascade.synchronous else lane
+        frame = ExitingFrame(cut.program, cascade, places, cascade.levels[0], used, inputs)
+        while not frame.step():
+            pass
+        return frame.has_early_answers
 
-def _run_bare(whole: BaseModel, inputs: Mapping[str, np.ndarray]) -> bool:
-    whole.run(inputs)
-    return False
-
-
-def _runner_of(
-    cut: BaseModel, cascade: Cascade, lane: LookUpLane
-) -> Callable[[Mapping[str, np.ndarray]], bool]:
-    places = find_places(cut.plan, cut.graph, cascade)
-    return functools.partial(
-        _run_exiting, cut, cascade, places, None if cascade.synchronous else lane
-    )
-
-
-def _run_exiting(
-    cut: BaseModel,
-    cascade: Cascade,
-    places: Places | None,
-    lane: LookUpLane | None,
-    inputs: Mapping[str, np.ndarray],
-) -> bool:
-    if places is None:
-        return _run_bare(cut, inputs)
-    frame = ExitingFrame(cut.program, cascade, places, cascade.levels[0], lane, inputs)
-    while not frame.step():
-        pass
-    return frame.has_early_answers
+    return _Runner(run)
 
 
 def _verified(bare: _Runner, same: _Runner, runner: _Runner, warm: int) -> Verification:
