@@ -120,8 +120,8 @@ class Adapter:
             started_s = time.process_time()
             made.append(retrain(network_of(exit_), index, fit, select, self._strange, settings))
             taken_s.append(time.process_time() - started_s)
-        networks = [each.network for each in made]
-        tune = in_order([each.unseen.take(slice(len(parts[Use.SELECT]))) for each in made])
+        networks = [network for network, _ in made]
+        tune = in_order([unseen.take(slice(len(parts[Use.SELECT]))) for _, unseen in made])
         verdict = judge(self.cascade, networks, tune, parts[Use.HELD_OUT], self._held_out)
         if not verdict.levels:
             return AdaptationOutcome(None, verdict.reason, samples, tuple(taken_s), verdict.saved)

@@ -57,14 +57,6 @@ class Strange:
     kinds: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Retrained:
-    """``unseen``: the rows it was selected on, each as judged by a selector that never saw it."""
-
-    network: LookUp
-    unseen: Looked
-
-
 def retrain(
     network: LookUp,
     index: int,
@@ -72,8 +64,9 @@ def retrain(
     select: Material,
     strange: Strange,
     settings: AdaptationSettings,
-) -> Retrained:
-    """A copy of exit ``index``'s network, fitted anew; the original is left as it is.
+) -> tuple[LookUp, Looked]:
+    """A copy of exit ``index``'s network, fitted anew; the original is left as it is. And the rows
+    of ``select``, each as judged by a selector that never saw it.
 
     A selector is sure of the rows that trained it: thresholds tuned on those promised what fresh
     rows then refuted. So each half of ``select`` is looked at with what the other half trained.
@@ -108,7 +101,7 @@ def retrain(
         ]
         order = np.argsort(np.concatenate(halves))
         final = _selected(changed, rows, learned, kept, strange.kinds, settings)
-    return Retrained(final, Looked.joined(unseen).take(order))
+    return final, Looked.joined(unseen).take(order)
 
 
 def _selected(

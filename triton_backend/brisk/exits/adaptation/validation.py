@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -20,6 +22,7 @@ from brisk.exits.guarantee.calibration import (
     fewest_to_prove,
     lower_bound,
     scaled,
+    thresholds_by,
     upper_bound,
 )
 from brisk.exits.heads.lookup import LookUp, network_of
@@ -93,28 +96,18 @@ def answering_more_and_more(choice: frozenset[int], tuning: Scored) -> Iterator[
     """Thresholds at which each of these exits answers a share of the rows that reach it."""
     before: Thresholds | None = None
     for share in SHARES:
-        waiting = np.ones(tuning.scores.shape[1], bool)
-        made = []
-        for index, scores in enumerate(tuning.scores):
-            threshold = float("inf")
-            if index in choice:
-                threshold = _answering(scores[waiting], share)
-            made.append(threshold)
-            waiting &= ~(scores >= threshold)
-            if tuning.far is not None and np.isfinite(threshold):
-                waiting &= ~tuning.far[index]
-        thresholds = tuple(made)
+        thresholds = thresholds_by(tuning, choice, functools.partial(_answering, share=share))
         if thresholds != before:
             yield thresholds
         before = thresholds
 
 
-def _answering(scores: np.ndarray, share: float) -> float:
+def _answering(scores: np.ndarray, right: np.ndarray, share: float) -> float:
     """The threshold that ``share`` of the rows reach, or all that may be answered if fewer are."""
     ranked = np.sort(scores)[::-1]
     possible = int((ranked > 0).sum())
     if not possible:
-        return float("inf")
+        return math.inf
     return float(ranked[min(max(round(share * len(ranked)), 1), possible) - 1])
 
 

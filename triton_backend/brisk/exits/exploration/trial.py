@@ -195,14 +195,12 @@ def run_trials(trials: Sequence[Trial], jobs: int, advance: Callable[[], None]) 
             advance()
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_settle_down) as pool:
+    with ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=lower_thread, initargs=(TRAINING,)
+    ) as pool:
         for future in as_completed([pool.submit(run_trial, trial) for trial in trials]):
             future.result()
             advance()
-
-
-def _settle_down() -> None:
-    lower_thread(TRAINING)
 
 
 def measure_trials(

@@ -22,6 +22,8 @@ intersection-union hypotheses; compare Angelopoulos et al., Learn then Test, 202
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -203,7 +205,7 @@ def threshold_for(scores: np.ndarray, right: np.ndarray, accuracy: float) -> flo
     accurate = ok / np.arange(1, len(ok) + 1) >= accuracy
     last_of_equals = np.append(ranked[1:] != ranked[:-1], True)
     fitting = np.flatnonzero(accurate & last_of_equals & (ranked > 0))
-    return float(ranked[fitting[-1]]) if len(fitting) else float("inf")
+    return float(ranked[fitting[-1]]) if len(fitting) else math.inf
 
 
 def propose(
@@ -232,22 +234,29 @@ def propose_for(
     accuracy: float,
     strictness: Sequence[float] = STRICTNESS,
 ) -> list[tuple[float, ...]]:
-    """For these exits, the strictest first. An exit left out has an infinite threshold."""
-    proposals = (_thresholds(tuning, 1 - share * (1 - accuracy), choice) for share in strictness)
-    return list(dict.fromkeys(proposals))
+    """For these exits, the strictest first: each exit's least threshold at which it is accurate
+    enough on what those before it miss."""
+    least = (1 - share * (1 - accuracy) for share in strictness)
+    ways = (functools.partial(threshold_for, accuracy=each) for each in least)
+    return list(dict.fromkeys(thresholds_by(tuning, choice, way) for way in ways))
 
 
-def _thresholds(tuning: Scored, accuracy: float, choice: Collection[int]) -> tuple[float, ...]:
-    """Each exit's least threshold at which it is that accurate on what those before it miss."""
+def thresholds_by(
+    tuning: Scored,
+    choice: Collection[int],
+    threshold_of: Callable[[np.ndarray, np.ndarray], float],
+) -> tuple[float, ...]:
+    """Of each exit ``threshold_of`` the scores that reach it and whether they are right; an exit
+    that is not of the ``choice`` has an infinite one."""
     waiting = np.ones(tuning.scores.shape[1], bool)
     thresholds = []
     for index, (scores, right) in enumerate(zip(tuning.scores, tuning.right, strict=True)):
-        threshold = float("inf")
+        threshold = math.inf
         if index in choice:
-            threshold = threshold_for(scores[waiting], right[waiting], accuracy)
+            threshold = threshold_of(scores[waiting], right[waiting])
         thresholds.append(threshold)
         waiting &= ~(scores >= threshold)
-        if tuning.far is not None and np.isfinite(threshold):
+        if tuning.far is not None and math.isfinite(threshold):
             waiting &= ~tuning.far[index]
     return tuple(thresholds)
 
@@ -279,8 +288,12 @@ def in_sequence(
     share = rows / max(tuning.scores.shape[1], 1)
     counts = {thresholds: count_cascade(tuning, thresholds) for thresholds in proposals}
     answering = [p for p in counts if any(e.answered for e in counts[p].exits)]
-    answering.sort(key=lambda p: -promise.margin(scaled(counts[p], share)))
-    return _gaining(answering, lambda p: value(counts[p]))
+    kept: list[tuple[float, ...]] = []
+    for p in sorted(answering, key=lambda p: -promise.margin(scaled(counts[p], share))):
+        # No test is spent on what would not be used.
+        if not kept or value(counts[p]) > value(counts[kept[-1]]):
+            kept.append(p)
+    return kept
 
 
 def tested(
@@ -295,17 +308,6 @@ def tested(
             break
         found = Calibration(thresholds, count)
     return found
-
-
-def _gaining(
-    proposals: Sequence[tuple[float, ...]], value: Callable[[tuple[float, ...]], float]
-) -> list[tuple[float, ...]]:
-    """Those of greater value than all before them: no test is spent on what would not be used."""
-    kept: list[tuple[float, ...]] = []
-    for proposal in proposals:
-        if not kept or value(proposal) > value(kept[-1]):
-            kept.append(proposal)
-    return kept
 
 
 def scaled(count: CascadeCount, share: float) -> CascadeCount:

@@ -59,8 +59,10 @@ class OneCycle:
     function takes 30 to 50.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor], rate: float, steps: int) -> None:
-        self.weight_decay = 1e-2
+    def __init__(
+        self, tensors: Sequence[torch.Tensor], rate: float, steps: int, weight_decay: float = 1e-2
+    ) -> None:
+        self.weight_decay = weight_decay
         self._tensors = list(tensors)
         self._rate = rate
         self._steps = steps
@@ -261,8 +263,8 @@ def fit_last_layer(
         rows = torch.cat([features[known], outliers[strange]]).to(form)
         batches.append((rows, wanted.beside(unknown)))
     weight, bias = layer.weight, layer.bias
-    steps = OneCycle((weight, bias), settings.learning_rate, count * settings.epochs)
-    steps.weight_decay = settings.weight_decay
+    total = count * settings.epochs
+    steps = OneCycle((weight, bias), settings.learning_rate, total, settings.weight_decay)
     for _ in range(settings.epochs):
         for number in torch.randperm(count, generator=generator).tolist():
             rows, wanted = batches[number]

@@ -47,8 +47,7 @@ def train_selector(
     tensors = (first.weight, first.bias, last.weight, last.bias)
     batches = max(1, len(logits) // settings.batch_rows)
     epochs = min(settings.epochs, max(1, settings.row_visits // len(logits)))
-    steps = OneCycle(tensors, settings.learning_rate, batches * epochs)
-    steps.weight_decay = WEIGHT_DECAY
+    steps = OneCycle(tensors, settings.learning_rate, batches * epochs, WEIGHT_DECAY)
     with torch.no_grad():
         seen = selector.seen(logits, distances)
         for _ in range(epochs):
