@@ -30,6 +30,9 @@ CENTRE_ROWS = 5.0
 
 PART_ROWS = 256
 
+STEPS = 127
+"""Of a feature's greatest coordinate, in which its others are given."""
+
 KEPT = 0.98
 """Share of held-out samples of the training distribution that pass."""
 
@@ -99,7 +102,10 @@ class DistanceGate(nn.Module):
         self.scale.copy_((variance + floor).rsqrt())
         standard.mul_(self.scale)
         rank = self.basis.shape[1]
-        self.basis.copy_(_main_directions(standard, self.basis))
+        directions = _main_directions(standard, self.basis)
+        # In coarse steps: few rows lie wholly in their subspace, and the rest would be mere noise.
+        unit = directions.abs().amax(1, keepdim=True).clamp_min(1e-30) / STEPS
+        self.basis.copy_((directions / unit).round() * unit)
         inside = standard @ self.basis
         beyond = standard.shape[1] - rank
         if beyond:
