@@ -1,4 +1,7 @@
-"""A model's own graph, as segments are cut from it: what exits and scores are found in."""
+"""A model's own graph, as segments are cut from it: what scores are found in, and exit points.
+
+Caches may sit at values that are all that is live (GATI, section 3.1; segments).
+"""
 
 from __future__ import annotations
 

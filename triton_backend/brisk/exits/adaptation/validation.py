@@ -1,4 +1,17 @@
-"""Is a retrained cascade better, and does it keep its promise? Judged on rows it never saw."""
+"""Is a retrained cascade better, and does it keep its promise? Judged on rows it never saw.
+
+First training has data enough to trust the order in which its tuning rows put the proposals
+(``brisk.exits.guarantee.calibration``). Of recent traffic there are some hundred rows, which may
+look unlike what proposes, and one proposal that is too bold and comes first is the end of all. So
+a choice of exits is tried from the smallest share of answers that can prove anything to larger
+ones, until a step is not proved. Tuning rows, which have no part in the proof, name the two
+choices that promise most, and each gets half of the error: whatever passes in either sequence
+keeps its promise with the stated confidence (Bonferroni over the two, the proof of a fixed
+sequence within each).
+
+With the error divided among every choice of exits, the same rows of digits whose dominant class
+changes prove thresholds of a fifth to two fifths less speed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Times on this machine: how long the base model takes to each exit point, and a look-up."""
+"""Times on this machine: of the base model to each exit point, of a look-up, and what a look-up
+costs the model, in the lane and in the model's own thread."""
 
 from __future__ import annotations
 

@@ -101,8 +101,10 @@ def _is_newer(adapted: Path, trained: Path) -> bool:
 
 
 def tapped_values(caches: Path) -> tuple[str, ...]:
-    """Of the file ``caches``; none where there is no such file that can be read: whoever serves
-    them says so. Names are only looked for in the model, so they need no further check.
+    """Behind which values a model has to stop for ``caches``: asked before it is loaded.
+
+    None where there is no such file that can be read: whoever serves them says so. Names are only
+    looked for in the model, so they need no further check.
     """
     try:
         header = read_container(caches).header

@@ -1,4 +1,6 @@
-"""Is the promise still kept? Early answers, sampled, against the whole model's.
+"""What live traffic says: is the promise still kept, and is a new version no worse?
+
+Early answers, sampled, are held against the whole model's.
 
 For each exit an e-detector runs (a CUSUM of likelihood ratios; Shin, Ramdas and Rinaldo, 2023):
 each audited answer multiplies its evidence by how much likelier it is if the exit agrees in only
@@ -121,7 +123,11 @@ class Saving:
 
 @dataclass(slots=True)
 class VersionTrial:
-    """Two versions side by side; ``turn`` counts runs."""
+    """A new version against its predecessor on the same traffic, before it takes over.
+
+    Runs get the one and the other in turns; ``turn`` counts them. What counts is the share of the
+    model that a row did not need: hit rates alone would favour late exits.
+    """
 
     present: Saving = field(default_factory=Saving)
     candidate: Saving = field(default_factory=Saving)

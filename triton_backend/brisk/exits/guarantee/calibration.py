@@ -32,14 +32,17 @@ from scipy.special import betaincinv
 
 
 def lower_bound(successes: int, trials: int, confidence: float) -> float:
-    """One-sided: the probability of success is at least that, with ``confidence``."""
+    """One-sided: the probability of success is at least that, with ``confidence``.
+
+    Exact (Clopper and Pearson, Biometrika 26, 1934).
+    """
     if successes == 0:
         return 0.0
     return float(betaincinv(successes, trials - successes + 1, 1 - confidence))
 
 
 def upper_bound(successes: int, trials: int, confidence: float) -> float:
-    """One-sided: the probability of success is at most that, with ``confidence``."""
+    """One-sided: the probability of success is at most that; as ``lower_bound``."""
     return 1 - lower_bound(trials - successes, trials, confidence)
 
 

@@ -2,7 +2,9 @@
 
 Used by the worker's main thread, which copies the inputs of what is sampled and reads verdicts:
 the whole model runs in a process that gets only what all others leave
-(``brisk.runtime.early_exit.audits``).
+(``brisk.runtime.early_exit.audit_process``), which a thread of its own asks, one question at a
+time. The process is started for the first question, ends by itself when there were none for long,
+and is started again for the next.
 """
 
 from __future__ import annotations
@@ -122,7 +124,7 @@ class Auditor(Generic[Context]):
         given, told = self._process.stdin, self._process.stdout
         assert given is not None
         assert told is not None
-        given.write(json.dumps(header_of(question)).encode() + b"\n")
+        given.write(json.dumps(_header(question)).encode() + b"\n")
         for array in question.inputs.values():
             given.write(np.ascontiguousarray(array).data)
         given.flush()
@@ -142,7 +144,7 @@ class Auditor(Generic[Context]):
                 self._process = None
 
 
-def header_of(question: Question) -> dict[str, object]:
+def _header(question: Question) -> dict[str, object]:
     """What is said of a question before the bytes of its inputs, in their order."""
     scores = question.scores
     return {
