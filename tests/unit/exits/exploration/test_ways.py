@@ -9,7 +9,7 @@ import numpy as np
 
 from brisk.exits.exploration.composition import Candidate, CompositionProblem, Outcomes, Tried
 from brisk.exits.exploration.explore import noticed_at
-from brisk.exits.exploration.race import Verification
+from brisk.exits.exploration.measuring import Verification
 from brisk.exits.exploration.selection import choose, winner
 from brisk.exits.exploration.settings import ExplorationSettings
 from brisk.exits.exploration.shortlist import (

@@ -34,7 +34,7 @@ def exits_of(file: Path, plan: SegmentPlan) -> Exits:
     from brisk.exits.files.container import DamagedFileError
     from brisk.exits.files.versions import latest
     from brisk.exits.model_graph import read_graph
-    from brisk.exits.serving.places import find_places
+    from brisk.exits.serving.frame import find_places
 
     path = latest(file)
     if not path.exists():

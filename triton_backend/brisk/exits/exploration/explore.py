@@ -21,11 +21,12 @@ from brisk.exits.exploration.measuring import (
     BaseProfile,
     Between,
     LaneCost,
+    Verification,
     lane_cost,
     look_up_seconds,
     profile_base,
+    race,
 )
-from brisk.exits.exploration.race import Verification, race
 from brisk.exits.exploration.selection import Chosen, decide, winner
 from brisk.exits.exploration.settings import ExplorationSettings, Progress
 from brisk.exits.exploration.shortlist import Finalist

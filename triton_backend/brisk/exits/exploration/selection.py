@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from brisk.exits.cascade import Level
 from brisk.exits.exploration.composition import CompositionProblem, Tried
-from brisk.exits.exploration.race import Verification
+from brisk.exits.exploration.measuring import Verification
 from brisk.exits.exploration.settings import ExplorationSettings
 from brisk.exits.exploration.shortlist import Composer, Finalist, apart, finalists, in_turn
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
