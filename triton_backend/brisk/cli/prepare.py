@@ -47,7 +47,8 @@ def prepare(
 
 
 def _prepare(file: Path, cores: int, disk: float | None) -> None:
-    from brisk.exits.files.versions import latest, tapped_values
+    from brisk.exits.files.container import tapped_values
+    from brisk.exits.files.versions import latest
     from brisk.segments.prepared.form import LEAST_GAIN
     from brisk.segments.prepared.preparation import DISK_FACTOR, prepare
 

@@ -11,8 +11,12 @@ import onnx
 import pytest
 
 from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
-from brisk.exits.files.container import DamagedFileError, read_container, write_container
-from brisk.exits.files.versions import tapped_values
+from brisk.exits.files.container import (
+    DamagedFileError,
+    read_container,
+    tapped_values,
+    write_container,
+)
 from brisk.exits.heads.lookup import empty_look_up
 from brisk.exits.learning.exporting import export_look_up
 from support.exits.cascades import cascade, network

@@ -27,7 +27,8 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
     Raises InvalidModelError and InvalidConfigurationError as the load does.
     """
     from brisk.cli.explain.caches import caches_text, exits_of
-    from brisk.exits.files.versions import latest, tapped_values
+    from brisk.exits.files.container import tapped_values
+    from brisk.exits.files.versions import latest
     from brisk.segments.model.sources import BareModel
     from brisk.segments.onnxruntime.library import onnxruntime
     from brisk.segments.starting import usable_cores

@@ -57,7 +57,8 @@ def _uses_one(file: Path) -> bool:
 
 def _is_there(deployment: Deployment, file: Path) -> bool:
     """Raises ArtefactError where there is one that cannot be used."""
-    from brisk.exits.files.versions import latest, tapped_values
+    from brisk.exits.files.container import tapped_values
+    from brisk.exits.files.versions import latest
     from brisk.segments.prepared.form import PreparedModel, find_prepared
 
     taps = tapped_values(latest(file, deployment.environment))

@@ -25,7 +25,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from brisk.artefacts.place import cache_directory
-from brisk.exits.files.container import DamagedFileError, read_container
 from brisk.ownership import make_private
 
 CACHES_SUFFIX = ".caches"
@@ -98,22 +97,3 @@ def _is_newer(adapted: Path, trained: Path) -> bool:
         return adapted.stat().st_mtime_ns > trained.stat().st_mtime_ns
     except OSError:
         return False
-
-
-def tapped_values(caches: Path) -> tuple[str, ...]:
-    """Behind which values a model has to stop for ``caches``: asked before it is loaded.
-
-    None where there is no such file that can be read: whoever serves them says so. Names are only
-    looked for in the model, so they need no further check.
-    """
-    try:
-        header = read_container(caches).header
-        found: dict[str, None] = {}
-        for index, entry in enumerate(header["exits"]):
-            if any(level["thresholds"][index] is not None for level in header["levels"]):
-                found[str(entry["value"])] = None
-                if entry["noticed_at"] is not None and not header["synchronous"]:
-                    found[str(entry["noticed_at"])] = None
-        return tuple(found)
-    except (OSError, DamagedFileError, LookupError, TypeError):
-        return ()

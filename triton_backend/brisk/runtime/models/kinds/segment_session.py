@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from brisk.artefacts.place import cache_directory
 from brisk.errors import ArtefactError, InvalidModelError
-from brisk.exits.files.versions import latest, tapped_values
+from brisk.exits.files.container import tapped_values
+from brisk.exits.files.versions import latest
 from brisk.ownership import make_private
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import tell
