@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -34,7 +33,7 @@ from brisk.exits.learning.predictor import (
     last_layer,
     train_predictor,
 )
-from brisk.exits.learning.selection import NO_CLASS, OUTLIERS_WEIGHT, fit_selection, predict
+from brisk.exits.learning.selection import NO_CLASS, OUTLIERS_WEIGHT, fit_selection
 from brisk.exits.model_graph import ExitPoint
 from brisk.os_priority import TRAINING, lower_thread
 
@@ -111,22 +110,20 @@ def _train(trial: Trial) -> LookUp:
     distribution = torch.tensor(teacher[fit])
     exposed, learned, kept = (outliers[meant == use] for use in (EXPOSED, LEARNED, KEPT))
     network = variant(trial.variant).build(tuple(hidden.shape[1:]), classes)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
-        _fit(network, fit_hidden, distribution, tensor_of(hidden, exposed), trial)
-        rows = np.concatenate([select, learned])
-        answers = torch.tensor(teacher[rows].argmax(1))
-        answers[len(select) :] = NO_CLASS
-        look_up = LookUp(
-            settled(network),
-            Selector(classes),
-            DistanceGate(summary(fit_hidden[:1]).shape[1], classes),
-        )
-        gate_rows = slice(GATE_ROWS)
-        look_up.gate.fit(summary(fit_hidden[gate_rows]), distribution[gate_rows].argmax(1))
-        unseen = tensor_of(hidden, rows)
-        seen = (*_predicted(look_up, unseen), answers)
-        doubted = fit_selection(look_up, *seen, trial.selector, trial.seed, OUTLIERS_WEIGHT)
+    _fit(network, fit_hidden, distribution, tensor_of(hidden, exposed), trial)
+    rows = np.concatenate([select, learned])
+    answers = torch.tensor(teacher[rows].argmax(1))
+    answers[len(select) :] = NO_CLASS
+    look_up = LookUp(
+        settled(network),
+        Selector(classes),
+        DistanceGate(summary(fit_hidden[:1]).shape[1], classes),
+    )
+    gate_rows = slice(GATE_ROWS)
+    look_up.gate.fit(summary(fit_hidden[gate_rows]), distribution[gate_rows].argmax(1))
+    unseen = tensor_of(hidden, rows)
+    seen = (*_predicted(look_up, unseen), answers)
+    doubted = fit_selection(look_up, *seen, trial.selector, trial.seed, OUTLIERS_WEIGHT)
     if len(kept):
         kept_kinds = torch.from_numpy(kinds[meant == KEPT])
         look_up.set_floor(*_predicted(look_up, tensor_of(hidden, kept)), kept_kinds, doubted)
@@ -135,7 +132,9 @@ def _train(trial: Trial) -> LookUp:
 
 def _predicted(look_up: LookUp, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of all rows, and the gate's distances."""
-    logits = predict(look_up.predictor, hidden)
+    with torch.no_grad():
+        parts = torch.split(hidden, EVALUATED_ROWS)
+        logits = torch.cat([look_up.predictor(part) for part in parts])
     return logits, look_up.gate.distance(summary(hidden), logits.argmax(1))
 
 

@@ -78,8 +78,6 @@ def _gradients(
 NO_CLASS = -1
 """Of rows that no answer is right for."""
 
-PREDICTED_ROWS = 256
-
 OUTLIERS_WEIGHT = 0.25
 """Of all outliers together, over that of the ordinary rows, where a selector is trained first.
 
@@ -115,9 +113,3 @@ def fit_selection(
     weights = torch.where(real, 1.0, min(1.0, light))
     train_selector(look_up.selector, logits, relative, agrees, weights, settings, seed)
     return look_up.doubted(logits[real], distances[real])
-
-
-def predict(predictor: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
-    """Logits of all rows, as a tensor that training may read."""
-    with torch.no_grad():
-        return torch.cat([predictor(part) for part in torch.split(hidden, PREDICTED_ROWS)])
