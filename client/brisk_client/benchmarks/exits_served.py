@@ -154,8 +154,7 @@ def unlearned(model: Path, samples: Samples) -> Samples:
         raise InvalidModelError(f"training data of '{model}': {error}") from error
     for part in (reference.fit, reference.select, reference.held_out):
         known.of(part.inputs)
-    if reference.learned is not None:
-        known.of_marks(reference.learned)
+    known.of_marks(reference.learned)
     kept = samples.take(np.flatnonzero(known.known(samples.inputs) < 0))
     if len(kept) < FEWEST_ROWS:
         raise InvalidModelError(

@@ -22,9 +22,9 @@ from brisk.exits.cascade import Cascade
 from brisk.exits.files import versions
 from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
 from brisk.exits.files.versions import caches_file
-from brisk.exits.heads.building import network_of
+from brisk.exits.heads.lookup import network_of
 from brisk.exits.learning.exporting import export_look_up
-from brisk.exits.learning.last_layer import last_layer
+from brisk.exits.learning.predictor import last_layer
 from brisk.triton.locate import ServerInstallation
 from support.exits.adapted import Adapted
 from support.runtime.runtime_processes import processes_started_in

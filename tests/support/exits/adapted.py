@@ -18,11 +18,10 @@ from brisk.exits.exploration.trial import Trial, evaluate, run_trial, tensor_of
 from brisk.exits.files.artefact import digest_of, write_cascade
 from brisk.exits.files.container import read_container
 from brisk.exits.guarantee.calibration import CascadeCount, Promise, calibrate, in_order
-from brisk.exits.heads.building import empty_look_up, load_weights
+from brisk.exits.heads.lookup import empty_look_up, load_weights
 from brisk.exits.learning.exporting import export_look_up
-from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
-from brisk.exits.model_graph import read_graph
-from brisk.exits.points import exit_points
+from brisk.exits.learning.predictor import PredictorSettings, SelectorSettings
+from brisk.exits.model_graph import exit_points, read_graph
 from brisk.exits.scores import find_scores
 from brisk_client.samples.digits import DigitsRecipe, digits_split, train_digits
 

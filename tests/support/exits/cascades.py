@@ -17,15 +17,13 @@ import torch
 from brisk.exits.base_model import BaseModel, load_graph
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
-from brisk.exits.heads.building import empty_look_up
+from brisk.exits.heads.lookup import empty_look_up
 from brisk.exits.heads.lookup_model import LookedUp, ReadyLookUp
 from brisk.exits.learning.exporting import export_look_up
-from brisk.exits.model_graph import ModelGraph, read_graph
-from brisk.exits.points import exit_points
+from brisk.exits.model_graph import ModelGraph, exit_points, read_graph
 from brisk.exits.scores import find_scores
-from brisk.exits.serving.frame import ExitingFrame
+from brisk.exits.serving.frame import ExitingFrame, Places, find_places
 from brisk.exits.serving.lane import LookUpLane
-from brisk.exits.serving.places import Places, find_places
 from brisk_client.samples.writer import GraphWriter
 
 CLASSES = 10

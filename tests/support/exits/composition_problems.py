@@ -1,19 +1,16 @@
-"""Random composition problems, and the brute-force twin of the solvers."""
+"""Random composition problems."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-
 import numpy as np
 
-from brisk.exits.composition import Candidate, CompositionProblem, Outcomes
+from brisk.exits.exploration.composition import Candidate, CompositionProblem, Outcomes
 
 
 def random_problem(
-    seed: int, points: int = 4, variants: int = 2, *, counted: bool = False, inputs: int = 60
+    seed: int, points: int = 4, variants: int = 2, inputs: int = 60
 ) -> CompositionProblem:
-    """Later points hit more; ``counted``: with outcomes of ``inputs`` inputs."""
+    """Later points hit more."""
     random = np.random.default_rng(seed)
     reach_s = tuple(np.cumsum(random.uniform(0.5, 2.0, points)).tolist())
     total_s = reach_s[-1] + float(random.uniform(0.5, 2.0))
@@ -43,18 +40,5 @@ def random_problem(
         candidates=tuple(candidates),
         accuracy=float(random.uniform(0.9, 0.99)),
         memory_budget_bytes=int(random.integers(20, 250)),
-        most_burden_s=float(random.uniform(0.05, 0.6)) if seed % 3 else None,
-        outcomes=Outcomes(np.array(hits), np.array(right)) if counted else None,
+        outcomes=Outcomes(np.array(hits), np.array(right)),
     )
-
-
-def all_chains(problem: CompositionProblem) -> Iterator[tuple[int, ...]]:
-    """Every choice of at most one candidate a point that fits."""
-    points = len(problem.reach_s)
-    at_point: list[list[int | None]] = [[None] for _ in range(points)]
-    for index, candidate in enumerate(problem.candidates):
-        at_point[candidate.point].append(index)
-    for choice in itertools.product(*at_point):
-        chosen = tuple(index for index in choice if index is not None)
-        if problem.fits(chosen):
-            yield chosen

@@ -15,11 +15,9 @@ from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.files.artefact import digest_of, write_cascade
 from brisk.exits.files.versions import caches_file
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
-from brisk.exits.heads.building import empty_look_up
-from brisk.exits.heads.lookup import LookUp
+from brisk.exits.heads.lookup import LookUp, empty_look_up
 from brisk.exits.learning.exporting import export_look_up
-from brisk.exits.model_graph import read_graph
-from brisk.exits.points import exit_points
+from brisk.exits.model_graph import exit_points, read_graph
 from brisk.exits.scores import find_scores
 from brisk.protocol.records import TensorForm
 from brisk.stub.runtime_client.client import RuntimeClient

@@ -13,7 +13,7 @@ from typing import Any
 
 from brisk.protocol.records import Infer, InferForm, LoadModel, Region, TensorForm
 from brisk.protocol.request_flags import MARK_BYTES
-from brisk.runtime.early_exit.cached_run import CachedRun
+from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.models.entry import Binding
 from brisk.runtime.models.session import Due, Frame, Servable

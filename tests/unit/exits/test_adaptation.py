@@ -11,15 +11,14 @@ import torch
 
 from brisk.exits.adaptation import adapter as adapter_module
 from brisk.exits.adaptation.adapter import AdaptationOutcome, Adapter
-from brisk.exits.adaptation.features import Material, gather
+from brisk.exits.adaptation.features import Material, gather, look_at
 from brisk.exits.adaptation.reference import read_reference, reference_file
 from brisk.exits.adaptation.replay_buffer import SampleWindow, Use, recent_choice
-from brisk.exits.adaptation.seen_rows import look_at
-from brisk.exits.adaptation.settings import AdaptationSettings
+from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.guarantee.calibration import count_cascade
-from brisk.exits.heads.building import network_of
-from brisk.exits.learning.settings import PredictorSettings
+from brisk.exits.heads.lookup import network_of
+from brisk.exits.learning.predictor import PredictorSettings
 from support.exits.adapted import Adapted
 
 MOST_RETRAINING_S = 0.5

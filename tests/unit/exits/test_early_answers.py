@@ -10,8 +10,8 @@ import pytest
 
 from brisk.exits.heads.lookup_model import LookedUp
 from brisk.exits.scores import ScoreForm, as_form
+from brisk.exits.serving.frame import find_places
 from brisk.exits.serving.lane import LookUpLane, LookUpOutcome, Ticket, look_up
-from brisk.exits.serving.places import find_places
 from support.exits.cascades import Served, finish, hidden_at, images, served, start
 
 

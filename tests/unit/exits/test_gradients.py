@@ -8,13 +8,25 @@ from torch import nn
 
 from brisk.exits.heads.distance_gate import DistanceGate
 from brisk.exits.heads.lookup import LookUp, Selector
-from brisk.exits.learning import last_layer
-from brisk.exits.learning.last_layer import Wanted, fit_last_layer
-from brisk.exits.learning.optimizing import START, OneCycle
-from brisk.exits.learning.predictor import distillation_loss, exposure_loss
-from brisk.exits.learning.selection import NO_CLASS, OUTLIERS_WEIGHT, fit_selection
-from brisk.exits.learning.selector import _gradients, asymmetric_loss, train_selector
-from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
+from brisk.exits.learning import predictor as predictor_module
+from brisk.exits.learning.predictor import (
+    START,
+    OneCycle,
+    PredictorSettings,
+    SelectorSettings,
+    Wanted,
+    distillation_loss,
+    exposure_loss,
+    fit_last_layer,
+)
+from brisk.exits.learning.selection import (
+    NO_CLASS,
+    OUTLIERS_WEIGHT,
+    _gradients,
+    asymmetric_loss,
+    fit_selection,
+    train_selector,
+)
 
 
 def test_the_last_layer_s_gradient_is_that_of_its_losses() -> None:
@@ -84,7 +96,7 @@ def separable(rows: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_a_last_layer_learns_its_classes_and_less_of_an_opinion_of_outliers(
     halved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_layer, "_has_bfloat16", lambda: halved)
+    monkeypatch.setattr(predictor_module, "_has_bfloat16", lambda: halved)
     features, teacher = separable(600, 0)
     outliers = torch.randn(100, 12) - 4
     layers = [nn.Linear(12, 4) for _ in range(3)]

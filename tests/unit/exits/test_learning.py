@@ -14,7 +14,6 @@ from brisk.exits.data.outliers import MAKERS, ROWS_OF_A_KIND, make_outliers
 from brisk.exits.data.samples import Samples, divide
 from brisk.exits.exploration.trial import Trial, evaluate, run_trial, tensor_of
 from brisk.exits.files.container import read_container
-from brisk.exits.guarantee.bounds import upper_bound
 from brisk.exits.guarantee.calibration import (
     CascadeCount,
     Promise,
@@ -23,15 +22,14 @@ from brisk.exits.guarantee.calibration import (
     count_cascade,
     in_order,
     threshold_for,
+    upper_bound,
 )
-from brisk.exits.heads.building import empty_look_up, load_weights
-from brisk.exits.heads.lookup import LookUp
-from brisk.exits.learning.predictor import distillation_loss
-from brisk.exits.learning.selector import asymmetric_loss
-from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
-from brisk.exits.points import ExitPoint, exit_points
+from brisk.exits.heads.lookup import LookUp, empty_look_up, load_weights
+from brisk.exits.heads.predictors import CATALOGUE, settled, variant
+from brisk.exits.learning.predictor import PredictorSettings, SelectorSettings, distillation_loss
+from brisk.exits.learning.selection import asymmetric_loss
+from brisk.exits.model_graph import ExitPoint, exit_points
 from brisk.exits.scores import Scores, find_scores
-from brisk.exits.variants import CATALOGUE, variant
 from brisk_client.samples.digits import DigitsRecipe, digits_split, train_digits
 from support.exits.cascades import graph_of
 
@@ -225,10 +223,10 @@ def test_a_settled_variant_computes_what_the_trained_one_did(
     hidden = torch.rand(6, *shape)
     network(hidden)  # batch normalisations learn something
     expected = network.eval()(hidden)
-    settled = kind.settle(network)
-    torch.testing.assert_close(settled(hidden), expected, rtol=1e-4, atol=1e-5)
-    fresh = kind.build_settled(shape, 5)
-    fresh.load_state_dict(settled.state_dict())
+    served = settled(network)
+    torch.testing.assert_close(served(hidden), expected, rtol=1e-4, atol=1e-5)
+    fresh = kind.build(shape, 5, normalised=False)
+    fresh.load_state_dict(served.state_dict())
     torch.testing.assert_close(fresh(hidden), expected, rtol=1e-4, atol=1e-5)
 
 

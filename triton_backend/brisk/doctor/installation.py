@@ -193,8 +193,8 @@ def _uses_prepared_form(file: Path) -> bool:
 
 def _is_prepared(deployment: Deployment, file: Path) -> bool:
     """Raises ArtefactError where there is a prepared form that cannot be used."""
+    from brisk.exits.files.container import tapped_values
     from brisk.exits.files.versions import latest
-    from brisk.exits.taps import tapped_values
     from brisk.segments.prepared.form import PreparedModel, find_prepared
 
     taps = tapped_values(latest(file, deployment.environment))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from brisk.exits.model_graph import ModelGraph, read_graph
-from brisk.exits.points import ExitPoint
+from brisk.errors import InvalidModelError
+from brisk.exits.model_graph import ExitPoint, ModelGraph, read_graph
 from brisk.exits.scores import Scores, as_probabilities, checked_scores
 from brisk.segments.frame import SegmentFrame, run_serially
 from brisk.segments.model.sources import BareModel
@@ -50,19 +50,15 @@ class BaseModel:
         return found
 
 
-def load_base(path: Path, threads: int = 1, taps: Collection[str] = ()) -> BaseModel:
+def load_base(path: Path) -> BaseModel:
     """The model at ``path`` with its warm sessions. Raises InvalidModelError."""
-    return load_graph(read_graph(path), threads, taps)
+    return load_graph(read_graph(path))
 
 
 def load_graph(graph: ModelGraph, threads: int = 1, taps: Collection[str] = ()) -> BaseModel:
-    """As ``load_base``, of a model whose graph has been read."""
-    return BaseModel(graph, open_program(graph.path, threads, taps))
-
-
-def open_program(path: Path, threads: int, taps: Collection[str]) -> SegmentProgram:
-    """With all its sessions. Raises InvalidModelError where ONNX Runtime does not take it."""
-    return open_warm_program(BareModel(path, threads, taps), threads)
+    """As ``load_base``, of a model whose graph has been read, which stops behind ``taps``."""
+    model = BareModel(graph.path, threads, taps)
+    return BaseModel(graph, open_warm_program(model, threads))
 
 
 def live_at(plan: SegmentPlan) -> list[tuple[str, ...]]:
@@ -90,10 +86,10 @@ def run_base(
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """What is at each point, float32 [rows, ...], and the distribution [rows, classes].
 
-    Precondition: ``base`` was loaded with ``taps_of`` these.
+    Precondition: ``base`` was loaded with ``taps_of`` these. Raises InvalidModelError where the
+    model does not keep rows.
     """
-    wanted = {*(point.value for point in points), scores.value}
-    places = base.after(wanted)
+    places = base.after({*(point.value for point in points), scores.value})
     found: dict[str, np.ndarray] = {}
     frame = base.start(inputs)
     while not frame.step():
@@ -101,5 +97,12 @@ def run_base(
             found[name] = frame.value_at(name)
     if scores.value not in found:
         found.update(frame.results())
-    distribution = as_probabilities(checked_scores(found, scores), scores.form)
-    return [found[point.value] for point in points], distribution
+    distribution = as_probabilities(checked_scores(found[scores.value], scores), scores.form)
+    hidden = [found[point.value] for point in points]
+    rows = {len(value) for value in (*hidden, distribution)}
+    if len(rows) != 1:
+        raise InvalidModelError(
+            f"model '{base.graph.name}' does not keep the batch as first dimension: "
+            f"values have {sorted(rows)} rows for one batch"
+        )
+    return hidden, distribution

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from brisk.exits.guarantee.calibration import CascadeCount
 from brisk.exits.heads.lookup_model import LookUpModel, ReadyLookUp, Shape
-from brisk.exits.points import ExitPoint
+from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import Scores
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -190,9 +189,8 @@ def as_probabilities(scores: np.ndarray, form: ScoreForm) -> np.ndarray:
     return as_form(scores, ScoreForm.PROBABILITIES)
 
 
-def checked_scores(value: Mapping[str, np.ndarray] | np.ndarray, scores: Scores) -> np.ndarray:
-    """Raises InternalError where ``value`` is not what ``scores`` says."""
-    array = value[scores.value] if isinstance(value, Mapping) else value
+def checked_scores(array: np.ndarray, scores: Scores) -> np.ndarray:
+    """Raises InternalError where ``array`` is not what ``scores`` says."""
     if array.ndim != 2 or array.shape[1] != scores.classes:
         raise InternalError(
             f"'{scores.value}' has shape {list(array.shape)}, expected [rows, {scores.classes}]"

@@ -10,29 +10,21 @@ are composition's, of tuning rows, for these chains are compared, not promised.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from brisk.exits.cascade import Cascade
-from brisk.exits.composition import (
-    ALPHAS,
-    CompositionProblem,
-    compose_by_expected_latency,
-    compose_by_hit_rate,
-    compose_by_latency_gain,
-    compose_by_score,
-    compose_with_alpha,
-    expect_counted,
-)
 from brisk.exits.exploration import Exploration, ExplorationSettings, explore
-from brisk.exits.exploration.problem import composed_threshold
+from brisk.exits.exploration.composition import CompositionProblem, composed_threshold
 from brisk.exits.exploration.settings import LookUps
 from brisk.exits.exploration.shortlist import Finalist
 from brisk.exits.guarantee.calibration import threshold_for
-from brisk.exits.learning.settings import PredictorSettings
-from brisk.exits.variants import PAPER
+from brisk.exits.heads.predictors import PAPER
+from brisk.exits.learning.predictor import PredictorSettings
 from brisk_client.benchmarks.exits.data import ExitCase
 from brisk_client.benchmarks.exits.promise import look_through
 from brisk_client.benchmarks.exits.runs import BARE, ExitBench, Version
@@ -53,6 +45,8 @@ EXACT = "least expected latency"
 FIGURE_24, FIGURE_25 = "Fig. 24", "Fig. 25"
 
 Chain = tuple[int, ...]
+
+ALPHAS = tuple(step / 10 for step in range(11))
 
 
 def composition_rows(
@@ -124,14 +118,17 @@ def composed(problem: CompositionProblem) -> dict[tuple[str, str], Chain]:
     ways: dict[tuple[str, str], Chain] = {}
     for name, kept in variant_sets(problem).items():
         only, numbers = _only(problem, kept)
-        chosen = compose_by_expected_latency(only).chosen
-        ways[FIGURE_24, name] = tuple(numbers[index] for index in chosen)
-    ways[FIGURE_25, EXACT] = compose_by_expected_latency(problem).chosen
-    ways[FIGURE_25, "score, best α"] = compose_by_score(problem)[1].chosen
+        ways[FIGURE_24, name] = tuple(numbers[index] for index in compose_exactly(only))
+    ways[FIGURE_25, EXACT] = compose_exactly(problem)
+    ways[FIGURE_25, "score, best α"] = compose_by_score(problem)
     for alpha in ALPHAS:
-        ways[FIGURE_25, f"score, α {alpha:.1f}"] = compose_with_alpha(problem, alpha).chosen
-    ways[FIGURE_25, "greedy by latency gain"] = compose_by_latency_gain(problem).chosen
-    ways[FIGURE_25, "greedy by hit rate"] = compose_by_hit_rate(problem).chosen
+        ways[FIGURE_25, f"score, α {alpha:.1f}"] = compose_with_alpha(problem, alpha)
+    ways[FIGURE_25, "greedy by latency gain"] = compose_greedily(
+        problem, lambda index: latency_gain(problem, index)
+    )
+    ways[FIGURE_25, "greedy by hit rate"] = compose_greedily(
+        problem, lambda index: problem.candidates[index].hit_rate
+    )
     return ways
 
 
@@ -162,7 +159,7 @@ def _chain_rows(
     rows = []
     for (figure, way), chain in ways.items():
         side = sides[str(chain) if chain else BARE]
-        expected = expect_counted(problem, chain)
+        expected = expect(problem, chain)
         rows.append(
             {
                 "model": case.name,
@@ -194,12 +191,108 @@ def _only(
 ) -> tuple[CompositionProblem, Mapping[int, int]]:
     """The problem with candidates of these variants, and their numbers in the whole one."""
     numbers = [i for i, one in enumerate(problem.candidates) if one.variant in kept]
-    outcomes = problem.outcomes
-    if outcomes is not None:
-        rows = np.array(numbers)
-        outcomes = dataclasses.replace(
-            outcomes, hits=outcomes.hits[rows], right=outcomes.right[rows]
-        )
+    rows = np.array(numbers)
+    outcomes = dataclasses.replace(
+        problem.outcomes, hits=problem.outcomes.hits[rows], right=problem.outcomes.right[rows]
+    )
     candidates = tuple(problem.candidates[index] for index in numbers)
     only = dataclasses.replace(problem, candidates=candidates, outcomes=outcomes)
     return only, dict(enumerate(numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """Of a chain: mean latency (GATI, eq. 10), agreement with the base model (eq. 7), and each
+    cache's effective hit rate (eq. 5), in the chain's order."""
+
+    latency_s: float
+    accuracy: float
+    answered: tuple[float, ...]
+
+
+def expect(problem: CompositionProblem, chain: Chain) -> Expectation:
+    """Counted: an input that a cache answers is gone for all later ones.
+
+    The paper's eq. 5 subtracts the *effective* hit rate of the cache before, which gives the first
+    one's hits back to the third; eq. 7 and 10 need all earlier hits subtracted to sum to one.
+    """
+    waiting = np.ones(problem.outcomes.hits.shape[1], bool)
+    latency_s, wrong = problem.total_s, 0.0
+    answered = []
+    for index in chain:
+        candidate = problem.candidates[index]
+        hits = problem.outcomes.hits[index] & waiting
+        end_s = problem.reach_s[candidate.point] + candidate.lookup_s
+        latency_s += float(waiting.mean()) * candidate.burden_s
+        latency_s += float(hits.mean()) * (end_s - problem.total_s)
+        wrong += float((hits & ~problem.outcomes.right[index]).mean())
+        answered.append(float(hits.mean()))
+        waiting &= ~hits
+    return Expectation(latency_s, 1 - wrong, tuple(answered))
+
+
+def all_chains(problem: CompositionProblem) -> Iterator[Chain]:
+    """Every choice of at most one candidate a point that fits."""
+    at_point: list[list[int | None]] = [[None] for _ in problem.reach_s]
+    for index, candidate in enumerate(problem.candidates):
+        at_point[candidate.point].append(index)
+    for choice in itertools.product(*at_point):
+        chain = tuple(index for index in choice if index is not None)
+        if problem.fits(chain):
+            yield chain
+
+
+def _fastest(problem: CompositionProblem, chains: Iterator[Chain]) -> Chain:
+    """Of those that keep the accuracy; none where all are slower than the model."""
+    expected = ((expect(problem, chain), chain) for chain in chains)
+    accurate = [
+        (one.latency_s, chain) for one, chain in expected if one.accuracy >= problem.accuracy
+    ]
+    return min(accurate, default=(problem.total_s, ()))[1]
+
+
+def compose_exactly(problem: CompositionProblem) -> Chain:
+    """The chain of least mean latency (eq. 10) under eq. 7, 8 and 9, by trying all."""
+    return _fastest(problem, all_chains(problem))
+
+
+def latency_gain(problem: CompositionProblem, index: int) -> float:
+    """The whole model's time over the time to a hit at the candidate (eq. 1, 12)."""
+    candidate = problem.candidates[index]
+    return problem.total_s / (problem.reach_s[candidate.point] + candidate.lookup_s)
+
+
+def accurate_candidates(problem: CompositionProblem) -> frozenset[int]:
+    """Those that pass the accuracy filter (eq. 11)."""
+    return frozenset(
+        index
+        for index, candidate in enumerate(problem.candidates)
+        if candidate.accuracy >= problem.accuracy
+    )
+
+
+def compose_with_alpha(problem: CompositionProblem, alpha: float) -> Chain:
+    """The chain of greatest summed score α·H + (1 - α)·LG (eq. 13, 14) under eq. 8, 9, 11."""
+    eligible = accurate_candidates(problem)
+    scores = [
+        alpha * candidate.hit_rate + (1 - alpha) * latency_gain(problem, index)
+        for index, candidate in enumerate(problem.candidates)
+    ]
+    chains = (chain for chain in all_chains(problem) if eligible.issuperset(chain))
+    return max(chains, key=lambda chain: sum(scores[index] for index in chain))
+
+
+def compose_by_score(problem: CompositionProblem) -> Chain:
+    """The fastest of what any α composes, where that keeps eq. 7 (A.1.2)."""
+    swept = ((), *(compose_with_alpha(problem, alpha) for alpha in ALPHAS))
+    return _fastest(problem, iter(swept))
+
+
+def compose_greedily(problem: CompositionProblem, merit: Callable[[int], float]) -> Chain:
+    """Take the candidate of greatest merit that still fits, again and again (A.2.1)."""
+    chain: Chain = ()
+    for index in sorted(accurate_candidates(problem), key=lambda index: (-merit(index), index)):
+        longer = sorted([*chain, index], key=lambda index: problem.candidates[index].point)
+        if problem.fits(longer):
+            chain = tuple(longer)
+    return chain

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from brisk.exits.adaptation.features import gather
-from brisk.exits.adaptation.seen_rows import look_at
+from brisk.exits.adaptation.features import gather, look_at
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade, Level
 from brisk.exits.guarantee.audit import CascadeAudit
 from brisk.exits.guarantee.calibration import Promise, calibrate
-from brisk.exits.heads.building import network_of
-from brisk.exits.heads.lookup import SoftmaxLookUp
+from brisk.exits.heads.lookup import SoftmaxLookUp, network_of
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.model_graph import read_graph
 from brisk_client.benchmarks.exits.data import ExitCase

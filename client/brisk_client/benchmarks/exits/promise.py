@@ -25,15 +25,20 @@ from brisk.exits.cascade import Exit
 from brisk.exits.data.collecting import BATCH_ROWS, bind_rows
 from brisk.exits.data.samples import Samples
 from brisk.exits.exploration import ExplorationSettings
+from brisk.exits.exploration.composition import Tried, composition_problem
 from brisk.exits.exploration.explore import Studied
-from brisk.exits.exploration.problem import Tried, composition_problem
 from brisk.exits.exploration.selection import Chosen, decide
 from brisk.exits.exploration.shortlist import Finalist
 from brisk.exits.exploration.trial import evaluate
-from brisk.exits.guarantee.bounds import lower_bound, upper_bound
-from brisk.exits.guarantee.calibration import CascadeCount, Looked, count_cascade, in_order
-from brisk.exits.heads.building import network_of
-from brisk.exits.heads.lookup import LookUp
+from brisk.exits.guarantee.calibration import (
+    CascadeCount,
+    Looked,
+    count_cascade,
+    in_order,
+    lower_bound,
+    upper_bound,
+)
+from brisk.exits.heads.lookup import LookUp, network_of
 from brisk_client.benchmarks.exits.data import ExitCase
 from brisk_client.report import Check
 

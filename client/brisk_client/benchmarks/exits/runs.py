@@ -15,9 +15,8 @@ from brisk.exits.cascade import Cascade
 from brisk.exits.data.collecting import bind_rows
 from brisk.exits.data.samples import Samples
 from brisk.exits.model_graph import read_graph
-from brisk.exits.serving.frame import ExitingFrame
+from brisk.exits.serving.frame import ExitingFrame, find_places
 from brisk.exits.serving.lane import LookUpLane
-from brisk.exits.serving.places import find_places
 from brisk_client.tails import quantile
 
 WARM_UP = 10

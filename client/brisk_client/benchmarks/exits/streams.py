@@ -16,14 +16,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from brisk.exits.adaptation.adapter import Adapter
-from brisk.exits.adaptation.features import gather
+from brisk.exits.adaptation.features import gather, look_at
 from brisk.exits.adaptation.reference import write_reference
-from brisk.exits.adaptation.seen_rows import look_at
-from brisk.exits.adaptation.settings import AdaptationSettings
+from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.base_model import BaseModel
 from brisk.exits.cascade import Cascade
 from brisk.exits.data.samples import Samples
-from brisk.exits.heads.building import network_of
+from brisk.exits.heads.lookup import network_of
 from brisk.runtime.settings import ADAPTATION_S, SAMPLED_SHARE
 from brisk_client.benchmarks.exits.data import ExitCase
 from brisk_client.benchmarks.exits.runs import BARE, ExitBench, ExitSide, Version

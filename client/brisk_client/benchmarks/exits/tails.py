@@ -18,10 +18,9 @@ import onnx
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.data.samples import Samples
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
-from brisk.exits.heads.building import empty_look_up
+from brisk.exits.heads.lookup import empty_look_up
 from brisk.exits.learning.exporting import export_look_up
-from brisk.exits.model_graph import read_graph
-from brisk.exits.points import exit_points, spread
+from brisk.exits.model_graph import exit_points, read_graph, spread
 from brisk.exits.scores import find_scores
 from brisk_client.benchmarks.exits.runs import BARE, ExitBench, Version
 from brisk_client.samples.bottleneck import BottleneckRecipe, untrained_bottleneck

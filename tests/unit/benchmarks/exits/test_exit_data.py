@@ -11,7 +11,7 @@ import pytest
 
 from brisk.errors import InvalidModelError
 from brisk.exits.adaptation.adapter import AdaptationOutcome, Adapter
-from brisk.exits.adaptation.settings import AdaptationSettings
+from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.data.samples import Samples, divide
 from brisk.exits.sources import Sources
 from brisk.runtime.settings import ADAPTATION_S

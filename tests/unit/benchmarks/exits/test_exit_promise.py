@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from brisk.exits.cascade import Level
-from brisk.exits.composition import Candidate, CompositionProblem, Outcomes
 from brisk.exits.exploration import ExplorationSettings
-from brisk.exits.exploration.measuring.profile import BaseProfile
-from brisk.exits.exploration.problem import LaneCost, Tried
+from brisk.exits.exploration.composition import Candidate, CompositionProblem, Outcomes, Tried
+from brisk.exits.exploration.measuring import BaseProfile, LaneCost
 from brisk.exits.exploration.selection import Chosen
 from brisk.exits.exploration.settings import LookUps
 from brisk.exits.guarantee.calibration import Looked, count_cascade, in_order

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from brisk.exits.exploration.measuring import profile
-from brisk.exits.exploration.measuring.profile import Between, look_up_seconds, profile_base
+from brisk.exits.base_model import BaseModel
+from brisk.exits.exploration import measuring
+from brisk.exits.exploration.measuring import Between, look_up_seconds, profile_base
 from brisk.exits.heads.lookup_model import LookedUp
 from support.exits.cascades import served
 
@@ -20,7 +21,7 @@ class SlowingMachine:
         self.now_s = 0.0
         self.slowness = 1.0
         self._growth = growth
-        monkeypatch.setattr(profile.time, "perf_counter", lambda: self.now_s)
+        monkeypatch.setattr(measuring.time, "perf_counter", lambda: self.now_s)
 
     def work(self, seconds: float) -> Callable[..., None]:
         def taken(*_: object) -> None:
@@ -39,7 +40,7 @@ def test_a_look_up_is_timed_by_the_runs_around_it(monkeypatch: pytest.MonkeyPatc
 
     for growth in (1.0, 1.03, 1.06):
         machine = SlowingMachine(monkeypatch, growth)
-        monkeypatch.setattr(profile, "look_up", machine.work(0.00006))
+        monkeypatch.setattr(measuring, "look_up", machine.work(0.00006))
         found_s = look_up_seconds(
             network, np.zeros((1, 4, 2, 2), np.float32), Between(machine.run, 0.003)
         )
@@ -56,8 +57,8 @@ def test_what_stopping_costs_is_what_runs_behind_each_other_differ_by(
         machine.run()
         return [(1, 0.001 * machine.slowness), (2, 0.00203 * machine.slowness)]
 
-    monkeypatch.setattr(profile, "_steps", steps)
-    monkeypatch.setattr(profile, "run_of", lambda *_: machine.run)
+    monkeypatch.setattr(measuring, "_steps", steps)
+    monkeypatch.setattr(BaseModel, "run", lambda *_: machine.run())
     points = [exit_.point for exit_ in model.cascade.exits]
     found = profile_base(model.whole, model.cut, points, {})
     assert found.cut_s - found.total_s == pytest.approx(0.01 * found.total_s, rel=0.2)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from brisk.errors import InvalidModelError
-from brisk.exits.exploration.explore import check_classes
-from brisk.exits.points import ExitPoint, exit_points, spread
+from brisk.exits.data.collecting import check_classes
+from brisk.exits.model_graph import ExitPoint, exit_points, spread
 from brisk.exits.scores import ScoreForm, Tail, find_scores
 from brisk.segments.model.graph_names import live_values
 from brisk_client.samples.writer import GraphWriter

@@ -10,7 +10,7 @@ import pytest
 from brisk.errors import InvalidRequestError
 from brisk.exits.adaptation.adapter import Adapter
 from brisk.exits.adaptation.replay_buffer import SampleWindow, Use
-from brisk.exits.adaptation.settings import AdaptationSettings
+from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.data.outliers import KEPT, LEARNED, make_outliers
 from brisk.exits.data.samples import Samples, divide
 from brisk.exits.sources import Sources, marks

@@ -7,10 +7,9 @@ import itertools
 
 import numpy as np
 
-from brisk.exits.composition import Candidate, CompositionProblem, Outcomes
-from brisk.exits.exploration.assembly import noticed_at
-from brisk.exits.exploration.measuring.race import Verification
-from brisk.exits.exploration.problem import Tried
+from brisk.exits.exploration.composition import Candidate, CompositionProblem, Outcomes, Tried
+from brisk.exits.exploration.explore import noticed_at
+from brisk.exits.exploration.measuring import Verification
 from brisk.exits.exploration.selection import choose, winner
 from brisk.exits.exploration.settings import ExplorationSettings
 from brisk.exits.exploration.shortlist import (
@@ -21,7 +20,7 @@ from brisk.exits.exploration.shortlist import (
     finalists,
 )
 from brisk.exits.guarantee.calibration import Looked
-from brisk.exits.points import ExitPoint
+from brisk.exits.model_graph import ExitPoint
 
 SETTINGS = ExplorationSettings(accuracy=0.97, confidence=0.95)
 ROWS = 2000

@@ -11,10 +11,14 @@ import onnx
 import pytest
 
 from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
-from brisk.exits.files.container import DamagedFileError, read_container, write_container
-from brisk.exits.heads.building import empty_look_up
+from brisk.exits.files.container import (
+    DamagedFileError,
+    read_container,
+    tapped_values,
+    write_container,
+)
+from brisk.exits.heads.lookup import empty_look_up
 from brisk.exits.learning.exporting import export_look_up
-from brisk.exits.taps import tapped_values
 from support.exits.cascades import cascade, network
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from brisk.exits.guarantee.bounds import fewest_to_prove, lower_bound, upper_bound
 from brisk.exits.guarantee.calibration import (
     CascadeCount,
     ExitCount,
@@ -14,8 +13,11 @@ from brisk.exits.guarantee.calibration import (
     Scored,
     calibrate,
     count_cascade,
+    fewest_to_prove,
+    lower_bound,
     propose,
     threshold_for,
+    upper_bound,
 )
 
 DIFFICULTIES = 2_000_000

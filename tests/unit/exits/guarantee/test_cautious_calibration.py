@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from brisk.exits.adaptation.calibration import (
+from brisk.exits.adaptation.validation import (
     SEQUENCES,
     answering_more_and_more,
     calibrate_cautiously,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from brisk.exits.guarantee.version_trial import (
+from brisk.exits.guarantee.audit import (
     FEWEST_AUDITED,
     FEWEST_ROWS,
     PATIENT_ROWS,

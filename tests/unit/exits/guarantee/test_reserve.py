@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from brisk.exits.cascade import Level
-from brisk.exits.composition import Candidate, CompositionProblem, Outcomes
+from brisk.exits.exploration.composition import Candidate, CompositionProblem, Outcomes
 from brisk.exits.exploration.selection import (
     MOST_IN_RESERVE,
     in_reserve,

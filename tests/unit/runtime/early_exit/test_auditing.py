@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from brisk.exits.cascade import Cascade
-from brisk.exits.guarantee.version_trial import FEWEST_AUDITED, FEWEST_ROWS
+from brisk.exits.guarantee.audit import FEWEST_AUDITED, FEWEST_ROWS
 from brisk.exits.serving.frame import Answer
-from brisk.runtime.early_exit import auditor as auditor_module
-from brisk.runtime.early_exit.auditor import Auditor, Question
+from brisk.runtime.early_exit import audits as auditor_module
+from brisk.runtime.early_exit.audits import Auditor, Question
 from brisk.runtime.early_exit.early_exits import Change, SessionCaches
 from brisk.runtime.early_exit.served_caches import REVIEWED_ROWS, ServedCaches
 from support.exits.cascades import served, start

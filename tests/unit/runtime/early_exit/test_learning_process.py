@@ -14,8 +14,8 @@ import pytest
 from brisk.exits.adaptation.reference import reference_file
 from brisk.exits.files.artefact import digest_of, read_cascade
 from brisk.exits.files.versions import caches_file, candidate_file
-from brisk.runtime.early_exit.adaptation import Adaptation
 from brisk.runtime.early_exit.adaptation_process import open_learner
+from brisk.runtime.early_exit.cache_watch import Adaptation
 from brisk.runtime.early_exit.sampling import write_samples
 from support.exits.adapted import Adapted
 

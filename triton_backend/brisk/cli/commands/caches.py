@@ -98,9 +98,9 @@ def train(
     from brisk.exits.exploration.settings import LookUps
     from brisk.exits.files.artefact import write_cascade
     from brisk.exits.files.versions import caches_file
+    from brisk.exits.heads.predictors import CATALOGUE, variant
     from brisk.exits.model_graph import read_graph
     from brisk.exits.scores import find_scores
-    from brisk.exits.variants import CATALOGUE, variant
 
     _check_options(accuracy, confidence, miss_cost, look_ups, points, threads, jobs)
     names = [name.strip() for name in variants.split(";")] if variants else None

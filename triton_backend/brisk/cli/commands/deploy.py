@@ -124,8 +124,8 @@ def prepare(
 
 
 def _prepare(file: Path, cores: int, disk: float | None) -> None:
+    from brisk.exits.files.container import tapped_values
     from brisk.exits.files.versions import latest
-    from brisk.exits.taps import tapped_values
     from brisk.segments.prepared.form import LEAST_GAIN
     from brisk.segments.prepared.preparation import DISK_FACTOR, prepare
 

@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich import progress
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from brisk.cli.views.status import exits_table
 from brisk.errors import BriskError, InvalidConfigurationError, InvalidModelError
 from brisk.exits.adaptation.reference import read_reference, reference_file
 from brisk.exits.cascade import Cascade
-from brisk.exits.exploration import Exploration, ExplorationSettings
+from brisk.exits.exploration import Exploration, ExplorationSettings, Progress
 from brisk.exits.files.container import DamagedFileError
-from brisk.exits.guarantee.bounds import lower_bound, upper_bound
+from brisk.exits.guarantee.calibration import lower_bound, upper_bound
 from brisk.observer import observe_all
 from brisk.protocol.records import ModelStatus
 from brisk.protocol.runtime_paths import runtime_place
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from brisk_client.benchmarks.exits.runs import Version
 
 
-class RichProgress:
+class RichProgress(Progress):
     """A bar for each stage of an exploration."""
 
     def __init__(self, console: Console) -> None:
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
+        self._bars = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
             console=console,
         )
         self._stage = self._bars.add_task("", total=None, visible=False)

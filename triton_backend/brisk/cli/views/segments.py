@@ -13,11 +13,10 @@ from onnx import ModelProto, TensorProto, TypeProto
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.base_model import live_at
 from brisk.exits.files.artefact import digest_of, read_cascade
-from brisk.exits.files.container import DamagedFileError
+from brisk.exits.files.container import DamagedFileError, tapped_values
 from brisk.exits.files.versions import latest
 from brisk.exits.model_graph import read_graph
-from brisk.exits.serving.places import find_places
-from brisk.exits.taps import tapped_values
+from brisk.exits.serving.frame import find_places
 from brisk.graph.files.element_types import dtype_of_element
 from brisk.graph.program import ValueType, Variable
 from brisk.paths import shown

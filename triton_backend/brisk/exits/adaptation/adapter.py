@@ -19,17 +19,15 @@ from brisk.exits.adaptation.replay_buffer import (
     newest_of_sources,
     recent_choice,
 )
-from brisk.exits.adaptation.retraining import Strange, retrain
-from brisk.exits.adaptation.seen_rows import first_rows
-from brisk.exits.adaptation.settings import AdaptationSettings
-from brisk.exits.adaptation.validation import Exams, judge
+from brisk.exits.adaptation.retraining import AdaptationSettings, Strange, retrain
+from brisk.exits.adaptation.validation import judge
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade
 from brisk.exits.data.outliers import KEPT, make_outliers
 from brisk.exits.files.artefact import digest_of, read_cascade
 from brisk.exits.files.versions import caches_file
 from brisk.exits.guarantee.calibration import in_order
-from brisk.exits.heads.building import network_of
+from brisk.exits.heads.lookup import network_of
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.model_graph import read_graph
 from brisk.exits.sources import marks
@@ -122,10 +120,9 @@ class Adapter:
             started_s = time.process_time()
             made.append(retrain(network_of(exit_), index, fit, select, self._strange, settings))
             taken_s.append(time.process_time() - started_s)
-        networks = [each.network for each in made]
-        tune = in_order([first_rows(each.unseen, len(parts[Use.SELECT])) for each in made])
-        exams = Exams(tune, parts[Use.HELD_OUT], self._held_out)
-        verdict = judge(self.cascade, networks, exams)
+        networks = [network for network, _ in made]
+        tune = in_order([unseen.take(slice(len(parts[Use.SELECT]))) for _, unseen in made])
+        verdict = judge(self.cascade, networks, tune, parts[Use.HELD_OUT], self._held_out)
         if not verdict.levels:
             return AdaptationOutcome(None, verdict.reason, samples, tuple(taken_s), verdict.saved)
         exits = tuple(
@@ -204,5 +201,4 @@ class Adapter:
         parts = (reference.held_out, reference.select, reference.fit)
         for part, use in zip(parts, (Use.HELD_OUT, Use.SELECT, Use.FIT), strict=True):
             self.window.reserve(marks(part.inputs), use)
-        if reference.learned is not None:
-            self.window.reserve(reference.learned, Use.FIT)
+        self.window.reserve(reference.learned, Use.FIT)

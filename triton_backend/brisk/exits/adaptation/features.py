@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from brisk.exits.base_model import BaseModel
+from brisk.exits.base_model import BaseModel, run_base
 from brisk.exits.cascade import Cascade
-from brisk.exits.data.collecting import BATCH_ROWS, hidden_and_scores
-from brisk.exits.heads.building import network_of
+from brisk.exits.data.collecting import BATCH_ROWS
+from brisk.exits.guarantee.calibration import Looked, Scored, in_order
 from brisk.exits.heads.distance_gate import summary
-from brisk.exits.learning.last_layer import features_of
+from brisk.exits.heads.lookup import LookUp, network_of
+from brisk.exits.learning.predictor import features_of, last_layer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +74,7 @@ def gather(base: BaseModel, cascade: Cascade, inputs: Mapping[str, np.ndarray]) 
             name: np.ascontiguousarray(array[start : start + BATCH_ROWS])
             for name, array in inputs.items()
         }
-        found, distribution = hidden_and_scores(base, points, cascade.scores, values)
+        found, distribution = run_base(base, points, cascade.scores, values)
         hidden = [torch.tensor(value) for value in found]
         with torch.no_grad():
             features = tuple(
@@ -83,3 +84,42 @@ def gather(base: BaseModel, cascade: Cascade, inputs: Mapping[str, np.ndarray]) 
             summaries = tuple(summary(value).clone() for value in hidden)
         parts.append(Material(features, summaries, torch.tensor(distribution)))
     return joined(parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predicted:
+    """Rows that a predictor has seen, its selector has not: ``logits`` [rows, classes],
+    the gate's ``distances`` float32 [rows], the base model's ``classes`` int64 [rows]."""
+
+    logits: torch.Tensor
+    distances: torch.Tensor
+    classes: torch.Tensor
+
+    def take(self, rows: np.ndarray) -> Predicted:
+        chosen = torch.from_numpy(rows)
+        return Predicted(self.logits[chosen], self.distances[chosen], self.classes[chosen])
+
+
+def predicted(network: LookUp, index: int, material: Material) -> Predicted:
+    """The rows as predictor and gate of exit ``index`` see them; the gate may lack its limit."""
+    with torch.no_grad():
+        logits = last_layer(network.predictor)(material.features[index])
+        distances = network.gate.distance(material.summaries[index], logits.argmax(1))
+    return Predicted(logits, distances, material.teacher.argmax(1))
+
+
+def decided(network: LookUp, rows: Predicted) -> Looked:
+    """What selector and gate of ``network`` make of rows that its predictor has seen."""
+    with torch.no_grad():
+        score, near = network.decide(rows.logits, rows.distances)
+    return Looked(score.numpy(), (rows.logits.argmax(1) == rows.classes).numpy(), near.numpy())
+
+
+def look_at(networks: Sequence[LookUp], material: Material) -> Scored:
+    """The rows through all exits in order."""
+    return in_order(
+        [
+            decided(network, predicted(network, index, material))
+            for index, network in enumerate(networks)
+        ]
+    )

@@ -28,14 +28,14 @@ class ReferenceData:
     """``fit`` has trained the caches, ``select`` has tuned them, ``held_out`` has proved them.
 
     ``learned``: marks (``brisk.exits.sources``) of every row that has trained or tuned them, kept
-    or not; None where an older version has written the file.
+    or not.
     """
 
     model_digest: str
     fit: Samples
     select: Samples
     held_out: Samples
-    learned: np.ndarray | None = None
+    learned: np.ndarray
 
 
 def reference_file(model_file: Path) -> Path:
@@ -83,7 +83,7 @@ def read_reference(path: Path, model_digest: str) -> ReferenceData:
         if part not in parts or not name:
             raise DamagedFileError(f"a tensor '{key}' is not expected")
         parts[part][name] = array
-    if not all(parts.values()):
+    if learned is None or not all(parts.values()):
         raise DamagedFileError("it lacks samples")
-    fit, select, held_out = (Samples(part) for part in parts.values())
+    fit, select, held_out = map(Samples, parts.values())
     return ReferenceData(model_digest, fit, select, held_out, learned)

@@ -10,19 +10,42 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from brisk.exits.adaptation.features import Material
-from brisk.exits.adaptation.seen_rows import Predicted, decided, predicted, together
-from brisk.exits.adaptation.settings import AdaptationSettings
+from brisk.exits.adaptation.features import Material, Predicted, decided, predicted
 from brisk.exits.guarantee.calibration import Looked
 from brisk.exits.heads.lookup import LookUp
-from brisk.exits.learning.last_layer import fit_last_layer, last_layer
+from brisk.exits.learning.predictor import (
+    PredictorSettings,
+    SelectorSettings,
+    fit_last_layer,
+    last_layer,
+)
 from brisk.exits.learning.selection import NO_CLASS, fit_selection
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptationSettings:
+    """``window_rows`` and ``window_bytes``: what is kept of the traffic, at most. ``half_life_s``:
+    a sample of that age counts half as much as a new one. ``original_share``: of the rows that a
+    retraining sees, so many are of the data that the caches were first trained with (GATI, 5.3).
+    ``fewest_distinct``: without so many different samples nothing is learned.
+    """
+
+    window_rows: int = 4000
+    window_bytes: int = 64 << 20
+    half_life_s: float = 120.0
+    fit_rows: int = 1800
+    original_share: float = 0.25
+    fewest_distinct: int = 100
+    predictor: PredictorSettings = field(
+        default_factory=lambda: PredictorSettings(epochs=14, learning_rate=6e-3, exposure=0.2)
+    )
+    selector: SelectorSettings = field(default_factory=lambda: SelectorSettings(epochs=12))
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,14 +57,6 @@ class Strange:
     kinds: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Retrained:
-    """``unseen``: the rows it was selected on, each as judged by a selector that never saw it."""
-
-    network: LookUp
-    unseen: Looked
-
-
 def retrain(
     network: LookUp,
     index: int,
@@ -49,8 +64,9 @@ def retrain(
     select: Material,
     strange: Strange,
     settings: AdaptationSettings,
-) -> Retrained:
-    """A copy of exit ``index``'s network, fitted anew; the original is left as it is.
+) -> tuple[LookUp, Looked]:
+    """A copy of exit ``index``'s network, fitted anew; the original is left as it is. And the rows
+    of ``select``, each as judged by a selector that never saw it.
 
     A selector is sure of the rows that trained it: thresholds tuned on those promised what fresh
     rows then refuted. So each half of ``select`` is looked at with what the other half trained.
@@ -60,9 +76,7 @@ def retrain(
         torch.random.fork_rng(devices=[]),
         torch.inference_mode(False),
         torch.enable_grad(),
-        warnings.catch_warnings(),
     ):
-        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
         torch.manual_seed(settings.seed)
         fit_last_layer(
             last_layer(changed.predictor),
@@ -87,7 +101,7 @@ def retrain(
         ]
         order = np.argsort(np.concatenate(halves))
         final = _selected(changed, rows, learned, kept, strange.kinds, settings)
-    return Retrained(final, together(unseen, order))
+    return final, Looked.joined(unseen).take(order)
 
 
 def _selected(

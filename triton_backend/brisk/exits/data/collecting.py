@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import BaseModel, run_base
 from brisk.exits.data.samples import Samples
-from brisk.exits.points import ExitPoint
+from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import Scores
 
 BATCH_ROWS = 32
@@ -33,23 +34,6 @@ def bind_rows(samples: Samples) -> dict[str, np.ndarray]:
     return {name: np.ascontiguousarray(array) for name, array in samples.inputs.items()}
 
 
-def hidden_and_scores(
-    base: BaseModel,
-    points: Sequence[ExitPoint],
-    scores: Scores,
-    inputs: Mapping[str, np.ndarray],
-) -> tuple[list[np.ndarray], np.ndarray]:
-    """As ``run_base``; InvalidModelError where the model does not keep rows."""
-    hidden, distribution = run_base(base, points, scores, inputs)
-    rows = {len(value) for value in (*hidden, distribution)}
-    if len(rows) != 1:
-        raise InvalidModelError(
-            f"model '{base.graph.name}' does not keep the batch as first dimension: "
-            f"values have {sorted(rows)} rows for one batch"
-        )
-    return hidden, distribution
-
-
 def collect(
     base: BaseModel,
     points: Sequence[ExitPoint],
@@ -67,7 +51,11 @@ def collect(
     if teacher_file.exists() and all(file.exists() for file in files):
         advance(len(samples))
     else:
-        _run_all(base, points, scores, samples, (files, teacher_file), advance)
+        teacher = _run_all(base, points, scores, samples, files, advance)
+        # Written last: it says that all are complete.
+        unfinished = teacher_file.with_suffix(".unfinished.npy")
+        np.save(unfinished, teacher)
+        unfinished.replace(teacher_file)
     hidden = tuple(np.load(file, mmap_mode="r") for file in files)
     return Collected(hidden, np.load(teacher_file))
 
@@ -77,19 +65,20 @@ def _run_all(
     points: Sequence[ExitPoint],
     scores: Scores,
     samples: Samples,
-    targets: tuple[list[Path], Path],
+    files: Sequence[Path],
     advance: Callable[[int], None],
-) -> None:
-    """The teacher's file is written last: it says that all are complete."""
-    files, teacher_file = targets
+) -> np.ndarray:
+    """The distributions; what is at ``points`` is in ``files`` then."""
     writers: list[np.memmap] = []
     teacher = np.empty((len(samples), scores.classes), np.float32)
     for start in range(0, len(samples), BATCH_ROWS):
         part = samples.take(slice(start, start + BATCH_ROWS))
-        hidden, distribution = hidden_and_scores(base, points, scores, bind_rows(part))
+        hidden, distribution = run_base(base, points, scores, bind_rows(part))
         if not writers:
             writers = [
-                _new_file(file, (len(samples), *value.shape[1:]))
+                np.lib.format.open_memmap(  # type: ignore[no-untyped-call]  # numpy
+                    file, "w+", np.float32, (len(samples), *value.shape[1:])
+                )
                 for file, value in zip(files, hidden, strict=True)
             ]
         for writer, value in zip(writers, hidden, strict=True):
@@ -98,13 +87,47 @@ def _run_all(
         advance(len(part))
     for writer in writers:
         writer.flush()
-    unfinished = teacher_file.with_suffix(".unfinished.npy")
-    np.save(unfinished, teacher)
-    unfinished.replace(teacher_file)
+    return teacher
 
 
-def _new_file(file: Path, shape: tuple[int, ...]) -> np.memmap:
-    made: np.memmap = np.lib.format.open_memmap(  # type: ignore[no-untyped-call]  # numpy
-        file, "w+", np.float32, shape
-    )
-    return made
+MOST_UNCERTAIN = 0.6
+"""Mean entropy of the answers, of that of a uniform distribution: class scores are peaked."""
+
+COMPARED_ROWS = 3
+
+
+def check_classes(teacher: np.ndarray, scores: Scores, model: str) -> None:
+    """Raises InvalidModelError where the answers do not look like scores of classes.
+
+    ``teacher``: softmax of the scores, [rows, classes]. Nothing is asked of scores which the model
+    itself or the user calls such.
+    """
+    if scores.is_certain:
+        return
+    entropy = -(teacher * np.log(np.maximum(teacher, 1e-12))).sum(1).mean()
+    share = float(entropy) / math.log(scores.classes)
+    if share > MOST_UNCERTAIN:
+        raise InvalidModelError(
+            f"output '{scores.value}' of model '{model}' does not look like class scores: on the "
+            f"data given, a softmax of it is {share:.0%} as uncertain as guessing, expected at "
+            f"most {MOST_UNCERTAIN:.0%}. Learned caches answer classifications only; if it is "
+            f"one, say so with --output {scores.value}"
+        )
+
+
+def check_rows(
+    base: BaseModel, points: tuple[ExitPoint, ...], scores: Scores, samples: Samples
+) -> None:
+    """Raises InvalidModelError where a row's values depend on the other rows of its batch."""
+    rows = min(COMPARED_ROWS, len(samples))
+    together, _ = run_base(base, points, scores, bind_rows(samples.take(slice(rows))))
+    for row in range(rows):
+        one = samples.take(slice(row, row + 1))
+        alone, _ = run_base(base, points, scores, bind_rows(one))
+        for point, ours, theirs in zip(points, alone, together, strict=True):
+            close = np.allclose(ours[0], theirs[row], rtol=1e-2, atol=1e-3)
+            if not close:
+                raise InvalidModelError(
+                    f"model '{base.graph.name}' mixes the rows of a batch (value "
+                    f"'{point.value}'): learned caches need rows that can leave it"
+                )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,37 +12,128 @@ import torch
 
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
-from brisk.exits.cascade import Cascade
-from brisk.exits.composition import CompositionProblem
-from brisk.exits.data.collecting import Collected, bind_rows, collect, hidden_and_scores
+from brisk.exits.cascade import Cascade, Exit, Expected, Level
+from brisk.exits.data.collecting import Collected, bind_rows, check_classes, check_rows, collect
 from brisk.exits.data.outliers import make_outliers
 from brisk.exits.data.samples import Division, Samples, divide
-from brisk.exits.exploration.assembly import Assembly
-from brisk.exits.exploration.measuring.evaluation import Evaluation
-from brisk.exits.exploration.measuring.lane_profile import lane_cost
-from brisk.exits.exploration.measuring.profile import BaseProfile, look_up_seconds, profile_base
-from brisk.exits.exploration.measuring.race import Verification
-from brisk.exits.exploration.problem import LaneCost, composition_problem
+from brisk.exits.exploration.composition import CompositionProblem, Tried, composition_problem
+from brisk.exits.exploration.measuring import (
+    BaseProfile,
+    Between,
+    LaneCost,
+    Verification,
+    lane_cost,
+    look_up_seconds,
+    profile_base,
+    race,
+)
 from brisk.exits.exploration.selection import Chosen, decide, winner
-from brisk.exits.exploration.settings import ExplorationSettings, Progress, Silent
+from brisk.exits.exploration.settings import ExplorationSettings, Progress
 from brisk.exits.exploration.shortlist import Finalist
-from brisk.exits.exploration.trial import Trial, run_trials
+from brisk.exits.exploration.trial import Trial, measure_trials, run_trials
 from brisk.exits.files.artefact import digest_of
-from brisk.exits.heads.building import empty_look_up
-from brisk.exits.heads.lookup import LookUp
+from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
+from brisk.exits.heads.lookup import LookUp, empty_look_up
 from brisk.exits.heads.lookup_model import LookUpModel
+from brisk.exits.heads.predictors import variant, weights_bytes
 from brisk.exits.learning.exporting import export_look_up
-from brisk.exits.learning.settings import PredictorSettings
-from brisk.exits.model_graph import ModelGraph, read_graph
-from brisk.exits.points import ExitPoint, exit_points, spread
+from brisk.exits.learning.predictor import PredictorSettings
+from brisk.exits.model_graph import ExitPoint, ModelGraph, exit_points, read_graph, spread
 from brisk.exits.scores import Scores, find_scores
-from brisk.exits.variants import variant, weights_bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assembly:
+    """What any cascade is made of.
+
+    ``problems`` by whether look-ups are synchronous. ``boundaries``: points at which the model may
+    stop, each with the seconds to there. ``confidence``: of all promises.
+    """
+
+    graph: ModelGraph
+    threads: int
+    digest: str
+    scores: Scores
+    points: Sequence[ExitPoint]
+    tried: Sequence[Tried]
+    problems: Mapping[bool, CompositionProblem]
+    boundaries: Mapping[ExitPoint, float]
+    confidence: float
+
+    def _cascade(
+        self, synchronous: bool, chosen: Sequence[int], levels: Sequence[Level], mean_s: float
+    ) -> Cascade:
+        """``mean_s`` is expected of it."""
+        return Cascade(
+            model_digest=self.digest,
+            scores=self.scores,
+            exits=tuple(self._exit(synchronous, index) for index in chosen),
+            levels=tuple(levels),
+            confidence=self.confidence,
+            expected=Expected(self.problems[synchronous].total_s, mean_s),
+            synchronous=synchronous,
+        )
+
+    def of(self, chosen: Chosen) -> Cascade:
+        """What is served."""
+        return self._cascade(chosen.synchronous, chosen.tried, chosen.levels, chosen.latency_s)
+
+    def unproved(self, finalist: Finalist, accuracy: float) -> Cascade:
+        """At thresholds that nothing has proved yet, to be timed."""
+        nothing = CascadeCount(0, tuple(ExitCount(0, 0) for _ in finalist.chosen), 0)
+        level = Level(accuracy, finalist.thresholds, nothing)
+        return self._cascade(finalist.synchronous, finalist.chosen, (level,), finalist.latency_s)
+
+    def raced(
+        self,
+        whole: BaseModel,
+        cascades: Sequence[Cascade],
+        inputs: Sequence[Mapping[str, np.ndarray]],
+    ) -> list[Verification]:
+        """Each of them against the model."""
+        models: dict[tuple[str, ...], BaseModel] = {}
+        for one in cascades:
+            if one.taps not in models:
+                models[one.taps] = load_graph(self.graph, self.threads, one.taps)
+        return race(whole, [(models[one.taps], one) for one in cascades], inputs)
+
+    def _exit(self, synchronous: bool, index: int) -> Exit:
+        problem = self.problems[synchronous]
+        one, candidate = self.tried[index], problem.candidates[index]
+        end_s = problem.reach_s[one.point] + candidate.lookup_s
+        point, wait_s = self.points[one.point], candidate.lookup_s
+        return Exit(
+            point=point,
+            variant=one.variant,
+            shape=tuple(one.example.shape[1:]),
+            classes=self.scores.classes,
+            model=one.model,
+            lookup_s=one.lookup_s,
+            memory_bytes=one.memory_bytes,
+            saved_s=max(0.0, problem.total_s - end_s),
+            burden_s=candidate.burden_s,
+            noticed_at=None if synchronous else noticed_at(point, wait_s, self.boundaries),
+        )
+
+
+def noticed_at(
+    point: ExitPoint, wait_s: float, boundaries: Mapping[ExitPoint, float]
+) -> str | None:
+    """The value of the first of ``boundaries``, which are in order, reached ``wait_s`` after
+    ``point``; None: the end is."""
+    ready_s = boundaries[point] + wait_s
+    later = (other for other in boundaries if other.position > point.position)
+    return next((other.value for other in later if boundaries[other] >= ready_s), None)
+
 
 ROW_VISITS = 80_000
 FEWEST_EPOCHS, MOST_EPOCHS = 4, 40
 """A predictor sees so many rows in all, within these numbers of epochs."""
 
 RACED_ROWS = 320
+
+KEPT = "at-values"
+"""Folder of what an interrupted call left: exits stand at values of the model's graph."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,10 +148,6 @@ class Studied:
     cost: LaneCost
     profile: BaseProfile
     base: BaseModel
-
-
-KEPT = "at-values"
-"""Folder of what an interrupted call left: exits stand at values of the model's graph."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,44 +183,34 @@ def explore(
     predictors. Raises InvalidModelError where the model cannot have caches, InvalidRequestError
     where the samples do not fit it or are too few.
     """
-    progress = progress or Silent()
+    progress = progress or Progress()
     folder = folder / KEPT  # earlier versions left files of the same names, of other positions
     folder.mkdir(exist_ok=True)
     torch.set_num_threads(settings.threads)
     graph, threads = read_graph(model_file), settings.threads
     scores = find_scores(graph, settings.output)
+    everywhere, points = _choose_points(graph, scores, settings.points)
     whole = load_graph(graph, threads)
-    division = divide(samples, settings.seed, more_to_fit)
-    every = _everything(samples, more_to_fit, division, settings.seed)
-    first = bind_rows(samples.take(slice(0, 1)))
-    points = _choose_points(graph, scores, folder, settings)
     base = load_graph(graph, threads, taps_of(points, scores, graph))
     cut = load_graph(graph, threads, [point.value for point in points])
+    division = divide(samples, settings.seed, more_to_fit)
+    first = bind_rows(samples.take(slice(0, 1)))
     profile = profile_base(whole, cut, points, first)
     check_rows(base, points, scores, samples)
 
-    progress.stage("running the base model", len(every.samples))
-    collected = collect(base, points, scores, every.samples, folder, progress.advance)
-    check_classes(collected.teacher[: len(samples)], scores, graph.name)
-    np.savez(
-        folder / "rows.npz",
-        fit=every.fit,
-        select=division.select,
-        outliers=every.outliers,
-        kinds=every.kinds,
-        meant=every.meant,
-    )
-    worthwhile = _worthwhile(collected, points, profile, scores, folder, settings, len(every.fit))
-    trials = worthwhile.trials
-    skipped = len(points) * len(settings.variants) - len(trials)
+    every, fit_rows = _write_rows(folder, samples, more_to_fit, division, settings.seed)
+    progress.stage("running the base model", len(every))
+    collected = collect(base, points, scores, every, folder, progress.advance)
+    answers = collected.teacher[: len(samples)]
+    check_classes(answers, scores, graph.name)
+    trials, absence = _worthwhile(collected, points, profile, scores, folder, settings, fit_rows)
     progress.stage("training caches", len(trials))
     run_trials(trials, settings.jobs, progress.advance)
 
     progress.stage("measuring", len(trials))
     profile = profile_base(whole, cut, points, first)  # training may have taken hours
-    explorer = Evaluation(cut, points, scores, collected, division, first, profile.cut_s)
-    tried = explorer.try_all(trials, progress)
-    everywhere = exit_points(graph, scores.position)
+    between = Between(lambda: cut.run(first), profile.cut_s)
+    tried = measure_trials(trials, points, collected, division, between, progress)
     stopping = load_graph(graph, threads, [point.value for point in everywhere])
     everywhere_s = profile_base(whole, stopping, everywhere, first).reach_s
     cost = LaneCost(0.0, 0.0)
@@ -154,28 +230,27 @@ def explore(
     rows = division.tune[:RACED_ROWS]
     inputs = [bind_rows(samples.take(slice(row, row + 1))) for row in rows]
     progress.stage("racing", 1)
-    found = _choose(assembly, whole, inputs, settings) if tried else worthwhile.absence
-    cascade, verification = None, None
+    found = _choose(assembly, whole, inputs, settings) if tried else absence
+    cascade, verification, reason = None, None, ""
+    problem, chosen = next(iter(problems.values())), tuple[int, ...]()
     if isinstance(found, Chosen):
+        problem, chosen = found.problem, found.tried
         cascade = assembly.of(found)
         [verification] = assembly.raced(whole, [cascade], inputs)
+        if verification.cascade_s >= verification.base_s:
+            cascade = None
+            reason = (
+                f"with its caches the model took {verification.cascade_s * 1e3:.2f} ms on "
+                f"average, without {verification.base_s * 1e3:.2f} ms: it is better served without"
+            )
+    else:
+        reason = found
     progress.advance()
-    reason = found if isinstance(found, str) else ""
-    if verification is not None and verification.cascade_s >= verification.base_s:
-        cascade = None
-        reason = (
-            f"with its caches the model took {verification.cascade_s * 1e3:.2f} ms on average, "
-            f"without {verification.base_s * 1e3:.2f} ms: it is better served without"
-        )
     return Exploration(
-        cascade,
-        reason,
-        found.problem if isinstance(found, Chosen) else next(iter(problems.values())),
-        points,
-        found.tried if isinstance(found, Chosen) else (),
-        skipped,
+        *(cascade, reason, problem, points, chosen),
+        len(points) * len(settings.variants) - len(trials),
         verification,
-        _label_agreement(samples, collected),
+        None if samples.labels is None else float((answers.argmax(1) == samples.labels).mean()),
         Studied(assembly, cost, profile, base),
     )
 
@@ -196,72 +271,43 @@ def _choose(
     return decide(assembly.problems, assembly.tried, settings, fastest)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Everything:
-    """All rows that are run: the samples, then more to fit on, then outliers, of ``kinds`` and
-    ``meant`` for one thing each."""
-
-    samples: Samples
-    fit: np.ndarray
-    outliers: np.ndarray
-    kinds: np.ndarray
-    meant: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
-class _Worthwhile:
-    """What to train, and why the rest of the variants, at their points, need not be."""
-
-    trials: list[Trial]
-    too_large: int
-    too_slow: int
-
-    @property
-    def absence(self) -> str:
-        """In words why nothing is to be trained."""
-        return (
-            f"of the variants at all points {self.too_large} are larger than the memory budget, "
-            f"and the look-up of {self.too_slow} alone outlasts the model"
-        )
-
-
-def _everything(
-    samples: Samples, more: Samples | None, division: Division, seed: int
-) -> _Everything:
-    if more is None or not len(division.more):
-        outliers = make_outliers(samples.take(division.select), seed)
-    else:
-        outliers = make_outliers(more.take(division.more), seed, division.more_sources)
-    parts = [samples, *([more] if more is not None else []), outliers.samples]
-    inputs = {
-        name: np.concatenate([part.inputs[name] for part in parts]) for name in samples.inputs
-    }
-    real = len(samples) + (len(more) if more is not None else 0)
-    fit = np.concatenate([division.fit, len(samples) + division.more])
-    strange = np.arange(real, real + len(outliers))
-    return _Everything(Samples(inputs), fit, strange, outliers.kinds, outliers.meant)
-
-
 def _choose_points(
-    graph: ModelGraph, scores: Scores, folder: Path, settings: ExplorationSettings
-) -> tuple[ExitPoint, ...]:
-    """Points spread over the model's predicted time; those of an interrupted exploration again."""
+    graph: ModelGraph, scores: Scores, count: int
+) -> tuple[tuple[ExitPoint, ...], tuple[ExitPoint, ...]]:
+    """All points of the model, and ``count`` of them, spread over its predicted time."""
     points = exit_points(graph, scores.position)
     if not points:
         raise InvalidModelError(
             f"model '{graph.name}' has no boundary between nodes at which one float32 tensor "
             "with the batch as first dimension is all that is live: no cache fits in"
         )
-    kept = folder / f"values-{settings.points}.json"
-    if kept.exists():
-        values = set(json.loads(kept.read_text()))
-        found = tuple(point for point in points if point.value in values)
-        if len(found) == len(values):
-            return found
-    numbers = spread(points, [point.share for point in points], settings.points)
-    chosen = tuple(points[number] for number in numbers)
-    kept.write_text(json.dumps([point.value for point in chosen]))
-    return chosen
+    numbers = spread(points, [point.share for point in points], count)
+    return points, tuple(points[number] for number in numbers)
+
+
+def _write_rows(
+    folder: Path, samples: Samples, more: Samples | None, division: Division, seed: int
+) -> tuple[Samples, int]:
+    """All rows to run, of which those that fit are so many: the samples, then more to fit on, then
+    outliers. Which is for what is written for the trials."""
+    if more is None or not len(division.more):
+        outliers = make_outliers(samples.take(division.select), seed)
+    else:
+        outliers = make_outliers(more.take(division.more), seed, division.more_sources)
+    parts = [samples, *([more] if more is not None else []), outliers.samples]
+    every = Samples(
+        {name: np.concatenate([part.inputs[name] for part in parts]) for name in samples.inputs}
+    )
+    fit = np.concatenate([division.fit, len(samples) + division.more])
+    np.savez(
+        folder / "rows.npz",
+        fit=fit,
+        select=division.select,
+        outliers=np.arange(len(every) - len(outliers), len(every)),
+        kinds=outliers.kinds,
+        meant=outliers.meant,
+    )
+    return every, len(fit)
 
 
 def _worthwhile(
@@ -272,26 +318,27 @@ def _worthwhile(
     folder: Path,
     settings: ExplorationSettings,
     fit_rows: int,
-) -> _Worthwhile:
-    """The trials of variants whose look-up is over before the model is, and which fit in memory.
+) -> tuple[list[Trial], str]:
+    """The trials of variants whose look-up is over before the model is, and which fit in memory;
+    in words why there are no others.
 
     An untrained network is as fast as a trained one, so the rest need not be trained
     (hardware-aware profiling, GATI A.2.1).
     """
     epochs = min(MOST_EPOCHS, max(FEWEST_EPOCHS, ROW_VISITS // max(fit_rows, 1)))
     predictor = settings.predictor or PredictorSettings(epochs=epochs)
+    budget = math.inf if settings.memory_budget_bytes is None else settings.memory_budget_bytes
     trials = []
     too_large = too_slow = 0
     for index, point in enumerate(points):
-        shape = tuple(collected.hidden[index].shape[1:])
-        left_s = profile.cut_s - profile.reach_s[point.position]
         hidden = np.array(collected.hidden[index][:1])
+        shape = tuple(hidden.shape[1:])
+        left_s = profile.cut_s - profile.reach_s[point.position]
         for number, name in enumerate(settings.variants):
             if not variant(name).applies(shape):
                 continue
             network = empty_look_up(name, shape, scores.classes)
-            budget = settings.memory_budget_bytes
-            if budget is not None and weights_bytes(network) > budget:
+            if weights_bytes(network) > budget:
                 too_large += 1
             elif not settings.trains_all and _untrained_s(network, hidden, scores) >= left_s:
                 too_slow += 1
@@ -300,60 +347,14 @@ def _worthwhile(
                 trials.append(
                     Trial(folder, point.position, name, predictor, settings.selector, seed)
                 )
-    return _Worthwhile(trials, too_large, too_slow)
+    absence = (
+        f"of the variants at all points {too_large} are larger than the memory budget, "
+        f"and the look-up of {too_slow} alone outlasts the model"
+    )
+    return trials, absence
 
 
 def _untrained_s(network: LookUp, hidden: np.ndarray, scores: Scores) -> float:
     shape = tuple(hidden.shape[1:])
     model = export_look_up(network, shape, is_checked=False)
     return look_up_seconds(LookUpModel(model, shape, scores.classes), hidden)
-
-
-def _label_agreement(samples: Samples, collected: Collected) -> float | None:
-    if samples.labels is None:
-        return None
-    answers = collected.teacher[: len(samples)].argmax(1)
-    return float((answers == samples.labels).mean())
-
-
-MOST_UNCERTAIN = 0.6
-"""Mean entropy of the answers, of that of a uniform distribution: class scores are peaked."""
-
-COMPARED_ROWS = 3
-
-
-def check_classes(teacher: np.ndarray, scores: Scores, model: str) -> None:
-    """Raises InvalidModelError where the answers do not look like scores of classes.
-
-    ``teacher``: softmax of the scores, [rows, classes]. Nothing is asked of scores which the model
-    itself or the user calls such.
-    """
-    if scores.is_certain:
-        return
-    entropy = -(teacher * np.log(np.maximum(teacher, 1e-12))).sum(1).mean()
-    share = float(entropy) / math.log(scores.classes)
-    if share > MOST_UNCERTAIN:
-        raise InvalidModelError(
-            f"output '{scores.value}' of model '{model}' does not look like class scores: on the "
-            f"data given, a softmax of it is {share:.0%} as uncertain as guessing, expected at "
-            f"most {MOST_UNCERTAIN:.0%}. Learned caches answer classifications only; if it is "
-            f"one, say so with --output {scores.value}"
-        )
-
-
-def check_rows(
-    base: BaseModel, points: tuple[ExitPoint, ...], scores: Scores, samples: Samples
-) -> None:
-    """Raises InvalidModelError where a row's values depend on the other rows of its batch."""
-    rows = min(COMPARED_ROWS, len(samples))
-    together, _ = hidden_and_scores(base, points, scores, bind_rows(samples.take(slice(rows))))
-    for row in range(rows):
-        one = samples.take(slice(row, row + 1))
-        alone, _ = hidden_and_scores(base, points, scores, bind_rows(one))
-        for point, ours, theirs in zip(points, alone, together, strict=True):
-            close = np.allclose(ours[0], theirs[row], rtol=1e-2, atol=1e-3)
-            if not close:
-                raise InvalidModelError(
-                    f"model '{base.graph.name}' mixes the rows of a batch (value "
-                    f"'{point.value}'): learned caches need rows that can leave it"
-                )

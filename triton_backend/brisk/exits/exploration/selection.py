@@ -7,12 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from brisk.exits.cascade import Level
-from brisk.exits.composition import (
-    CompositionProblem,
-    compose_by_expected_latency,
-)
-from brisk.exits.exploration.measuring.race import Verification
-from brisk.exits.exploration.problem import Tried
+from brisk.exits.exploration.composition import CompositionProblem, Tried
+from brisk.exits.exploration.measuring import Verification
 from brisk.exits.exploration.settings import ExplorationSettings
 from brisk.exits.exploration.shortlist import Composer, Finalist, apart, finalists, in_turn
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
@@ -105,7 +101,11 @@ def why_none(
     settings: ExplorationSettings,
 ) -> str:
     """In words why there are no finalists. Precondition: something was tried."""
-    if any(compose_by_expected_latency(problem).chosen for problem in problems.values()):
+    if any(
+        problem.is_worthwhile(index)
+        for problem in problems.values()
+        for index in range(len(tried))
+    ):
         return why_not_proved(tried, settings)
     total_s = next(iter(problems.values())).total_s
     return (
@@ -164,7 +164,6 @@ def in_reserve(problem: CompositionProblem, chosen: Sequence[int]) -> list[int]:
     these the first exit's point gets another variant: of the one that is better for the data
     adaptation may not learn as much.
     """
-    assert problem.outcomes is not None, "exploration counts outcomes"
     agreement = problem.outcomes.right.mean(1)
     used = [problem.candidates[index].point for index in chosen]
     best: dict[int, tuple[float, int]] = {}
@@ -175,19 +174,15 @@ def in_reserve(problem: CompositionProblem, chosen: Sequence[int]) -> list[int]:
         if is_wanted and end_s <= RESERVED_BY * problem.total_s:
             best[one.point] = min(best.get(one.point, (value_s, index)), (value_s, index))
     kept: list[int] = []
-    used_bytes = sum(problem.candidates[index].memory_bytes for index in chosen)
-    most_bytes = problem.memory_budget_bytes
     while best and len(kept) < MOST_IN_RESERVE:
         taken_s = [problem.reach_s[point] for point in used]
         point = max(best, key=lambda point: min(abs(problem.reach_s[point] - s) for s in taken_s))
         if used[0] in best:
             point = used[0]
         _, index = best.pop(point)
-        needed = used_bytes + problem.candidates[index].memory_bytes
-        if most_bytes is None or needed <= most_bytes:
+        if problem.has_memory([*chosen, *kept, index]):
             kept.append(index)
             used.append(point)
-            used_bytes = needed
     return kept
 
 

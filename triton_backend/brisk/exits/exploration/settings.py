@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
 
 from brisk.exits.guarantee.calibration import Promise
-from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
-from brisk.exits.variants import CATALOGUE
+from brisk.exits.heads.predictors import CATALOGUE
+from brisk.exits.learning.predictor import PredictorSettings, SelectorSettings
 
 STRICTER_LEVELS = (0.98, 0.99, 0.995)
 """Promises calibrated besides the one asked for, so that a request can ask for more."""
@@ -69,21 +68,11 @@ class ExplorationSettings:
         )
 
 
-class Progress(Protocol):
-    """Told of stages one after the other."""
+class Progress:
+    """Told of stages one after the other; tells nobody."""
 
     def stage(self, name: str, total: int) -> None:
         """A stage of ``total`` units begins."""
 
     def advance(self, units: int = 1) -> None:
         """So many units of the stage are done."""
-
-
-class Silent:
-    """Tells nobody."""
-
-    def stage(self, name: str, total: int) -> None:
-        return None
-
-    def advance(self, units: int = 1) -> None:
-        return None

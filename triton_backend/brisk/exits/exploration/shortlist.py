@@ -1,8 +1,8 @@
 """Chains of caches that are worth a race: what calibration will come to, and in what time.
 
-The integer program counts hits at one strictness. What can be *proved* is less, and differs: of
-three exits that it chooses calibration may prove one, and not the best one. So single caches and
-pairs are looked at, too, each by what calibration proves of tuning rows that are drawn many times.
+Hits at one strictness say little of what can be *proved*: of three exits calibration may prove
+one, and not the best one. So single caches and pairs are looked at, each by what calibration
+proves of tuning rows that are drawn many times.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from brisk.exits.composition import CompositionProblem, compose_by_expected_latency
-from brisk.exits.exploration.problem import Tried
+from brisk.exits.exploration.composition import CompositionProblem, Tried
 from brisk.exits.exploration.settings import ExplorationSettings
 from brisk.exits.guarantee.calibration import (
     Calibration,
@@ -99,7 +98,6 @@ class Composer:
         singles = [one.chosen[0] for one in _fastest(found.values())[:COMBINED]]
         for pair in itertools.combinations(singles, 2):
             self._look_at(in_turn(self.problem, pair), found)
-        self._look_at(compose_by_expected_latency(self.problem).chosen, found)
         promising = {one.chosen: one for one in _fastest(found.values())[:REHEARSED]}
         for chain in more:
             self._look_at(chain, promising)
@@ -130,11 +128,7 @@ class Composer:
         if best is None:
             return None
         _, chain, found = best
-        kept = _answering(found.count)
-        exits = tuple(found.count.exits[place] for place in kept)
-        count = CascadeCount(found.count.inputs, exits, found.count.wrong_anywhere)
-        thresholds = tuple(found.thresholds[place] for place in kept)
-        return tuple(chain[place] for place in kept), Calibration(thresholds, count)
+        return _answering(chain, found)
 
     def _shared(self, sequences: int) -> Promise:
         """What each of so many sequences has to prove, so that all of them hold with the promise's
@@ -163,23 +157,18 @@ class Composer:
             return None
         tuning, saving_s = self._tuning(chain), saving_of(self.problem, chain)
         share = self._held_out_rows / max(tuning.scores.shape[1], 1)
-        best: tuple[float, CascadeCount, tuple[float, ...]] | None = None
+        best: Calibration | None = None
         for thresholds in propose(tuning, self.promise.accuracy):
             count = count_cascade(tuning, thresholds)
-            if best is not None and saving_s(count) <= best[0]:
+            if best is not None and saving_s(count) <= saving_s(best.count):
                 continue
             if self.promise.keeps(scaled(count, share)):
-                best = (saving_s(count), count, thresholds)
+                best = Calibration(thresholds, count)
         if best is None:
             return None
-        saved_s, count, thresholds = best
-        kept = _answering(count)
-        return Finalist(
-            self.synchronous,
-            tuple(chain[place] for place in kept),
-            tuple(thresholds[place] for place in kept),
-            self.problem.total_s - saved_s,
-        )
+        latency_s = self.problem.total_s - saving_s(best.count)
+        kept, answering = _answering(chain, best)
+        return Finalist(self.synchronous, kept, answering.thresholds, latency_s)
 
     def rehearsed(self, one: Finalist) -> Finalist:
         """With what calibration proves on average, where one half of the tuning rows proposes and
@@ -212,9 +201,13 @@ class Composer:
         return in_order([self.tried[index].tune for index in chain])
 
 
-def _answering(count: CascadeCount) -> list[int]:
-    """Places of the exits that answer anything."""
-    return [place for place, one in enumerate(count.exits) if one.answered]
+def _answering(chain: Sequence[int], found: Calibration) -> tuple[tuple[int, ...], Calibration]:
+    """The exits of ``chain`` that answer anything, with their thresholds and counts."""
+    places = [place for place, one in enumerate(found.count.exits) if one.answered]
+    exits = tuple(found.count.exits[place] for place in places)
+    thresholds = tuple(found.thresholds[place] for place in places)
+    count = replace(found.count, exits=exits)
+    return tuple(chain[place] for place in places), Calibration(thresholds, count)
 
 
 def apart(chains: Sequence[Finalist]) -> list[Finalist]:

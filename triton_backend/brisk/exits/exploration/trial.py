@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -13,17 +12,29 @@ import numpy as np
 import torch
 from torch import nn
 
+from brisk.exits.data.collecting import Collected
 from brisk.exits.data.outliers import EXPOSED, KEPT, LEARNED
+from brisk.exits.data.samples import Division
+from brisk.exits.exploration.composition import Tried
+from brisk.exits.exploration.measuring import Between, look_up_seconds
+from brisk.exits.exploration.settings import Progress
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
 from brisk.exits.guarantee.calibration import Looked
-from brisk.exits.heads.building import weights_of
 from brisk.exits.heads.distance_gate import DistanceGate, summary
-from brisk.exits.heads.lookup import LookUp, Selector
-from brisk.exits.learning.last_layer import features_of, fit_last_layer, last_layer
-from brisk.exits.learning.predictor import train_predictor
-from brisk.exits.learning.selection import NO_CLASS, OUTLIERS_WEIGHT, fit_selection, predict
-from brisk.exits.learning.settings import PredictorSettings, SelectorSettings
-from brisk.exits.variants import variant
+from brisk.exits.heads.lookup import LookUp, Selector, empty_look_up, load_weights, weights_of
+from brisk.exits.heads.lookup_model import LookUpModel
+from brisk.exits.heads.predictors import settled, variant
+from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.learning.predictor import (
+    PredictorSettings,
+    SelectorSettings,
+    features_of,
+    fit_last_layer,
+    last_layer,
+    train_predictor,
+)
+from brisk.exits.learning.selection import NO_CLASS, OUTLIERS_WEIGHT, fit_selection
+from brisk.exits.model_graph import ExitPoint
 from brisk.os_priority import TRAINING, lower_thread
 
 METHOD = 4
@@ -95,27 +106,24 @@ def _train(trial: Trial) -> LookUp:
         fit, select = rows["fit"], rows["select"]
         outliers, kinds, meant = rows["outliers"], rows["kinds"], rows["meant"]
     classes = teacher.shape[1]
-    kind = variant(trial.variant)
     fit_hidden = tensor_of(hidden, fit)
     distribution = torch.tensor(teacher[fit])
     exposed, learned, kept = (outliers[meant == use] for use in (EXPOSED, LEARNED, KEPT))
-    network = kind.build(tuple(hidden.shape[1:]), classes)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
-        _fit(network, fit_hidden, distribution, tensor_of(hidden, exposed), trial)
-        rows = np.concatenate([select, learned])
-        answers = torch.tensor(teacher[rows].argmax(1))
-        answers[len(select) :] = NO_CLASS
-        look_up = LookUp(
-            kind.settle(network),
-            Selector(classes),
-            DistanceGate(summary(fit_hidden[:1]).shape[1], classes),
-        )
-        gate_rows = slice(GATE_ROWS)
-        look_up.gate.fit(summary(fit_hidden[gate_rows]), distribution[gate_rows].argmax(1))
-        unseen = tensor_of(hidden, rows)
-        seen = (*_predicted(look_up, unseen), answers)
-        doubted = fit_selection(look_up, *seen, trial.selector, trial.seed, OUTLIERS_WEIGHT)
+    network = variant(trial.variant).build(tuple(hidden.shape[1:]), classes)
+    _fit(network, fit_hidden, distribution, tensor_of(hidden, exposed), trial)
+    rows = np.concatenate([select, learned])
+    answers = torch.tensor(teacher[rows].argmax(1))
+    answers[len(select) :] = NO_CLASS
+    look_up = LookUp(
+        settled(network),
+        Selector(classes),
+        DistanceGate(summary(fit_hidden[:1]).shape[1], classes),
+    )
+    gate_rows = slice(GATE_ROWS)
+    look_up.gate.fit(summary(fit_hidden[gate_rows]), distribution[gate_rows].argmax(1))
+    unseen = tensor_of(hidden, rows)
+    seen = (*_predicted(look_up, unseen), answers)
+    doubted = fit_selection(look_up, *seen, trial.selector, trial.seed, OUTLIERS_WEIGHT)
     if len(kept):
         kept_kinds = torch.from_numpy(kinds[meant == KEPT])
         look_up.set_floor(*_predicted(look_up, tensor_of(hidden, kept)), kept_kinds, doubted)
@@ -124,7 +132,9 @@ def _train(trial: Trial) -> LookUp:
 
 def _predicted(look_up: LookUp, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of all rows, and the gate's distances."""
-    logits = predict(look_up.predictor, hidden)
+    with torch.no_grad():
+        parts = torch.split(hidden, EVALUATED_ROWS)
+        logits = torch.cat([look_up.predictor(part) for part in parts])
     return logits, look_up.gate.distance(summary(hidden), logits.argmax(1))
 
 
@@ -184,11 +194,51 @@ def run_trials(trials: Sequence[Trial], jobs: int, advance: Callable[[], None]) 
             advance()
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_settle_down) as pool:
+    with ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=lower_thread, initargs=(TRAINING,)
+    ) as pool:
         for future in as_completed([pool.submit(run_trial, trial) for trial in trials]):
             future.result()
             advance()
 
 
-def _settle_down() -> None:
-    lower_thread(TRAINING)
+def measure_trials(
+    trials: Sequence[Trial],
+    points: Sequence[ExitPoint],
+    collected: Collected,
+    division: Division,
+    between: Between,
+    progress: Progress,
+) -> list[Tried]:
+    """Trained variants, in the same order: their look-ups on this machine, ``between`` runs of the
+    model, and their answers on rows that did not train them."""
+    tried: list[Tried] = []
+    places = {point.position: index for index, point in enumerate(points)}
+    answers = collected.teacher.argmax(1)
+    classes = collected.teacher.shape[1]
+    for trial in trials:
+        index = places[trial.position]
+        hidden = collected.hidden[index]
+        shape = tuple(hidden.shape[1:])
+        network = empty_look_up(trial.variant, shape, classes)
+        load_weights(network, read_container(trial.file).tensors)
+        one = np.array(hidden[:1])
+        model = export_look_up(network, shape, trial.variant)
+        tune, held_out = (
+            evaluate(network, tensor_of(hidden, rows), answers[rows])
+            for rows in (division.tune, division.calibrate)
+        )
+        tried.append(
+            Tried(
+                point=index,
+                variant=trial.variant,
+                lookup_s=look_up_seconds(LookUpModel(model, shape, classes), one, between),
+                model=model,
+                memory_bytes=2 * len(model) + one.nbytes,
+                example=one,
+                tune=tune,
+                held_out=held_out,
+            )
+        )
+        progress.advance()
+    return tried

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from brisk.errors import BriskError, InvalidModelError
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
-from brisk.exits.points import ExitPoint
+from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import ScoreForm, Scores
 from brisk.paths import open_file, open_inside
 
@@ -61,41 +62,30 @@ def _external_data(model_file: Path) -> Sequence[str]:
 
 def write_cascade(path: Path, cascade: Cascade, mode: int = 0o644) -> None:
     """Publish ``cascade`` at ``path``; a reader sees the old file or the whole new one."""
-    tensors: dict[str, np.ndarray] = {}
-    exits = []
-    for index, exit_ in enumerate(cascade.exits):
-        tensors[f"{index}.onnx"] = np.frombuffer(exit_.model, np.uint8)
-        exits.append(
-            {
-                "position": exit_.point.position,
-                "value": exit_.point.value,
-                "share": exit_.point.share,
-                "variant": exit_.variant,
-                "shape": list(exit_.shape),
-                "lookup_s": exit_.lookup_s,
-                "memory_bytes": exit_.memory_bytes,
-                "saved_s": exit_.saved_s,
-                "burden_s": exit_.burden_s,
-                "noticed_at": exit_.noticed_at,
-            }
-        )
-    scores = cascade.scores
+    tensors = {
+        f"{index}.onnx": np.frombuffer(exit_.model, np.uint8)
+        for index, exit_ in enumerate(cascade.exits)
+    }
     header = {
         "model_digest": cascade.model_digest,
-        "scores": {
-            "value": scores.value,
-            "position": scores.position,
-            "classes": scores.classes,
-            "form": scores.form.value,
-        },
-        "exits": exits,
+        "scores": asdict(cascade.scores),
+        "exits": [
+            {**asdict(exit_.point), **{name: getattr(exit_, name) for name in _OF_AN_EXIT}}
+            for exit_ in cascade.exits
+        ],
         "levels": [_level_entry(level) for level in cascade.levels],
         "confidence": cascade.confidence,
-        "expected": {"base_s": cascade.expected.base_s, "mean_s": cascade.expected.mean_s},
+        "expected": asdict(cascade.expected),
         "synchronous": cascade.synchronous,
         "revision": cascade.revision,
     }
     write_container(path, header, tensors, mode)
+
+
+_OF_AN_EXIT = (
+    *("variant", "shape", "lookup_s", "memory_bytes"),
+    *("saved_s", "burden_s", "noticed_at"),
+)
 
 
 def _level_entry(level: Level) -> dict[str, Any]:
@@ -124,12 +114,10 @@ def read_cascade(path: Path, model_digest: str | None) -> Cascade:
                 f"it was trained for another model (digest {str(found)[:12]}…, this one's is "
                 f"{model_digest[:12]}…); train again"
             )
+        given = header["scores"]
         scores = Scores(
-            value=header["scores"]["value"],
-            position=int(header["scores"]["position"]),
-            classes=int(header["scores"]["classes"]),
-            form=ScoreForm(header["scores"]["form"]),
-            is_certain=True,
+            *(given["value"], int(given["position"]), int(given["classes"])),
+            *(ScoreForm(given["form"]), True),
         )
         return Cascade(
             model_digest=found,
@@ -154,7 +142,7 @@ def _read_exit(
     index: int, entry: Mapping[str, Any], classes: int, tensors: Mapping[str, np.ndarray]
 ) -> Exit:
     shape = tuple(int(size) for size in entry["shape"])
-    value, noticed_at = entry["value"], entry.get("noticed_at")
+    value, noticed_at = entry["value"], entry["noticed_at"]
     if not isinstance(value, str) or not isinstance(noticed_at, str | None):
         raise DamagedFileError("an exit stands at no value of a model")
     return Exit(
@@ -166,7 +154,7 @@ def _read_exit(
         lookup_s=float(entry["lookup_s"]),
         memory_bytes=int(entry["memory_bytes"]),
         saved_s=float(entry["saved_s"]),
-        burden_s=float(entry.get("burden_s", 0.0)),
+        burden_s=float(entry["burden_s"]),
         noticed_at=noticed_at,
     )
 

@@ -1,4 +1,6 @@
-"""Is the promise still kept? Early answers, sampled, against the whole model's.
+"""What live traffic says: is the promise still kept, and is a new version no worse?
+
+Early answers, sampled, are held against the whole model's.
 
 For each exit an e-detector runs (a CUSUM of likelihood ratios; Shin, Ramdas and Rinaldo, 2023):
 each audited answer multiplies its evidence by how much likelier it is if the exit agrees in only
@@ -12,7 +14,9 @@ right they are: a few prove nothing. What is asked here is whether the promise i
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from enum import Enum
 
 LIMIT = 1000.0
 """Evidence at which an exit is switched off."""
@@ -72,3 +76,82 @@ class CascadeAudit:
     @property
     def switched_off(self) -> frozenset[int]:
         return frozenset(index for index, audit in self.exits.items() if audit.is_off)
+
+
+FEWEST_ROWS = 200
+"""Of each version, before they are compared."""
+
+FEWEST_AUDITED = 30
+"""Early answers of the new version: if half of them were wrong, the audit would have said so."""
+
+PATIENT_ROWS = 4000
+
+DEVIATIONS = 2.0
+"""The new version is worse where it saves less by more than so many standard errors."""
+
+
+class TrialResult(str, Enum):
+    """``OPEN``: go on in turns."""
+
+    OPEN = "open"
+    BETTER = "not worse"
+    WORSE = "worse"
+
+
+@dataclass(slots=True)
+class Saving:
+    """Shares of the model that rows did not need: how many rows, their sum and that of squares."""
+
+    rows: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def add(self, rows: int, share: float) -> None:
+        """``rows`` rows saved ``share`` each; 0 for those that the model answered."""
+        self.rows += rows
+        self.total += rows * share
+        self.squares += rows * share * share
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.rows if self.rows else 0.0
+
+    @property
+    def variance_of_mean(self) -> float:
+        return max(0.0, self.squares / self.rows - self.mean**2) / self.rows if self.rows else 0.0
+
+
+@dataclass(slots=True)
+class VersionTrial:
+    """A new version against its predecessor on the same traffic, before it takes over.
+
+    Runs get the one and the other in turns; ``turn`` counts them. What counts is the share of the
+    model that a row did not need: hit rates alone would favour late exits.
+    """
+
+    present: Saving = field(default_factory=Saving)
+    candidate: Saving = field(default_factory=Saving)
+    turn: int = 0
+
+    def takes_candidate(self) -> bool:
+        """Whether the next run gets the new version: every other one does."""
+        self.turn += 1
+        return self.turn % 2 == 0
+
+    def verdict(self, audited: int) -> TrialResult:
+        """``audited``: answers of the candidate that were compared with the whole model's.
+
+        Where audits do not come, since nothing is left for them, it is judged without after
+        ``PATIENT_ROWS`` rows.
+        """
+        if min(self.present.rows, self.candidate.rows) < FEWEST_ROWS:
+            return TrialResult.OPEN
+        if (
+            audited < FEWEST_AUDITED
+            and self.candidate.mean > 0
+            and self.candidate.rows < PATIENT_ROWS
+        ):
+            return TrialResult.OPEN
+        error = math.sqrt(self.present.variance_of_mean + self.candidate.variance_of_mean)
+        behind = self.present.mean - self.candidate.mean
+        return TrialResult.WORSE if behind > DEVIATIONS * error else TrialResult.BETTER

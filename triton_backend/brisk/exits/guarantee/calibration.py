@@ -22,12 +22,44 @@ intersection-union hypotheses; compare Angelopoulos et al., Learn then Test, 202
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import betaincinv
 
-from brisk.exits.guarantee.bounds import lower_bound, upper_bound
+
+def lower_bound(successes: int, trials: int, confidence: float) -> float:
+    """One-sided: the probability of success is at least that, with ``confidence``.
+
+    Exact (Clopper and Pearson, Biometrika 26, 1934).
+    """
+    if successes == 0:
+        return 0.0
+    return float(betaincinv(successes, trials - successes + 1, 1 - confidence))
+
+
+def upper_bound(successes: int, trials: int, confidence: float) -> float:
+    """One-sided: the probability of success is at most that; as ``lower_bound``."""
+    return 1 - lower_bound(trials - successes, trials, confidence)
+
+
+def fewest_to_prove(probability: float, confidence: float) -> int:
+    """Trials without a single failure that prove ``probability``; below 1."""
+    trials = 1
+    while lower_bound(trials, trials, confidence) < probability:
+        trials *= 2
+    low = trials // 2
+    while trials - low > 1:
+        middle = (low + trials) // 2
+        if lower_bound(middle, middle, confidence) < probability:
+            low = middle
+        else:
+            trials = middle
+    return trials
+
 
 STRICTNESS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0)
 """Proposals: the share of the allowed disagreement that each may use up on the tuning data."""
@@ -66,6 +98,16 @@ class Looked:
     scores: np.ndarray
     right: np.ndarray
     near: np.ndarray
+
+    def take(self, rows: np.ndarray | slice) -> Looked:
+        """The inputs of ``rows``."""
+        return Looked(self.scores[rows], self.right[rows], self.near[rows])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Looked]) -> Looked:
+        """The inputs of all parts, one after the other."""
+        columns = zip(*((part.scores, part.right, part.near) for part in parts), strict=True)
+        return cls(*map(np.concatenate, columns))
 
 
 def in_order(parts: Sequence[Looked]) -> Scored:
@@ -166,7 +208,7 @@ def threshold_for(scores: np.ndarray, right: np.ndarray, accuracy: float) -> flo
     accurate = ok / np.arange(1, len(ok) + 1) >= accuracy
     last_of_equals = np.append(ranked[1:] != ranked[:-1], True)
     fitting = np.flatnonzero(accurate & last_of_equals & (ranked > 0))
-    return float(ranked[fitting[-1]]) if len(fitting) else float("inf")
+    return float(ranked[fitting[-1]]) if len(fitting) else math.inf
 
 
 def propose(
@@ -195,22 +237,29 @@ def propose_for(
     accuracy: float,
     strictness: Sequence[float] = STRICTNESS,
 ) -> list[tuple[float, ...]]:
-    """For these exits, the strictest first. An exit left out has an infinite threshold."""
-    proposals = (_thresholds(tuning, 1 - share * (1 - accuracy), choice) for share in strictness)
-    return list(dict.fromkeys(proposals))
+    """For these exits, the strictest first: each exit's least threshold at which it is accurate
+    enough on what those before it miss."""
+    least = (1 - share * (1 - accuracy) for share in strictness)
+    ways = (functools.partial(threshold_for, accuracy=each) for each in least)
+    return list(dict.fromkeys(thresholds_by(tuning, choice, way) for way in ways))
 
 
-def _thresholds(tuning: Scored, accuracy: float, choice: Collection[int]) -> tuple[float, ...]:
-    """Each exit's least threshold at which it is that accurate on what those before it miss."""
+def thresholds_by(
+    tuning: Scored,
+    choice: Collection[int],
+    threshold_of: Callable[[np.ndarray, np.ndarray], float],
+) -> tuple[float, ...]:
+    """Of each exit ``threshold_of`` the scores that reach it and whether they are right; an exit
+    that is not of the ``choice`` has an infinite one."""
     waiting = np.ones(tuning.scores.shape[1], bool)
     thresholds = []
     for index, (scores, right) in enumerate(zip(tuning.scores, tuning.right, strict=True)):
-        threshold = float("inf")
+        threshold = math.inf
         if index in choice:
-            threshold = threshold_for(scores[waiting], right[waiting], accuracy)
+            threshold = threshold_of(scores[waiting], right[waiting])
         thresholds.append(threshold)
         waiting &= ~(scores >= threshold)
-        if tuning.far is not None and np.isfinite(threshold):
+        if tuning.far is not None and math.isfinite(threshold):
             waiting &= ~tuning.far[index]
     return tuple(thresholds)
 
@@ -242,8 +291,12 @@ def in_sequence(
     share = rows / max(tuning.scores.shape[1], 1)
     counts = {thresholds: count_cascade(tuning, thresholds) for thresholds in proposals}
     answering = [p for p in counts if any(e.answered for e in counts[p].exits)]
-    answering.sort(key=lambda p: -promise.margin(scaled(counts[p], share)))
-    return _gaining(answering, lambda p: value(counts[p]))
+    kept: list[tuple[float, ...]] = []
+    for p in sorted(answering, key=lambda p: -promise.margin(scaled(counts[p], share))):
+        # No test is spent on what would not be used.
+        if not kept or value(counts[p]) > value(counts[kept[-1]]):
+            kept.append(p)
+    return kept
 
 
 def tested(
@@ -258,17 +311,6 @@ def tested(
             break
         found = Calibration(thresholds, count)
     return found
-
-
-def _gaining(
-    proposals: Sequence[tuple[float, ...]], value: Callable[[tuple[float, ...]], float]
-) -> list[tuple[float, ...]]:
-    """Those of greater value than all before them: no test is spent on what would not be used."""
-    kept: list[tuple[float, ...]] = []
-    for proposal in proposals:
-        if not kept or value(proposal) > value(kept[-1]):
-            kept.append(proposal)
-    return kept
 
 
 def scaled(count: CascadeCount, share: float) -> CascadeCount:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from brisk.exits.variants.base import as_image
+from brisk.exits.heads.predictors import as_image
 
 RANK = 64
 """Dimensions of the subspace, at most."""
@@ -29,6 +29,9 @@ CENTRE_ROWS = 5.0
 """A class's centre is drawn towards that of all data as if by so many rows."""
 
 PART_ROWS = 256
+
+STEPS = 127
+"""Of a feature's greatest coordinate, in which its others are given."""
 
 KEPT = 0.98
 """Share of held-out samples of the training distribution that pass."""
@@ -49,8 +52,7 @@ def summary(hidden: torch.Tensor) -> torch.Tensor:
 class DistanceGate(nn.Module):
     """How far summaries of rows are from the training data of a class, and what is near enough.
 
-    ``basis`` [features, rank] takes standardised features into the subspace, in steps of a byte
-    (``as_bytes``), ``whitening``
+    ``basis`` [features, rank] takes standardised features into the subspace, ``whitening``
     [rank, rank] makes the spread within a class 1 there, ``centres`` [classes, rank] are of that
     form. ``outside``: 1 over the mean square of a feature outside of the subspace.
     """
@@ -100,8 +102,10 @@ class DistanceGate(nn.Module):
         self.scale.copy_((variance + floor).rsqrt())
         standard.mul_(self.scale)
         rank = self.basis.shape[1]
-        self.basis.copy_(_main_directions(standard, self.basis))
-        self.round()
+        directions = _main_directions(standard, self.basis)
+        # In coarse steps: few rows lie wholly in their subspace, and the rest would be mere noise.
+        unit = directions.abs().amax(1, keepdim=True).clamp_min(1e-30) / STEPS
+        self.basis.copy_((directions / unit).round() * unit)
         inside = standard @ self.basis
         beyond = standard.shape[1] - rank
         if beyond:
@@ -116,12 +120,6 @@ class DistanceGate(nn.Module):
         self.whitening.copy_((turned * values.clamp_min(least).rsqrt()).float())
         self.centres.copy_(centres @ self.whitening)
 
-    @torch.no_grad()
-    def round(self) -> None:
-        """Make of ``basis`` what a look-up reads of it: bytes. Rounding again changes nothing."""
-        steps, unit = as_bytes(self.basis)
-        self.basis.copy_(steps.float() * unit.unsqueeze(1))
-
     def _class_means(self, inside: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
         """[classes, rank], in the subspace, before whitening; the centre of all is zero."""
         sums = torch.zeros_like(self.centres).index_add_(0, classes, inside)
@@ -132,17 +130,6 @@ class DistanceGate(nn.Module):
     def set_limit(self, distances: torch.Tensor) -> None:
         """Let ``KEPT`` of held-out rows pass, whose distances these are."""
         self.limit.copy_(torch.quantile(distances, KEPT))
-
-
-def as_bytes(basis: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Int8 [features, rank] and each feature's unit, float32 [features]: their product is
-    ``basis`` to 0.4 % of a row's greatest.
-
-    Most of what a look-up reads is this matrix, of memory that the model's weights have pushed out
-    of the cache since the one before.
-    """
-    unit = basis.abs().amax(1).clamp_min(1e-30) / 127
-    return (basis / unit.unsqueeze(1)).round().to(torch.int8), unit
 
 
 def _squares(rows: torch.Tensor) -> torch.Tensor:

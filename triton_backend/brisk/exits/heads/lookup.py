@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
 import torch
+from onnx import numpy_helper
 from torch import nn
 
+from brisk.exits.files.container import DamagedFileError
 from brisk.exits.heads.distance_gate import DistanceGate, summary
+from brisk.exits.heads.lookup_model import Shape, parse
+from brisk.exits.heads.predictors import variant
+
+if TYPE_CHECKING:
+    from brisk.exits.cascade import Exit
+
 
 GREATEST = 10
 """The selector sees so many of the distribution's values, sorted.
@@ -124,3 +137,48 @@ class SoftmaxLookUp(LookUp):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         score = logits.softmax(1).max(1).values
         return score, torch.ones_like(score, dtype=torch.bool)
+
+
+def empty_look_up(name: str, shape: Shape, classes: int) -> LookUp:
+    """An untrained look-up in the form that is served."""
+    predictor = variant(name).build(shape, classes, normalised=False)
+    gate = DistanceGate(summary(torch.zeros(1, *shape)).shape[1], classes)
+    network = LookUp(predictor, Selector(classes), gate)
+    return network.eval().requires_grad_(False)
+
+
+def load_weights(network: LookUp, tensors: Mapping[str, np.ndarray]) -> None:
+    """Raises DamagedFileError where the tensors are not those of ``network``."""
+    state = {name: torch.tensor(array, dtype=torch.float32) for name, array in tensors.items()}
+    try:
+        network.load_state_dict(state, assign=True)
+    except RuntimeError as error:
+        raise DamagedFileError(f"its tensors are not those of the variant: {error}") from error
+
+
+def weights_of(network: LookUp) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
+
+
+@functools.lru_cache(maxsize=64)
+def network_of(exit_: Exit) -> LookUp:
+    """The network of a cache, from its ONNX model, for training to go on from.
+
+    Not to be changed: it is the same object each time. Raises DamagedFileError where the model is
+    not what this version writes.
+    """
+    graph = parse(exit_.model).graph
+    tensors = {
+        tensor.name: numpy_helper.to_array(tensor)
+        for tensor in graph.initializer
+        if not tensor.name.startswith("constant.")
+    }
+    if "floor" not in tensors:  # its softmax alone decides
+        network = empty_look_up(exit_.variant, exit_.shape, exit_.classes)
+        state = {name: torch.tensor(array) for name, array in tensors.items()}
+        network.load_state_dict(state, strict=False)
+        return SoftmaxLookUp(network.predictor, network.selector, network.gate).eval()
+    with torch.device("meta"):  # no memory for what the file may lack
+        network = empty_look_up(exit_.variant, exit_.shape, exit_.classes)
+    load_weights(network, tensors)
+    return network

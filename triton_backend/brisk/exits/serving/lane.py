@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from brisk.exits.heads.lookup_model import LookedUp, ReadyLookUp
+from brisk.exits.heads.lookup_model import ReadyLookUp
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,10 +49,6 @@ def look_up(ask: ReadyLookUp, hidden: np.ndarray, threshold: float) -> LookUpOut
     hits, far = looked.scores >= threshold, ~looked.near
     if not hits.any() and not far.any():
         return None
-    return _outcome(looked, hits, far)
-
-
-def _outcome(looked: LookedUp, hits: np.ndarray, far: np.ndarray) -> LookUpOutcome:
     answered, strange = np.flatnonzero(hits), np.flatnonzero(far)
     logits = None
     if len(answered):

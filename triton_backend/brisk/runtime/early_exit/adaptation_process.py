@@ -53,7 +53,7 @@ def open_learner(model: Path) -> Learner | None:
     """None where the model's caches cannot learn: no caches, or no data of their training."""
     from brisk.errors import BriskError
     from brisk.exits.adaptation.adapter import Adapter
-    from brisk.exits.adaptation.settings import AdaptationSettings
+    from brisk.exits.adaptation.retraining import AdaptationSettings
     from brisk.exits.files.container import DamagedFileError
 
     try:

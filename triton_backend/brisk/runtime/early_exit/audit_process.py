@@ -1,6 +1,6 @@
 """Whole models at best-effort priority, for audits: a process of its own.
 
-Reads questions from its standard input (``brisk.runtime.early_exit.auditor``) and writes
+Reads questions from its standard input (``brisk.runtime.early_exit.audits``) and writes
 a line of JSON for each: the classes, or an error in words. Runs on what processors
 others leave, on one thread, and ends with the thread that started it, or when nothing was asked
 for long.

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING
 
-from brisk.exits.guarantee.version_trial import TrialResult, VersionTrial
+from brisk.exits.guarantee.audit import TrialResult, VersionTrial
 from brisk.runtime.log import tell
 from brisk.segments.values import Value
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from brisk.exits.files.versions import make_private_folder, samples_folder
-from brisk.runtime.early_exit.cached_run import CachedRun
+from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.log import say
 
 ROWS_PER_FILE = 64

@@ -12,10 +12,9 @@ from brisk.exits.cascade import Cascade
 from brisk.exits.files.artefact import digest_of, read_cascade
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.guarantee.audit import CascadeAudit
-from brisk.exits.guarantee.bounds import upper_bound
+from brisk.exits.guarantee.calibration import upper_bound
 from brisk.exits.model_graph import read_graph
-from brisk.exits.serving.frame import ExitingFrame
-from brisk.exits.serving.places import Places, find_places, has_taps
+from brisk.exits.serving.frame import ExitingFrame, Places, find_places, has_taps
 from brisk.protocol.records import ExitStatus
 from brisk.runtime.log import tell
 from brisk.segments.program import SegmentProgram

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brisk.errors import ArtefactError, InvalidModelError
+from brisk.exits.files.container import tapped_values
 from brisk.exits.files.versions import latest
-from brisk.exits.taps import tapped_values
 from brisk.ownership import cache_directory, make_private
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import tell

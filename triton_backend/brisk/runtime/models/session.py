@@ -21,7 +21,7 @@ from brisk.tuning import SessionTuning
 
 if TYPE_CHECKING:
     from brisk.exits.serving.frame import ExitingFrame
-    from brisk.runtime.early_exit.cached_run import CachedRun
+    from brisk.runtime.early_exit.audits import CachedRun
 
 
 class Frame(Protocol):
@@ -147,7 +147,7 @@ class Session(ABC):
     ) -> Sequence[CachedRun]:
         if not frame.can_answer_early:
             return ()
-        from brisk.runtime.early_exit.cached_run import CachedRun
+        from brisk.runtime.early_exit.audits import CachedRun
 
         return [CachedRun(self, cast("ExitingFrame", frame), inputs, labels)]
 

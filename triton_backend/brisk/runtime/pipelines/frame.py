@@ -21,7 +21,7 @@ from brisk.errors import BriskError, InternalError
 from brisk.pipelines import NodeDescription, NodeSource
 from brisk.planning.profile import LatencyProfile
 from brisk.planning.query import Query
-from brisk.runtime.early_exit.cached_run import CachedRun
+from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.models.session import Session
 from brisk.runtime.worker.device import synchronise
 from brisk.segments.values import Value

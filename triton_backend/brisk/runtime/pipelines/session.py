@@ -17,14 +17,9 @@ from brisk.pipelines import (
     check_networks,
 )
 from brisk.planning.query import POLICIES, NetworkVariant, Query, QueryNode, Replanning
-from brisk.runtime.early_exit.cached_run import CachedRun
+from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.models.session import Due, Frame, Session
-from brisk.runtime.pipelines.frame import (
-    NodeNetworks,
-    PipelineFrame,
-    PipelineNetwork,
-    Signature,
-)
+from brisk.runtime.pipelines.frame import NodeNetworks, PipelineFrame, PipelineNetwork, Signature
 from brisk.segments.values import Value
 
 

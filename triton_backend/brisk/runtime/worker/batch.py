@@ -19,7 +19,7 @@ from brisk import telemetry
 from brisk.errors import InternalError
 from brisk.protocol import request_flags
 from brisk.protocol.records import Infer, InferForm
-from brisk.runtime.early_exit.cached_run import CachedRun
+from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.models.entry import Binding
 from brisk.runtime.models.session import Due, Frame, Servable
 from brisk.runtime.requests.connections import Peer

@@ -12,10 +12,8 @@ from collections.abc import Mapping
 
 from brisk.os_priority import Precedence
 from brisk.protocol.runtime_paths import Role
-from brisk.runtime.early_exit.adaptation import Adaptation
-from brisk.runtime.early_exit.auditor import Auditor
-from brisk.runtime.early_exit.audits import Audits
-from brisk.runtime.early_exit.cache_watch import CacheWatch
+from brisk.runtime.early_exit.audits import Auditor, Audits
+from brisk.runtime.early_exit.cache_watch import Adaptation, CacheWatch
 from brisk.runtime.early_exit.sampling import Sampler
 from brisk.runtime.log import say
 from brisk.runtime.models.loader import Loader

@@ -1,0 +1,167 @@
+"""What a chain of caches is chosen from: trained variants as measured, and what they must keep to
+(GATI, section 4, A.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from brisk.exits.exploration.measuring import BaseProfile, LaneCost
+from brisk.exits.exploration.settings import ExplorationSettings
+from brisk.exits.guarantee.calibration import Looked, threshold_for
+from brisk.exits.model_graph import ExitPoint
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A trained variant at an exit point, as exploration measured it.
+
+    ``point``: index of the exit point, in the order of execution (the paper's i).
+    ``hit_rate``: share of all inputs that it would answer if it were the only cache (H).
+    ``accuracy``: share of those answers that agree with the base model (A); 1 without hits.
+    ``lookup_s``: from the hidden output to the decision, on the serving hardware (T).
+    ``memory_bytes``: its weights and what a look-up needs besides (M).
+    ``burden_s``: what a look-up that misses adds to the base model's own time.
+    """
+
+    point: int
+    variant: str
+    hit_rate: float
+    accuracy: float
+    lookup_s: float
+    memory_bytes: int
+    burden_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcomes:
+    """Held-out inputs through every candidate; bool [candidates, inputs] both.
+
+    ``hits``: the candidate would answer the input. ``right``: its prediction agrees with the base
+    model's, hit or not.
+    """
+
+    hits: np.ndarray
+    right: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompositionProblem:
+    """``reach_s[i]``: from the start until the value at point i is there; ``total_s``: the end.
+
+    ``accuracy``: the least cumulative agreement (eq. 7). ``memory_budget_bytes``: None for none.
+    """
+
+    reach_s: tuple[float, ...]
+    total_s: float
+    candidates: tuple[Candidate, ...]
+    accuracy: float
+    outcomes: Outcomes
+    memory_budget_bytes: int | None = None
+
+    def burden_s(self, chosen: Sequence[int]) -> float:
+        """What an input that all of ``chosen`` miss takes longer than without them."""
+        return sum(self.candidates[index].burden_s for index in chosen)
+
+    def is_worthwhile(self, index: int) -> bool:
+        """Whether the candidate alone would make the mean latency shorter (eq. 10)."""
+        one = self.candidates[index]
+        saved_s = self.total_s - self.reach_s[one.point] - one.lookup_s
+        return self.fits([index]) and one.hit_rate * saved_s > one.burden_s
+
+    def has_memory(self, chosen: Iterable[int]) -> bool:
+        """Whether ``chosen`` keep to the budget (eq. 8)."""
+        used_bytes = sum(self.candidates[index].memory_bytes for index in chosen)
+        return self.memory_budget_bytes is None or used_bytes <= self.memory_budget_bytes
+
+    def fits(self, chosen: Sequence[int]) -> bool:
+        """Whether ``chosen``, in the order of their points, keep to eq. 8 and eq. 9: a look-up is
+        over when the value for the next one, or the base model's answer, is there."""
+        after_point, until_s = len(self.reach_s), self.total_s
+        for index in reversed(chosen):
+            one = self.candidates[index]
+            if one.point >= after_point or one.lookup_s > until_s - self.reach_s[one.point]:
+                return False
+            after_point, until_s = one.point, self.reach_s[one.point]
+        return self.has_memory(chosen)
+
+
+COMPOSED_STRICTNESS = 0.6
+"""Candidates are judged at thresholds that use up this share of the allowed disagreement."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tried:
+    """A trained variant: its costs, and its scores on the rows to tune and to calibrate with.
+
+    ``lookup_s``: in the thread that runs the model. ``model``: the look-up as ONNX. ``example``:
+    one hidden output, float32 [1, ...].
+    """
+
+    point: int
+    variant: str
+    lookup_s: float
+    model: bytes
+    memory_bytes: int
+    example: np.ndarray
+    tune: Looked
+    held_out: Looked
+
+
+def composition_problem(
+    tried: Sequence[Tried],
+    points: Sequence[ExitPoint],
+    cost: LaneCost,
+    profile: BaseProfile,
+    settings: ExplorationSettings,
+    synchronous: bool,
+) -> CompositionProblem:
+    """What is known of the variants as the composition wants it, for one way of looking up.
+
+    In the lane a look-up takes its hand-over too, and burdens the model a little. In the model's
+    own thread all of it is a burden, for hits and misses alike, and look-ups never overlap. Either
+    way the model has to stop at the exit; for the lane it stops once more, to see what that has
+    found.
+    """
+    stop_s = max(0.0, profile.cut_s - profile.total_s) / len(points)
+    hits, right, candidates = [], [], []
+    for one in tried:
+        ok = one.tune.right
+        hit = one.tune.scores >= composed_threshold(one, settings)
+        hits.append(hit)
+        right.append(ok)
+        if synchronous:
+            burden_s = stop_s + cost.wake_s + one.lookup_s
+        else:
+            burden_s = cost.stops * stop_s + cost.burden_s
+        candidates.append(
+            Candidate(
+                point=one.point,
+                variant=one.variant,
+                hit_rate=float(hit.mean()),
+                accuracy=float(ok[hit].mean()) if hit.any() else 1.0,
+                lookup_s=0.0 if synchronous else one.lookup_s + cost.handover_s,
+                memory_bytes=one.memory_bytes,
+                burden_s=burden_s,
+            )
+        )
+    reach_s = [
+        max(0.0, profile.reach_s[point.position] - stop_s * (index + 1))
+        for index, point in enumerate(points)
+    ]
+    return CompositionProblem(
+        reach_s=tuple(reach_s),
+        total_s=profile.total_s,
+        candidates=tuple(candidates),
+        accuracy=settings.accuracy,
+        memory_budget_bytes=settings.memory_budget_bytes,
+        outcomes=Outcomes(np.array(hits), np.array(right)),
+    )
+
+
+def composed_threshold(one: Tried, settings: ExplorationSettings) -> float:
+    """At which composition counts what ``one`` answers; of tuning rows, nothing proves it."""
+    wanted = 1 - COMPOSED_STRICTNESS * (1 - settings.accuracy)
+    return threshold_for(one.tune.scores, one.tune.right, wanted)

@@ -1,1 +1,0 @@
-"""Times on this machine that decide which caches pay."""
