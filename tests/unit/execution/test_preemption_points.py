@@ -16,7 +16,7 @@ from brisk.execution.loading import LoadedProgram, load_program
 from brisk.graph.reader import build_program
 from brisk.runtime.worker.device import Event, Stream
 from brisk.runtime.worker.host_queue import HostQueue
-from brisk.solutions.base import Value
+from brisk.solutions.values import Value
 
 POINTS = 10_000
 
