@@ -11,7 +11,7 @@ from brisk.execution.placement import host_values, operands_to_move
 from brisk.execution.plan import constants_of
 from brisk.graph.program import Program
 from brisk.graph.reader import build_program
-from brisk.solutions.problem import make_problem
+from brisk.solutions.base import make_problem
 
 
 def program(text: str) -> Program:

@@ -14,7 +14,7 @@ from brisk.execution.frame import TorchFrame, run_serially
 from brisk.execution.loading import LoadedProgram, load_program
 from brisk.graph.reader import build_program
 from brisk.runtime.worker.device import LayerQueue
-from brisk.solutions.base import Value
+from brisk.solutions.values import Value
 
 POINTS = 10_000
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from brisk.graph.program import ATTENTION, Node
-from brisk.solutions.products.attention import FusedAttention
 from support.models.solution_oracle import assert_agrees, layer_problem
 
 GENERATOR = np.random.default_rng(5)
@@ -39,7 +38,7 @@ def test_attention_equals_its_parts(mask, symbolic):
         values["m"] = masked(*mask)
     hidden = {"q": (0, 2), "k": (0, 3)} if symbolic else None
     problem = layer_problem(attention(*values), values, symbolic=hidden)
-    assert_agrees(FusedAttention(), problem, values)
+    assert_agrees(problem, values)
 
 
 @pytest.mark.parametrize("value_size", [4, 8])
@@ -47,14 +46,14 @@ def test_batch_and_heads_broadcast(value_size):
     values = {
         "q": normal(2, 3, 5, 8), "k": normal(1, 3, 8, 7), "v": normal(1, 1, 7, value_size),
     }  # fmt: skip
-    assert_agrees(FusedAttention(), layer_problem(attention(*values), values), values)
+    assert_agrees(layer_problem(attention(*values), values), values)
 
 
 @pytest.mark.parametrize("mask", [(4, 1, 1, 7), (1, 1, 5, 7), (4, 3, 5, 7)], ids=str)
 def test_a_mask_may_widen_the_scores(mask):
     values = {"q": normal(1, 3, 1, 8), "k": normal(1, 3, 8, 7), "v": normal(1, 3, 7, 8)}
     values["m"] = normal(*mask)
-    assert_agrees(FusedAttention(), layer_problem(attention(*values), values), values)
+    assert_agrees(layer_problem(attention(*values), values), values)
 
 
 @pytest.mark.parametrize("heads", [1, 3])
@@ -63,4 +62,4 @@ def test_rows_that_are_masked_throughout_are_zero_where_the_model_guards_them(he
     values["m"] = np.zeros((2, 1, 5, 7), np.float32)
     values["m"][1, 0, 2] = -np.inf
     node = attention(*values, zeroes=True)
-    assert_agrees(FusedAttention(), layer_problem(node, values), values)
+    assert_agrees(layer_problem(node, values), values)

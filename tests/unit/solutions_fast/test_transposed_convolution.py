@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from brisk.graph.program import Node
-from brisk.solutions.images.convolution_transpose import TorchTransposedConvolution
-from support.models.solution_oracle import assert_agrees, layer_problem, run_solution
+from support.models.solution_oracle import assert_agrees, layer_problem, run_tuned
 
 GENERATOR = np.random.default_rng(7)
 
@@ -46,7 +45,7 @@ def test_a_transposed_convolution_equals_its_definition(source, weight, attribut
     values = {"x": normal(*source), "w": normal(*weight), "b": normal(3)}
     node = Node("ConvTranspose", ("x", "w", "b"), ("y",), attributes, version=22)
     problem = layer_problem(node, values, constants=constants)
-    assert_agrees(TorchTransposedConvolution(), problem, values)
+    assert_agrees(problem, values)
 
 
 @pytest.mark.parametrize("bias", [("b",), ()], ids=["bias", "no bias"])
@@ -61,9 +60,9 @@ def test_a_transposed_convolution_without_overlap(source, kernel, bias):
         version=22,
     )  # fmt: skip
     problem = layer_problem(node, values, constants=("w", *bias))
-    assert_agrees(TorchTransposedConvolution(), problem, values)
+    assert_agrees(problem, values)
     nothing = values | {"x": normal(0, *source[1:])}
-    (found,) = run_solution(TorchTransposedConvolution(), problem, nothing)
+    (found,) = run_tuned(problem, nothing)
     assert found.shape == (0, 5, source[2] * kernel[0], source[3] * kernel[1])
 
 
@@ -74,4 +73,4 @@ def test_an_output_shape_larger_than_the_product_is_filled_at_the_end():
         version=22,
     )  # fmt: skip
     problem = layer_problem(node, values, constants=("w",))
-    assert_agrees(TorchTransposedConvolution(), problem, values)
+    assert_agrees(problem, values)

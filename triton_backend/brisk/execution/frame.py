@@ -9,7 +9,7 @@ import torch
 from brisk.errors import BriskError, InternalError, InvalidRequestError
 from brisk.execution.loading import LoadedProgram
 from brisk.segments.table import LayerTable
-from brisk.solutions.base import Value
+from brisk.solutions.values import Value
 
 _OURS = (torch.cuda.OutOfMemoryError, MemoryError, TypeError, AttributeError)
 """Exceptions that no request can be blamed for."""

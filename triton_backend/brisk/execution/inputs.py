@@ -9,8 +9,7 @@ import torch
 from brisk.errors import InvalidRequestError
 from brisk.graph.program import UNKNOWN_TYPE, ContainerKind, ValueType, Variable
 from brisk.segments.program import describe_type
-from brisk.solutions.base import Value
-from brisk.solutions.values import dtype_name
+from brisk.solutions.values import Value, dtype_name
 
 
 @dataclass(frozen=True, slots=True)

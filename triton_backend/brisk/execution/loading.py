@@ -1,4 +1,4 @@
-"""Loading: weights transformed and bound, values given their slots."""
+"""Loading: weights bound, values given their slots."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from brisk.errors import BriskError, InternalError, InvalidRequestError
 from brisk.execution.inputs import InputSlot, move
 from brisk.execution.plan import NO_CONSTANTS, ExecutionPlan, make_plan
 from brisk.graph.program import UNKNOWN_TYPE, Layer, Program, Variable
-from brisk.solutions.base import BodyRunner, Kernel, LoadContext, Solution, Value
+from brisk.solutions.base import BodyRunner, Kernel, Solution, dynamic_operands
 from brisk.solutions.catalogue import Catalogue, default_catalogue
-from brisk.solutions.problem import dynamic_operands
-from brisk.solutions.values import from_numpy
+from brisk.solutions.values import Value, from_numpy
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +139,8 @@ class ProgramLoader:
         planned, slots = self._plan.layers[index], self._slots
         problem, solution = planned.problem, planned.solution
         layer = problem.layer
-        context = LoadContext(device=problem.device, load_body=self._load_body)
         try:
-            kernel = solution.load(problem, solution.transform(problem), context)
+            kernel = solution.load(problem, self._load_body)
         except BriskError:
             raise
         except Exception as error:

@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from brisk.graph.program import Layer, Program
-from brisk.solutions.base import Problem
-from brisk.solutions.problem import dynamic_operands
+from brisk.solutions.base import Problem, dynamic_operands
 
 _SOURCES = frozenset({"Shape", "Size", "SequenceLength", "OptionalHasElement"})
 """Operators whose result the host knows without looking at the device."""

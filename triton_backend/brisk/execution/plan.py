@@ -10,9 +10,8 @@ import torch
 
 from brisk.execution.placement import host_values, operands_to_move
 from brisk.graph.program import Program
-from brisk.solutions.base import Applicability, Problem, Solution
+from brisk.solutions.base import Problem, Solution, make_problem
 from brisk.solutions.catalogue import Catalogue
-from brisk.solutions.problem import make_problem
 
 NO_CONSTANTS: Mapping[str, np.ndarray] = {}
 _CPU = torch.device("cpu")
@@ -28,7 +27,7 @@ class LayerPlan:
 
     problem: Problem
     solution: Solution
-    passed_over: tuple[tuple[Solution, Applicability], ...]
+    passed_over: tuple[tuple[Solution, str], ...]
     moves: tuple[int, ...]
 
 
@@ -63,7 +62,9 @@ def make_plan(
     for layer in program.layers:
         on_host = any(name in host for name in layer.outputs)
         problem = make_problem(program, layer, constants, _CPU if on_host else device)
-        layers.append(_plan_layer(problem, catalogue, operands_to_move(problem, host)))
+        solution, passed_over = catalogue.choose(problem)
+        moves = operands_to_move(problem, host)
+        layers.append(LayerPlan(problem, solution, tuple(passed_over), moves))
     return ExecutionPlan(program, device, constants, tuple(layers))
 
 
@@ -72,12 +73,3 @@ def constants_of(program: Program, outer: Mapping[str, np.ndarray]) -> Mapping[s
     captured = {name: outer[name] for name in program.captures if name in outer}
     own = {name: array for name, array in program.weights.items() if name not in inputs}
     return captured | own
-
-
-def _plan_layer(problem: Problem, catalogue: Catalogue, moves: tuple[int, ...]) -> LayerPlan:
-    passed_over: list[tuple[Solution, Applicability]] = []
-    for solution, verdict in catalogue.consider(problem):
-        if verdict.ok:
-            return LayerPlan(problem, solution, tuple(passed_over), moves)
-        passed_over.append((solution, verdict))
-    return LayerPlan(problem, catalogue.choose(problem), (), moves)  # raises with the reasons

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from brisk.graph.program import Attribute, Layer, Program, ValueType
-
-Value: TypeAlias = "torch.Tensor | np.ndarray | list[Any] | None"
-"""A run-time value.
-
-torch.Tensor on the runtime's device wherever torch has the dtype; numpy.ndarray for the rest
-(``object`` arrays of str for strings, ml_dtypes arrays for 4-bit types); list for a sequence;
-None for an optional value that is absent. ``brisk.solutions.values`` converts.
-"""
+from brisk.solutions.values import Value, dtype_name
 
 Kernel: TypeAlias = Callable[..., Sequence[Value]]
 """A loaded solution: takes the layer's dynamic operands in order, returns all its outputs.
@@ -27,20 +20,11 @@ Dynamic operands are ``layer.operands`` without ``""`` and without constants. A 
 changes its operands. Its outputs may alias operands or constants only as views.
 """
 
+BodyRunner: TypeAlias = Callable[[Mapping[str, Value]], "list[Value]"]
+"""Runs a body: takes its inputs and captures by name, returns its outputs in order."""
 
-@dataclass(frozen=True, slots=True)
-class Applicability:
-    """Whether a solution applies to a problem, and the reason in words."""
-
-    ok: bool
-    reason: str
-
-
-APPLIES = Applicability(True, "applies")
-
-
-def refused(reason: str) -> Applicability:
-    return Applicability(False, reason)
+LoadBody: TypeAlias = Callable[[Program, Mapping[str, np.ndarray]], BodyRunner]
+"""Loads the body of a control-flow operator with what it captures that never changes, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,46 +70,75 @@ class Problem:
         """The operand at ``position`` of the main operator; None where absent."""
         return self.operands[position] if position < len(self.operands) else None
 
+    def attribute(self, name: str, default: Any) -> Any:
+        """An attribute of the main operator, or the default of its definition."""
+        return self.layer.main.attributes.get(name, default)
 
-BodyRunner: TypeAlias = Callable[[Mapping[str, Value]], "list[Value]"]
-"""Runs a body: takes its inputs and captures by name, returns its outputs in order."""
+    def dtype(self, position: int = 0) -> str | None:
+        """The element type of an operand where it is known."""
+        operand = self.operand(position)
+        return None if operand is None else operand.type.dtype
+
+    def rank(self, position: int = 0) -> int | None:
+        """The rank of an operand where it is known."""
+        operand = self.operand(position)
+        return None if operand is None else operand.type.rank
+
+    def constant(self, position: int) -> Any:
+        """A constant operand as Python numbers (nested lists); None where absent or dynamic."""
+        operand = self.operand(position)
+        if operand is None or operand.constant is None:
+            return None
+        return operand.constant.tolist()
+
+    def is_dynamic(self, position: int) -> bool:
+        operand = self.operand(position)
+        return operand is not None and operand.constant is None
 
 
-@dataclass(frozen=True, slots=True)
-class LoadContext:
-    """What a solution may use while it loads.
+def make_problem(
+    program: Program, layer: Layer, constants: Mapping[str, np.ndarray], device: torch.device
+) -> Problem:
+    """The problem of ``layer``; ``constants`` are all values that never change, by name."""
 
-    ``load_body`` makes a runner of a control-flow body. Captures that are constants of the
-    outer program are passed by name in the second argument.
-    """
+    def operand(name: str) -> Operand:
+        constant = constants.get(name)
+        if constant is None:
+            return Operand(name, program.type_of(name), None)
+        return Operand(name, ValueType(dtype_name(constant), constant.shape), constant)
 
-    device: torch.device
-    load_body: Callable[[Program, Mapping[str, np.ndarray]], BodyRunner]
+    return Problem(
+        layer=layer,
+        operands=tuple(operand(name) if name else None for name in layer.main.inputs),
+        captures=tuple(operand(name) for name in layer.captures),
+        outputs=tuple(program.type_of(name) for name in layer.outputs),
+        device=device,
+    )
+
+
+def dynamic_operands(problem: Problem) -> tuple[Operand, ...]:
+    """The operands that a kernel is called with, in its argument order."""
+    present = [operand for operand in problem.operands if operand is not None]
+    every = (*present, *problem.captures)
+    return tuple(operand for operand in every if operand.constant is None)
 
 
 class Solution(ABC):
     """One way to solve problems of some operators. Stateless; shared by all models.
 
-    ``check`` must be exact: a problem it accepts is computed right for every value that fits
-    the static types.
+    ``operators``: (domain, operator) pairs; empty where it can be asked about any.
     """
 
-    name: ClassVar[str]
+    name: str
+    operators: Collection[tuple[str, str]] = ()
 
     @abstractmethod
-    def operators(self) -> frozenset[tuple[str, str]]:
-        """The (domain, operator) pairs it can be asked about; empty: any."""
+    def check(self, problem: Problem) -> str | None:
+        """Why it does not apply; None where it does, for every value of the static types.
+
+        Decides from these types alone; never raises.
+        """
 
     @abstractmethod
-    def check(self, problem: Problem) -> Applicability:
-        """Decide from static types alone; never raises."""
-
-    def transform(self, problem: Problem) -> Mapping[str, torch.Tensor]:
-        """Post-transform weights on the problem's device, by a name of the solution's own."""
-        return {}
-
-    @abstractmethod
-    def load(
-        self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
-    ) -> Kernel:
-        """Make the kernel. ``weights`` is what ``transform`` returned."""
+    def load(self, problem: Problem, load_body: LoadBody) -> Kernel:
+        """Make the kernel. Precondition: ``check`` has found no reason against it."""

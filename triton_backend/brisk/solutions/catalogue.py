@@ -1,94 +1,94 @@
-"""The ordered catalogue of solutions: which one computes a problem, and why not the others."""
+"""The catalogue of solutions: which one computes a problem, and why not another."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Iterator, Sequence
 
 from brisk.errors import UnsupportedOperatorError
-from brisk.solutions.base import Applicability, Problem, Solution
-
-FAMILIES: tuple[str, ...] = (
-    "images.convolution",
-    "images.convolution_transpose",
-    "products.gemm",
-    "products.attention",
-    "products.quantised",
-    "products.quantised_scaling",
-    "products.quantised_convolution",
-    "products.recurrent",
-    "numbers.normalisation",
-    "numbers.activation",
-    "numbers.elementwise",
-    "images.pooling",
-    "movement.family",
-    "numbers.reduction",
-    "products.contraction",
-    "images.detection",
-    "control",
-    "reference",
+from brisk.solutions.base import Problem, Solution
+from brisk.solutions.control import Control
+from brisk.solutions.images.convolution import CONVOLUTION, TRANSPOSED_CONVOLUTION
+from brisk.solutions.images.detection import DETECTION
+from brisk.solutions.images.pooling import POOLING
+from brisk.solutions.images.resizing import RESIZING
+from brisk.solutions.movement.indexing import INDEXING
+from brisk.solutions.movement.joining import JOINING
+from brisk.solutions.movement.reshaping import RESHAPING
+from brisk.solutions.numbers.activation import ACTIVATION
+from brisk.solutions.numbers.elementwise import ELEMENTWISE
+from brisk.solutions.numbers.normalisation import NORMALISATION
+from brisk.solutions.numbers.reduction import REDUCTION
+from brisk.solutions.products.attention import FUSED_ATTENTION
+from brisk.solutions.products.gemm import CONTRACTION, PRODUCT
+from brisk.solutions.products.quantised import (
+    QUANTISED_CONVOLUTION,
+    QUANTISED_PRODUCT,
+    QUANTISED_SCALING,
 )
-"""Modules of this package, most specialised first; each has ``SOLUTIONS``, best first."""
+from brisk.solutions.products.recurrent import RECURRENT
+from brisk.solutions.reference import Reference
+from brisk.solutions.rules import Family
+
+FAMILIES: tuple[Solution, ...] = (
+    Family("torch_convolution", CONVOLUTION),
+    Family("torch_transposed_convolution", TRANSPOSED_CONVOLUTION),
+    Family("torch_product", PRODUCT),
+    Family("fused_attention", FUSED_ATTENTION, "brisk"),
+    Family("quantised_product", QUANTISED_PRODUCT),
+    Family("quantised_scaling", QUANTISED_SCALING),
+    Family("quantised_convolution", QUANTISED_CONVOLUTION),
+    Family("torch_recurrent", RECURRENT),
+    Family("torch_normalisation", NORMALISATION),
+    Family("activation", ACTIVATION),
+    Family("elementwise", ELEMENTWISE),
+    Family("pooling", POOLING),
+    Family("movement", {**RESHAPING, **INDEXING, **JOINING, **RESIZING}),
+    Family("reduction", REDUCTION),
+    Family("contraction", CONTRACTION),
+    Family("detection", DETECTION),
+    Control(),
+)
+"""By torch, each operator in one family."""
 
 
 class Catalogue:
-    """Solutions in order of preference. Immutable; shared by all models and threads."""
+    """Families, and the reference for the rest. Immutable; shared by all models and threads."""
 
-    def __init__(self, solutions: Sequence[Solution]) -> None:
-        self.solutions = tuple(solutions)
-        operators = {pair for solution in solutions for pair in solution.operators()}
-        self._by_operator = {
-            pair: tuple(
-                solution
-                for solution in solutions
-                if not solution.operators() or pair in solution.operators()
-            )
-            for pair in operators
-        }
-        self._general = tuple(solution for solution in solutions if not solution.operators())
+    def __init__(self, families: Sequence[Solution]) -> None:
+        self._families = {pair: family for family in families for pair in family.operators}
+        self._reference = Reference()
 
-    def candidates(self, problem: Problem) -> tuple[Solution, ...]:
-        """The solutions that know the problem's operator, best first."""
-        return self._by_operator.get((problem.domain, problem.operator), self._general)
+    def consider(self, problem: Problem) -> Iterator[tuple[Solution, str | None]]:
+        """Candidates, best first, with the reason against each, None where it applies."""
+        family = self._families.get((problem.domain, problem.operator))
+        if family is not None:
+            yield family, family.check(problem)
+        yield self._reference, self._reference.check(problem)
 
-    def consider(self, problem: Problem) -> Iterator[tuple[Solution, Applicability]]:
-        """Candidates with their verdicts, best first; lazy, so a caller may stop at the first."""
-        for solution in self.candidates(problem):
-            yield solution, solution.check(problem)
-
-    def choose(self, problem: Problem) -> Solution:
-        """The best solution that applies.
+    def choose(self, problem: Problem) -> tuple[Solution, list[tuple[Solution, str]]]:
+        """The best solution that applies, and the better ones, each with the reason against it.
 
         Raises UnsupportedOperatorError with every candidate's reason where none does.
         """
-        reasons = []
-        for solution, verdict in self.consider(problem):
-            if verdict.ok:
-                return solution
-            reasons.append(f"{solution.name}: {verdict.reason}")
+        passed_over: list[tuple[Solution, str]] = []
+        for solution, reason in self.consider(problem):
+            if reason is None:
+                return solution, passed_over
+            passed_over.append((solution, reason))
+        reasons = "; ".join(f"{solution.name}: {reason}" for solution, reason in passed_over)
         raise UnsupportedOperatorError(
-            f"{problem.layer.main.describe()} has no solution: "
-            + ("; ".join(reasons) or "no candidate knows the operator")
+            f"{problem.layer.main.describe()} has no solution: {reasons}"
         )
-
-    def explain(self, problem: Problem) -> list[tuple[Solution, Applicability]]:
-        """Every candidate with its verdict, in order of preference."""
-        return list(self.consider(problem))
 
 
 @functools.cache
 def default_catalogue() -> Catalogue:
-    """All families; loads their modules on the first call."""
-    return _catalogue_of(FAMILIES)
+    """All families."""
+    return Catalogue(FAMILIES)
 
 
 @functools.cache
 def reference_catalogue() -> Catalogue:
-    """The reference family alone: the oracle of all the others."""
-    return _catalogue_of(("reference",))
-
-
-def _catalogue_of(families: Sequence[str]) -> Catalogue:
-    modules = [importlib.import_module(f"brisk.solutions.{family}") for family in families]
-    return Catalogue([solution for module in modules for solution in module.SOLUTIONS])
+    """The reference alone: the oracle of all families."""
+    return Catalogue(())

@@ -8,23 +8,13 @@ from typing import Any
 
 import torch
 
-from brisk.graph.program import Program
-from brisk.solutions.base import (
-    APPLIES,
-    Applicability,
-    BodyRunner,
-    Kernel,
-    LoadContext,
-    Problem,
-    Solution,
-    Value,
-    refused,
-)
-from brisk.solutions.rules import attribute
-from brisk.solutions.values import TORCH_DTYPES, from_numpy
+from brisk.graph.program import Program, ValueType
+from brisk.solutions.base import BodyRunner, Kernel, LoadBody, Problem, Solution
+from brisk.solutions.rules import constant_tensor
+from brisk.solutions.values import TORCH_DTYPES, Value
 
-Run = Callable[[Sequence[Value], Mapping[str, Value]], Sequence[Value]]
-"""Takes the main operands, None where left out, and the captures by name."""
+Body = Callable[[Sequence[Value]], "list[Value]"]
+"""A loaded body that knows its captures: takes its inputs in order, returns its outputs."""
 
 
 class Control(Solution):
@@ -32,197 +22,158 @@ class Control(Solution):
 
     name = "control"
 
-    def operators(self) -> frozenset[tuple[str, str]]:
-        return frozenset(("", name) for name in _LOADERS)
+    def __init__(self) -> None:
+        self.operators = {("", name) for name in _OPERATORS}
 
-    def check(self, problem: Problem) -> Applicability:
-        if any(not isinstance(body, Program) for body in _bodies(problem).values()):
-            return refused("a body is not a program")
-        return APPLIES
+    def check(self, problem: Problem) -> str | None:
+        return None
 
-    def load(
-        self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
-    ) -> Kernel:
+    def load(self, problem: Problem, load_body: LoadBody) -> Kernel:
         fixed = {
             operand.name: operand.constant
             for operand in problem.captures
             if operand.constant is not None
         }
-        bodies = {name: context.load_body(body, fixed) for name, body in _bodies(problem).items()}
-        run = _LOADERS[problem.operator](problem, bodies)
+        programs = {name: problem.attribute(name, None) for name in _body_names(problem)}
+        runners = {name: load_body(program, fixed) for name, program in programs.items()}
+        compute = _OPERATORS[problem.operator]
         captured = [operand.name for operand in problem.captures if operand.constant is None]
-        main = problem.operands
-        bound = [
-            None
-            if operand is None or operand.constant is None
-            else from_numpy(operand.constant, context.device)
-            for operand in main
-        ]
-        dynamic = [i for i, operand in enumerate(main) if operand and operand.constant is None]
+        count = len(problem.operands)
+        bound = [constant_tensor(problem, position) for position in range(count)]
+        dynamic = [position for position in range(count) if problem.is_dynamic(position)]
 
         def kernel(*values: Value) -> Sequence[Value]:
-            arguments = list(bound)
+            operands = list(bound)
             for position, value in zip(dynamic, values, strict=False):
-                arguments[position] = value
+                operands[position] = value
             outer = dict(zip(captured, values[len(dynamic) :], strict=True))
-            return run(arguments, outer)
+            bodies = {
+                name: _with_captures(program, runners[name], outer)
+                for name, program in programs.items()
+            }
+            return compute(problem, bodies, operands)
 
         return kernel
 
 
-def _bodies(problem: Problem) -> dict[str, Program]:
-    names = ("then_branch", "else_branch") if problem.operator == "If" else ("body",)
-    return {name: attribute(problem, name, None) for name in names}
+def _body_names(problem: Problem) -> tuple[str, ...]:
+    return ("then_branch", "else_branch") if problem.operator == "If" else ("body",)
 
 
-def _capturing(body: Program, outer: Mapping[str, Value]) -> dict[str, Value]:
-    return {name: outer[name] for name in body.captures if name in outer}
+def _with_captures(program: Program, runner: BodyRunner, outer: Mapping[str, Value]) -> Body:
+    captures = {name: outer[name] for name in program.captures if name in outer}
+    names = [variable.name for variable in program.inputs]
+    return lambda inputs: runner({**captures, **dict(zip(names, inputs, strict=True))})
 
 
-def _load_if(problem: Problem, runners: Mapping[str, BodyRunner]) -> Run:
-    bodies = _bodies(problem)
-    branches = [(bodies[name], runners[name]) for name in ("else_branch", "then_branch")]
-
-    def run(operands: Sequence[Any], outer: Mapping[str, Value]) -> Sequence[Value]:
-        body, runner = branches[bool(operands[0])]
-        return runner(_capturing(body, outer))
-
-    return run
+def _if(problem: Problem, bodies: Mapping[str, Body], operands: Sequence[Any]) -> Sequence[Value]:
+    return bodies["then_branch" if operands[0] else "else_branch"]([])
 
 
-def _load_loop(problem: Problem, runners: Mapping[str, BodyRunner]) -> Run:
+def _loop(
+    problem: Problem, bodies: Mapping[str, Body], operands: Sequence[Any]
+) -> Sequence[Value]:
     """Body inputs: iteration number, condition, carried values; outputs: condition, carried
     values, then one element of each scan output."""
-    body, runner = _bodies(problem)["body"], runners["body"]
-    names = [variable.name for variable in body.inputs]
-    carried_count = len(names) - 2
-    scans = body.outputs[1 + carried_count :]
-    device = problem.device
-
-    def run(operands: Sequence[Any], outer: Mapping[str, Value]) -> Sequence[Value]:
-        limit, condition = operands[0], True if len(operands) < 2 else operands[1]
-        condition = True if condition is None else condition
-        trips = itertools.count() if limit is None else range(int(limit))
-        values = _capturing(body, outer)
-        carried = list(operands[2:])
-        collected: list[list[Any]] = [[] for _ in scans]
-        for trip in trips:
-            if not bool(condition):
-                break
-            values.update(zip(names[2:], carried, strict=True))
-            values[names[0]] = torch.tensor(trip, dtype=torch.int64, device=device)
-            values[names[1]] = torch.as_tensor(condition, device=device).reshape(())
-            condition, *made = runner(values)
-            carried = made[:carried_count]
-            for items, item in zip(collected, made[carried_count:], strict=True):
-                items.append(item)
-        stacked = [_stack(items, scan.type, device) for items, scan in zip(collected, scans)]  # noqa: B905
-        return [*carried, *stacked]
-
-    return run
+    program, device = problem.attribute("body", None), problem.device
+    carried_count = len(program.inputs) - 2
+    limit, condition, *carried = (*operands, *[None] * (2 - len(operands)))
+    condition = True if condition is None else condition
+    scans = program.outputs[1 + carried_count :]
+    collected: list[list[Any]] = [[] for _ in scans]
+    for trip in itertools.count() if limit is None else range(int(limit)):
+        if not condition:
+            break
+        number = torch.tensor(trip, device=device)
+        going_on = torch.as_tensor(condition, device=device).reshape(())
+        condition, *made = bodies["body"]([number, going_on, *carried])
+        carried = made[:carried_count]
+        for items, item in zip(collected, made[carried_count:], strict=True):
+            items.append(item)
+    stacked = [
+        _stack(items, scan.type, device) for items, scan in zip(collected, scans, strict=True)
+    ]
+    return [*carried, *stacked]
 
 
-def _stack(items: list[Any], declared: Any, device: torch.device) -> Value:
-    """Scan outputs of each trip along a new first axis; of no trips an empty tensor."""
+def _stack(items: list[Any], declared: ValueType, device: torch.device, axis: int = 0) -> Value:
+    """Scan outputs of each trip along a new axis; of no trips an empty tensor."""
     if items:
-        return torch.stack(items)
+        return torch.stack(items, axis)
     sizes = [size if isinstance(size, int) else 0 for size in declared.shape or ()]
-    return torch.empty([0, *sizes], dtype=TORCH_DTYPES[declared.dtype], device=device)
+    return torch.empty([0, *sizes], dtype=TORCH_DTYPES[declared.dtype or ""], device=device)
 
 
-def _load_scan(problem: Problem, runners: Mapping[str, BodyRunner]) -> Run:
+def _scan(
+    problem: Problem, bodies: Mapping[str, Body], operands: Sequence[Any]
+) -> Sequence[Value]:
     """Body inputs: states, then one slice of each scanned operand; outputs likewise."""
-    return _load_batched_scan(problem, runners) if problem.version < 9 else _scan(problem, runners)
+    if problem.version < 9:
+        return _batched_scan(problem, bodies["body"], operands)
+    return _single_scan(problem, bodies["body"], operands)
 
 
-def _load_batched_scan(problem: Problem, runners: Mapping[str, BodyRunner]) -> Run:
+def _batched_scan(problem: Problem, body: Body, operands: Sequence[Any]) -> Sequence[Value]:
     """Version 8: the lengths of the sequences come first, and a batch axis on everything.
 
     Scan outputs of a sequence that is shorter than the longest end in zeros.
     """
-    body = _bodies(problem)["body"]
-    states = len(body.inputs) - attribute(problem, "num_scan_inputs", 1)
-    scan = _scan(problem, runners)
-
-    def run(operands: Sequence[Any], outer: Mapping[str, Value]) -> Sequence[Value]:
-        lengths, *rest = operands
-        batch, longest = rest[-1].shape[:2]
-        rows = []
-        for row in range(batch):
-            length = longest if lengths is None else int(lengths[row])
-            picked = [x[row] if i < states else x[row, :length] for i, x in enumerate(rest)]
-            made = list(scan(picked, outer))
-            for i in range(states, len(made)):
-                padding = made[i].new_zeros(longest - length, *made[i].shape[1:])  # type: ignore[union-attr]
-                made[i] = torch.cat((made[i], padding))  # type: ignore[arg-type]
-            rows.append(made)
-        return [torch.stack(column) for column in zip(*rows, strict=True)]
-
-    return run
+    lengths, *rest = operands
+    states = len(rest) - problem.attribute("num_scan_inputs", 1)
+    batch, longest = rest[-1].shape[:2]
+    rows = []
+    for row in range(batch):
+        length = longest if lengths is None else int(lengths[row])
+        picked = [x[row] if i < states else x[row, :length] for i, x in enumerate(rest)]
+        made: list[Any] = list(_single_scan(problem, body, picked))
+        for i in range(states, len(made)):
+            padding = made[i].new_zeros(longest - length, *made[i].shape[1:])
+            made[i] = torch.cat((made[i], padding))
+        rows.append(made)
+    return [torch.stack(column) for column in zip(*rows, strict=True)]
 
 
-def _scan(problem: Problem, runners: Mapping[str, BodyRunner]) -> Run:
-    body, runner = _bodies(problem)["body"], runners["body"]
-    names = [variable.name for variable in body.inputs]
-    scanned = attribute(problem, "num_scan_inputs", 1)
-    states = len(names) - scanned
-    made_count = len(body.outputs) - states
-    axes = attribute(problem, "scan_input_axes", (0,) * scanned)
+def _single_scan(problem: Problem, body: Body, operands: Sequence[Any]) -> Sequence[Value]:
+    scanned = problem.attribute("num_scan_inputs", 1)
+    states = len(operands) - scanned
+    outputs = problem.attribute("body", None).outputs[states:]
+    axes = problem.attribute("scan_input_axes", (0,) * scanned)
     direction = "directions" if problem.version < 9 else "scan_input_directions"
-    backwards = attribute(problem, direction, (0,) * scanned)
-    out_axes = attribute(problem, "scan_output_axes", (0,) * made_count)
-    out_backwards = attribute(problem, "scan_output_directions", (0,) * made_count)
-    device = problem.device
-
-    def run(operands: Sequence[Any], outer: Mapping[str, Value]) -> Sequence[Value]:
-        values = _capturing(body, outer)
-        carried = list(operands[:states])
-        columns = [
-            x.unbind(axis)[::-1] if reverse else x.unbind(axis)
-            for x, axis, reverse in zip(operands[states:], axes, backwards, strict=True)
-        ]
-        collected: list[list[Any]] = [[] for _ in range(made_count)]
-        for row in zip(*columns, strict=True):
-            values.update(zip(names, [*carried, *row], strict=True))
-            made = runner(values)
-            carried = made[:states]
-            for items, item in zip(collected, made[states:], strict=True):
-                items.append(item)
-        stacked: list[Value] = []
-        for index, items in enumerate(collected):
-            ordered = items[::-1] if out_backwards[index] else items
-            if ordered:
-                stacked.append(torch.stack(ordered, out_axes[index]))
-            else:
-                stacked.append(_stack([], body.outputs[states + index].type, device))
-        return [*carried, *stacked]
-
-    return run
+    backwards = problem.attribute(direction, (0,) * scanned)
+    out_axes = problem.attribute("scan_output_axes", (0,) * len(outputs))
+    out_backwards = problem.attribute("scan_output_directions", (0,) * len(outputs))
+    carried = list(operands[:states])
+    columns = [
+        x.unbind(axis)[::-1] if reverse else x.unbind(axis)
+        for x, axis, reverse in zip(operands[states:], axes, backwards, strict=True)
+    ]
+    collected: list[list[Any]] = [[] for _ in outputs]
+    for row in zip(*columns, strict=True):
+        made = body([*carried, *row])
+        carried = made[:states]
+        for items, item in zip(collected, made[states:], strict=True):
+            items.append(item)
+    stacked = [
+        _stack(items[::-1] if reverse else items, output.type, problem.device, axis)
+        for items, output, axis, reverse in zip(
+            collected, outputs, out_axes, out_backwards, strict=True
+        )
+    ]
+    return [*carried, *stacked]
 
 
-def _load_sequence_map(problem: Problem, runners: Mapping[str, BodyRunner]) -> Run:
+def _sequence_map(
+    problem: Problem, bodies: Mapping[str, Body], operands: Sequence[Any]
+) -> Sequence[Value]:
     """The body once for each element; operands that are no sequences are passed each time."""
-    body, runner = _bodies(problem)["body"], runners["body"]
-    names = [variable.name for variable in body.inputs]
-
-    def run(operands: Sequence[Any], outer: Mapping[str, Value]) -> Sequence[Value]:
-        values = _capturing(body, outer)
-        results: list[list[Value]] = [[] for _ in body.outputs]
-        for place in range(len(operands[0])):
-            for name, operand in zip(names, operands, strict=True):
-                values[name] = operand[place] if isinstance(operand, list) else operand
-            for items, item in zip(results, runner(values), strict=True):
-                items.append(item)
-        return results
-
-    return run
+    results: list[list[Value]] = [[] for _ in problem.layer.outputs]
+    for place in range(len(operands[0])):
+        inputs = [x[place] if isinstance(x, list) else x for x in operands]
+        for items, item in zip(results, bodies["body"](inputs), strict=True):
+            items.append(item)
+    return results
 
 
-_LOADERS: dict[str, Callable[[Problem, Mapping[str, BodyRunner]], Run]] = {
-    "If": _load_if,
-    "Loop": _load_loop,
-    "Scan": _load_scan,
-    "SequenceMap": _load_sequence_map,
-}
-
-SOLUTIONS: Sequence[Solution] = (Control(),)
+_OPERATORS: Mapping[
+    str, Callable[[Problem, Mapping[str, Body], Sequence[Any]], Sequence[Value]]
+] = {"If": _if, "Loop": _loop, "Scan": _scan, "SequenceMap": _sequence_map}

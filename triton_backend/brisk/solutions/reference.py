@@ -1,4 +1,4 @@
-"""The always-applicable family: any layer by the operators' definition, on ``onnx.reference``.
+"""The always-applicable solution: any layer by its operator's definition, on ``onnx.reference``.
 
 Slow, complete and right: it is the oracle of every tuned solution, and what serves operators
 that have none. Computes with numpy on the CPU whatever the device; values are moved both ways.
@@ -6,27 +6,16 @@ that have none. Computes with numpy on the CPU whatever the device; values are m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import onnx
-import torch
 
 from brisk.errors import UnsupportedOperatorError
+from brisk.graph.files.proto import to_node_proto
 from brisk.graph.program import Node
-from brisk.solutions.base import (
-    APPLIES,
-    Applicability,
-    Kernel,
-    LoadContext,
-    Problem,
-    Solution,
-    Value,
-    refused,
-)
-from brisk.solutions.onnx_nodes import node_proto, operator_sets
-from brisk.solutions.problem import dynamic_operands
-from brisk.solutions.values import from_numpy, to_numpy
+from brisk.solutions.base import Kernel, LoadBody, Problem, Solution, dynamic_operands
+from brisk.solutions.values import Value, from_numpy, to_numpy
 
 
 class Reference(Solution):
@@ -34,28 +23,21 @@ class Reference(Solution):
 
     name = "reference"
 
-    def operators(self) -> frozenset[tuple[str, str]]:
-        return frozenset()
-
-    def check(self, problem: Problem) -> Applicability:
+    def check(self, problem: Problem) -> str | None:
         node = problem.layer.main
-        if not onnx.defs.has(node.operator, node.domain):
-            return refused(f"{node.describe()} is no standard ONNX operator")
-        return APPLIES
+        if onnx.defs.has(node.operator, node.domain):
+            return None
+        return f"{node.describe()} is no standard ONNX operator"
 
-    def load(
-        self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
-    ) -> Kernel:
+    def load(self, problem: Problem, load_body: LoadBody) -> Kernel:
         evaluator = _evaluator(problem.layer.main)
-        operands = (*problem.operands, *problem.captures)
         constants = {
             operand.name: operand.constant
-            for operand in operands
+            for operand in (*problem.operands, *problem.captures)
             if operand is not None and operand.constant is not None
         }
         names = [operand.name for operand in dynamic_operands(problem)]
         outputs = problem.layer.outputs
-        device = context.device
 
         def kernel(*values: Value) -> Sequence[Value]:
             given: dict[str, Any] = dict(constants)
@@ -63,7 +45,7 @@ class Reference(Solution):
                 given[name] = to_numpy(value)
             made = evaluator.run(None, given)
             return [
-                from_numpy(value, device) if name else None
+                from_numpy(value, problem.device) if name else None
                 for name, value in zip(outputs, made, strict=True)
             ]
 
@@ -78,15 +60,19 @@ def _evaluator(node: Node) -> Any:
     """
     from onnx.reference import ReferenceEvaluator  # 60 ms, paid by a runtime before any load
 
-    proto = node_proto(node)
-    versions = operator_sets((node,))
-    versions.setdefault("", onnx.defs.onnx_opset_version())
-    graph = onnx.GraphProto(name="node", node=[proto])
+    graph = onnx.GraphProto(name="node", node=[to_node_proto(node)])
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.outputs)
+    versions = {"": onnx.defs.onnx_opset_version(), **_operator_sets(node)}
     try:
         return ReferenceEvaluator(graph, opsets=versions)
     except NotImplementedError as error:
         raise UnsupportedOperatorError(f"{node.describe()}: {error}") from error
 
 
-SOLUTIONS: tuple[Solution, ...] = (Reference(),)
+def _operator_sets(node: Node) -> dict[str, int]:
+    """The version of each domain that ``node`` and its bodies were written for."""
+    versions: dict[str, int] = {}
+    for body in node.bodies:
+        for layer in body.layers:
+            versions.update(_operator_sets(layer.main))
+    return {**versions, node.domain: node.version}

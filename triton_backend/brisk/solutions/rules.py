@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import torch
+from typing import Any
 
 from brisk.graph.program import ContainerKind
-from brisk.solutions.base import (
-    APPLIES,
-    Applicability,
-    Kernel,
-    LoadContext,
-    Operand,
-    Problem,
-    Solution,
-    Value,
-    refused,
-)
-from brisk.solutions.values import TORCH_DTYPES, from_numpy
+from brisk.solutions.base import Kernel, LoadBody, Operand, Problem, Solution
+from brisk.solutions.values import TORCH_DTYPES, Value, from_numpy
 
 FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 SIGNED = frozenset({"int8", "int16", "int32", "int64"})
@@ -50,30 +38,25 @@ class Rule:
     since: int = 1
 
 
-class RuleFamily(Solution):
-    """A family whose operators each have one rule."""
+class Family(Solution):
+    """The rules of some operators of one domain, under one name."""
 
-    rules: ClassVar[Mapping[tuple[str, str], Rule]]
+    def __init__(self, name: str, rules: Mapping[str, Rule], domain: str = "") -> None:
+        self.name = name
+        self.operators = {(domain, operator) for operator in rules}
+        self._rules = rules
 
-    def operators(self) -> frozenset[tuple[str, str]]:
-        return frozenset(self.rules)
-
-    def check(self, problem: Problem) -> Applicability:
-        rule = self.rules.get((problem.domain, problem.operator))
-        if rule is None:
-            return refused(f"no rule for {problem.operator}")
+    def check(self, problem: Problem) -> str | None:
+        rule = self._rules[problem.operator]
         if problem.version < rule.since:
-            return refused(
+            return (
                 f"version {problem.version} of the operator means something else than version "
                 f"{rule.since}"
             )
-        reason = rule.check(problem)
-        return APPLIES if reason is None else refused(reason)
+        return rule.check(problem)
 
-    def load(
-        self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
-    ) -> Kernel:
-        return self.rules[problem.domain, problem.operator].load(problem)
+    def load(self, problem: Problem, load_body: LoadBody) -> Kernel:
+        return self._rules[problem.operator].load(problem)
 
 
 def takes(*dtypes: Collection[str]) -> Check:
@@ -90,12 +73,24 @@ def takes(*dtypes: Collection[str]) -> Check:
     return check
 
 
+def anything(_: Problem) -> None:
+    """The check of a rule that always applies."""
+
+
 def refuse_operand(operand: Operand, allowed: Collection[str]) -> str | None:
     """Why ``operand`` is not a tensor of an allowed dtype; None where it is."""
     if operand.type.container is not ContainerKind.TENSOR:
         return f"'{operand.name}' is a {operand.type.container.value}, not a tensor"
     if operand.type.dtype not in allowed:
         return f"'{operand.name}' is {operand.type.dtype or 'of unknown dtype'}"
+    return None
+
+
+def refuse_mixed_floats(problem: Problem) -> str | None:
+    """Why the operands do not have one floating dtype in common; None where they do."""
+    dtypes = {operand.type.dtype for operand in problem.operands if operand is not None}
+    if len(dtypes) != 1 or not dtypes <= FLOATS:
+        return f"dtypes {sorted(map(str, dtypes))}, one of {', '.join(sorted(FLOATS))} is known"
     return None
 
 
@@ -112,19 +107,6 @@ def both(*checks: Check) -> Check:
     return check
 
 
-def attribute(problem: Problem, name: str, default: Any) -> Any:
-    """An attribute of the main operator, or the default of its definition."""
-    return problem.attributes.get(name, default)
-
-
-def constant(problem: Problem, position: int) -> Any:
-    """A constant operand as Python numbers (nested lists); None where absent or dynamic."""
-    operand = problem.operand(position)
-    if operand is None or operand.constant is None:
-        return None
-    return operand.constant.tolist()
-
-
 def single(number: Any) -> Any:
     """The number of a tensor of one element that came as Python numbers, of rank 0 or 1."""
     while isinstance(number, (list, tuple)):
@@ -132,15 +114,12 @@ def single(number: Any) -> Any:
     return number
 
 
-def is_dynamic(problem: Problem, position: int) -> bool:
+def constant_tensor(problem: Problem, position: int) -> Any:
+    """The constant at a position, on the device; None where it is left out or not constant."""
     operand = problem.operand(position)
-    return operand is not None and operand.constant is None
-
-
-def rank(problem: Problem, position: int = 0) -> int | None:
-    """The rank of an operand where it is known."""
-    operand = problem.operand(position)
-    return None if operand is None else operand.type.rank
+    if operand is None or operand.constant is None:
+        return None
+    return from_numpy(operand.constant, problem.device)
 
 
 def bind(
@@ -151,13 +130,27 @@ def bind(
     Constants are bound now, as tensors on the device, None where left out. Operands at the
     positions ``numbers`` arrive as Python numbers or sequences of them.
     """
-    operands = problem.operands
-    dynamic = [i for i, operand in enumerate(operands) if operand and operand.constant is None]
-    bound = [_bound(operand, i in numbers, problem.device) for i, operand in enumerate(operands)]
+    bound = [
+        problem.constant(position) if position in numbers else constant_tensor(problem, position)
+        for position in range(len(problem.operands))
+    ]
+    return bind_constants(problem, function, bound, numbers)
+
+
+def bind_constants(
+    problem: Problem,
+    function: Callable[..., Value],
+    bound: Sequence[Any],
+    numbers: Collection[int] = (),
+) -> Kernel:
+    """As ``bind``, with the constants in the form that they have in ``bound``."""
+    dynamic = [position for position in range(len(bound)) if problem.is_dynamic(position)]
     if not any(position in numbers for position in dynamic):
-        kernel = _bind_tensors(function, bound, dynamic)
-        if kernel is not None:
-            return kernel
+        if len(dynamic) == len(bound):
+            return lambda *values: (function(*values),)
+        if dynamic == [0]:
+            rest = tuple(bound[1:])
+            return lambda x: (function(x, *rest),)
 
     def general(*values: Any) -> Sequence[Value]:
         arguments = list(bound)
@@ -168,32 +161,6 @@ def bind(
     return general
 
 
-def _bind_tensors(
-    function: Callable[..., Value], bound: Sequence[Any], dynamic: Sequence[int]
-) -> Kernel | None:
-    """The kernel without a loop over its arguments, for the orders that are common."""
-    if len(dynamic) == len(bound):
-        if len(bound) == 1:
-            return lambda x: (function(x),)
-        if len(bound) == 2:
-            return lambda x, y: (function(x, y),)
-        return lambda *values: (function(*values),)
-    if dynamic == [0]:
-        if len(bound) == 2:
-            second = bound[1]
-            return lambda x: (function(x, second),)
-        rest = tuple(bound[1:])
-        return lambda x: (function(x, *rest),)
-    if dynamic == [1] and len(bound) == 2:
-        first = bound[0]
-        return lambda y: (function(first, y),)
-    return None
-
-
-def _bound(operand: Operand | None, as_numbers: bool, device: torch.device) -> Any:
-    if operand is None or operand.constant is None:
-        return None
-    if not as_numbers:
-        return from_numpy(operand.constant, device)
-    numbers = operand.constant.tolist()
-    return tuple(numbers) if isinstance(numbers, list) else numbers
+def plain(function: Callable[..., Value], *numbers: int) -> Callable[[Problem], Kernel]:
+    """A loader that binds a function which needs no attribute."""
+    return lambda problem: bind(problem, function, numbers)

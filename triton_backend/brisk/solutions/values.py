@@ -7,13 +7,19 @@ torch holds every dtype it knows, with bfloat16 and the 8-bit floats seen from n
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 import torch
 
-from brisk.solutions.base import Value
+Value: TypeAlias = "torch.Tensor | np.ndarray | list[Any] | None"
+"""A run-time value.
+
+torch.Tensor on the runtime's device wherever torch has the dtype; numpy.ndarray for the rest
+(``object`` arrays of str for strings, ml_dtypes arrays for 4-bit types); list for a sequence;
+None for an optional value that is absent.
+"""
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)

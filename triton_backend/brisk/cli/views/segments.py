@@ -255,8 +255,8 @@ def layers_text(file: Path, device: str, *, every: bool) -> Iterator[str]:
         yield f"  by the slow reference operators: {names}"
     for index, layer in enumerate(plan.layers if every else ()):
         yield f"{index:>4}  {layer.problem.layer.name}: {layer.solution.name}"
-        for solution, verdict in layer.passed_over:
-            yield f"      not {solution.name}: {verdict.reason}"
+        for solution, reason in layer.passed_over:
+            yield f"      not {solution.name}: {reason}"
 
 
 def _exits(file: Path, plan: SegmentPlan) -> tuple[Mapping[int, tuple[str, ...]], str]:

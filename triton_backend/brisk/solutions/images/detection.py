@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch.nn import functional
 
-from brisk.solutions.base import Kernel, Problem, Solution
-from brisk.solutions.rules import FLOATS, Rule, RuleFamily, attribute, bind, rank, single, takes
+from brisk.solutions.base import Kernel, Problem
+from brisk.solutions.rules import FLOATS, Rule, bind, single, takes
 
 
 def _load_suppression(problem: Problem) -> Kernel:
-    centred = bool(attribute(problem, "center_point_box", 0))
+    centred = bool(problem.attribute("center_point_box", 0))
     device = problem.device
 
     def suppress(
@@ -68,9 +67,9 @@ _SAMPLING = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}
 
 
 def _load_grid_sample(problem: Problem) -> Kernel:
-    mode = _SAMPLING[attribute(problem, "mode", "linear")]
-    padding = attribute(problem, "padding_mode", "zeros")
-    align = bool(attribute(problem, "align_corners", 0))
+    mode = _SAMPLING[problem.attribute("mode", "linear")]
+    padding = problem.attribute("padding_mode", "zeros")
+    align = bool(problem.attribute("align_corners", 0))
 
     def sample(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
         return functional.grid_sample(x, grid, mode, padding, align)
@@ -79,23 +78,17 @@ def _load_grid_sample(problem: Problem) -> Kernel:
 
 
 def _check_grid_sample(problem: Problem) -> str | None:
-    mode = attribute(problem, "mode", "linear")
-    if mode not in _SAMPLING or rank(problem) not in ((4,) if mode == "cubic" else (4, 5)):
-        return f"mode {mode} at rank {rank(problem)}"
-    data, grid = problem.operands
-    if data is None or grid is None or data.type.dtype != grid.type.dtype:
+    mode = problem.attribute("mode", "linear")
+    if mode not in _SAMPLING or problem.rank() not in ((4,) if mode == "cubic" else (4, 5)):
+        return f"mode {mode} at rank {problem.rank()}"
+    if problem.dtype(0) != problem.dtype(1):
         return "the grid has another dtype"
     return takes({"float32", "float64"})(problem)
 
 
-class Detection(RuleFamily):
-    name = "detection"
-    rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
-        ("", "NonMaxSuppression"): Rule(
-            _load_suppression, takes({"float32"}, {"float32"}, {"int64"}, FLOATS), since=10
-        ),
-        ("", "GridSample"): Rule(_load_grid_sample, _check_grid_sample, since=20),
-    }
-
-
-SOLUTIONS: Sequence[Solution] = (Detection(),)
+DETECTION: dict[str, Rule] = {
+    "NonMaxSuppression": Rule(
+        _load_suppression, takes({"float32"}, {"float32"}, {"int64"}, FLOATS), since=10
+    ),
+    "GridSample": Rule(_load_grid_sample, _check_grid_sample, since=20),
+}

@@ -1,38 +1,59 @@
-"""Resize: torch's kernels for the usual modes, one matrix or gather an axis for the others."""
+"""Resize: torch's kernels for the usual modes, one matrix or gather an axis for the others.
+
+Interpolation is separable, so an axis is resized at a time (operator Resize-19).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
 from brisk.solutions.base import Kernel, Problem
-from brisk.solutions.images.resizing_weights import Interpolation, nearest_places, weight_matrix
-from brisk.solutions.rules import FLOATS, MOVED, Rule, attribute, constant, is_dynamic, rank, takes
+from brisk.solutions.rules import FLOATS, MOVED, Rule, bind, takes
 
 Targets = tuple[list[int], list[float]]
 """Sizes and scales of all axes."""
 
 
 def _load_resize(problem: Problem) -> Kernel:
-    interpolation = _read_interpolation(problem)
+    how = _read_interpolation(problem)
     targets = _target_reader(problem)
-    resize_axes = _nearest if interpolation.mode == "nearest" else _weighted
-    native = _native_kernel(interpolation, rank(problem))
-    fixed = None
-    operand = problem.operands[0]
-    if operand is not None and operand.type.is_static and not _dynamic_parameters(problem):
-        fixed = targets(tuple(operand.type.shape or ()), [])  # type: ignore[arg-type]
+    native = _native_mode(how, problem.rank() or 0) if problem.dtype() in FLOATS else None
+    align = None if native == "nearest" else how.coordinates == "align_corners"
 
-    def kernel(x: Any, *parameters: Any) -> tuple[torch.Tensor]:
-        sizes, scales = fixed or targets(x.shape, [value.tolist() for value in parameters])
-        if native is not None and _has_exact_ratios(x.shape, sizes, scales, interpolation.mode):
-            return (native(x, sizes[2:]),)
-        return (resize_axes(x, sizes, scales, interpolation),)
+    def resize(x: torch.Tensor, _: Any = None, scales: Any = None, sizes: Any = None) -> Any:
+        sizes, scales = targets(x.shape, scales, sizes)
+        if native is not None and _has_exact_ratios(x.shape, sizes, scales, native):
+            return functional.interpolate(x, sizes[2:], mode=native, align_corners=align)
+        for axis, (size, scale) in enumerate(zip(sizes, scales, strict=True)):
+            if size != x.shape[axis] or scale != 1.0:
+                x = _resize_axis(x, axis, size, scale, how)
+        return x
 
-    return kernel
+    return bind(problem, resize, numbers={1, 2, 3})
+
+
+def _native_mode(how: Interpolation, dims: int) -> str | None:
+    """torch's name of the mode where its coordinates are the same; None where there is none.
+
+    Its sizes give the ratio, so a scale must divide out, which the caller checks.
+    """
+    if how.antialias or how.exclude_outside or dims not in (3, 4, 5):
+        return None
+    if how.mode == "nearest":
+        is_same = how.coordinates == "asymmetric" and how.rounding == "floor"
+        return "nearest" if is_same else None
+    if how.coordinates not in ("half_pixel", "align_corners"):
+        return None
+    if how.mode == "linear":
+        return {3: "linear", 4: "bilinear", 5: "trilinear"}[dims]
+    is_bicubic = how.mode == "cubic" and dims == 4 and how.cubic_coefficient == -0.75
+    return "bicubic" if is_bicubic else None
 
 
 def _has_exact_ratios(
@@ -50,103 +71,131 @@ def _has_exact_ratios(
     return True
 
 
-def _native_kernel(interpolation: Interpolation, dims: int | None) -> Callable[..., Any] | None:
-    """torch's own kernel where its coordinates are the same; None where there is none.
+def _target_reader(problem: Problem) -> Callable[[Sequence[int], Any, Any], Targets]:
+    """What makes sizes and scales of all axes from the shape and the operands' numbers."""
+    chosen = problem.attribute("axes", None)
+    policy = problem.attribute("keep_aspect_ratio_policy", "stretch")
 
-    Its sizes give the ratio, so a scale must divide out, which the caller checks.
-    """
-    if interpolation.antialias or interpolation.exclude_outside or dims not in (3, 4, 5):
-        return None
-    mode, coordinates = interpolation.mode, interpolation.coordinates
-    if mode == "nearest":
-        if coordinates == "asymmetric" and interpolation.rounding == "floor":
-            return lambda x, sizes: functional.interpolate(x, sizes, mode="nearest")
-        return None
-    name = {("linear", 3): "linear", ("linear", 4): "bilinear", ("linear", 5): "trilinear"}.get(
-        (mode, dims), "bicubic" if (mode, dims) == ("cubic", 4) else None
-    )
-    if name is None or coordinates not in ("half_pixel", "align_corners"):
-        return None
-    if name == "bicubic" and interpolation.cubic_coefficient != -0.75:
-        return None
-    align = coordinates == "align_corners"
-    return lambda x, sizes: functional.interpolate(x, sizes, mode=name, align_corners=align)
-
-
-def _dynamic_parameters(problem: Problem) -> bool:
-    return any(is_dynamic(problem, position) for position in (1, 2, 3))
-
-
-def _target_reader(problem: Problem) -> Callable[[Sequence[int], list[Any]], Targets]:
-    """What reads sizes and scales of all axes from the shape and the dynamic parameters."""
-    chosen = attribute(problem, "axes", None)
-    policy = attribute(problem, "keep_aspect_ratio_policy", "stretch")
-    scales_given, sizes_given = constant(problem, 2), constant(problem, 3)
-    positions = [position for position in (1, 2, 3) if is_dynamic(problem, position)]
-    sizes_operand = problem.operand(3)
-    by_sizes = sizes_operand is not None and (sizes_given is None or len(sizes_given) > 0)
-
-    def read(shape: Sequence[int], dynamic: list[Any]) -> Targets:
-        values = dict(zip(positions, dynamic, strict=True))
-        dims = len(shape)
-        axes = list(range(dims)) if chosen is None else [axis % dims for axis in chosen]
-        sizes, scales = list(shape), [1.0] * dims
-        if by_sizes:
-            wanted = values.get(3, sizes_given)
-            ratios = [size / shape[axis] for size, axis in zip(wanted, axes, strict=True)]
+    def read(shape: Sequence[int], given: Sequence[float], wanted: Sequence[int]) -> Targets:
+        axes = [axis % len(shape) for axis in (range(len(shape)) if chosen is None else chosen)]
+        sizes, scales = list(shape), [1.0] * len(shape)
+        if wanted:
+            given = [size / shape[axis] for size, axis in zip(wanted, axes, strict=True)]
             if policy != "stretch":
-                ratio = min(ratios) if policy == "not_larger" else max(ratios)
-                ratios = [ratio] * len(axes)
+                ratio = min(given) if policy == "not_larger" else max(given)
+                given = [ratio] * len(axes)
                 wanted = [int(ratio * shape[axis] + 0.5) for axis in axes]
-            for axis, size, ratio in zip(axes, wanted, ratios, strict=True):
-                sizes[axis], scales[axis] = size, ratio
         else:
-            for axis, scale in zip(axes, values.get(2, scales_given), strict=True):
-                sizes[axis], scales[axis] = int(shape[axis] * scale), scale
+            wanted = [int(shape[axis] * scale) for axis, scale in zip(axes, given, strict=True)]
+        for axis, size, scale in zip(axes, wanted, given, strict=True):
+            sizes[axis], scales[axis] = size, scale
         return sizes, scales
 
     return read
 
 
+def _resize_axis(
+    x: torch.Tensor, axis: int, size: int, scale: float, how: Interpolation
+) -> torch.Tensor:
+    if how.mode == "nearest":
+        places = _nearest_places(x.shape[axis], size, scale, how)
+        return x.index_select(axis, torch.from_numpy(places).to(x.device))
+    matrix = torch.from_numpy(_weight_matrix(x.shape[axis], size, scale, how))
+    matrix = matrix.to(dtype=x.dtype, device=x.device)
+    return torch.matmul(x.transpose(axis, -1), matrix.t()).transpose(axis, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Interpolation:
+    """Attributes of Resize under the names of what they are."""
+
+    mode: str
+    coordinates: str
+    rounding: str
+    cubic_coefficient: float
+    antialias: bool
+    exclude_outside: bool
+
+
 def _read_interpolation(problem: Problem) -> Interpolation:
     return Interpolation(
-        mode=attribute(problem, "mode", "nearest"),
-        coordinates=attribute(problem, "coordinate_transformation_mode", "half_pixel"),
-        rounding=attribute(problem, "nearest_mode", "round_prefer_floor"),
-        cubic_coefficient=attribute(problem, "cubic_coeff_a", -0.75),
-        antialias=bool(attribute(problem, "antialias", 0)),
-        exclude_outside=bool(attribute(problem, "exclude_outside", 0)),
+        mode=problem.attribute("mode", "nearest"),
+        coordinates=problem.attribute("coordinate_transformation_mode", "half_pixel"),
+        rounding=problem.attribute("nearest_mode", "round_prefer_floor"),
+        cubic_coefficient=problem.attribute("cubic_coeff_a", -0.75),
+        antialias=bool(problem.attribute("antialias", 0)),
+        exclude_outside=bool(problem.attribute("exclude_outside", 0)),
     )
 
 
-def _nearest(
-    x: torch.Tensor, sizes: list[int], scales: list[float], how: Interpolation
-) -> torch.Tensor:
-    for axis, (size, scale) in enumerate(zip(sizes, scales, strict=True)):
-        if size != x.shape[axis] or scale != 1.0:
-            places = nearest_places(x.shape[axis], size, scale, how)
-            x = x.index_select(axis, torch.from_numpy(places).to(x.device))
+def _source_coordinates(size: int, target: int, scale: float, how: Interpolation) -> np.ndarray:
+    """float64 [target]: the place in the source of each output position."""
+    y = np.arange(target, dtype=np.float64)
+    exact = scale * size
+    if how.coordinates == "align_corners":
+        return np.zeros(target) if exact == 1 else y * (size - 1) / (exact - 1)
+    if how.coordinates == "asymmetric":
+        return y / scale
+    if how.coordinates == "pytorch_half_pixel" and exact == 1:
+        return np.full(target, -0.5)
+    x = (y + 0.5) / scale - 0.5
+    if how.coordinates == "half_pixel_symmetric":
+        x += size / 2 * (1 - target / exact)
     return x
 
 
-def _weighted(
-    x: torch.Tensor, sizes: list[int], scales: list[float], how: Interpolation
-) -> torch.Tensor:
-    for axis, (size, scale) in enumerate(zip(sizes, scales, strict=True)):
-        if size != x.shape[axis] or scale != 1.0:
-            matrix = torch.from_numpy(weight_matrix(x.shape[axis], size, scale, how))
-            matrix = matrix.to(dtype=x.dtype, device=x.device)
-            x = torch.matmul(x.transpose(axis, -1), matrix.t()).transpose(axis, -1)
-    return x
+def _nearest_places(size: int, target: int, scale: float, how: Interpolation) -> np.ndarray:
+    """int64 [target]: the source position that each output copies."""
+    x = _source_coordinates(size, target, scale, how)
+    rounded = {
+        "round_prefer_floor": lambda: np.ceil(x - 0.5),
+        "round_prefer_ceil": lambda: np.floor(x + 0.5),
+        "floor": lambda: np.floor(x),
+        "ceil": lambda: np.ceil(x),
+    }[how.rounding]()
+    return np.clip(rounded, 0, size - 1).astype(np.int64)
+
+
+def _weight_matrix(size: int, target: int, scale: float, how: Interpolation) -> np.ndarray:
+    """float64 [target, size]: what each output takes of each source position.
+
+    Antialiasing widens the kernel by the scale where that shrinks. What lies outside counts as
+    the edge, or not at all with ``exclude_outside``.
+    """
+    x = _source_coordinates(size, target, scale, how)
+    stretch = min(scale, 1.0) if how.antialias else 1.0
+    reach = int(np.ceil((1 if how.mode == "linear" else 2) / stretch))
+    first = np.floor(x).astype(np.int64)
+    places = first[:, None] + np.arange(-reach, reach + 2)[None, :]
+    distances = np.abs(places - x[:, None]) * stretch
+    weights = _linear(distances) if how.mode == "linear" else _cubic(distances, how)
+    if how.exclude_outside:
+        weights = np.where((places < 0) | (places >= size), 0.0, weights)
+    weights /= weights.sum(axis=1, keepdims=True)
+    matrix = np.zeros((target, size))
+    rows = np.broadcast_to(np.arange(target)[:, None], places.shape)
+    np.add.at(matrix, (rows, np.clip(places, 0, size - 1)), weights)
+    return matrix
+
+
+def _linear(distance: np.ndarray) -> np.ndarray:
+    return np.clip(1.0 - distance, 0.0, None)
+
+
+def _cubic(d: np.ndarray, how: Interpolation) -> np.ndarray:
+    """Keys' kernel (1981) with coefficient a."""
+    a = how.cubic_coefficient
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 
 
 def _check_resize(problem: Problem) -> str | None:
-    if attribute(problem, "coordinate_transformation_mode", "") == "tf_crop_and_resize":
+    if problem.attribute("coordinate_transformation_mode", "") == "tf_crop_and_resize":
         return "crops"
-    if not is_dynamic(problem, 0):
+    if not problem.is_dynamic(0):
         return "resizes a constant"
-    mode = attribute(problem, "mode", "nearest")
-    allowed = MOVED if mode == "nearest" else FLOATS
+    allowed = MOVED if problem.attribute("mode", "nearest") == "nearest" else FLOATS
     return takes(allowed, FLOATS, {"float32"}, {"int64"})(problem)
 
 

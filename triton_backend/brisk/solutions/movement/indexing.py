@@ -1,25 +1,14 @@
-"""Elements picked by position or condition."""
+"""Elements picked by position or condition, and written into a copy by position."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 from brisk.solutions.base import Kernel, Problem
-from brisk.solutions.rules import (
-    BOOLEAN,
-    INDICES,
-    MOVED,
-    Rule,
-    attribute,
-    bind,
-    constant,
-    is_dynamic,
-    rank,
-    single,
-    takes,
-)
+from brisk.solutions.rules import BOOLEAN, INDICES, MOVED, Rule, bind, both, plain, single, takes
 
 
 def _slice(
@@ -31,75 +20,47 @@ def _slice(
 ) -> torch.Tensor:
     for i, axis in enumerate(range(len(starts)) if axes is None else axes):
         step = 1 if steps is None else steps[i]
-        picked = slice(starts[i], ends[i], step)
+        first, last, _ = slice(starts[i], ends[i], step).indices(x.shape[axis])
         if step > 0:
-            first, last, _ = picked.indices(x.shape[axis])
             x = torch.ops.aten.slice.Tensor(x, axis, first, last, step)
         else:
-            places = range(*picked.indices(x.shape[axis]))
-            x = x.index_select(axis, torch.tensor(places, dtype=torch.int64, device=x.device))
+            places = torch.tensor(range(first, last, step), dtype=torch.int64, device=x.device)
+            x = x.index_select(axis, places)
     return x
 
 
-def _load_slice(problem: Problem) -> Kernel:
-    starts, ends, axes, steps = (constant(problem, position) for position in range(1, 5))
-    fixed = not any(is_dynamic(problem, position) for position in range(1, 5))
-    if fixed and is_dynamic(problem, 0) and len(starts) == 1 and (steps or [1])[0] > 0:
-        axis, picked = (axes or [0])[0], slice(starts[0], ends[0], (steps or [1])[0])
-        axis += (rank(problem) or 0) if axis < 0 else 0
-        if axis >= 0:  # torch clips to the size as ONNX does
-            index = (slice(None),) * axis + (picked,)
-            return lambda x: (x[index],)
-    return bind(problem, _slice, numbers={1, 2, 3, 4})
+def _counted_from_start(places: torch.Tensor, size: int) -> torch.Tensor:
+    return torch.where(places < 0, places + size, places)
 
 
 def _load_gather(problem: Problem) -> Kernel:
-    axis = attribute(problem, "axis", 0)
-    indices = problem.operands[1]
-    if indices is not None and indices.constant is not None:
-        place = indices.constant.tolist()
-        if isinstance(place, int):
-            return bind(problem, lambda x, place: x.select(axis, place), numbers={1})
-        if len(place) == 1 and indices.constant.ndim == 1:
-            first = place[0]
-            return bind(problem, lambda x, _: x.narrow(axis, first, 1))
-        if indices.constant.ndim == 1 and indices.constant.size and min(place) >= 0:
-            return bind(problem, lambda x, places: x.index_select(axis, places))
+    axis = problem.attribute("axis", 0)
+    place = problem.constant(1)
+    if isinstance(place, int):
+        return bind(problem, lambda x, _: x.select(axis, place))
+    if isinstance(place, list) and len(place) == 1 and isinstance(place[0], int):
+        return bind(problem, lambda x, _: x.narrow(axis, place[0], 1))
 
     def gather(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         at = axis % x.dim()
-        places = torch.where(places < 0, places + x.shape[at], places)
-        if places.dim() == 1:
-            return x.index_select(at, places)
+        places = _counted_from_start(places, x.shape[at])
         picked = x.index_select(at, places.reshape(-1))
         return picked.reshape(x.shape[:at] + places.shape + x.shape[at + 1 :])
 
-    data = problem.operands[0]
-    is_table = data is not None and data.constant is not None and data.constant.ndim == 2
-    if axis == 0 and is_table and problem.device.type == "cpu":
-
-        def look_up(table: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-            try:
-                return torch.embedding(table, places)
-            except IndexError:  # a place below zero counts from the end, or is too far
-                return gather(table, places)
-
-        return bind(problem, look_up)
     return bind(problem, gather)
 
 
 def _load_gather_elements(problem: Problem) -> Kernel:
-    axis = attribute(problem, "axis", 0)
+    axis = problem.attribute("axis", 0)
 
     def gather(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        places = torch.where(places < 0, places + x.shape[axis], places)
-        return torch.gather(x, axis, places.long())
+        return torch.gather(x, axis, _counted_from_start(places, x.shape[axis]).long())
 
     return bind(problem, gather)
 
 
 def _load_gather_nd(problem: Problem) -> Kernel:
-    batch = attribute(problem, "batch_dims", 0)
+    batch = problem.attribute("batch_dims", 0)
 
     def gather(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """The last axis of ``places`` indexes the axes behind the ``batch`` common ones."""
@@ -114,7 +75,7 @@ def _load_gather_nd(problem: Problem) -> Kernel:
 
 
 def _load_compress(problem: Problem) -> Kernel:
-    axis = attribute(problem, "axis", None)
+    axis = problem.attribute("axis", None)
 
     def compress(x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
         places = condition.nonzero().squeeze(1)
@@ -126,7 +87,7 @@ def _load_compress(problem: Problem) -> Kernel:
 
 
 def _load_trilu(problem: Problem) -> Kernel:
-    function = torch.triu if attribute(problem, "upper", 1) else torch.tril
+    function = torch.triu if problem.attribute("upper", 1) else torch.tril
     return bind(problem, lambda x, k=None: function(x, single(k) or 0), numbers={1})
 
 
@@ -135,7 +96,7 @@ def _nonzero(x: torch.Tensor) -> torch.Tensor:
 
 
 def _load_reverse_sequence(problem: Problem) -> Kernel:
-    batch, time = attribute(problem, "batch_axis", 1), attribute(problem, "time_axis", 0)
+    batch, time = problem.attribute("batch_axis", 1), problem.attribute("time_axis", 0)
 
     def reverse(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Each batch row's first ``lengths[row]`` steps backwards, the others in place."""
@@ -150,13 +111,62 @@ def _load_reverse_sequence(problem: Problem) -> Kernel:
     return bind(problem, reverse)
 
 
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+
+
+def _write(
+    x: torch.Tensor, axis: int, places: torch.Tensor, updates: torch.Tensor, reduction: str
+) -> torch.Tensor:
+    if reduction == "none":
+        return x.scatter(axis, places, updates)
+    return x.scatter_reduce(axis, places, updates, _REDUCTIONS[reduction], include_self=True)
+
+
+def _load_scatter_elements(problem: Problem) -> Kernel:
+    axis = problem.attribute("axis", 0)
+    reduction = problem.attribute("reduction", "none")
+
+    def scatter(x: torch.Tensor, places: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
+        places = _counted_from_start(places, x.shape[axis]).long()
+        return _write(x, axis, places, updates, reduction)
+
+    return bind(problem, scatter)
+
+
+def _load_scatter_nd(problem: Problem) -> Kernel:
+    """``places[..., :]`` addresses a block of the leading axes; blocks are rows of a matrix."""
+    reduction = problem.attribute("reduction", "none")
+
+    def scatter(x: torch.Tensor, places: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
+        depth = places.shape[-1]
+        rows = torch.zeros(places.shape[:-1], dtype=torch.int64, device=x.device)
+        for size, column in zip(x.shape[:depth], places.unbind(-1), strict=True):
+            rows = rows * size + _counted_from_start(column, size)
+        width = math.prod(x.shape[depth:])
+        targets = rows.reshape(-1, 1).expand(-1, width)
+        values = updates.reshape(rows.numel(), width)
+        table = x.reshape(math.prod(x.shape[:depth]), width)
+        return _write(table, 0, targets, values, reduction).reshape(x.shape)
+
+    return bind(problem, scatter)
+
+
+def _check_reduction(problem: Problem) -> str | None:
+    is_plain = problem.attribute("reduction", "none") == "none"
+    return None if is_plain or problem.dtype() != "bool" else "reduces booleans"
+
+
+_CHECK_SCATTER = both(takes(MOVED, INDICES, MOVED), _check_reduction)
+
 INDEXING: dict[str, Rule] = {
-    "Slice": Rule(_load_slice, takes(MOVED, INDICES), since=10),
+    "Slice": Rule(plain(_slice, 1, 2, 3, 4), takes(MOVED, INDICES), since=10),
     "Gather": Rule(_load_gather, takes(MOVED, INDICES)),
     "GatherElements": Rule(_load_gather_elements, takes(MOVED, INDICES)),
     "GatherND": Rule(_load_gather_nd, takes(MOVED, {"int64"}), since=11),
     "Compress": Rule(_load_compress, takes(MOVED, BOOLEAN)),
-    "NonZero": Rule(lambda problem: bind(problem, _nonzero), takes(MOVED)),
+    "NonZero": Rule(plain(_nonzero), takes(MOVED)),
     "Trilu": Rule(_load_trilu, takes(MOVED, {"int64"})),
     "ReverseSequence": Rule(_load_reverse_sequence, takes(MOVED, {"int64"})),
+    "ScatterElements": Rule(_load_scatter_elements, _CHECK_SCATTER),
+    "ScatterND": Rule(_load_scatter_nd, _CHECK_SCATTER),
 }

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable
 
 import torch
 from torch.nn import functional
 
-from brisk.solutions.base import Kernel, Problem, Solution
-from brisk.solutions.rules import FLOATS, NUMBERS, Rule, RuleFamily, attribute, bind, rank, takes
+from brisk.solutions.base import Kernel, Problem
+from brisk.solutions.rules import FLOATS, NUMBERS, Rule, bind, plain, takes
 
 
 def _with(function: Callable[..., torch.Tensor], **defaults: float) -> Callable[[Problem], Kernel]:
-    """A loader that passes the attributes in ``defaults`` behind the tensor, in order."""
+    """A loader that passes the attributes in ``defaults`` behind the operands, in order."""
 
     def load(problem: Problem) -> Kernel:
-        numbers = tuple(attribute(problem, name, value) for name, value in defaults.items())
-        if not numbers:
-            return bind(problem, function)
-        if len(numbers) == 1:
-            number = numbers[0]
-            return bind(problem, lambda x: function(x, number))
-        return bind(problem, lambda x: function(x, *numbers))
+        numbers = [problem.attribute(name, value) for name, value in defaults.items()]
+        return bind(problem, lambda *values: function(*values, *numbers))
 
     return load
 
@@ -32,32 +25,16 @@ def _selu(x: torch.Tensor, alpha: float, gamma: float) -> torch.Tensor:
     return torch.ops.aten.elu(x, alpha, gamma)
 
 
-def _celu(x: torch.Tensor, alpha: float) -> torch.Tensor:
-    return torch.ops.aten.elu(x, alpha, 1.0, 1.0 / alpha)
-
-
-def _softplus(x: torch.Tensor) -> torch.Tensor:
-    return functional.softplus(x)
-
-
 def _swish(x: torch.Tensor, alpha: float) -> torch.Tensor:
     return functional.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x)
 
 
-def _load_gated_swish(problem: Problem) -> Kernel:
-    alpha = attribute(problem, "alpha", 1.0)
-    return bind(problem, lambda gate, value: _swish(gate, alpha) * value)
+def _gated_swish(gate: torch.Tensor, value: torch.Tensor, alpha: float) -> torch.Tensor:
+    return _swish(gate, alpha) * value
 
 
 def _hard_sigmoid(x: torch.Tensor, alpha: float, beta: float) -> torch.Tensor:
     return torch.clamp(x * alpha + beta, 0.0, 1.0)
-
-
-def _load_hard_sigmoid(problem: Problem) -> Kernel:
-    alpha, beta = attribute(problem, "alpha", 0.2), attribute(problem, "beta", 0.5)
-    if math.isclose(alpha, 1 / 6, rel_tol=1e-6) and beta == 0.5:
-        return bind(problem, functional.hardsigmoid)
-    return bind(problem, lambda x: _hard_sigmoid(x, alpha, beta))
 
 
 def _thresholded_relu(x: torch.Tensor, alpha: float) -> torch.Tensor:
@@ -71,18 +48,8 @@ def _shrink(x: torch.Tensor, bias: float, threshold: float) -> torch.Tensor:
 
 
 def _load_gelu(problem: Problem) -> Kernel:
-    approximate = attribute(problem, "approximate", "none")
+    approximate = problem.attribute("approximate", "none")
     return bind(problem, lambda x: functional.gelu(x, approximate=approximate))
-
-
-def _along_axis(
-    function: Callable[[torch.Tensor, int], torch.Tensor],
-) -> Callable[[Problem], Kernel]:
-    def load(problem: Problem) -> Kernel:
-        axis = attribute(problem, "axis", -1)
-        return bind(problem, lambda x: function(x, axis))
-
-    return load
 
 
 def _hardmax(x: torch.Tensor, axis: int) -> torch.Tensor:
@@ -90,52 +57,33 @@ def _hardmax(x: torch.Tensor, axis: int) -> torch.Tensor:
     return torch.zeros_like(x).scatter_(axis, x.argmax(axis, keepdim=True), 1)
 
 
-def _load_parametric_relu(problem: Problem) -> Kernel:
-    """One slope a channel goes to torch's own kernel; other shapes broadcast by hand."""
-    slope = problem.operands[1]
-    dims = rank(problem)
-    if slope is not None and slope.constant is not None and dims is not None and dims >= 2:
-        shape = (1,) * (dims - slope.constant.ndim) + slope.constant.shape
-        data = problem.operands[0]
-        channels = data.type.shape[1] if data is not None and data.type.shape else None
-        if len(shape) == dims and slope.constant.size == shape[1] and shape[1] in (1, channels):
-            return bind(problem, lambda x, y: functional.prelu(x, y.reshape(-1)))
-    return bind(problem, lambda x, y: torch.where(x < 0, x * y, x))
+def _parametric_relu(x: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
+    return torch.where(x < 0, x * slope, x)
 
 
-def _rule(load: Callable[[Problem], Kernel], since: int = 1, numbers: Any = FLOATS) -> Rule:
-    return Rule(load, takes(numbers), since)
+def _rule(load: Callable[[Problem], Kernel], since: int = 1) -> Rule:
+    return Rule(load, takes(FLOATS), since)
 
 
-_RULES: dict[str, Rule] = {
-    "Relu": _rule(_with(torch.relu), numbers=NUMBERS),
+ACTIVATION: dict[str, Rule] = {
+    "Relu": Rule(plain(torch.relu), takes(NUMBERS)),
     "LeakyRelu": _rule(_with(functional.leaky_relu, alpha=0.01)),
-    "PRelu": _rule(_load_parametric_relu, since=9),
+    "PRelu": _rule(plain(_parametric_relu), since=9),
     "Elu": _rule(_with(functional.elu, alpha=1.0)),
     "Selu": _rule(_with(_selu, alpha=1.6732632423543772, gamma=1.0507009873554805)),
-    "Celu": _rule(_with(_celu, alpha=1.0)),
+    "Celu": _rule(_with(torch.celu, alpha=1.0)),
     "Gelu": _rule(_load_gelu),
-    "Sigmoid": _rule(_with(torch.sigmoid)),
-    "Softplus": _rule(_with(_softplus)),
-    "Softsign": _rule(_with(functional.softsign)),
-    "HardSigmoid": _rule(_load_hard_sigmoid),
-    "HardSwish": _rule(_with(functional.hardswish)),
-    "Mish": _rule(_with(functional.mish)),
+    "Sigmoid": _rule(plain(torch.sigmoid)),
+    "Softplus": _rule(plain(functional.softplus)),
+    "Softsign": _rule(plain(functional.softsign)),
+    "HardSigmoid": _rule(_with(_hard_sigmoid, alpha=0.2, beta=0.5)),
+    "HardSwish": _rule(plain(functional.hardswish)),
+    "Mish": _rule(plain(functional.mish)),
     "Swish": _rule(_with(_swish, alpha=1.0)),
-    "SwiGLU": _rule(_load_gated_swish),
+    "SwiGLU": _rule(_with(_gated_swish, alpha=1.0)),
     "ThresholdedRelu": _rule(_with(_thresholded_relu, alpha=1.0)),
     "Shrink": _rule(_with(_shrink, bias=0.0, lambd=0.5)),
-    "Softmax": _rule(_along_axis(torch.softmax), since=13),
-    "LogSoftmax": _rule(_along_axis(torch.log_softmax), since=13),
-    "Hardmax": _rule(_along_axis(_hardmax), since=13),
+    "Softmax": _rule(_with(torch.softmax, axis=-1), since=13),
+    "LogSoftmax": _rule(_with(torch.log_softmax, axis=-1), since=13),
+    "Hardmax": _rule(_with(_hardmax, axis=-1), since=13),
 }
-
-
-class Activation(RuleFamily):
-    name = "activation"
-    rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
-        ("", name): rule for name, rule in _RULES.items()
-    }
-
-
-SOLUTIONS: Sequence[Solution] = (Activation(),)

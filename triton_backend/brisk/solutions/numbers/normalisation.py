@@ -2,52 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn import functional
 
-from brisk.solutions.base import Kernel, Problem, Solution
-from brisk.solutions.rules import FLOATS, Check, Rule, RuleFamily, attribute, bind, both, rank
-
-_COMPUTED = ("float32", "float64")
-
-
-def _one_float(problem: Problem) -> str | None:
-    """All operands have one floating dtype and the first one's rank is known."""
-    dtypes = {operand.type.dtype for operand in problem.operands if operand is not None}
-    if len(dtypes) != 1 or not dtypes <= FLOATS:
-        return f"dtypes {sorted(map(str, dtypes))}, one floating dtype is known"
-    if rank(problem) is None:
-        return "the input's rank is not known"
-    if len(problem.layer.outputs) != 1:
-        return f"{len(problem.layer.outputs)} outputs, only the first is computed"
-    return None
+from brisk.solutions.base import Kernel, Problem
+from brisk.solutions.rules import Check, Rule, bind, both, refuse_mixed_floats
 
 
 def _rank_at_least(least: int) -> Check:
     def check(problem: Problem) -> str | None:
-        known = rank(problem)
-        return None if known is not None and known >= least else f"rank {known} is below {least}"
+        known = problem.rank()
+        if known is None:
+            return "the input's rank is not known"
+        return None if known >= least else f"rank {known} is below {least}"
 
     return check
 
 
-def _computes_in(name: str) -> Check:
-    """The attribute ``name`` asks to compute in float32, which torch does for narrower inputs."""
+def _first_output_only(problem: Problem) -> str | None:
+    count = len(problem.layer.outputs)
+    return None if count == 1 else f"{count} outputs, only the first is computed"
 
-    def check(problem: Problem) -> str | None:
-        asked = attribute(problem, name, 1)
-        return None if asked == 1 else f"{name} {asked} is not float32"
 
-    return check
+def _computes_in_float32(problem: Problem) -> str | None:
+    """As torch does for narrower inputs."""
+    asked = problem.attribute("stash_type", 1)
+    return None if asked == 1 else f"stash_type {asked} is not float32"
 
 
 def _scale_covers_the_axes(problem: Problem) -> str | None:
     """Scale and bias have exactly the normalised dimensions, as torch wants them."""
     shape = problem.operands[0].type.shape or ()  # type: ignore[union-attr]
-    axis = int(attribute(problem, "axis", -1)) % len(shape) if shape else 0
+    axis = int(problem.attribute("axis", -1)) % len(shape) if shape else 0
     normalised = shape[axis:]
     for operand in problem.operands[1:]:
         if operand is None:
@@ -66,7 +55,7 @@ def _normalised_shape(problem: Problem) -> tuple[int, ...]:
 
 
 def _batch(problem: Problem) -> Kernel:
-    epsilon = attribute(problem, "epsilon", 1e-5)
+    epsilon = problem.attribute("epsilon", 1e-5)
 
     def compute(x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> torch.Tensor:
         return torch.batch_norm(x, scale, bias, mean, variance, False, 0.0, epsilon, False)
@@ -75,18 +64,18 @@ def _batch(problem: Problem) -> Kernel:
 
 
 def _layer(problem: Problem) -> Kernel:
-    epsilon, shape = attribute(problem, "epsilon", 1e-5), _normalised_shape(problem)
+    epsilon, shape = problem.attribute("epsilon", 1e-5), _normalised_shape(problem)
     call = torch.layer_norm
     return bind(problem, lambda x, scale, bias=None: call(x, shape, scale, bias, epsilon))
 
 
 def _root_mean_square(problem: Problem) -> Kernel:
-    epsilon, shape = attribute(problem, "epsilon", 1e-5), _normalised_shape(problem)
+    epsilon, shape = problem.attribute("epsilon", 1e-5), _normalised_shape(problem)
     return bind(problem, lambda x, scale: torch.rms_norm(x, shape, scale, epsilon))
 
 
 def _instance(problem: Problem) -> Kernel:
-    epsilon = attribute(problem, "epsilon", 1e-5)
+    epsilon = problem.attribute("epsilon", 1e-5)
 
     def compute(x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return torch.instance_norm(x, scale, bias, None, None, True, 0.0, epsilon, False)
@@ -95,20 +84,20 @@ def _instance(problem: Problem) -> Kernel:
 
 
 def _group(problem: Problem) -> Kernel:
-    epsilon = attribute(problem, "epsilon", 1e-5)
-    groups = int(attribute(problem, "num_groups", 1))
+    epsilon = problem.attribute("epsilon", 1e-5)
+    groups = int(problem.attribute("num_groups", 1))
     return bind(problem, lambda x, s, b: torch.group_norm(x, groups, s, b, epsilon, False))
 
 
 def _local_response(problem: Problem) -> Kernel:
-    size = int(attribute(problem, "size", 1))
-    alpha, beta = attribute(problem, "alpha", 1e-4), attribute(problem, "beta", 0.75)
-    bias = attribute(problem, "bias", 1.0)
+    size = int(problem.attribute("size", 1))
+    alpha, beta = problem.attribute("alpha", 1e-4), problem.attribute("beta", 0.75)
+    bias = problem.attribute("bias", 1.0)
     return bind(problem, lambda x: functional.local_response_norm(x, size, alpha, beta, bias))
 
 
 def _mean_variance(problem: Problem) -> Kernel:
-    axes = list(attribute(problem, "axes", (0, 2, 3)))
+    axes = list(problem.attribute("axes", (0, 2, 3)))
 
     def compute(x: torch.Tensor) -> torch.Tensor:
         mean = x.mean(axes, keepdim=True)
@@ -119,40 +108,26 @@ def _mean_variance(problem: Problem) -> Kernel:
 
 
 def _infer_only(problem: Problem) -> str | None:
-    return "training mode" if attribute(problem, "training_mode", 0) else None
+    return "training mode" if problem.attribute("training_mode", 0) else None
 
 
 def _odd_size(problem: Problem) -> str | None:
-    size = attribute(problem, "size", 1)
+    size = problem.attribute("size", 1)
     return None if size % 2 else f"a window of even size {size} lies differently in torch"
 
 
 def _rule(load: Callable[[Problem], Kernel], *checks: Check, since: int = 1) -> Rule:
-    return Rule(load, both(_one_float, *checks), since)
+    return Rule(load, both(refuse_mixed_floats, _first_output_only, *checks), since)
 
 
-class Normalisation(RuleFamily):
-    """One torch call for each operator."""
+_OVER_LAST_AXES = (_rank_at_least(1), _computes_in_float32, _scale_covers_the_axes)
 
-    name = "torch_normalisation"
-    rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
-        ("", "BatchNormalization"): _rule(_batch, _rank_at_least(2), _infer_only, since=9),
-        ("", "LayerNormalization"): _rule(
-            _layer, _rank_at_least(1), _computes_in("stash_type"), _scale_covers_the_axes
-        ),
-        ("", "RMSNormalization"): _rule(
-            _root_mean_square,
-            _rank_at_least(1),
-            _computes_in("stash_type"),
-            _scale_covers_the_axes,
-        ),
-        ("", "InstanceNormalization"): _rule(_instance, _rank_at_least(3)),
-        ("", "GroupNormalization"): _rule(
-            _group, _rank_at_least(2), _computes_in("stash_type"), since=21
-        ),
-        ("", "LRN"): _rule(_local_response, _rank_at_least(3), _odd_size),
-        ("", "MeanVarianceNormalization"): _rule(_mean_variance, _rank_at_least(1)),
-    }
-
-
-SOLUTIONS: tuple[Solution, ...] = (Normalisation(),)
+NORMALISATION: dict[str, Rule] = {
+    "BatchNormalization": _rule(_batch, _rank_at_least(2), _infer_only, since=9),
+    "LayerNormalization": _rule(_layer, *_OVER_LAST_AXES),
+    "RMSNormalization": _rule(_root_mean_square, *_OVER_LAST_AXES),
+    "InstanceNormalization": _rule(_instance, _rank_at_least(3)),
+    "GroupNormalization": _rule(_group, _rank_at_least(2), _computes_in_float32, since=21),
+    "LRN": _rule(_local_response, _rank_at_least(3), _odd_size),
+    "MeanVarianceNormalization": _rule(_mean_variance, _rank_at_least(1)),
+}

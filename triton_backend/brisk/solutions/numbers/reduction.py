@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-from brisk.solutions.base import Kernel, Problem, Solution, Value
-from brisk.solutions.rules import (
-    BOOLEAN,
-    FLOATS,
-    INDICES,
-    NUMBERS,
-    Rule,
-    RuleFamily,
-    attribute,
-    bind,
-    is_dynamic,
-    single,
-    takes,
-)
+from brisk.solutions.base import Kernel, Problem
+from brisk.solutions.rules import BOOLEAN, FLOATS, INDICES, NUMBERS, Rule, bind, single, takes
+from brisk.solutions.values import Value
 
 Axes = tuple[int, ...]
 Reduce = Callable[[torch.Tensor, Axes, bool], torch.Tensor]
@@ -28,35 +17,29 @@ Reduce = Callable[[torch.Tensor, Axes, bool], torch.Tensor]
 
 
 def _maximum(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
-    return _extreme(x, axes, keep, torch.amax, smallest=True)
+    if x.numel() == 0:
+        return torch.full_like(_sum(x, axes, keep), _ends(x.dtype)[0])
+    return torch.amax(x, axes, keepdim=keep)
 
 
 def _minimum(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
-    return _extreme(x, axes, keep, torch.amin, smallest=False)
-
-
-def _extreme(
-    x: torch.Tensor, axes: Axes, keep: bool, function: Callable[..., Any], *, smallest: bool
-) -> torch.Tensor:
-    """Of no elements at all: the identity, which is the dtype's other end."""
     if x.numel() == 0:
-        if x.dtype.is_floating_point:
-            end: Any = float("-inf") if smallest else float("inf")
-        elif x.dtype is torch.bool:
-            end = not smallest
-        else:
-            limits = torch.iinfo(x.dtype)
-            end = limits.min if smallest else limits.max
-        return torch.full_like(x.sum(axes, keepdim=keep), end, dtype=x.dtype)
-    return function(x, axes, keepdim=keep)
+        return torch.full_like(_sum(x, axes, keep), _ends(x.dtype)[1])
+    return torch.amin(x, axes, keepdim=keep)
+
+
+def _ends(dtype: torch.dtype) -> tuple[float, float]:
+    """The least and the greatest value: what the extremes of no elements are."""
+    if dtype.is_floating_point:
+        return float("-inf"), float("inf")
+    if dtype is torch.bool:
+        return False, True
+    limits = torch.iinfo(dtype)
+    return limits.min, limits.max
 
 
 def _sum(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
     return torch.sum(x, axes, keepdim=keep, dtype=x.dtype)
-
-
-def _mean(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
-    return torch.mean(x, axes, keepdim=keep)
 
 
 def _product(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
@@ -74,11 +57,7 @@ def _l2(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
 
 
 def _log_sum(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
-    return torch.log(torch.sum(x, axes, keepdim=keep))
-
-
-def _log_sum_exp(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
-    return torch.logsumexp(x, axes, keepdim=keep)
+    return torch.log(_sum(x, axes, keep))
 
 
 def _sum_square(x: torch.Tensor, axes: Axes, keep: bool) -> torch.Tensor:
@@ -96,14 +75,9 @@ _ELEMENT_MAPS: dict[Reduce, Callable[[torch.Tensor], torch.Tensor]] = {
 
 def _loader(function: Reduce) -> Callable[[Problem], Kernel]:
     def load(problem: Problem) -> Kernel:
-        keep = bool(attribute(problem, "keepdims", 1))
-        empty_means_none = bool(attribute(problem, "noop_with_empty_axes", 0))
+        keep = bool(problem.attribute("keepdims", 1))
+        empty_means_none = bool(problem.attribute("noop_with_empty_axes", 0))
         on_element: Callable[[torch.Tensor], Any] = _ELEMENT_MAPS.get(function, lambda x: x)
-        axes_operand = problem.operand(1)
-        if axes_operand is not None and axes_operand.constant is not None:
-            axes = tuple(axes_operand.constant.reshape(-1).tolist())
-            if axes and is_dynamic(problem, 0):
-                return lambda x, *_: (function(x, axes, keep),)
 
         def reduce(x: torch.Tensor, axes: Sequence[int] | None = None) -> torch.Tensor:
             if not axes:
@@ -119,9 +93,9 @@ def _loader(function: Reduce) -> Callable[[Problem], Kernel]:
 
 def _load_extreme_place(function: Callable[..., torch.Tensor]) -> Callable[[Problem], Kernel]:
     def load(problem: Problem) -> Kernel:
-        axis = attribute(problem, "axis", 0)
-        keep = bool(attribute(problem, "keepdims", 1))
-        if not attribute(problem, "select_last_index", 0):
+        axis = problem.attribute("axis", 0)
+        keep = bool(problem.attribute("keepdims", 1))
+        if not problem.attribute("select_last_index", 0):
             return bind(problem, lambda x: function(x, axis, keepdim=keep))
 
         def last(x: torch.Tensor) -> torch.Tensor:
@@ -136,8 +110,8 @@ def _running(function: Callable[..., torch.Tensor], start: int) -> Callable[[Pro
     """``start`` is what an exclusive run begins with."""
 
     def load(problem: Problem) -> Kernel:
-        exclusive = attribute(problem, "exclusive", 0)
-        reverse = attribute(problem, "reverse", 0)
+        exclusive = problem.attribute("exclusive", 0)
+        reverse = problem.attribute("reverse", 0)
 
         def run(x: torch.Tensor, axis: Any) -> torch.Tensor:
             axis = single(axis)
@@ -156,42 +130,39 @@ def _running(function: Callable[..., torch.Tensor], start: int) -> Callable[[Pro
 
 def _load_top(problem: Problem) -> Kernel:
     """Equal elements keep their order, as the definition asks: hence a stable sort."""
-    axis = attribute(problem, "axis", -1)
-    largest = bool(attribute(problem, "largest", 1))
+    axis = problem.attribute("axis", -1)
+    largest = bool(problem.attribute("largest", 1))
 
     def top(x: torch.Tensor, count: int) -> Sequence[Value]:
         values, places = torch.sort(x, dim=axis, descending=largest, stable=True)
         return values.narrow(axis, 0, count), places.narrow(axis, 0, count)
 
-    if is_dynamic(problem, 1):
+    if problem.is_dynamic(1):
         return lambda x, count: top(x, int(count))
-    operand = problem.operands[1]
-    assert operand is not None
-    assert operand.constant is not None
-    fixed = int(operand.constant.reshape(-1)[0])
+    fixed = single(problem.constant(1))
     return lambda x: top(x, fixed)
 
 
 def _check_top(problem: Problem) -> str | None:
-    if not is_dynamic(problem, 0):
+    if not problem.is_dynamic(0):
         return "sorts a constant"
     return takes(NUMBERS, INDICES)(problem)
 
 
 _REDUCTIONS: dict[str, tuple[Reduce, frozenset[str], int]] = {
     "ReduceSum": (_sum, NUMBERS, 13),
-    "ReduceMean": (_mean, FLOATS, 18),
+    "ReduceMean": (torch.mean, FLOATS, 18),
     "ReduceMax": (_maximum, NUMBERS | BOOLEAN, 18),
     "ReduceMin": (_minimum, NUMBERS | BOOLEAN, 18),
     "ReduceProd": (_product, NUMBERS, 18),
     "ReduceL1": (_l1, NUMBERS, 18),
     "ReduceL2": (_l2, FLOATS, 18),
     "ReduceLogSum": (_log_sum, FLOATS, 18),
-    "ReduceLogSumExp": (_log_sum_exp, FLOATS, 18),
+    "ReduceLogSumExp": (torch.logsumexp, FLOATS, 18),
     "ReduceSumSquare": (_sum_square, NUMBERS, 18),
 }
 
-_RULES: dict[str, Rule] = {
+REDUCTION: dict[str, Rule] = {
     **{
         name: Rule(_loader(function), takes(dtypes, INDICES), since)
         for name, (function, dtypes, since) in _REDUCTIONS.items()
@@ -202,13 +173,3 @@ _RULES: dict[str, Rule] = {
     "CumProd": Rule(_running(torch.cumprod, 1), takes(NUMBERS, INDICES)),
     "TopK": Rule(_load_top, _check_top, since=10),
 }
-
-
-class Reduction(RuleFamily):
-    name = "reduction"
-    rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
-        ("", name): rule for name, rule in _RULES.items()
-    }
-
-
-SOLUTIONS: Sequence[Solution] = (Reduction(),)

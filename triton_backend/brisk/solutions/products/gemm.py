@@ -1,62 +1,31 @@
-"""Matrix products of any two operands, by torch's general operators."""
+"""Matrix products of any two operands and contractions, by torch's general operators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import torch
 
-from brisk.solutions.base import (
-    APPLIES,
-    Applicability,
-    Kernel,
-    LoadContext,
-    Problem,
-    Solution,
-    refused,
-)
-from brisk.solutions.binding import bound_kernel, constant_operands
-from brisk.solutions.rules import FLOATS, attribute
+from brisk.solutions.base import Kernel, Problem
+from brisk.solutions.rules import FLOATS, Rule, bind, plain, takes
 
 
-class TorchProduct(Solution):
-    """Gemm, and MatMul with numpy's broadcasting."""
-
-    name = "torch_product"
-
-    def operators(self) -> frozenset[tuple[str, str]]:
-        return frozenset({("", "Gemm"), ("", "MatMul")})
-
-    def check(self, problem: Problem) -> Applicability:
-        dtypes = {operand.type.dtype for operand in problem.operands if operand is not None}
-        if len(dtypes) != 1:
-            return refused(f"dtypes {sorted(map(str, dtypes))} differ")
-        dtype = dtypes.pop()
-        exact = ("int32", "int64") if _computes_integers(problem) else ()
-        if dtype not in (*sorted(FLOATS), *exact):
-            return refused(f"dtype {dtype} is not one of {', '.join((*sorted(FLOATS), *exact))}")
-        ranks = [operand.type.rank for operand in problem.operands[:2] if operand is not None]
-        if None in ranks or 0 in ranks:
-            return refused(f"operands of rank {ranks}")
-        return APPLIES
-
-    def load(
-        self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
-    ) -> Kernel:
-        compute = _gemm(problem) if problem.operator == "Gemm" else torch.matmul
-        count = len(problem.operands)
-        return bound_kernel(problem, compute, constant_operands(problem, count))
-
-
-def _computes_integers(problem: Problem) -> bool:
+def _check_product(problem: Problem) -> str | None:
     """torch multiplies integer matrices on the CPU only; they wrap as ONNX's do."""
-    return problem.operator == "MatMul" and problem.device.type == "cpu"
+    dtypes = {operand.type.dtype for operand in problem.operands if operand is not None}
+    if len(dtypes) != 1:
+        return f"dtypes {sorted(map(str, dtypes))} differ"
+    known = sorted(FLOATS)
+    if problem.operator == "MatMul" and problem.device.type == "cpu":
+        known += ["int32", "int64"]
+    if problem.dtype() not in known:
+        return f"dtype {problem.dtype()} is not one of {', '.join(known)}"
+    ranks = [problem.rank(0), problem.rank(1)]
+    return f"operands of rank {ranks}" if None in ranks or 0 in ranks else None
 
 
-def _gemm(problem: Problem) -> Callable[..., torch.Tensor]:
-    left_transposed = bool(attribute(problem, "transA", 0))
-    right_transposed = bool(attribute(problem, "transB", 0))
-    alpha, beta = attribute(problem, "alpha", 1.0), attribute(problem, "beta", 1.0)
+def _load_gemm(problem: Problem) -> Kernel:
+    left_transposed = problem.attribute("transA", 0)
+    right_transposed = problem.attribute("transB", 0)
+    alpha, beta = problem.attribute("alpha", 1.0), problem.attribute("beta", 1.0)
 
     def compute(
         left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None
@@ -68,7 +37,17 @@ def _gemm(problem: Problem) -> Callable[..., torch.Tensor]:
             return result if alpha == 1.0 else result.mul_(alpha)
         return torch.addmm(bias, left, right, beta=beta, alpha=alpha)
 
-    return compute
+    return bind(problem, compute)
 
 
-SOLUTIONS: tuple[Solution, ...] = (TorchProduct(),)
+def _load_einsum(problem: Problem) -> Kernel:
+    equation = problem.attribute("equation", "")
+    return bind(problem, lambda *operands: torch.einsum(equation, *operands))
+
+
+PRODUCT: dict[str, Rule] = {
+    "Gemm": Rule(_load_gemm, _check_product),
+    "MatMul": Rule(plain(torch.matmul), _check_product),
+}
+
+CONTRACTION: dict[str, Rule] = {"Einsum": Rule(_load_einsum, takes(FLOATS), since=12)}

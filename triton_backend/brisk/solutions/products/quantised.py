@@ -1,147 +1,244 @@
-"""Quantised products: MatMulInteger, QLinearMatMul; DynamicQuantizeLinear."""
+"""Operators of bytes, by floating ones that are exact.
+
+Bytes less their zero points are small integers; a float64 sum of their products is exact, in any
+order, a float32 one while it stays below 2 ** 24.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 
-from brisk.solutions.base import Kernel, Problem, Solution
-from brisk.solutions.binding import constant_tensor
-from brisk.solutions.products.quantised_product import BYTES, ByteMatrix, saturate
-from brisk.solutions.rules import Rule, RuleFamily, is_dynamic, rank
+from brisk.solutions.base import Kernel, Problem
+from brisk.solutions.images.convolution import convolution, refuse_axes
+from brisk.solutions.rules import Rule, bind, constant_tensor, plain, takes
+from brisk.solutions.values import TORCH_DTYPES
+
+BYTES = frozenset({"int8", "uint8"})
+_SCALES = frozenset({"float32"})
+
+_EXACT_IN_FLOAT32 = 1 << 24
+
+_GREATEST_INPUT = 255
 
 
-def _refuse_matrix(
-    problem: Problem, matrix: int, zero_points: tuple[int, int], per_column: int | None
-) -> str | None:
-    """Left operand of bytes, constant matrix of bytes, zero points as ByteMatrix takes them.
+def _saturate(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Round half to even and saturate to bytes; overwrites ``values``."""
+    limits = torch.iinfo(dtype)
+    return values.round_().clamp_(limits.min, limits.max).to(dtype)
 
-    ``zero_points``: the positions of the left and the right one; ``per_column``: of the scales.
-    """
-    left, right = problem.operand(0), problem.operand(matrix)
-    if left is None or right is None or right.constant is None or right.constant.ndim != 2:
-        return "the right operand is no constant matrix"
-    if right.type.dtype not in BYTES or right.constant.size == 0:
-        return f"the matrix is {right.type.dtype} of shape {right.constant.shape}"
-    if (rank(problem) or 0) < 2:
-        return f"the left operand's rank is {rank(problem)}, at least 2 is known"
-    ones, columns = ((), (1,)), ((), (1,), (right.constant.shape[1],))
-    left_point, right_point = (problem.operand(position) for position in zero_points)
-    if left_point is not None and left_point.type.shape not in ones:
-        return "the left operand has a zero point for each row"
-    if right_point is not None and right_point.constant is None:
-        return "the matrix's zero point is not constant"
-    if right_point is not None and right_point.type.shape not in columns:
-        return f"the matrix's zero points have shape {right_point.type.shape}"
-    scale = None if per_column is None else problem.operand(per_column)
-    if scale is not None and scale.type.shape not in columns:
-        return f"the matrix's scales have shape {scale.type.shape}"
+
+def _refuse_several(problem: Problem, *positions: int) -> str | None:
+    """Why the operands at ``positions`` are not of one element each."""
+    for position in positions:
+        operand = problem.operand(position)
+        if operand is not None and operand.type.shape not in ((), (1,)):
+            return f"'{operand.name}' of shape {operand.type.shape} has more than one element"
     return None
 
 
-def _byte_matrix(problem: Problem, matrix: int, zero_point: int) -> ByteMatrix:
-    values, point = problem.operand(matrix), problem.operand(zero_point)
-    assert values is not None
-    assert values.constant is not None
-    return ByteMatrix.make(
-        values.constant, None if point is None else point.constant, problem.device
-    )
+# Products.
+
+
+def _product(left: Any, left_point: Any, right: Any, right_point: Any) -> torch.Tensor:
+    """float64, of operands less their zero points."""
+    left = left.double() if left_point is None else left.double() - left_point
+    right = right.double() if right_point is None else right.double() - right_point
+    return torch.matmul(left, right)
+
+
+def _refuse_vectors(problem: Problem, *positions: int) -> str | None:
+    ranks = [problem.rank(position) or 0 for position in positions]
+    return f"operands of rank {ranks}, at least 2 is known" if min(ranks) < 2 else None
 
 
 def _check_integer(problem: Problem) -> str | None:
-    left = problem.operand(0)
-    if left is None or left.type.dtype not in BYTES:
-        return "the left operand is not of bytes"
-    return _refuse_matrix(problem, 1, (2, 3), None)
+    reason = takes(BYTES)(problem) or _refuse_vectors(problem, 0, 1)
+    return reason or _refuse_several(problem, 2)
 
 
-def _load_integer(problem: Problem) -> Kernel:
-    matrix = _byte_matrix(problem, 1, 3)
-    if is_dynamic(problem, 2):
-        return lambda left, zero_point: (matrix.product(left, zero_point),)
-    zero_point = constant_tensor(problem, 2)
-    return lambda left: (matrix.product(left, zero_point),)
+def _multiply(
+    left: torch.Tensor, right: torch.Tensor, left_point: Any = None, right_point: Any = None
+) -> torch.Tensor:
+    return _product(left, left_point, right, right_point).to(torch.int32)
 
 
 def _check_requantised(problem: Problem) -> str | None:
-    left = problem.operand(0)
-    if left is None or left.constant is not None or left.type.dtype not in BYTES:
-        return "the left operand is not of variable bytes"
-    if len(problem.operands) != 8 or any(
-        operand is None or operand.constant is None for operand in problem.operands[1:]
-    ):
-        return "scales or zero points are not constant"
-    result = problem.operands[7]
-    if result is None or result.type.dtype not in BYTES:
-        return "the result is not of bytes"
-    for position in (1, 4, 6):
-        operand = problem.operands[position]
-        if operand is None or operand.type.dtype != "float32":
-            return "a scale is not float32"
-        if position != 4 and operand.type.shape not in ((), (1,)):
-            return "a scale for each row"
-    if result.type.shape not in ((), (1,)):
-        return "a zero point for each row of the result"
-    return _refuse_matrix(problem, 3, (2, 5), 4)
+    """One scale and zero point, or one for each column of the right operand."""
+    dtypes = (BYTES, _SCALES, BYTES, BYTES, _SCALES, BYTES, _SCALES, BYTES)
+    reason = takes(*dtypes)(problem) or _refuse_vectors(problem, 0, 3)
+    return reason or _refuse_several(problem, 1, 2, 6, 7)
 
 
-def _load_requantised(problem: Problem) -> Kernel:
-    matrix = _byte_matrix(problem, 3, 5)
-    tensors: list[Any] = [constant_tensor(problem, position) for position in range(8)]
-    left_point, result_point = tensors[2], tensors[7]
-    factor = (tensors[1] * tensors[4] / tensors[6]).double()
-    point, dtype = result_point.double(), result_point.dtype
-
-    def kernel(left: torch.Tensor) -> tuple[torch.Tensor]:
-        scaled = matrix.product(left, left_point).to(torch.float64).mul_(factor).add_(point)
-        return (saturate(scaled, dtype),)
-
-    return kernel
+def _multiply_requantised(
+    left: Any, left_scale: Any, left_point: Any, right: Any, right_scale: Any, right_point: Any,
+    scale: torch.Tensor, point: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
+    factor = (left_scale * right_scale / scale).double()
+    exact = _product(left, left_point, right, right_point)
+    return _saturate(exact.mul_(factor).add_(point), point.dtype)
 
 
-def quantise_dynamically(
-    values: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """DynamicQuantizeLinear: bytes of the same shape, scale and zero point of shape ().
-
-    Precondition: float32, not empty.
-    """
-    low, high = torch.aminmax(values)
-    low, high = low.clamp_(max=0.0), high.clamp_(min=0.0)
+def _quantise_dynamically(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Bytes of the same shape, scale and zero point of shape ()."""
+    if x.numel() == 0:
+        raise ValueError("dynamic quantisation of an empty tensor has no scale")
+    low, high = torch.aminmax(x)
+    low, high = low.clamp(max=0.0), high.clamp(min=0.0)
     width = high - low
     scale = torch.where(width == 0.0, 1.0, width) / 255.0
-    point = (low.neg_() / scale).clamp_(0.0, 255.0).round_()
-    quantised = torch.div(values, scale).round_().add_(point).clamp_(0.0, 255.0)
+    point = (-low / scale).clamp(0.0, 255.0).round()
+    quantised = torch.div(x, scale).round_().add_(point).clamp_(0.0, 255.0)
     return quantised.to(torch.uint8), scale, point.to(torch.uint8)
 
 
 def _check_floats(problem: Problem) -> str | None:
-    source = problem.operand(0)
-    if source is None or source.constant is not None or source.type.dtype != "float32":
+    if not problem.is_dynamic(0) or problem.dtype() != "float32":
         return "the input is not variable float32"
     return None
 
 
-def _load_dynamic(problem: Problem) -> Kernel:
-    def kernel(source: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        if source.numel() == 0:
-            raise ValueError("dynamic quantisation of an empty tensor has no scale")
-        return quantise_dynamically(source)
+# Scaling to bytes and back.
+
+
+def _slices(problem: Problem) -> tuple[int, ...] | str:
+    """The shape that scales take to broadcast over the input; or why there is none."""
+    known, scale = problem.rank(), problem.operand(1)
+    if scale is None or scale.type.rank is None or known is None:
+        return "a rank is not known"
+    if problem.attribute("block_size", 0):
+        return "scales for blocks"
+    if scale.type.rank == 0 or scale.type.shape == (1,):
+        return ()
+    if scale.type.rank != 1:
+        return f"scales of rank {scale.type.rank}"
+    axis = int(problem.attribute("axis", 1))
+    axis += known if axis < 0 else 0
+    if not 0 <= axis < known:
+        return f"no axis {axis} in an input of rank {known}"
+    return (-1,) + (1,) * (known - axis - 1)
+
+
+def _check_scaling(problem: Problem) -> str | None:
+    """From float32 to bytes or back."""
+    result = problem.outputs[0].dtype
+    floats, whole = problem.dtype(), result
+    if problem.operator == "DequantizeLinear":
+        floats, whole = result, problem.dtype()
+    if {floats, problem.dtype(1)} != {"float32"}:
+        return f"scales of {problem.dtype(1)} and values of {floats}, float32 is known"
+    if whole not in BYTES or (problem.operand(2) is not None and problem.dtype(2) != whole):
+        return f"{whole} with zero points of {problem.dtype(2)}, int8 and uint8 are known"
+    if problem.attribute("precision", 0) not in (0, 1):
+        return "computed in another precision than float32"
+    slices = _slices(problem)
+    return slices if isinstance(slices, str) else None
+
+
+def _load_quantise(problem: Problem) -> Kernel:
+    shape: Any = _slices(problem)
+    dtype = TORCH_DTYPES[str(problem.outputs[0].dtype)]
+
+    def compute(source: Any, scale: Any, point: Any = None) -> torch.Tensor:
+        scaled = torch.div(source, scale.reshape(shape)).round_()
+        if point is not None:
+            scaled.add_(point.reshape(shape))
+        return _saturate(scaled, dtype)
+
+    return bind(problem, compute)
+
+
+def _load_dequantise(problem: Problem) -> Kernel:
+    shape: Any = _slices(problem)
+
+    def compute(source: Any, scale: Any, point: Any = None) -> torch.Tensor:
+        values: torch.Tensor = source.to(torch.float32)
+        if point is not None:
+            values.sub_(point.reshape(shape))
+        return values.mul_(scale.reshape(shape))
+
+    return bind(problem, compute)
+
+
+# Convolution.
+
+
+def _check_convolution(problem: Problem) -> str | None:
+    """Constant weights, scales and zero points, per channel of the result or one."""
+    is_requantised = problem.operator == "QLinearConv"
+    weight, single = (3, (1, 2, 6, 7)) if is_requantised else (1, (2,))
+    if not problem.is_dynamic(0) or problem.dtype() not in BYTES:
+        return "the input is not of variable bytes"
+    for operand in problem.operands[1:]:
+        if operand is not None and operand.constant is None:
+            return f"'{operand.name}' is not constant"
+    if problem.dtype(weight) not in BYTES:
+        return "the weights are not of bytes"
+    return refuse_axes(problem) or _refuse_several(problem, *single)
+
+
+def _exact_weight(problem: Problem) -> torch.Tensor:
+    """Less its zero points, float32 where all sums are exact in it, else float64."""
+    positions = (3, 5) if problem.operator == "QLinearConv" else (1, 3)
+    weight, point = (problem.operand(position) for position in positions)
+    integers = weight.constant.astype(np.int64)  # type: ignore[union-attr]  # checked
+    if point is not None and point.constant is not None:
+        columns = (-1,) + (1,) * (integers.ndim - 1)
+        integers = integers - point.constant.astype(np.int64).reshape(columns)
+    rows = np.abs(integers).sum(tuple(range(1, integers.ndim)))
+    is_exact = int(rows.max(initial=0)) * _GREATEST_INPUT < _EXACT_IN_FLOAT32
+    exact = integers.astype(np.float32 if is_exact else np.float64)
+    return torch.from_numpy(exact).to(problem.device)
+
+
+def _load_convolution(problem: Problem) -> Kernel:
+    """Padding comes after the zero point is subtracted, as the definition has it."""
+    convolve, weight = convolution(problem), _exact_weight(problem)
+    point = constant_tensor(problem, 2)
+    finish = _to_integers if problem.operator == "ConvInteger" else _requantiser(problem)
+
+    def kernel(source: torch.Tensor) -> tuple[torch.Tensor]:
+        values = source.to(weight.dtype)
+        if point is not None:
+            values.sub_(point)
+        return (finish(convolve(values, weight)),)
 
     return kernel
 
 
-class QuantisedProduct(RuleFamily):
-    """Products of bytes, accumulated exactly."""
-
-    name = "quantised_product"
-    rules: ClassVar[Mapping[tuple[str, str], Rule]] = {
-        ("", "MatMulInteger"): Rule(_load_integer, _check_integer),
-        ("", "QLinearMatMul"): Rule(_load_requantised, _check_requantised),
-        ("", "DynamicQuantizeLinear"): Rule(_load_dynamic, _check_floats),
-    }
+def _to_integers(exact: torch.Tensor) -> torch.Tensor:
+    return exact.to(torch.int32)
 
 
-SOLUTIONS: tuple[Solution, ...] = (QuantisedProduct(),)
+def _requantiser(problem: Problem) -> Callable[[torch.Tensor], torch.Tensor]:
+    """From exact sums to bytes: bias added, scaled, rounded and saturated."""
+    tensors: list[Any] = [constant_tensor(problem, position) for position in range(9)]
+    columns = (-1,) + (1,) * ((problem.rank() or 0) - 2)
+    factor = (tensors[1] * tensors[4] / tensors[6]).double().reshape(columns)
+    point, bias = tensors[7], tensors[8]
+    offset = 0 if bias is None else bias.double().reshape(columns)
+
+    def finish(exact: torch.Tensor) -> torch.Tensor:
+        return _saturate((exact.double() + offset).mul_(factor).add_(point), point.dtype)
+
+    return finish
+
+
+QUANTISED_PRODUCT: dict[str, Rule] = {
+    "MatMulInteger": Rule(plain(_multiply), _check_integer),
+    "QLinearMatMul": Rule(plain(_multiply_requantised), _check_requantised),
+    "DynamicQuantizeLinear": Rule(lambda problem: _quantise_dynamically, _check_floats),
+}
+
+QUANTISED_SCALING: dict[str, Rule] = {
+    "QuantizeLinear": Rule(_load_quantise, _check_scaling, since=10),
+    "DequantizeLinear": Rule(_load_dequantise, _check_scaling, since=10),
+}
+
+QUANTISED_CONVOLUTION: dict[str, Rule] = {
+    "QLinearConv": Rule(_load_convolution, _check_convolution),
+    "ConvInteger": Rule(_load_convolution, _check_convolution),
+}

@@ -13,17 +13,8 @@ from typing import Any
 
 import torch
 
-from brisk.solutions.base import (
-    APPLIES,
-    Applicability,
-    Kernel,
-    LoadContext,
-    Problem,
-    Solution,
-    refused,
-)
-from brisk.solutions.binding import constant_tensor
-from brisk.solutions.rules import attribute
+from brisk.solutions.base import Kernel, Problem
+from brisk.solutions.rules import Rule, constant_tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,94 +38,66 @@ _DTYPES = ("float32", "float64")
 _WEIGHT, _RECURRENCE, _BIAS, _LENGTHS, _HIDDEN, _STATE, _PEEPHOLES = range(1, 8)
 
 
-class Recurrent(Solution):
+def _parameters(problem: Problem) -> list[torch.Tensor]:
+    """Weights and biases in the order of torch's parameter list."""
+    order = _CELLS[problem.operator].order
+    weight, recurrence, bias = (
+        constant_tensor(problem, position) for position in (_WEIGHT, _RECURRENCE, _BIAS)
+    )
+    tensors = []
+    for direction in range(weight.shape[0]):
+        parts = [weight[direction], recurrence[direction]]
+        if bias is not None:
+            parts += bias[direction].chunk(2)
+        for part in parts:
+            gates = part.chunk(len(order))
+            tensors.append(torch.cat([gates[gate] for gate in order]))
+    return tensors
+
+
+def _load(problem: Problem) -> Kernel:
     """One layer, in any direction, all sequences of full length."""
+    cell, parameters = _CELLS[problem.operator], _parameters(problem)
+    call = torch.rnn_relu if _activations(problem)[0] == "Relu" else cell.call
+    has_bias = problem.operand(_BIAS) is not None
+    direction = problem.attribute("direction", "forward")
+    bidirectional, backward = direction == "bidirectional", direction == "reverse"
+    directions, hidden_size = 1 + bidirectional, parameters[1].shape[1]
+    positions = (_HIDDEN, _STATE) if cell.has_cell_state else (_HIDDEN,)
+    starts = [_operand_reader(problem, position) for position in positions]
+    count = len(problem.layer.outputs)
 
-    name = "torch_recurrent"
-
-    def operators(self) -> frozenset[tuple[str, str]]:
-        return frozenset(("", operator) for operator in _CELLS)
-
-    def check(self, problem: Problem) -> Applicability:
-        reason = _refuse_operands(problem) or _refuse_attributes(problem)
-        return APPLIES if reason is None else refused(reason)
-
-    def transform(self, problem: Problem) -> Mapping[str, torch.Tensor]:
-        """``parameter00`` …: weights and biases in the order of torch's parameter list."""
-        order = _CELLS[problem.operator].order
-        tensors = []
-        weight, recurrence, bias = (
-            constant_tensor(problem, position) for position in (_WEIGHT, _RECURRENCE, _BIAS)
+    def kernel(*operands: torch.Tensor) -> Sequence[torch.Tensor]:
+        source = operands[0].flip(0) if backward else operands[0]
+        length, batch = source.shape[:2]
+        shape = (directions, batch, hidden_size)
+        states: list[Any] = [start(operands) for start in starts]
+        states = [source.new_zeros(shape) if state is None else state for state in states]
+        state: Any = states if cell.has_cell_state else states[0]
+        result, *finals = call(
+            source, state, parameters, has_bias, 1, 0.0, False, bidirectional, False
         )
-        assert weight is not None
-        assert recurrence is not None
-        for direction in range(weight.shape[0]):
-            parts = [weight[direction], recurrence[direction]]
-            if bias is not None:
-                parts += list(bias[direction].chunk(2))
-            for part in parts:
-                gates = part.chunk(len(order))
-                tensors.append(torch.cat([gates[gate] for gate in order]))
-        return {f"parameter{index:02}": tensor for index, tensor in enumerate(tensors)}
+        result = result.reshape(length, batch, directions, hidden_size).transpose(1, 2)
+        return [result.flip(0) if backward else result, *finals][:count]
 
-    def load(
-        self, problem: Problem, weights: Mapping[str, torch.Tensor], context: LoadContext
-    ) -> Kernel:
-        cell = _CELLS[problem.operator]
-        parameters = [weights[name] for name in sorted(weights)]
-        call = torch.rnn_relu if _activations(problem)[0] == "Relu" else cell.call
-        has_bias = problem.operand(_BIAS) is not None
-        bidirectional = _direction(problem) == "bidirectional"
-        backward = _direction(problem) == "reverse"
-        directions, hidden_size = 1 + bidirectional, parameters[1].shape[1]
-        starts = [
-            _operand_reader(problem, position)
-            for position in ((_HIDDEN, _STATE) if cell.has_cell_state else (_HIDDEN,))
-        ]
-        kept = [_kept(problem, name) for name in problem.layer.outputs]
-
-        def kernel(*operands: torch.Tensor) -> Sequence[torch.Tensor]:
-            source = operands[0].flip(0) if backward else operands[0]
-            length, batch = source.shape[:2]
-            shape = (directions, batch, hidden_size)
-            states: list[Any] = [start(operands) for start in starts]
-            states = [source.new_zeros(shape) if state is None else state for state in states]
-            state: Any = states if cell.has_cell_state else states[0]
-            result, *finals = call(
-                source, state, parameters, has_bias, 1, 0.0, False, bidirectional, False
-            )
-            result = result.reshape(length, batch, directions, hidden_size).transpose(1, 2)
-            outputs = [result.flip(0) if backward else result, *finals]
-            return [outputs[position] for position in kept]
-
-        return kernel
+    return kernel
 
 
 def _operand_reader(
     problem: Problem, position: int
 ) -> Callable[[Sequence[torch.Tensor]], torch.Tensor | None]:
     """Finds an initial state: a constant, one of the dynamic operands, or None."""
-    operand = problem.operand(position)
-    if operand is None or operand.constant is not None:
+    if not problem.is_dynamic(position):
         constant = constant_tensor(problem, position)
         return lambda operands: constant
-    present = [other for other in problem.operands[:position] if other is not None]
-    place = sum(other.constant is None for other in present)
+    place = sum(map(problem.is_dynamic, range(position)))
     return lambda operands: operands[place]
-
-
-def _kept(problem: Problem, name: str) -> int:
-    return problem.layer.main.outputs.index(name)
-
-
-def _direction(problem: Problem) -> str:
-    return str(attribute(problem, "direction", "forward"))
 
 
 def _activations(problem: Problem) -> tuple[str, ...]:
     """One name for each gate; where directions differ, of all directions."""
     defaults = _CELLS[problem.operator].activations
-    given = tuple(attribute(problem, "activations", defaults))
+    given = tuple(problem.attribute("activations", defaults))
     return given[: len(defaults)] if given == given[: len(defaults)] * 2 else given
 
 
@@ -145,10 +108,7 @@ def _refuse_operands(problem: Problem) -> str | None:
     if source.type.dtype not in _DTYPES:
         return f"dtype {source.type.dtype} is not one of {', '.join(_DTYPES)}"
     for position in (_WEIGHT, _RECURRENCE, _BIAS):
-        operand = problem.operand(position)
-        if operand is None and position == _BIAS:
-            continue
-        if operand is None or operand.constant is None:
+        if problem.is_dynamic(position):
             return "the weights are not constant"
     if problem.operand(_PEEPHOLES) is not None:
         return "peepholes"
@@ -163,13 +123,13 @@ def _refuse_operands(problem: Problem) -> str | None:
 
 
 def _refuse_attributes(problem: Problem) -> str | None:
-    if attribute(problem, "layout", 0):
+    if problem.attribute("layout", 0):
         return "batch-first layout"
     if "clip" in problem.attributes:
         return "clipped cells"
-    if attribute(problem, "input_forget", 0):
+    if problem.attribute("input_forget", 0):
         return "coupled input and forget gates"
-    if problem.operator == "GRU" and not attribute(problem, "linear_before_reset", 0):
+    if problem.operator == "GRU" and not problem.attribute("linear_before_reset", 0):
         return "the reset gate applies before the product (linear_before_reset 0)"
     defaults, given = _CELLS[problem.operator].activations, _activations(problem)
     allowed = [defaults] + ([("Relu",)] if problem.operator == "RNN" else [])
@@ -180,4 +140,8 @@ def _refuse_attributes(problem: Problem) -> str | None:
     return None
 
 
-SOLUTIONS: tuple[Solution, ...] = (Recurrent(),)
+def _check(problem: Problem) -> str | None:
+    return _refuse_operands(problem) or _refuse_attributes(problem)
+
+
+RECURRENT: dict[str, Rule] = {operator: Rule(_load, _check) for operator in _CELLS}
