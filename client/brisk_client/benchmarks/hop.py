@@ -25,7 +25,7 @@ from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.model_load import ModelDescription
 from brisk.stub.runtime_client.sync_wait import EYES_OPEN_NS
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.surroundings import environment, wait_until_gone
 from brisk_client.benchmarks.harness.timed_reply import TimedReply
 from brisk_client.report import Check, Report, plot_bars
@@ -75,14 +75,7 @@ class HopTimes:
 
 def run(quick: bool = False, threads: int = 1) -> Report:
     """Measure with a runtime of ``threads`` threads."""
-    report = Report(
-        name="hop",
-        machine={**describe_machine(), "threads": threads},
-        versions=installed_versions("torch", "numpy"),
-        rows=[],
-        checks=[],
-        notes=list(NOTES),
-    )
+    report = new_report("hop", ("torch", "numpy"), NOTES, threads=threads)
     rounds, busy, paused = (3, 500, 50) if quick else (10, 1000, 150)
     back_to_back: list[HopTimes] = []
     with_pauses: list[HopTimes] = []

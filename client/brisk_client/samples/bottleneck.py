@@ -1,8 +1,7 @@
 """ResNet-50 for small grey images, really trained: 53 convolutions in bottleneck blocks.
 
 The blocks are those of He et al., 2015, table 1 (3, 4, 6, 3); the stem is one 3x3 convolution of
-stride 2, as is usual for images this small. torch trains, the graph is written by hand with its
-batch normalisations unfolded.
+stride 2, as is usual for images this small.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from brisk_client.samples.torch_layers import write_layer
 from brisk_client.samples.writer import GraphWriter
 
 BLOCKS = (3, 4, 6, 3)
@@ -158,40 +158,11 @@ def _write(
     graph = GraphWriter(name, opset=18)
     value = graph.input("image", "float32", ("batch", 1, *sides))
     for layer in network:
-        value = _write_layer(graph, layer, value)
+        if isinstance(layer, Bottleneck):
+            shortcut = write_layer(graph, layer.shortcut, value)
+            path = write_layer(graph, layer.path, value)
+            value = graph.add("Relu", graph.add("Add", path, shortcut))
+        else:
+            value = write_layer(graph, layer, value)
     graph.output(value, "logits", "float32", ("batch", classes))
     return graph.model()
-
-
-def _write_layer(graph: GraphWriter, layer: nn.Module, value: str) -> str:
-    if isinstance(layer, Bottleneck):
-        shortcut = path = value
-        for part in layer.shortcut:
-            shortcut = _write_layer(graph, part, shortcut)
-        for part in layer.path:
-            path = _write_layer(graph, part, path)
-        return graph.add("Relu", graph.add("Add", path, shortcut))
-    weights = [
-        graph.weight(tensor.detach().float().contiguous().numpy())
-        for key, tensor in layer.state_dict().items()
-        if key != "num_batches_tracked"
-    ]
-    match layer:
-        case nn.Conv2d():
-            pads = [int(side) for side in layer.padding] * 2
-            return graph.add(
-                "Conv",
-                value,
-                *weights,
-                kernel_shape=list(layer.kernel_size),
-                strides=list(layer.stride),
-                pads=pads,
-            )
-        case nn.BatchNorm2d():
-            return graph.add("BatchNormalization", value, *weights, epsilon=layer.eps)
-        case nn.AdaptiveAvgPool2d():
-            return graph.add("GlobalAveragePool", value)
-        case nn.Linear():
-            return graph.add("Gemm", value, *weights, transB=1)
-        case _:
-            return graph.add({"ReLU": "Relu"}.get(type(layer).__name__, "Flatten"), value)

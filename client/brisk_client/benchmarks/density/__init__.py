@@ -24,18 +24,24 @@ from brisk.errors import BriskError
 from brisk.triton.backend_directory import assemble
 from brisk.triton.locate import locate_server
 from brisk_client.benchmarks.density.expectations import ENTRIES, IDLE, MODEL, all_checks
-from brisk_client.benchmarks.density.runtime import measure_runtime, session_bytes
-from brisk_client.benchmarks.density.server import Found, find
-from brisk_client.benchmarks.density.sides import BRISK, DensityBench, all_sides
-from brisk_client.benchmarks.engines.process import one_line
-from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.density.memory import session_bytes
+from brisk_client.benchmarks.density.servers import (
+    BRISK,
+    DensityBench,
+    Found,
+    all_sides,
+    find,
+    measure_runtime,
+)
+from brisk_client.benchmarks.engines.process import EngineUnavailableError, one_line
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver, measured
+from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.peer_backends import (
     ONNXRUNTIME,
-    UnusableBackendsError,
+    add_peers_option,
     peer_backends,
 )
-from brisk_client.benchmarks.start.case import UnusableModelError, case_of
+from brisk_client.benchmarks.start.case import case_of
 from brisk_client.report import REASON, Report, plot_bars
 
 SMALL, LARGE = "mlp", "resnet50"
@@ -75,20 +81,14 @@ def run(
     """Measure servers of ``entries`` times ``small``, and a runtime without a model and with
     ``large``: samples by name, or ONNX files.
 
-    ``entries``, ``starts``, ``threads``: 0: the usual; all cores. Raises UnusableModelError and
-    UnusableBackendsError before anything is measured.
+    ``entries``, ``starts``, ``threads``: 0: the usual; all cores. Raises UnusableArgumentError
+    before anything is measured.
     """
     threads = threads or len(os.sched_getaffinity(0))
-    backends = [] if peers is None else peer_backends(peers)
-    cases = [case_of(model, {}) for model in (small, large)]
-    report = Report(
-        name="density",
-        machine={**describe_machine(), "threads": threads},
-        versions=installed_versions("onnxruntime", "nvidia-pytriton", "numpy"),
-        rows=[],
-        checks=[],
-        notes=list(NOTES),
-    )
+    backends = peer_backends(peers)
+    cases = [case_of(model) for model in (small, large)]
+    versions = ("onnxruntime", "nvidia-pytriton", "numpy")
+    report = new_report("density", versions, NOTES, threads=threads)
     installation = locate_server()
     with tempfile.TemporaryDirectory(prefix="brisk-density-") as folder:
         place = Path(folder)
@@ -111,21 +111,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--entries", type=int, default=0, metavar="N", help="of each server")
     parser.add_argument("--rounds", type=int, default=0, metavar="N", help="starts of each side")
     parser.add_argument("--threads", type=int, default=0, help="of every engine (default: cores)")
-    parser.add_argument(
-        "--peer-backends",
-        type=Path,
-        default=None,
-        metavar="DIR",
-        help="other backends to measure, as onnxruntime/libtriton_onnxruntime.so",
-    )
+    add_peers_option(parser)
     parser.add_argument("--model", default=SMALL, metavar="NAME", help="of the entries")
     parser.add_argument("--large", default=LARGE, metavar="NAME", help="served alone")
     chosen = parser.parse_args(arguments)
     for name in ("entries", "rounds", "threads"):
         if getattr(chosen, name) < 0:
             parser.error(f"--{name} {getattr(chosen, name)}: expected a number from 1")
-    try:
-        report = run(
+    report = measured(
+        parser,
+        lambda: run(
             chosen.quick,
             chosen.entries,
             chosen.rounds,
@@ -133,9 +128,8 @@ def main(arguments: Sequence[str]) -> int:
             chosen.peer_backends,
             chosen.model,
             chosen.large,
-        )
-    except (UnusableModelError, UnusableBackendsError) as error:
-        parser.error(str(error))
+        ),
+    )
     return deliver(
         report, chosen, lambda folder: plot_bars(report, folder, "memory_mb", "part", "engine")
     )
@@ -155,7 +149,7 @@ def _entry_rows(
             if side.name in reasons:
                 continue
             try:
-                taken = find(side, bench, REQUEST_ROUNDS)
+                taken = find(side, REQUEST_ROUNDS)
             except _FAILURES as error:
                 reasons[side.name] = one_line(str(error))
                 continue
@@ -183,8 +177,8 @@ def _figures(found: Sequence[Found]) -> Mapping[str, float]:
         "stubs_mb": median(each.private_mb("stub") for each in found),
         "fork_server_mb": median(each.private_mb("fork server", "launcher") for each in found),
         "runtime_mb": median(each.private_mb("runtime") for each in found),
-        "stub_mb": median(median(each.stubs_mb or [0.0]) for each in found),
-        "largest_stub_mb": median(max(each.stubs_mb or [0.0]) for each in found),
+        "stub_mb": median(median(each.stubs_mb) for each in found),
+        "largest_stub_mb": median(max(each.stubs_mb) for each in found),
         "first_round_ms": median(each.median_ms(0) for each in found),
         "second_round_ms": median(each.median_ms(1) for each in found),
         "right": sum(each.right for each in found),
@@ -216,8 +210,9 @@ def _runtime_rows(bench: DensityBench) -> list[dict[str, Any]]:
         rows.append({**model, "engine": BRISK, **served})
     try:
         alone_mb = session_bytes(bench.case.file, bench.threads) / 1e6
-    except OSError as error:
-        rows.append({**model, "engine": ONNXRUNTIME, REASON: one_line(str(error))})
+    except EngineUnavailableError as error:
+        reason = one_line(f"onnxruntime: {error}")
+        rows.append({**model, "engine": ONNXRUNTIME, REASON: reason})
     else:
         rows.append({**model, "engine": ONNXRUNTIME, "own_mb": alone_mb})
     return rows

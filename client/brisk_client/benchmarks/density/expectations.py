@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brisk_client.benchmarks.density.sides import BRISK
+from brisk_client.benchmarks.density.servers import BRISK
 from brisk_client.benchmarks.harness.peer_backends import ONNXRUNTIME
 from brisk_client.report import REASON, Check
 

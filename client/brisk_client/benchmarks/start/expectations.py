@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brisk_client.benchmarks.harness.peer_backends import ONNXRUNTIME
-from brisk_client.benchmarks.start.entries import Configuration
-from brisk_client.benchmarks.start.sides import FIRST, PREPARED, PYTHON
+from brisk_client.benchmarks.start.sides import FIRST, PREPARED, PYTHON, Configuration
 from brisk_client.report import Check
 
 Rows = Sequence[Mapping[str, Any]]

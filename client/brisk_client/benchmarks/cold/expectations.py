@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brisk_client.benchmarks.cold.registry import BASE, PREPARED, PREPARED_PEERS, UNPREPARED
-from brisk_client.benchmarks.cold.report.results import OVER_BARE, OVER_PREPARED
+from brisk_client.benchmarks.cold.engines import BASE, PREPARED, PREPARED_PEERS, UNPREPARED
+from brisk_client.benchmarks.cold.rows import OVER_BARE, OVER_PREPARED
 from brisk_client.report import Check
 
 Rows = Sequence[Mapping[str, Any]]
@@ -58,13 +58,9 @@ def at_least(name: str, found: float, limit: float) -> Check:
     return Check(name, round(found, 3), f">= {limit}", found >= limit)
 
 
-def geometric_mean(values: Iterable[float]) -> float:
-    """Precondition: at least one value, all positive."""
-    return statistics.geometric_mean(values)
-
-
-def _by_model(rows: Rows, engine: str) -> dict[str, Mapping[str, Any]]:
-    return {str(row["model"]): row for row in rows if row["engine"] == engine}
+def _by_model(rows: Rows, engine: str, key: str) -> dict[str, float]:
+    """Values of ``key``, of the models whose row has it."""
+    return {row["model"]: row[key] for row in rows if row["engine"] == engine and key in row}
 
 
 def _agreement(rows: Rows) -> list[Check]:
@@ -97,26 +93,25 @@ def _warmth(hot: Rows) -> list[Check]:
 def _speedups(hot: Rows) -> list[Check]:
     checks = []
     for engine, limit in SPEEDUPS.items():
-        rows = _by_model(hot, engine)
-        found = {model: row["speedup"] for model, row in rows.items() if "speedup" in row}
+        found = _by_model(hot, engine, "speedup")
         if SPEEDUP_MODEL in found:
             text = f"{SPEEDUP_MODEL}: {engine}, speed-up over {BASE}"
             checks.append(at_least(text, found[SPEEDUP_MODEL], limit))
         if len(found) > 1:
             text = f"{len(found)} models: {engine}, geometric mean of speed-ups over {BASE}"
-            checks.append(at_least(text, geometric_mean(found.values()), limit))
+            checks.append(at_least(text, statistics.geometric_mean(found.values()), limit))
     return checks
 
 
 def _peers(hot: Rows) -> list[Check]:
     checks = []
     for engine, (key, state) in PEERS.items():
-        found = {m: row[key] for m, row in _by_model(hot, engine).items() if key in row}
+        found = _by_model(hot, engine, key)
         for model, over in found.items():
             checks.append(at_least(f"{model}: {engine} over {BASE} {state}", over, PEER))
         if len(found) > 1:
             text = f"{len(found)} models: {engine} over {BASE} {state}, geometric mean"
-            checks.append(at_least(text, geometric_mean(found.values()), PEER))
+            checks.append(at_least(text, statistics.geometric_mean(found.values()), PEER))
     return checks
 
 
@@ -130,10 +125,12 @@ def _unmeasured(rows: Rows) -> list[Check]:
 
 
 def _preparation(hot: Rows) -> list[Check]:
-    row = _by_model(hot, PREPARED).get(SPEEDUP_MODEL)
-    if row is None or row.get("prepare_s") is None:
-        return []
-    return [at_most(f"{SPEEDUP_MODEL}: seconds to prepare", row["prepare_s"], PREPARE_S)]
+    found = _by_model(hot, PREPARED, "prepare_s")
+    return [
+        at_most(f"{model}: seconds to prepare", took_s, PREPARE_S)
+        for model, took_s in found.items()
+        if model == SPEEDUP_MODEL
+    ]
 
 
 def _disk(rows: Rows) -> list[Check]:
