@@ -11,10 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 Shape = Sequence["int | str"]
 
-_ELEMENT = {
-    "float32": TensorProto.FLOAT,
-    "int64": TensorProto.INT64,
-}
+_ELEMENT = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
 
 
 class GraphWriter:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from brisk_client.benchmarks.cold import PARTS, ColdOptions, rows
+from brisk_client.benchmarks.cold import PARTS, ColdOptions
 from brisk_client.benchmarks.cold.burden import Load, burden
 from brisk_client.benchmarks.cold.engines import (
     BESIDE_LOAD,
@@ -22,7 +22,6 @@ from brisk_client.benchmarks.cold.engines import (
     QUICK,
     check_engine,
 )
-from brisk_client.benchmarks.cold.expectations import NO_ENGINE, UNMEASURED, all_checks
 from brisk_client.benchmarks.cold.measure import Effort, Failed, Prepared, measure, prepare_all
 from brisk_client.benchmarks.cold.models import (
     MODELS,
@@ -31,6 +30,14 @@ from brisk_client.benchmarks.cold.models import (
     default_folder,
     given_model,
     model_named,
+)
+from brisk_client.benchmarks.cold.results import (
+    NO_ENGINE,
+    UNMEASURED,
+    agreements,
+    all_checks,
+    batch_rows,
+    rows_of,
 )
 from brisk_client.benchmarks.cold.served import measure_served
 from brisk_client.benchmarks.engines.model_inputs import HINT, check_files, labelled, were_given
@@ -98,7 +105,7 @@ def run_parts(choice: ColdOptions) -> Report:
     for name, file in labelled(files).items():
         bench.measure(name, 1, partial(given_model, name, file, place, choice.given))
     report.rows[:] = [row for row in report.rows if row["part"] != "batches"]
-    report.rows += rows.batch_rows(report.rows)
+    report.rows += batch_rows(report.rows)
     report.checks += all_checks(report.rows)
     return report
 
@@ -185,7 +192,7 @@ class _ColdBench:
         prepared = self._prepared(files, usual)
         with tempfile.TemporaryDirectory(prefix="brisk-cold-") as folder:
             found = self._rows("process", files, prepared, outputs=Path(folder))
-            agree = rows.agreements(Path(folder), prepared)
+            agree = agreements(Path(folder), prepared)
         for row in found:
             engine = row["engine"]
             if (took_s := prepared[engine].took_s) is not None:
@@ -224,7 +231,7 @@ class _ColdBench:
     ) -> list[dict[str, Any]]:
         effort, fail = self._effort(files.batch), self._failed(files)
         measured = measure(files, prepared, self._threads, effort, fail, **how)
-        return rows.rows(part, files.name, files.batch, measured)
+        return rows_of(part, files.name, files.batch, measured)
 
     def _prepared(self, files: ModelFiles, usual: Sequence[str]) -> dict[str, Prepared]:
         engines = self._choice.engines or usual

@@ -125,46 +125,8 @@ def all_sides(bench: DensityBench, peers: Sequence[Path]) -> list[DensitySide]:
     return [DensitySide(bench, BRISK), DensitySide(bench, PYTHON), *others]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Of one server. ``rounds_s``: of each round the time of each entry's request; ``right``: how
-    many of all were."""
-
-    ready_s: float
-    rounds_s: Sequence[Sequence[float]]
-    right: int
-    memory: Sequence[ProcessMemory]
-
-    @property
-    def asked(self) -> int:
-        return sum(map(len, self.rounds_s))
-
-    def median_ms(self, number: int) -> float:
-        """Of one round's requests."""
-        return statistics.median(self.rounds_s[number]) * 1e3
-
-    def private_mb(self, *kinds: str) -> float:
-        """Of all processes of ``kinds``; of all where there are none."""
-        chosen = (each for each in self.memory if not kinds or each.kind in kinds)
-        return sum(each.private_bytes for each in chosen) / 1e6
-
-    @property
-    def stubs_mb(self) -> list[float]:
-        """At least one."""
-        found = [each.private_bytes / 1e6 for each in self.memory if each.kind == "stub"]
-        return found or [0.0]
-
-    @property
-    def pss_mb(self) -> float:
-        return sum(each.pss_bytes for each in self.memory) / 1e6
-
-    @property
-    def shared_mb(self) -> float:
-        return shared_once(self.memory) / 1e6
-
-
-def find(side: DensitySide, rounds: int) -> Found:
-    """Start the side's server, ask each entry once a round, end it.
+def figures_of(side: DensitySide) -> dict[str, float]:
+    """Start the side's server, ask each entry once in each of two rounds, end it: its row.
 
     Raises ServerFailedError and InferenceServerException.
     """
@@ -172,9 +134,32 @@ def find(side: DensitySide, rounds: int) -> Found:
         runtime_folder() as (folder, runtime),
         _running(side.command, folder, runtime) as (url, ready_s),
     ):
-        times, right = _ask(url, side.bench, rounds)
+        times, right = _ask(url, side.bench, 2)
         memory = settled_memory(lambda: processes_of(runtime))
-    return Found(ready_s, times, right, memory)
+
+    def private_mb(*kinds: str) -> float:
+        return sum(each.private_bytes for each in memory if each.kind in kinds) / 1e6
+
+    shared_mb = shared_once(memory) / 1e6
+    all_private_mb = sum(each.private_bytes for each in memory) / 1e6
+    stubs_mb = [each.private_bytes / 1e6 for each in memory if each.kind == "stub"] or [0.0]
+    return {
+        "ready_s": ready_s,
+        "memory_mb": all_private_mb + shared_mb,
+        "private_mb": all_private_mb,
+        "shared_mb": shared_mb,
+        "pss_mb": sum(each.pss_bytes for each in memory) / 1e6,
+        "tritonserver_mb": private_mb("tritonserver"),
+        "stubs_mb": private_mb("stub"),
+        "fork_server_mb": private_mb("fork server", "launcher"),
+        "runtime_mb": private_mb("runtime"),
+        "stub_mb": statistics.median(stubs_mb),
+        "largest_stub_mb": max(stubs_mb),
+        "first_round_ms": statistics.median(times[0]) * 1e3,
+        "second_round_ms": statistics.median(times[1]) * 1e3,
+        "right": right,
+        "asked": sum(map(len, times)),
+    }
 
 
 @contextlib.contextmanager
@@ -216,23 +201,12 @@ def _ask(url: str, bench: DensityBench, rounds: int) -> tuple[list[list[float]],
     return times, right
 
 
-@dataclass(frozen=True, slots=True)
-class Added:
-    """``idle``: the runtime's processes with both workers and no model. Memory that serving the
-    model has added to them: ``first_bytes`` when it has become as fast as it will be,
-    ``model_bytes`` when its prepared form has taken over. ``right`` of ``asked`` answers were."""
+def figures_of_runtime(bench: DensityBench) -> tuple[dict[str, float], dict[str, float]]:
+    """Of the runtime's processes with both workers and no model, and what serving the model adds
+    to them: ``first_own_mb`` when it has become as fast as it will be, ``own_mb`` when its
+    prepared form has taken over.
 
-    idle: Sequence[ProcessMemory]
-    first_bytes: int
-    model_bytes: int
-    right: int
-    asked: int
-
-
-def measure_runtime(bench: DensityBench) -> Added:
-    """Start a runtime, then a server with one entry beside it.
-
-    Raises BriskError and InferenceServerException.
+    A runtime is started, then a server beside it. Raises BriskError and InferenceServerException.
     """
     side = DensitySide(bench, BRISK)
     side.prepare()
@@ -249,10 +223,17 @@ def measure_runtime(bench: DensityBench) -> Added:
                 wait_until_settled(place, name, "normal")
             more, more_right = _ask(url, bench, _ROUNDS)
             served = settled_memory(lambda: processes_of(runtime))
-    asked = sum(map(len, (*times, *more)))
-    return Added(
-        idle, _own(first) - _own(idle), _own(served) - _own(idle), right + more_right, asked
-    )
+    alone = {
+        "private_mb": sum(each.private_bytes for each in idle) / 1e6,
+        "pss_mb": sum(each.pss_bytes for each in idle) / 1e6,
+        "processes": len(idle),
+    }
+    return alone, {
+        "own_mb": (_own(served) - _own(idle)) / 1e6,
+        "first_own_mb": (_own(first) - _own(idle)) / 1e6,
+        "right": right + more_right,
+        "asked": sum(map(len, (*times, *more))),
+    }
 
 
 def _own(processes: Sequence[ProcessMemory]) -> int:

@@ -33,14 +33,18 @@ from brisk_client.benchmarks.engines.model_inputs import (
 from brisk_client.benchmarks.engines.process import EngineUnavailableError, one_line
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver, measured
 from brisk_client.benchmarks.harness.machine import new_report
-from brisk_client.benchmarks.harness.peer_backends import add_peers_option, peer_backends
+from brisk_client.benchmarks.harness.peer_backends import (
+    ONNXRUNTIME,
+    add_peers_option,
+    peer_backends,
+)
 from brisk_client.benchmarks.harness.sampling import median_ratio, summarise
 from brisk_client.benchmarks.start.case import case_of
-from brisk_client.benchmarks.start.expectations import all_checks, soonest
 from brisk_client.benchmarks.start.server_start import ServerCommand, StartTimes, time_start
 from brisk_client.benchmarks.start.sides import (
     ENTRY,
     FIRST,
+    PREPARED,
     PYTHON,
     Configuration,
     StartBench,
@@ -48,11 +52,28 @@ from brisk_client.benchmarks.start.sides import (
     chosen_sides,
 )
 from brisk_client.inference import Transport
-from brisk_client.report import Report, plot_bars
+from brisk_client.report import Check, Report, plot_bars
 
 MODEL = "resnet50"
 
 QUICK_ROUNDS, ROUNDS = 3, 7
+
+Rows = Sequence[Mapping[str, Any]]
+
+CPP = f"{ONNXRUNTIME} backend"
+"""Triton's own, in C++."""
+
+STAND_IN = 0.9
+"""Of the Python backend's time with ONNX Runtime: Triton's own, where it is not there."""
+
+FIRST_LIMIT, PREPARED_LIMIT = 1.3, 1.0
+"""Brisk's time from ``exec`` over that of Triton's own backend, without and with an artefact."""
+
+PYTHON_LIMIT = 0.7
+"""With one over that of the Python backend with ONNX Runtime."""
+
+PEER_LIMIT = 1.0
+"""With one over that of whichever peer answers soonest from what it has prepared itself."""
 
 NOTES = (
     "first: from the exec of tritonserver to the first answer at a client that tries to connect "
@@ -255,3 +276,63 @@ class _Starts:
         theirs = self._taken[peer["engine"], Configuration.COMPLETE]
         pairs = [(one.first_s, other.first_s) for one, other in zip(ours, theirs, strict=False)]
         return {"over_peer": round(median_ratio(pairs), 3)}
+
+
+def all_checks(rows: Rows) -> list[Check]:
+    """Every expectation that the rows suffice for."""
+    return [*_right(rows), *_against_peers(rows)]
+
+
+def soonest(rows: Rows, model: str, *, prepared: bool) -> Mapping[str, Any] | None:
+    """The complete entry of a peer, prepared or not, whose first answer comes first."""
+    found = [
+        row
+        for row in rows
+        if row["model"] == model
+        and "first_ms" in row
+        and row["entry"] == Configuration.COMPLETE.value
+        and row["engine"] not in (FIRST, PREPARED)
+        and ("prepared" in row["engine"]) == prepared
+    ]
+    return min(found, key=lambda row: float(row["first_ms"]), default=None)
+
+
+def _right(rows: Rows) -> list[Check]:
+    checks = []
+    for row in rows:
+        named = f"{row['model']}: {row['engine']}, {row['entry']}"
+        if "reason" in row:
+            if row["engine"] in (FIRST, PREPARED):
+                checks.append(Check(f"{named}: answers", row["reason"], "an answer", False))
+            continue
+        found = f"{row['right']} of {row['samples']}"
+        checks.append(
+            Check(f"{named}: right answers", found, "all", row["right"] == row["samples"])
+        )
+    return checks
+
+
+def _against_peers(rows: Rows) -> list[Check]:
+    checks = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        times = {
+            row["engine"]: float(row["first_ms"])
+            for row in rows
+            if row["model"] == model
+            and row["entry"] == Configuration.COMPLETE.value
+            and "first_ms" in row
+        }
+        limits = [(PREPARED, PYTHON, times.get(PYTHON), PYTHON_LIMIT)]
+        named, own_ms = CPP, times.get(CPP)
+        if own_ms is None and PYTHON in times:
+            named, own_ms = f"{STAND_IN} x {PYTHON}", STAND_IN * times[PYTHON]
+        limits += [(FIRST, named, own_ms, FIRST_LIMIT), (PREPARED, named, own_ms, PREPARED_LIMIT)]
+        peer = soonest(rows, model, prepared=True)
+        if peer is not None:
+            limits.append((PREPARED, peer["engine"], float(peer["first_ms"]), PEER_LIMIT))
+        for ours, theirs, peer_ms, limit in limits:
+            if ours in times and peer_ms is not None:
+                ratio = round(times[ours] / peer_ms, 3)
+                text = f"{model}: {ours} over {theirs}, exec to first answer"
+                checks.append(Check(text, ratio, f"<= {limit}", ratio <= limit))
+    return checks

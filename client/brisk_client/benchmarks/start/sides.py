@@ -173,7 +173,7 @@ class PythonOnnxRuntime(StartSide):
     """A model of the Python backend that calls ONNX Runtime, as its user writes it."""
 
     name = PYTHON
-    configurations = (Configuration.COMPLETE, Configuration.COMPLETED)
+    configurations: Sequence[Configuration] = (Configuration.COMPLETE, Configuration.COMPLETED)
 
     def repository(self, configuration: Configuration) -> Path:
         return self._write(configuration, ONNXRUNTIME_MODEL, self._bench.case.file)

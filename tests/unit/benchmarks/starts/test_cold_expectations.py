@@ -10,9 +10,8 @@ import pytest
 
 from brisk_client.benchmarks import cold
 from brisk_client.benchmarks.cold.benchmark import resume
-from brisk_client.benchmarks.cold.expectations import all_checks
 from brisk_client.benchmarks.cold.models import SMOKE
-from brisk_client.benchmarks.cold.rows import batch_rows
+from brisk_client.benchmarks.cold.results import all_checks, batch_rows
 from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
 from brisk_client.report import Report, write_json
 

@@ -10,13 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk_client.benchmarks import density
-from brisk_client.benchmarks.density.expectations import (
-    ENTRIES,
-    IDLE,
-    MODEL,
-    PEER,
-    all_checks,
-)
+from brisk_client.benchmarks.density import ENTRIES, IDLE, MODEL, PEER, all_checks
 from brisk_client.benchmarks.density.memory import (
     ProcessMemory,
     read_rollup,

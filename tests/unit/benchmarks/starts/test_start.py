@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 from brisk.triton.locate import locate_server
 from brisk_client.benchmarks import start
 from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
+from brisk_client.benchmarks.start import all_checks
 from brisk_client.benchmarks.start.case import Case, case_of
-from brisk_client.benchmarks.start.expectations import all_checks
 from brisk_client.benchmarks.start.server_start import reason_in
 from brisk_client.benchmarks.start.sides import (
     FIRST,
