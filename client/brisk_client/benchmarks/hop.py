@@ -61,16 +61,9 @@ class HopTimes:
     def parts(self) -> dict[str, int]:
         """The hop, what it consists of, and the execution beside it."""
         hop = self.total - self.execution
-        known = self.stage + self.copy + self.submit + self.queue
-        return {
-            "hop": hop,
-            "stage": self.stage,
-            "copy": self.copy,
-            "submit": self.submit,
-            "queue": self.queue,
-            "remainder": hop - known,
-            "execution": self.execution,
-        }
+        named = {name: getattr(self, name) for name in ("stage", "copy", "submit", "queue")}
+        remainder = hop - sum(named.values())
+        return {"hop": hop, **named, "remainder": remainder, "execution": self.execution}
 
 
 def run(quick: bool = False, threads: int = 1) -> Report:
@@ -106,23 +99,19 @@ def main(arguments: Sequence[str]) -> int:
 
 def summarise_parts(requests: str, samples: Sequence[HopTimes]) -> list[dict[str, Any]]:
     """A row for each part, the hop first, with its percentiles over ``samples``, of at least 1."""
-    by_part: dict[str, list[int]] = {}
-    for sample in samples:
-        for part, nanoseconds in sample.parts().items():
-            by_part.setdefault(part, []).append(nanoseconds)
-    rows = []
-    for part, values in by_part.items():
-        rows.append(
-            {
-                "requests": requests,
-                "part": part,
-                "p50_us": quantile(values, 0.5) / 1e3,
-                "p90_us": quantile(values, 0.9) / 1e3,
-                "p99_us": tail_or_shortage(values, 0.99, 1e-3),
-                "runs": len(values),
-            }
-        )
-    return rows
+    parts = [sample.parts() for sample in samples]
+    by_part = {part: [each[part] for each in parts] for part in parts[0]}
+    return [
+        {
+            "requests": requests,
+            "part": part,
+            "p50_us": quantile(values, 0.5) / 1e3,
+            "p90_us": quantile(values, 0.9) / 1e3,
+            "p99_us": tail_or_shortage(values, 0.99, 1e-3),
+            "runs": len(values),
+        }
+        for part, values in by_part.items()
+    ]
 
 
 def _ask(

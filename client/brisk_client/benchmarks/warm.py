@@ -177,7 +177,7 @@ class _WarmBench:
         with tempfile.TemporaryDirectory(prefix="brisk-warm-") as folder:
             np.savez(Path(folder) / "inputs.npz", **inputs)
             bursts, outputs = self._measure_engines(file, Path(folder), reasons)
-        self._add(name, bursts, _differences(outputs))
+        self._add([_row(name, engine, bursts, outputs) for engine in bursts])
         hint = "" if were_given(file, self._given) else f" ({HINT})"
         for engine, reason in reasons.items():
             if engine == TORCH and reason.startswith("LookupError"):
@@ -213,32 +213,24 @@ class _WarmBench:
                         del processes[engine], bursts[engine]
             return bursts, {name: process.outputs() for name, process in processes.items()}
 
-    def _add(
-        self,
-        name: str,
-        bursts: Mapping[str, Sequence[Burst]],
-        differences: Mapping[str, dict[str, Any]],
-    ) -> None:
-        report = self._report
-        ratios = {engine: _ratio(bursts, engine) for engine in bursts}
-        for engine, taken in bursts.items():
-            report.rows.append(
-                _row(name, engine, taken) | ratios[engine] | differences.get(engine, {})
-            )
-        found_times = ratios.get("brisk")
-        if not found_times:
-            return
-        ratio, more_us = found_times["ratio_to_onnxruntime"], found_times["more_us"]
-        text = f"{name}: brisk / onnxruntime, {self._threads} thread(s)"
-        if ratio > LIMIT and more_us <= SPARE_US:
-            text = f"{name}: brisk - onnxruntime, us, {self._threads} thread(s)"
-            report.checks.append(Check(text, more_us, f"<= {SPARE_US:g} (or {LIMIT} times)", True))
-        else:
-            report.checks.append(Check(text, ratio, f"<= {LIMIT}", ratio <= LIMIT))
-        if found := differences.get("brisk"):
-            text = f"{name}: outputs agree with onnxruntime's"
-            close = found["agrees"]
-            report.checks.append(Check(text, close, "rtol 1e-3, atol 1e-4", close))
+    def _add(self, rows: Sequence[dict[str, Any]]) -> None:
+        """One model's rows, and what is expected of Brisk's."""
+        self._report.rows += rows
+        checks = self._report.checks
+        for row in rows:
+            if row["engine"] != "brisk" or "ratio_to_onnxruntime" not in row:
+                continue
+            name, ratio, more_us = row["model"], row["ratio_to_onnxruntime"], row["more_us"]
+            if ratio > LIMIT and more_us <= SPARE_US:
+                text = f"{name}: brisk - onnxruntime, us, {self._threads} thread(s)"
+                limit = f"<= {SPARE_US:g} (or {LIMIT} times)"
+                checks.append(Check(text, more_us, limit, True))
+            else:
+                text = f"{name}: brisk / onnxruntime, {self._threads} thread(s)"
+                checks.append(Check(text, ratio, f"<= {LIMIT}", ratio <= LIMIT))
+            if "agrees" in row:
+                text, close = f"{name}: outputs agree with onnxruntime's", row["agrees"]
+                checks.append(Check(text, close, "rtol 1e-3, atol 1e-4", close))
 
 
 def _add_means(report: Report) -> None:
@@ -258,32 +250,21 @@ def _add_means(report: Report) -> None:
             report.checks.append(Check(text, mean, f"<= {MEAN_LIMIT}", mean <= MEAN_LIMIT))
 
 
-def _row(name: str, engine: str, bursts: Sequence[Burst]) -> dict[str, Any]:
-    return {"model": name, "engine": engine, "path": IN_PROCESS, **burst_row(bursts)}
-
-
-def _ratio(bursts: Mapping[str, Sequence[Burst]], engine: str) -> dict[str, float]:
-    """``engine`` over ONNX Runtime, which is left out where it could not be measured."""
+def _row(
+    name: str,
+    engine: str,
+    bursts: Mapping[str, Sequence[Burst]],
+    outputs: Mapping[str, list[np.ndarray]],
+) -> dict[str, Any]:
+    """With what ONNX Runtime is left out of where it could not be measured."""
+    row = {"model": name, "engine": engine, "path": IN_PROCESS, **burst_row(bursts[engine])}
     bases = [bursts[base] for base in (BASE, f"{BASE} spinning") if base in bursts]
-    if not bases:
-        return {}
-    rounds = burst_rounds(bursts[engine], *bases)
-    more_s = statistics.median(ours - theirs for ours, theirs in rounds)
-    return {
-        "ratio_to_onnxruntime": round(median_ratio(rounds), 3),
-        "more_us": round(more_s * 1e6, 1),
-    }
-
-
-def _differences(outputs: Mapping[str, list[np.ndarray]]) -> dict[str, dict[str, Any]]:
-    """Largest difference from ONNX Runtime's outputs, and whether within the tolerance."""
-    if BASE not in outputs:
-        return {}
-    return {
-        engine: {
-            "max_difference": difference(arrays, outputs[BASE]),
-            "agrees": agree(arrays, outputs[BASE]),
-        }
-        for engine, arrays in outputs.items()
-        if engine != TORCH
-    }
+    if bases:
+        rounds = burst_rounds(bursts[engine], *bases)
+        more_s = statistics.median(ours - theirs for ours, theirs in rounds)
+        row["ratio_to_onnxruntime"] = round(median_ratio(rounds), 3)
+        row["more_us"] = round(more_s * 1e6, 1)
+    if BASE in outputs and engine != TORCH:
+        row["max_difference"] = difference(outputs[engine], outputs[BASE])
+        row["agrees"] = agree(outputs[engine], outputs[BASE])
+    return row

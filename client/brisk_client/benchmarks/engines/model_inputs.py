@@ -246,16 +246,19 @@ def _shape(
         raise UnusableArgumentError(
             f"input '{value.name}' declares no shape; give one: --input {value.name}:shape=1,2,3"
         )
-    dimensions = list(declared.shape.dim)
-    other = LENGTH if len(dimensions) < 4 else SIDE
     channels = _channels(value.name, graph)
-    return tuple(
-        dimension.dim_value
-        if dimension.dim_value > 0
-        else sizes.get(dimension.dim_param)
-        or ((channels if position == 1 and channels else other) if position else 1)
-        for position, dimension in enumerate(dimensions)
-    )
+    rank = len(declared.shape.dim)
+
+    def size_of(position: int, dimension: onnx.TensorShapeProto.Dimension) -> int:
+        if dimension.dim_value > 0:
+            return int(dimension.dim_value)
+        if dimension.dim_param in sizes:
+            return sizes[dimension.dim_param]
+        if position == 0:
+            return 1
+        return (position == 1 and channels) or (LENGTH if rank < 4 else SIDE)
+
+    return tuple(size_of(*each) for each in enumerate(declared.shape.dim))
 
 
 def _channels(name: str, graph: onnx.GraphProto) -> int:
