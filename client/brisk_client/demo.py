@@ -66,21 +66,16 @@ def query_samples(repository: Path, *, http_url: str, grpc_url: str) -> list[Sho
 def ask(client: InferenceClient, model: str, expectation: ExpectedAnswer) -> ShownAnswer:
     """Ask once for the answer and a few times more for the latency."""
     shown = min(expectation.outputs, key=lambda name: expectation.outputs[name].size)
-    expected = _excerpt(shown, expectation.outputs)
-    transport = client.transport.value
+    answer, latency_ms = "-", None
     try:
         outputs = client.infer(model, expectation.inputs, version=expectation.version)
         latency_ms = _latency_ms(client, model, expectation)
+        answer, problem = _excerpt(shown, outputs), difference(outputs, expectation.outputs)
     except InferenceServerException as error:
-        return ShownAnswer(model, expectation.version, transport, "-", expected, None, str(error))
+        problem = str(error)
+    expected, transport = _excerpt(shown, expectation.outputs), client.transport.value
     return ShownAnswer(
-        model,
-        expectation.version,
-        transport,
-        _excerpt(shown, outputs),
-        expected,
-        latency_ms,
-        difference(outputs, expectation.outputs),
+        model, expectation.version, transport, answer, expected, latency_ms, problem
     )
 
 

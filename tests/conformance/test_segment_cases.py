@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brisk_client.benchmarks.conformance.segment_cases import run_segment_cases
+from support.segment_cases import run_segment_cases
 
 
 @pytest.mark.parametrize("cut_everywhere", [False, True], ids=["as served", "cut everywhere"])

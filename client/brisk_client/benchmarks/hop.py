@@ -24,7 +24,7 @@ from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.sync_wait import EYES_OPEN_NS
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.surroundings import environment, wait_until_gone
 from brisk_client.benchmarks.harness.timed_reply import TimedReply
 from brisk_client.report import Check, Report, plot_bars
@@ -60,28 +60,14 @@ class HopTimes:
     def parts(self) -> dict[str, int]:
         """The hop, what it consists of, and the execution beside it."""
         hop = self.total - self.execution
-        known = self.stage + self.copy + self.submit + self.queue
-        return {
-            "hop": hop,
-            "stage": self.stage,
-            "copy": self.copy,
-            "submit": self.submit,
-            "queue": self.queue,
-            "remainder": hop - known,
-            "execution": self.execution,
-        }
+        named = {name: getattr(self, name) for name in ("stage", "copy", "submit", "queue")}
+        remainder = hop - sum(named.values())
+        return {"hop": hop, **named, "remainder": remainder, "execution": self.execution}
 
 
 def run(quick: bool = False, threads: int = 1) -> Report:
     """Measure with a runtime of ``threads`` threads."""
-    report = Report(
-        name="hop",
-        machine={**describe_machine(), "threads": threads},
-        versions=installed_versions("torch", "numpy"),
-        rows=[],
-        checks=[],
-        notes=list(NOTES),
-    )
+    report = new_report("hop", ("torch", "numpy"), NOTES, threads=threads)
     rounds, busy, paused = (3, 500, 50) if quick else (10, 1000, 150)
     back_to_back: list[HopTimes] = []
     with_pauses: list[HopTimes] = []
@@ -112,23 +98,19 @@ def main(arguments: Sequence[str]) -> int:
 
 def summarise_parts(requests: str, samples: Sequence[HopTimes]) -> list[dict[str, Any]]:
     """A row for each part, the hop first, with its percentiles over ``samples``, of at least 1."""
-    by_part: dict[str, list[int]] = {}
-    for sample in samples:
-        for part, nanoseconds in sample.parts().items():
-            by_part.setdefault(part, []).append(nanoseconds)
-    rows = []
-    for part, values in by_part.items():
-        rows.append(
-            {
-                "requests": requests,
-                "part": part,
-                "p50_us": quantile(values, 0.5) / 1e3,
-                "p90_us": quantile(values, 0.9) / 1e3,
-                "p99_us": tail_or_shortage(values, 0.99, 1e-3),
-                "runs": len(values),
-            }
-        )
-    return rows
+    parts = [sample.parts() for sample in samples]
+    by_part = {part: [each[part] for each in parts] for part in parts[0]}
+    return [
+        {
+            "requests": requests,
+            "part": part,
+            "p50_us": quantile(values, 0.5) / 1e3,
+            "p90_us": quantile(values, 0.9) / 1e3,
+            "p99_us": tail_or_shortage(values, 0.99, 1e-3),
+            "runs": len(values),
+        }
+        for part, values in by_part.items()
+    ]
 
 
 def _ask(

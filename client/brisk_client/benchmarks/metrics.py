@@ -19,7 +19,7 @@ import numpy as np
 from brisk.telemetry import Statistics
 from brisk.telemetry.statistics import DEFAULT_INTERVAL_S, RequestAccount
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
 from brisk_client.benchmarks.pressure import REPOSITORY
 from brisk_client.inference import InferenceClient, Transport
@@ -40,13 +40,7 @@ PERCENT = "percent of a processor"
 def run(quick: bool = False) -> Report:
     """Blocks of requests, one server after the other, in turns."""
     pairs = 8 if quick else 20
-    report = Report(
-        name="metrics",
-        machine=describe_machine(),
-        versions=installed_versions("torch", "tritonclient", "numpy"),
-        rows=[],
-        checks=[],
-    )
+    report = new_report("metrics", ("torch", "tritonclient", "numpy"), ())
     used: dict[str, list[float]] = {"published": [], "not published": []}
     took_us: list[float] = []
     with contextlib.ExitStack() as stack:
@@ -63,16 +57,16 @@ def run(quick: bool = False) -> Report:
         for number in range(pairs):
             for name in list(sides)[:: 1 if number % 2 else -1]:
                 used[name].append(_block(*sides[name], inputs, took_us))
-    for name, percents in used.items():
-        report.rows.append(
-            {
-                "unit": PERCENT,
-                "what": f"server side, {name}",
-                "median": statistics.median(percents),
-                "spread": statistics.stdev(percents),
-                "blocks": len(percents),
-            }
-        )
+    report.rows += [
+        {
+            "unit": PERCENT,
+            "what": f"server side, {name}",
+            "median": statistics.median(percents),
+            "spread": statistics.stdev(percents),
+            "blocks": len(percents),
+        }
+        for name, percents in used.items()
+    ]
     more = [left - right for left, right in zip(*used.values(), strict=True)]
     # The middle half: other processes of the machine disturb whole blocks.
     kept = sorted(more)[len(more) // 4 : len(more) - len(more) // 4]

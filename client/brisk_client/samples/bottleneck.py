@@ -1,14 +1,12 @@
 """ResNet-50 for small grey images, really trained: 53 convolutions in bottleneck blocks.
 
 The blocks are those of He et al., 2015, table 1 (3, 4, 6, 3); the stem is one 3x3 convolution of
-stride 2, as is usual for images this small. torch trains, the graph is written by hand with its
-batch normalisations unfolded.
+stride 2, as is usual for images this small.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,26 +15,27 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from brisk_client.samples.torch_layers import write_layer
 from brisk_client.samples.writer import GraphWriter
 
 BLOCKS = (3, 4, 6, 3)
 EXPANSION = 4
+CLASSES = 10
+_SEED = 1
 _MOMENTUM, _DECAY = 0.9, 5e-4
+_SHIFT = 2  # pixels that an image is moved at most while training
 
 
 @dataclass(frozen=True, slots=True)
 class BottleneckRecipe:
-    """``width``: channels of the stem, 64 in the original. ``shift``: pixels that an image is
-    moved at most while training; ``mirrored``: half of them are. ``blocks``: of each stage."""
+    """``width``: channels of the stem, 64 in the original. ``mirrored``: half of the images are
+    while training. ``blocks``: of each stage."""
 
     width: int
     epochs: int
     learning_rate: float = 0.1
     batch_rows: int = 128
-    shift: int = 2
     mirrored: bool = False
-    classes: int = 10
-    seed: int = 1
     blocks: tuple[int, ...] = BLOCKS
 
 
@@ -76,28 +75,23 @@ def build_bottleneck(recipe: BottleneckRecipe) -> nn.Sequential:
             layers.append(Bottleneck(inputs, width, 2 if stage and not block else 1))
             inputs = EXPANSION * width
     return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, recipe.classes)
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, CLASSES)
     )
 
 
 def train_bottleneck(
-    name: str,
-    recipe: BottleneckRecipe,
-    images: np.ndarray,
-    labels: np.ndarray,
-    progress: Callable[[int, float], None] = lambda step, loss: None,
+    name: str, recipe: BottleneckRecipe, images: np.ndarray, labels: np.ndarray
 ) -> onnx.ModelProto:
     """``images`` float32 [rows, 1, height, width] of 0..1, ``labels`` int64 [rows].
 
     Computes in bfloat16 where it is the faster, so weights differ from machine to machine.
-    ``progress`` is told of each step's number and loss.
     """
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
-        torch.manual_seed(recipe.seed)
+        torch.manual_seed(_SEED)
         network = build_bottleneck(recipe)
-        _train(network, recipe, torch.from_numpy(images), torch.from_numpy(labels), progress)
-    return _write(name, network.eval(), (images.shape[2], images.shape[3]), recipe.classes)
+        _train(network, recipe, torch.from_numpy(images), torch.from_numpy(labels))
+    return _write(name, network.eval(), (images.shape[2], images.shape[3]))
 
 
 def untrained_bottleneck(
@@ -105,20 +99,16 @@ def untrained_bottleneck(
 ) -> onnx.ModelProto:
     """As fast as a trained one; blocks are no identities, as they are at the start of training."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
+        torch.manual_seed(_SEED)
         network = build_bottleneck(recipe)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.constant_(module.weight, 0.5)
-    return _write(name, network.eval(), sides, recipe.classes)
+    return _write(name, network.eval(), sides)
 
 
 def _train(
-    network: nn.Sequential,
-    recipe: BottleneckRecipe,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    progress: Callable[[int, float], None],
+    network: nn.Sequential, recipe: BottleneckRecipe, images: torch.Tensor, labels: torch.Tensor
 ) -> None:
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     batches = max(1, len(images) // recipe.batch_rows)
@@ -128,7 +118,6 @@ def _train(
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, recipe.learning_rate, total_steps=batches * recipe.epochs
     )
-    step = 0
     for _ in range(recipe.epochs):
         for chosen in torch.randperm(len(images)).tensor_split(batches):
             given = _moved(images[chosen], recipe)
@@ -139,59 +128,26 @@ def _train(
             loss.backward()  # type: ignore[no-untyped-call]  # torch
             optimizer.step()
             schedule.step()
-            step += 1
-            progress(step, float(loss.detach()))
 
 
 def _moved(images: torch.Tensor, recipe: BottleneckRecipe) -> torch.Tensor:
     """The batch shifted, and perhaps mirrored, as a whole: no loss where batches are many."""
-    down, right = torch.randint(-recipe.shift, recipe.shift + 1, (2,)).tolist()
+    down, right = torch.randint(-_SHIFT, _SHIFT + 1, (2,)).tolist()
     moved = torch.roll(images, (down, right), (2, 3))
     if recipe.mirrored and torch.rand(()) < 0.5:
         moved = moved.flip(3)
     return moved.contiguous(memory_format=torch.channels_last)
 
 
-def _write(
-    name: str, network: nn.Sequential, sides: tuple[int, int], classes: int
-) -> onnx.ModelProto:
+def _write(name: str, network: nn.Sequential, sides: tuple[int, int]) -> onnx.ModelProto:
     graph = GraphWriter(name, opset=18)
     value = graph.input("image", "float32", ("batch", 1, *sides))
     for layer in network:
-        value = _write_layer(graph, layer, value)
-    graph.output(value, "logits", "float32", ("batch", classes))
+        if isinstance(layer, Bottleneck):
+            shortcut = write_layer(graph, layer.shortcut, value)
+            path = write_layer(graph, layer.path, value)
+            value = graph.add("Relu", graph.add("Add", path, shortcut))
+        else:
+            value = write_layer(graph, layer, value)
+    graph.output(value, "logits", "float32", ("batch", CLASSES))
     return graph.model()
-
-
-def _write_layer(graph: GraphWriter, layer: nn.Module, value: str) -> str:
-    if isinstance(layer, Bottleneck):
-        shortcut = path = value
-        for part in layer.shortcut:
-            shortcut = _write_layer(graph, part, shortcut)
-        for part in layer.path:
-            path = _write_layer(graph, part, path)
-        return graph.add("Relu", graph.add("Add", path, shortcut))
-    weights = [
-        graph.weight(tensor.detach().float().contiguous().numpy())
-        for key, tensor in layer.state_dict().items()
-        if key != "num_batches_tracked"
-    ]
-    match layer:
-        case nn.Conv2d():
-            pads = [int(side) for side in layer.padding] * 2
-            return graph.add(
-                "Conv",
-                value,
-                *weights,
-                kernel_shape=list(layer.kernel_size),
-                strides=list(layer.stride),
-                pads=pads,
-            )
-        case nn.BatchNorm2d():
-            return graph.add("BatchNormalization", value, *weights, epsilon=layer.eps)
-        case nn.AdaptiveAvgPool2d():
-            return graph.add("GlobalAveragePool", value)
-        case nn.Linear():
-            return graph.add("Gemm", value, *weights, transB=1)
-        case _:
-            return graph.add({"ReLU": "Relu"}.get(type(layer).__name__, "Flatten"), value)

@@ -1,7 +1,7 @@
 """A small convolutional network, really trained on scikit-learn's handwritten digits.
 
 1,797 images of 8x8 pixels (values 0 to 16), ten classes; a fifth is held out to state the
-accuracy. torch trains, the graph is written by hand with its batch normalisations unfolded.
+accuracy.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
 
+from brisk_client.samples.torch_layers import write_layer
 from brisk_client.samples.writer import GraphWriter
 
 CLASSES = 10
@@ -111,34 +112,8 @@ def _write(name: str, network: nn.Sequential) -> onnx.ModelProto:
     graph = GraphWriter(name, opset=18)
     value = graph.input("image", "float32", ("batch", 1, 8, 8))
     value = graph.add("Div", value, graph.scalar(16.0))
-    for layer in network:
-        value = _write_layer(graph, layer, value)
+    value = write_layer(graph, network, value)
     digit = graph.add("ArgMax", value, axis=1, keepdims=1)
     graph.output(value, "logits", "float32", ("batch", CLASSES))
     graph.output(digit, "digit", "int64", ("batch", 1))
     return graph.model()
-
-
-def _write_layer(graph: GraphWriter, layer: nn.Module, value: str) -> str:
-    weights = [
-        graph.weight(tensor.detach().numpy())
-        for key, tensor in layer.state_dict().items()
-        if key != "num_batches_tracked"
-    ]
-    match layer:
-        case nn.Conv2d():
-            return graph.add("Conv", value, *weights, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
-        case nn.BatchNorm2d():
-            return graph.add("BatchNormalization", value, *weights, epsilon=layer.eps)
-        case nn.ReLU():
-            return graph.add("Relu", value)
-        case nn.MaxPool2d():
-            return graph.add("MaxPool", value, kernel_shape=[2, 2], strides=[2, 2])
-        case nn.AdaptiveAvgPool2d():
-            return graph.add("GlobalAveragePool", value)
-        case nn.Flatten():
-            return graph.add("Flatten", value)
-        case nn.Linear():
-            return graph.add("Gemm", value, *weights, transB=1)
-        case _:
-            raise TypeError(f"no ONNX form is known for {type(layer).__name__}")

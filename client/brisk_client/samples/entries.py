@@ -85,9 +85,7 @@ SAMPLES: tuple[SampleModel, ...] = (
         _digit_images,
     ),
     SampleModel(
-        "encoder",
-        {1: lambda: BuiltVersion(encoder.build_encoder("encoder", seed=6))},
-        _sentences,
+        "encoder", {1: lambda: BuiltVersion(encoder.build_encoder("encoder", seed=6))}, _sentences
     ),
     SampleModel("mlp", {1: lambda: BuiltVersion(mlp.build_mlp("mlp", seed=3))}, _features),
     SampleModel(

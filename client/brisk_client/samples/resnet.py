@@ -13,9 +13,9 @@ _STAGE_CHANNELS = (64, 128, 256, 512)
 _RESIDUAL_SCALE = 0.2  # of the last normalisation in a block, so that activations stay near 1
 
 
-class _ResnetWriter:
+class _Resnet(GraphWriter):
     def __init__(self, name: str, seed: int) -> None:
-        self.graph = GraphWriter(name, opset=17)
+        super().__init__(name, opset=17)
         self.random = np.random.default_rng(seed)
 
     def convolution(
@@ -24,26 +24,15 @@ class _ResnetWriter:
         """Convolution without bias, then batch normalisation with statistics of its own."""
         deviation = np.sqrt(2.0 / (inputs * size * size))
         weight = self.random.normal(0, deviation, (outputs, inputs, size, size))
-        padding = size // 2
-        value = self.graph.add(
+        value = self.add(
             "Conv",
             value,
-            self.graph.weight(weight, "conv"),
+            self.weight(weight, "conv"),
             kernel_shape=[size, size],
             strides=[stride, stride],
-            pads=[padding] * 4,
+            pads=[size // 2] * 4,
         )
-        statistics = (
-            self.random.uniform(0.8, 1.2, outputs) * gain,
-            self.random.normal(0, 0.1, outputs),
-            self.random.normal(0, 0.1, outputs),
-            self.random.uniform(0.8, 1.2, outputs),
-        )
-        names = [self.graph.weight(array, "norm") for array in statistics]
-        return self.graph.add("BatchNormalization", value, *names, epsilon=1e-5)
-
-    def relu(self, value: str) -> str:
-        return self.graph.add("Relu", value)
+        return self.batch_normalised(value, outputs, self.random, spread=0.2, shift=0.1, gain=gain)
 
     def block(self, value: str, inputs: int, width: int, stride: int, expansion: int) -> str:
         """A basic block (``expansion`` 1) or a bottleneck (4), with its shortcut."""
@@ -52,31 +41,30 @@ class _ResnetWriter:
         if stride != 1 or inputs != outputs:
             shortcut = self.convolution(value, inputs, outputs, 1, stride)
         if expansion == 1:
-            value = self.relu(self.convolution(value, inputs, width, 3, stride))
+            value = self.add("Relu", self.convolution(value, inputs, width, 3, stride))
             value = self.convolution(value, width, outputs, 3, 1, _RESIDUAL_SCALE)
         else:
-            value = self.relu(self.convolution(value, inputs, width, 1, 1))
-            value = self.relu(self.convolution(value, width, width, 3, stride))
+            value = self.add("Relu", self.convolution(value, inputs, width, 1, 1))
+            value = self.add("Relu", self.convolution(value, width, width, 3, stride))
             value = self.convolution(value, width, outputs, 1, 1, _RESIDUAL_SCALE)
-        return self.relu(self.graph.add("Add", value, shortcut))
+        return self.add("Relu", self.add("Add", value, shortcut))
 
 
 def build_resnet(name: str, depths: tuple[int, ...], expansion: int, seed: int) -> onnx.ModelProto:
     """``depths`` blocks per stage; (3, 4, 6, 3) with ``expansion`` 4 is ResNet-50."""
-    writer = _ResnetWriter(name, seed)
-    graph = writer.graph
+    graph = _Resnet(name, seed)
     value = graph.input("image", "float32", ("batch", 3, 224, 224))
-    value = writer.relu(writer.convolution(value, 3, 64, 7, 2))
+    value = graph.add("Relu", graph.convolution(value, 3, 64, 7, 2))
     value = graph.add("MaxPool", value, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     channels = 64
     for stage, (width, depth) in enumerate(zip(_STAGE_CHANNELS, depths, strict=True)):
         for index in range(depth):
             stride = 2 if stage > 0 and index == 0 else 1
-            value = writer.block(value, channels, width, stride, expansion)
+            value = graph.block(value, channels, width, stride, expansion)
             channels = width * expansion
     value = graph.add("Flatten", graph.add("GlobalAveragePool", value), axis=1)
-    weight = writer.random.normal(0, 1 / np.sqrt(channels), (CLASSES, channels))
-    bias = writer.random.normal(0, 0.1, CLASSES)
+    weight = graph.random.normal(0, 1 / np.sqrt(channels), (CLASSES, channels))
+    bias = graph.random.normal(0, 0.1, CLASSES)
     value = graph.add(
         "Gemm", value, graph.weight(weight, "fc"), graph.weight(bias, "fc"), transB=1
     )

@@ -11,10 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 Shape = Sequence["int | str"]
 
-_ELEMENT = {
-    "float32": TensorProto.FLOAT,
-    "int64": TensorProto.INT64,
-}
+_ELEMENT = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
 
 
 class GraphWriter:
@@ -57,6 +54,26 @@ class GraphWriter:
         node = helper.make_node(operator, list(inputs), [f"{name}_value"], name, **attributes)
         self._nodes.append(node)
         return f"{name}_value"
+
+    def batch_normalised(
+        self,
+        value: str,
+        channels: int,
+        random: np.random.Generator,
+        spread: float,
+        shift: float,
+        gain: float = 1.0,
+    ) -> str:
+        """With random statistics: scales and variances within ``spread`` of 1 (times ``gain``),
+        shifts and means of deviation ``shift``."""
+        statistics = (
+            random.uniform(1 - spread, 1 + spread, channels) * gain,
+            random.normal(0, shift, channels),
+            random.normal(0, shift, channels),
+            random.uniform(1 - spread, 1 + spread, channels),
+        )
+        names = [self.weight(array, "norm") for array in statistics]
+        return self.add("BatchNormalization", value, *names, epsilon=1e-5)
 
     def gelu(self, value: str) -> str:
         """Half of the value times one more than the error function of it over the root of 2."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk_client.benchmarks import cold, warm
+from brisk_client.benchmarks.cold.engines import PREPARED_PEERS
 from brisk_client.benchmarks.cold.models import SMOKE
-from brisk_client.benchmarks.cold.registry import PREPARED_PEERS
 from brisk_client.benchmarks.engines.agreement import agree, difference, storable
-from brisk_client.benchmarks.engines.model_files import NoModelsError, labelled, models_in
+from brisk_client.benchmarks.engines.model_inputs import labelled, models_in
 from brisk_client.benchmarks.engines.process import describe_end, one_line
+from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
+from brisk_client.benchmarks.harness.surroundings import environment
 from brisk_client.benchmarks.real_models import with_random_weights
 
 pytestmark = pytest.mark.timing
@@ -42,9 +45,9 @@ def test_models_are_found_below_a_folder_and_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_models_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NoModelsError, match="holds no"):
+    with pytest.raises(UnusableArgumentError, match="holds no"):
         models_in([tmp_path])
-    with pytest.raises(NoModelsError, match="nowhere is no folder"):
+    with pytest.raises(UnusableArgumentError, match="nowhere is no folder"):
         models_in([tmp_path / "nowhere"])
 
 
@@ -74,13 +77,15 @@ def test_a_cold_start_of_a_given_file_is_measured_with_its_peers(tmp_path: Path)
     write(tmp_path / "models" / "one.onnx")
     (tmp_path / "models" / "broken.onnx").write_bytes(b"no model")
     report = cold.run(
-        quick=True,
-        models=[str(file) for file in models_in([tmp_path / "models"])],
-        engines=["onnxruntime", "onnxruntime unoptimised", *PREPARED_PEERS],
-        parts=["process"],
-        threads=1,
-        rounds=1,
-        folder=tmp_path / "kept",
+        cold.ColdOptions(
+            quick=True,
+            models=[str(file) for file in models_in([tmp_path / "models"])],
+            engines=["onnxruntime", "onnxruntime unoptimised", *PREPARED_PEERS],
+            parts=["process"],
+            threads=1,
+            rounds=1,
+            folder=tmp_path / "kept",
+        )
     )
     rows = {row["engine"]: row for row in report.rows if row["part"] == "process"}
     assert set(rows) == {"onnxruntime", "onnxruntime unoptimised", *PREPARED_PEERS}
@@ -94,16 +99,14 @@ def test_a_cold_start_of_a_given_file_is_measured_with_its_peers(tmp_path: Path)
 def test_served_starts_meet_a_cache_directory_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import os
-
-    from brisk_client.benchmarks.cold.machine.surroundings import own_cache
-
-    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path))
-    with own_cache() as folder:
-        assert os.environ["BRISK_CACHE_DIR"] == str(folder)
-        assert list(folder.iterdir()) == []
-    assert os.environ["BRISK_CACHE_DIR"] == str(tmp_path)
-    assert not folder.exists()
+    for before in (str(tmp_path), None):
+        if before is None:
+            monkeypatch.delenv("BRISK_CACHE_DIR")
+        else:
+            monkeypatch.setenv("BRISK_CACHE_DIR", before)
+        with environment({"BRISK_CACHE_DIR": "another"}):
+            assert os.environ["BRISK_CACHE_DIR"] == "another"
+        assert os.environ.get("BRISK_CACHE_DIR") == before
 
 
 def test_a_command_line_of_files_that_are_not_there_is_refused(
@@ -117,7 +120,7 @@ def test_a_command_line_of_files_that_are_not_there_is_refused(
             main(["--models", str(tmp_path)])
         assert "holds no *.onnx file" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        cold.main(["--model", SMOKE.name, "--model", "vit", "--input", "x=1"])
+        cold.main(["--model", SMOKE, "--model", "vit", "--input", "x=1"])
     assert "--input is of one model" in capsys.readouterr().err
 
 

@@ -12,11 +12,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk_client.benchmarks.engines.model_inputs import (
-    InvalidInputError,
     make_inputs,
     read_given,
     were_given,
 )
+from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
 
 pytestmark = pytest.mark.timing
 
@@ -68,7 +68,7 @@ def test_open_channels_are_those_that_the_convolution_wants(tmp_path: Path) -> N
 
 def test_an_input_without_a_shape_is_named_with_what_to_say_of_it(tmp_path: Path) -> None:
     file = one(tmp_path / "m.onnx", TensorProto.FLOAT, None)
-    with pytest.raises(InvalidInputError, match=r"'x' declares no shape.*--input x:shape="):
+    with pytest.raises(UnusableArgumentError, match=r"'x' declares no shape.*--input x:shape="):
         make_inputs(file, {})
     assert make_inputs(file, {}, read_given(["x:shape=2,3"]))["x"].shape == (2, 3)
 
@@ -112,7 +112,7 @@ def test_bytes_of_images_take_every_value_and_masks_are_ones(tmp_path: Path) -> 
 
 def test_types_that_numpy_does_not_have_are_named(tmp_path: Path) -> None:
     file = one(tmp_path / "m.onnx", TensorProto.BFLOAT16, [4])
-    with pytest.raises(InvalidInputError, match="'x' is of BFLOAT16"):
+    with pytest.raises(UnusableArgumentError, match="'x' is of BFLOAT16"):
         make_inputs(file, {})
 
 
@@ -121,13 +121,13 @@ def test_an_input_that_is_no_tensor_is_named(tmp_path: Path) -> None:
         tmp_path / "m.onnx",
         [helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [1])],
     )
-    with pytest.raises(InvalidInputError, match="'x' is no tensor"):
+    with pytest.raises(UnusableArgumentError, match="'x' is no tensor"):
         make_inputs(file, {})
 
 
 def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"no model")
-    with pytest.raises(InvalidInputError, match=r"m\.onnx is not an ONNX model"):
+    with pytest.raises(UnusableArgumentError, match=r"m\.onnx is not an ONNX model"):
         make_inputs(tmp_path / "m.onnx", {})
 
 
@@ -152,17 +152,19 @@ def test_a_file_beside_the_model_holds_its_inputs(tmp_path: Path) -> None:
 def test_given_inputs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     file = one(tmp_path / "m.onnx", TensorProto.INT64, [2])
     np.savez(tmp_path / "m.inputs.npz", x=np.array([1, 2, 3]))
-    with pytest.raises(InvalidInputError, match=r"'x' has shape \[2\]; one of \[3\] was given"):
+    with pytest.raises(
+        UnusableArgumentError, match=r"'x' has shape \[2\]; one of \[3\] was given"
+    ):
         make_inputs(file, {})
     np.savez(tmp_path / "m.inputs.npz", x=np.array([0.5, 1.0]))
-    with pytest.raises(InvalidInputError, match="'x' is of int64, not of float64"):
+    with pytest.raises(UnusableArgumentError, match="'x' is of int64, not of float64"):
         make_inputs(file, {})
     (tmp_path / "m.inputs.npz").unlink()
-    with pytest.raises(InvalidInputError, match="no input 'z'; it has: x"):
+    with pytest.raises(UnusableArgumentError, match="no input 'z'; it has: x"):
         make_inputs(file, {}, read_given(["z=1"]))
 
 
 @pytest.mark.parametrize("text", ["x", "x=three", "x:shape=1,-2", "x:shape=a", "none.npz"])
 def test_an_option_of_no_known_form_is_refused_by_name(text: str) -> None:
-    with pytest.raises(InvalidInputError, match=re.escape(text)):
+    with pytest.raises(UnusableArgumentError, match=re.escape(text)):
         read_given([text])

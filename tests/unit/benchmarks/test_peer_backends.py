@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from brisk_client.benchmarks.harness.peer_backends import (
-    UnusableBackendsError,
-    onnxruntime_backend,
-    peer_backends,
-)
+from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
+from brisk_client.benchmarks.harness.peer_backends import onnxruntime_backend, peer_backends
 
 pytestmark = pytest.mark.timing
 
@@ -18,17 +15,17 @@ pytestmark = pytest.mark.timing
 @pytest.mark.parametrize("read", [peer_backends, onnxruntime_backend])
 def test_a_folder_of_backends_is_read_or_refused(tmp_path: Path, read: object) -> None:
     assert callable(read)
-    with pytest.raises(UnusableBackendsError, match="nowhere' is no folder; expected a folder"):
+    with pytest.raises(UnusableArgumentError, match="nowhere' is no folder; expected a folder"):
         read(tmp_path / "nowhere")
-    with pytest.raises(UnusableBackendsError, match=r"(holds no backend|there is no '.*'); expec"):
+    with pytest.raises(UnusableArgumentError, match=r"(holds no backend|there is no '.*'); expec"):
         read(tmp_path)
     backend = tmp_path / "onnxruntime"
     backend.mkdir()
-    with pytest.raises(UnusableBackendsError, match=r"no '.*libtriton_onnxruntime\.so'; expected"):
+    with pytest.raises(UnusableArgumentError, match=r"no '.*libtriton_onnxruntime\.so'; expected"):
         read(tmp_path)
     library = backend / "libtriton_onnxruntime.so"
     library.write_bytes(b"not a library")
-    with pytest.raises(UnusableBackendsError, match="is no shared library; expected"):
+    with pytest.raises(UnusableArgumentError, match="is no shared library; expected"):
         read(tmp_path)
     library.write_bytes(b"\x7fELF")
     assert read(tmp_path) in (backend, [backend])
@@ -39,5 +36,5 @@ def test_one_backend_without_its_library_is_named_among_others(tmp_path: Path) -
         (tmp_path / name).mkdir()
     (tmp_path / "onnxruntime" / "libtriton_onnxruntime.so").write_bytes(b"\x7fELF")
     assert onnxruntime_backend(tmp_path) == tmp_path / "onnxruntime"
-    with pytest.raises(UnusableBackendsError, match=r"no '.*libtriton_openvino\.so'"):
+    with pytest.raises(UnusableArgumentError, match=r"no '.*libtriton_openvino\.so'"):
         peer_backends(tmp_path)

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.provenance import checkout, command_line
+from brisk_client.benchmarks.harness.command_line import (
+    benchmark_parser,
+    checkout,
+    command_line,
+    deliver,
+)
 from brisk_client.report import Check, Report
 
 pytestmark = pytest.mark.timing

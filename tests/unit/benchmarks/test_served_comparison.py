@@ -6,14 +6,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from brisk_client.benchmarks.harness.served_entries import write_entries
-from brisk_client.benchmarks.served import ServedBurst, ratio
+from brisk_client.benchmarks.harness.sampling import Burst
+from brisk_client.benchmarks.served import ratio, write_entries
 
 pytestmark = pytest.mark.timing
 
 
-def bursts(*medians_s: float) -> list[ServedBurst]:
-    return [ServedBurst([median_s] * 3, 0.01) for median_s in medians_s]
+def bursts(*medians_s: float) -> list[Burst]:
+    return [Burst([median_s] * 3, 0.01) for median_s in medians_s]
 
 
 def test_rounds_are_compared_pair_by_pair() -> None:
@@ -35,16 +35,16 @@ def test_every_engine_serves_the_same_model_under_the_same_configuration(tmp_pat
     onnx.save(helper.make_model(graph), source / "model.onnx")
     repository = tmp_path / "repository"
     entries = write_entries(repository, source / "model.onnx", "unknown_to_torch/1", 2)
-    assert [entry.engine for entry in entries] == ["brisk", "onnxruntime"]
+    assert list(entries) == ["brisk", "onnxruntime"]
     ours, theirs = (
-        (repository / entry.name / "config.pbtxt").read_text().splitlines()[1:]
-        for entry in entries
+        (repository / entry / "config.pbtxt").read_text().splitlines()[1:]
+        for entry in entries.values()
     )
     assert ours[0] == 'backend: "brisk"'
     assert theirs[0] == 'backend: "python"'
     assert ours[1:] == theirs[1:]
     assert 'input [ { name: "x" data_type: TYPE_FP32 dims: [-1, 3] } ]' in ours
-    code = (repository / entries[1].name / "1" / "model.py").read_text()
+    code = (repository / entries["onnxruntime"] / "1" / "model.py").read_text()
     compile(code, "model.py", "exec")
     assert "intra_op_num_threads = 2" in code
 
@@ -61,7 +61,7 @@ def test_a_sample_with_a_torch_form_is_served_by_torch_too(tmp_path: Path) -> No
     onnx.save(helper.make_model(graph), source / "model.onnx")
     repository = tmp_path / "repository"
     entries = write_entries(repository, source / "model.onnx", "mlp/1", 1)
-    assert [entry.engine for entry in entries] == ["brisk", "onnxruntime", "torch eager"]
-    code = (repository / entries[2].name / "1" / "model.py").read_text()
+    assert list(entries) == ["brisk", "onnxruntime", "torch eager"]
+    code = (repository / entries["torch eager"] / "1" / "model.py").read_text()
     compile(code, "model.py", "exec")
     assert "['features']" in code

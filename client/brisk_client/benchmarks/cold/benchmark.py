@@ -1,15 +1,27 @@
-"""The parts of `brisk bench cold`, one after the other."""
+"""The parts of `brisk bench cold`, one after the other, in a report that can be resumed."""
 
 from __future__ import annotations
 
-import functools
+import dataclasses
+import json
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from brisk_client.benchmarks.cold.machine.burden import Burden, Load
+from brisk_client.benchmarks.cold import PARTS, ColdOptions
+from brisk_client.benchmarks.cold.burden import Load, burden
+from brisk_client.benchmarks.cold.engines import (
+    BESIDE_LOAD,
+    ENGINES,
+    FROM_DISK,
+    LARGER_BATCHES,
+    OTHER_WEIGHTS,
+    QUICK,
+    check_engine,
+)
 from brisk_client.benchmarks.cold.measure import Effort, Failed, Prepared, measure, prepare_all
 from brisk_client.benchmarks.cold.models import (
     MODELS,
@@ -17,31 +29,21 @@ from brisk_client.benchmarks.cold.models import (
     build,
     default_folder,
     given_model,
-    model_of,
+    model_named,
 )
-from brisk_client.benchmarks.cold.registry import (
-    BESIDE_LOAD,
-    FROM_DISK,
-    LARGER_BATCHES,
-    default_engines,
-    engine_of,
+from brisk_client.benchmarks.cold.results import (
+    NO_ENGINE,
+    UNMEASURED,
+    agreements,
+    all_checks,
+    batch_rows,
+    rows_of,
 )
-from brisk_client.benchmarks.cold.report import results
-from brisk_client.benchmarks.cold.report.batches import OTHER_WEIGHTS, agreements, batch_rows
-from brisk_client.benchmarks.cold.report.expectations import NO_ENGINE, UNMEASURED, all_checks
-from brisk_client.benchmarks.cold.report.figures import draw_all
-from brisk_client.benchmarks.cold.report.ledger import Ledger
 from brisk_client.benchmarks.cold.served import measure_served
-from brisk_client.benchmarks.engines.model_files import labelled
-from brisk_client.benchmarks.engines.model_inputs import (
-    HINT,
-    NOTHING_GIVEN,
-    GivenInputs,
-    InvalidInputError,
-    were_given,
-)
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
-from brisk_client.report import Report
+from brisk_client.benchmarks.engines.model_inputs import HINT, check_files, labelled, were_given
+from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
+from brisk_client.benchmarks.harness.machine import new_report
+from brisk_client.report import Report, plot_bars, show, write_json
 
 QUICK_MODELS = ("resnet50", "encoder")
 
@@ -50,6 +52,11 @@ SERVED_MODELS = ("resnet50", "encoder")
 
 LOADS = (Load(0.0), Load(0.25), Load(0.5), Load(0.5, 1), Load(1.0, 1))
 """What other processes take of the machine (NNV12, Fig. 11): of every core, or of one."""
+
+STABLE = ("processor", "cores", "threads")
+"""Of a machine's description: what may not differ between the pieces of one report."""
+
+VERSIONS = ("torch", "onnxruntime", "openvino", "onnx", "numpy")
 
 NOTES = (
     "first: from the load call to the first answer, in a fresh process that was forked from one "
@@ -72,93 +79,98 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ColdOptions:
-    """What of the benchmark is run; see ``brisk_client.benchmarks.cold.run``."""
-
-    quick: bool
-    models: Sequence[str]
-    engines: Sequence[str]
-    parts: Sequence[str]
-    threads: int
-    batches: Sequence[int]
-    rounds: int
-    folder: Path | None
-    plots: Path | None
-    given: GivenInputs = NOTHING_GIVEN
-
-
-def run_parts(choice: ColdOptions, file: Path | None, *, resumes: bool) -> Report:
-    """``file`` takes the report after every piece, of which those it holds are left out."""
+def run_parts(choice: ColdOptions) -> Report:
+    """As ``brisk_client.benchmarks.cold.run``."""
+    files = [Path(model) for model in choice.models if model.endswith(".onnx")]
+    names = [model for model in choice.models if not model.endswith(".onnx")]
+    check_files(files)
+    for name in names:
+        model_named(name)
+    for name in choice.engines:
+        check_engine(name)
+    for name in choice.parts:
+        if name not in PARTS:
+            raise UnusableArgumentError(
+                f"there is no part '{name}'; there are: {', '.join(PARTS)}"
+            )
     threads = choice.threads or len(os.sched_getaffinity(0))
-    report = Report(
-        name="cold",
-        machine={**describe_machine(), "threads": threads},
-        versions=installed_versions("torch", "onnxruntime", "openvino", "onnx", "numpy"),
-        rows=[],
-        checks=[],
-        notes=list(NOTES),
-    )
-    bench = _ColdBench(choice, threads, report, Ledger(report, file, resumes=resumes))
-    for name in _built(choice):
+    report = new_report("cold", VERSIONS, NOTES, threads=threads)
+    if choice.resumes:
+        resume(report, choice.file)
+    place = choice.folder or default_folder()
+    bench = _ColdBench(choice, threads, report, place)
+    for name in names if choice.models else MODELS:
         for batch in choice.batches:
-            bench.measure(name, batch, functools.partial(bench.built, name, batch))
-    for name, file in labelled([Path(model) for model in choice.models if is_file(model)]).items():
-        bench.measure(name, 1, functools.partial(bench.given, name, file))
+            bench.measure(name, batch, partial(build, name, batch, place))
+    for name, file in labelled(files).items():
+        bench.measure(name, 1, partial(given_model, name, file, place, choice.given))
     report.rows[:] = [row for row in report.rows if row["part"] != "batches"]
     report.rows += batch_rows(report.rows)
     report.checks += all_checks(report.rows)
-    if choice.plots is not None:
-        draw_all(report, choice.plots)
     return report
 
 
-def is_file(model: str) -> bool:
-    """Whether it names an ONNX file rather than a model of the benchmark's own."""
-    return model.endswith(".onnx")
+def resume(report: Report, file: Path | None) -> None:
+    """Take over the rows of an earlier run that ``file`` holds, if any.
 
-
-def _built(choice: ColdOptions) -> list[str]:
-    """Names of the benchmark's own models: those chosen, all where nothing was."""
-    if choice.models:
-        return [model_of(name).name for name in choice.models if not is_file(name)]
-    return [model.name for model in MODELS]
+    Raises UnusableArgumentError where they are of another machine or of other versions of the
+    engines, or where no file was named.
+    """
+    if file is None:
+        raise UnusableArgumentError("--resume needs --json FILE, whose rows it keeps")
+    if not file.exists():
+        return
+    kept = json.loads(file.read_text())
+    versions = {*kept["versions"], *report.versions}
+    for what, ours, names in (
+        ("machine", report.machine, STABLE),
+        ("versions", report.versions, versions),
+    ):
+        theirs = kept[what]
+        other = {name: theirs.get(name) for name in names if theirs.get(name) != ours.get(name)}
+        if other:
+            raise UnusableArgumentError(f"{file} was measured with another {what}: {other}")
+    report.rows += kept["rows"]
+    report.notes[:] = dict.fromkeys([*report.notes, *kept["notes"]])
 
 
 class _ColdBench:
     """Measures one model at one batch size after the other, part by part."""
 
-    def __init__(self, choice: ColdOptions, threads: int, report: Report, ledger: Ledger) -> None:
+    def __init__(self, choice: ColdOptions, threads: int, report: Report, place: Path) -> None:
         self._choice = choice
         self._threads = threads
         self._report = report
-        self._ledger = ledger
-        self._place = choice.folder or default_folder()
-        self._named = [engine_of(name).name for name in choice.engines]
-
-    def built(self, name: str, batch: int) -> ModelFiles:
-        return build(model_of(name), batch, self._place)
-
-    def given(self, name: str, file: Path) -> ModelFiles:
-        return given_model(name, file, self._place, self._choice.given)
+        self._place = place
+        self._done = {
+            (row["part"], row["model"], row["batch"])
+            for row in report.rows
+            if "model" in row and "batch" in row
+        }
 
     def measure(self, name: str, batch: int, find: Callable[[], ModelFiles]) -> None:
         """The chosen parts; of a larger batch only the in-process one, and of a quick run the
-        parts beside it for QUICK_MODELS. ``find`` gives the files, made when they are needed."""
+        parts beside it for QUICK_MODELS. ``find`` gives the files, made when they are needed.
+
+        The report is written after each part, unless an earlier run has measured it.
+        """
         parts: dict[str, Callable[[ModelFiles], None]] = {"process": self._hot}
         if batch == 1 and (not self._choice.quick or self._choice.models or name in QUICK_MODELS):
             parts |= {"disk": self._from_disk, "load": self._beside_load}
             if name in SERVED_MODELS[: 1 if self._choice.quick else None]:
                 parts["served"] = self._served
         for part, run in parts.items():
-            if part not in self._choice.parts or self._ledger.is_done(part, name, batch):
+            if part not in self._choice.parts or (part, name, batch) in self._done:
                 continue
             try:
                 files = find()
-            except (InvalidInputError, OSError) as error:
+            except (UnusableArgumentError, OSError) as error:
                 self._fail(name, batch, NO_ENGINE, str(error))
                 return
-            self._ledger.measure(part, name, batch, functools.partial(run, files))
+            run(files)
+            self._done.add((part, name, batch))
+            if self._choice.file is not None:
+                write_json(self._report, self._choice.file)
 
     def _fail(self, name: str, batch: int, engine: str, reason: str) -> None:
         """Once a row, however many parts the engine fails in."""
@@ -166,7 +178,6 @@ class _ColdBench:
             self._report.notes.append(f"{name}: {reason}")  # it is nobody's failure
             return
         row = {"part": UNMEASURED, "model": name, "batch": batch, "engine": engine}
-        reason = reason.removeprefix(f"{engine}: ")
         if not any(row.items() <= known.items() for known in self._report.rows):
             self._report.rows.append({**row, "reason": reason})
 
@@ -177,57 +188,53 @@ class _ColdBench:
         return lambda engine, reason: self._fail(files.name, files.batch, engine, reason + hint)
 
     def _hot(self, files: ModelFiles) -> None:
-        defaults = default_engines(self._choice.quick) if files.batch == 1 else LARGER_BATCHES
-        prepared = self._prepared(files, self._named or defaults)
-        effort = self._effort(files.batch)
-        fail = self._failed(files)
+        usual = LARGER_BATCHES if files.batch > 1 else QUICK if self._choice.quick else [*ENGINES]
+        prepared = self._prepared(files, usual)
         with tempfile.TemporaryDirectory(prefix="brisk-cold-") as folder:
-            answers = Path(folder)
-            measured = measure(files, prepared, self._threads, effort, fail, outputs=answers)
-            agree = agreements(answers, list(measured))
-        rows = results.rows("process", files.name, files.batch, measured)
-        for row in rows:
+            found = self._rows("process", files, prepared, outputs=Path(folder))
+            agree = agreements(Path(folder), prepared)
+        for row in found:
             engine = row["engine"]
             if (took_s := prepared[engine].took_s) is not None:
                 row["prepare_s"] = round(took_s, 2)
             if engine in agree:
                 row["agrees"] = agree[engine]
-        self._report.rows += rows
+        self._report.rows += found
 
     def _from_disk(self, files: ModelFiles) -> None:
-        prepared = self._prepared(files, self._named or FROM_DISK)
-        effort, fail = self._effort(files.batch), self._failed(files)
-        hot = results.rows("hot", "", 1, measure(files, prepared, self._threads, effort, fail))
-        measured = measure(files, prepared, self._threads, effort, fail, dropped=True)
+        prepared = self._prepared(files, FROM_DISK)
+        hot = self._rows("hot", files, prepared)
         hot_ms = {row["engine"]: row["first_ms"] for row in hot}
         self._report.rows += [
             {**row, "hot_ms": hot_ms[row["engine"]]}
-            for row in results.rows("disk", files.name, files.batch, measured)
+            for row in self._rows("disk", files, prepared, dropped=True)
             if row["engine"] in hot_ms
         ]
 
     def _beside_load(self, files: ModelFiles) -> None:
-        prepared = self._prepared(files, self._named or BESIDE_LOAD)
+        prepared = self._prepared(files, BESIDE_LOAD)
         idle_ms: dict[str, float] = {}
         for load in LOADS:
-            with Burden(load):
-                measured = measure(
-                    files,
-                    prepared,
-                    self._threads,
-                    self._effort(files.batch),
-                    self._failed(files),
-                )
-            for row in results.rows("load", files.name, files.batch, measured):
+            with burden(load):
+                found = self._rows("load", files, prepared)
+            for row in found:
                 alone_ms = idle_ms.setdefault(row["engine"], row["first_ms"])
                 over = round(row["first_ms"] / alone_ms, 3)
                 self._report.rows.append({**row, "load": load.name, "over_idle": over})
 
     def _served(self, files: ModelFiles) -> None:
         rounds = self._effort(files.batch).rounds
-        measure_served(self._report, files, self._threads, rounds, self._place)
+        self._report.rows += measure_served(files, self._threads, rounds, self._place)
 
-    def _prepared(self, files: ModelFiles, engines: Sequence[str]) -> dict[str, Prepared]:
+    def _rows(
+        self, part: str, files: ModelFiles, prepared: dict[str, Prepared], **how: Any
+    ) -> list[dict[str, Any]]:
+        effort, fail = self._effort(files.batch), self._failed(files)
+        measured = measure(files, prepared, self._threads, effort, fail, **how)
+        return rows_of(part, files.name, files.batch, measured)
+
+    def _prepared(self, files: ModelFiles, usual: Sequence[str]) -> dict[str, Prepared]:
+        engines = self._choice.engines or usual
         return prepare_all(files, engines, self._threads, self._failed(files))
 
     def _effort(self, batch: int) -> Effort:
@@ -236,3 +243,39 @@ class _ColdBench:
         if batch > 1:
             return Effort(rounds, 0.0, following=1)
         return Effort(rounds, 0.15 if self._choice.quick else 0.4)
+
+
+def by_part(report: Report) -> list[Report]:
+    """A report for each part's rows, since the parts' columns differ."""
+    parts = dict.fromkeys(row["part"] for row in report.rows)
+    found = []
+    for part in parts:
+        own = [
+            {key: value for key, value in row.items() if key != "part"}
+            for row in report.rows
+            if row["part"] == part
+        ]
+        name = f"cold, {part}"
+        found.append(dataclasses.replace(report, name=name, rows=own, checks=[], notes=[]))
+    return found
+
+
+def show_parts(report: Report) -> None:
+    """Print the parts' rows, then every check and note."""
+    for part in by_part(report):
+        show(part)
+    show(dataclasses.replace(report, rows=[]))
+
+
+def plot_parts(report: Report, folder: Path) -> list[Path]:
+    """A file for each part and model: first answers; for each batch size: speed-ups."""
+    files: list[Path] = []
+    for part in by_part(report):
+        name = part.name.replace(", ", "-")
+        for row in part.rows:
+            if "load" in row:
+                row["engine"] += f", {row['load']}"
+        drawn = dataclasses.replace(part, name=name)
+        files += plot_bars(drawn, folder, "first_ms", "model", "engine", "spread_ms")
+        files += plot_bars(drawn, folder, "over_onnxruntime", "batch", "engine")
+    return files

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from brisk_client.benchmarks.cold.engines.base import ColdEngineError
-from brisk_client.benchmarks.cold.machine import page_cache
-from brisk_client.benchmarks.cold.machine.zygote import ColdSample, ColdTask, Zygote, prepare_apart
+from brisk_client.benchmarks.cold.engines import ENGINES
 from brisk_client.benchmarks.cold.models import ModelFiles
-from brisk_client.benchmarks.cold.registry import engine_of
+from brisk_client.benchmarks.cold.zygote import ColdSample, ColdTask, Zygote, prepare_apart
+from brisk_client.benchmarks.engines.process import EngineUnavailableError
 
 Failed: TypeAlias = Callable[[str, str], None]
 """Takes an engine's name and why it cannot be measured."""
+
+_CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +34,18 @@ class Effort:
 
 @dataclass(slots=True)
 class EngineSamples:
-    """An engine's samples of one model. ``files``: what a start reads."""
+    """An engine's samples of one model. ``disk_s``: with the page cache dropped, seconds to read
+    the files that a start reads from the disk, once a round."""
 
-    engine: str
-    files: list[Path]
     samples: list[ColdSample]
     disk_s: list[float]
-    """With the page cache dropped: seconds to read ``files`` from the disk, once a round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """What an engine made ahead of time for a model; ``artefact`` is "" where it makes nothing.
 
-    ``took_s``: None where it was there already.
+    ``files``: what a start reads. ``took_s``: None where it was there already.
     """
 
     artefact: str
@@ -61,15 +62,17 @@ def prepare_all(
     """
     found = {}
     for name in engines:
-        artefact: str = ""
-        took_s: float | None = None
+        engine = ENGINES[name]
+        artefact, took_s = "", None
         try:
-            if engine_of(name).prepares:
-                artefact, took_s = prepare_apart(name, files, threads)
-        except ColdEngineError as error:
+            if engine.prepares:
+                artefact, took_s = prepare_apart(
+                    name, files.model, files.folder, files.inputs, threads
+                )
+        except EngineUnavailableError as error:
             fail(name, str(error))
             continue
-        read = engine_of(name).files(files.model, Path(artefact) if artefact else None)
+        read = engine.files(files.model, Path(artefact) if artefact else None)
         found[name] = Prepared(artefact, read, took_s)
     return found
 
@@ -96,25 +99,26 @@ def measure(
     found: dict[str, EngineSamples] = {}
     with ExitStack() as stack:
         zygotes: dict[str, Zygote] = {}
-        for name, ready in prepared.items():
+        for name in prepared:
             try:
-                zygotes[name] = stack.enter_context(Zygote(name, threads))
-            except ColdEngineError as error:
+                zygotes[name] = Zygote(name, threads)
+            except EngineUnavailableError as error:
                 fail(name, str(error))
                 continue
-            found[name] = EngineSamples(name, ready.files, [], [])
+            stack.callback(zygotes[name].close)
+            found[name] = EngineSamples([], [])
         for turn in range(effort.rounds):
             for name in random.Random(turn).sample(list(zygotes), len(zygotes)):
-                zygote, ours = zygotes[name], found[name]
+                ready, ours = prepared[name], found[name]
                 if dropped:
-                    ours.disk_s.append(page_cache.disk_seconds(ours.files))
-                    page_cache.drop(ours.files)
+                    ours.disk_s.append(disk_seconds(ready.files))
+                    drop_pages(ready.files)
                 else:
-                    page_cache.warm(ours.files)
+                    read_pages(ready.files)
                 task = ColdTask(
                     engine=name,
                     model=str(files.model),
-                    prepared=prepared[name].artefact,
+                    prepared=ready.artefact,
                     inputs=str(files.inputs),
                     threads=threads,
                     following=effort.following,
@@ -122,8 +126,43 @@ def measure(
                     outputs=str(outputs / f"{name}.npz") if outputs and turn == 0 else "",
                 )
                 try:
-                    ours.samples.append(zygote.sample(task))
-                except ColdEngineError as error:
+                    ours.samples.append(zygotes[name].sample(task))
+                except EngineUnavailableError as error:
                     fail(name, str(error))
                     del zygotes[name], found[name]
     return found
+
+
+def drop_pages(files: Iterable[Path]) -> None:
+    """Have the next read of these files come from the disk, as far as the kernel obliges.
+
+    Pages that a process has mapped stay. Needs no privilege.
+    """
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fdatasync(descriptor)  # dirty pages cannot be dropped
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def read_pages(files: Iterable[Path]) -> None:
+    """Read everything once, in order, in chunks of 4 MiB; the next read comes from memory."""
+    buffer = bytearray(_CHUNK_BYTES)
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            while os.readv(descriptor, [buffer]):
+                pass
+        finally:
+            os.close(descriptor)
+
+
+def disk_seconds(files: Sequence[Path]) -> float:
+    """Seconds to read these files from the disk; they stay cached."""
+    drop_pages(files)
+    started_s = time.perf_counter()
+    read_pages(files)
+    return time.perf_counter() - started_s

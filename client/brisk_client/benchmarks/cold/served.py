@@ -21,15 +21,23 @@ from typing import Any, TypeAlias
 import numpy as np
 from tritonclient.grpc import InferenceServerClient
 
-from brisk_client.benchmarks.cold.machine.surroundings import own_cache
+from brisk_client.benchmarks.cold.engines import PREPARED, PREPARED_PEERS, UNPREPARED
 from brisk_client.benchmarks.cold.models import SMOKE, ModelFiles, build
-from brisk_client.benchmarks.cold.served_entries import BRISK, UNPREPARED, write_cold_entries
-from brisk_client.benchmarks.engines.onnxruntime_prepared import VARIABLES
+from brisk_client.benchmarks.engines.agreement import load_arrays
+from brisk_client.benchmarks.engines.onnxruntime_prepared import prepare_apart
+from brisk_client.benchmarks.harness.machine import installed_versions
 from brisk_client.benchmarks.harness.sampling import median_ratio, summarise
-from brisk_client.benchmarks.harness.served_entries import write_brisk_entry
+from brisk_client.benchmarks.harness.served_entries import (
+    ONNXRUNTIME_MODEL,
+    ONNXRUNTIME_PREPARED_MODEL,
+    TORCH_MODEL,
+    signature_of,
+    write_brisk_entry,
+    write_python_entry,
+)
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
+from brisk_client.benchmarks.harness.surroundings import environment
 from brisk_client.inference import InferenceClient, Transport
-from brisk_client.report import Report
 
 _RESIDENT = "resident"
 _UNLOAD_TIMEOUT_S = 60.0
@@ -41,15 +49,19 @@ Times: TypeAlias = "tuple[float, float, float]"
 
 
 def measure_served(
-    report: Report, files: ModelFiles, threads: int, rounds: int, kept: Path
-) -> None:
-    """Add a row for each engine. ``kept``: the folder of built models."""
-    with tempfile.TemporaryDirectory(prefix="brisk-cold-served-") as folder, own_cache():
+    files: ModelFiles, threads: int, rounds: int, kept: Path
+) -> list[dict[str, Any]]:
+    """A row for each engine. ``kept``: the folder of built models. Brisk has a cache directory
+    that holds nothing of earlier runs."""
+    with (
+        tempfile.TemporaryDirectory(prefix="brisk-cold-served-") as folder,
+        tempfile.TemporaryDirectory(prefix="brisk-cold-cache-") as cache,
+        environment({"BRISK_CACHE_DIR": cache}),
+    ):
         repository = Path(folder)
-        entries = write_cold_entries(repository, files, threads)
+        entries = _write_entries(repository, files, threads)
         write_brisk_entry(repository, build(SMOKE, 1, kept).model, _RESIDENT)
-        with np.load(files.inputs) as arrays:
-            inputs = {name: arrays[name] for name in arrays.files}
+        inputs = load_arrays(files.inputs)
         taken: dict[str, list[Times]] = {engine: [] for engine in entries}
         for turn in range(rounds + 1):
             for group in _groups(entries, turn):
@@ -57,7 +69,43 @@ def measure_served(
                 for engine, times in found.items():
                     if turn:  # the first round fills the page cache with libraries and models
                         taken[engine].append(times)
-    _add(report, files, taken)
+    return [_row(files, taken, engine) for engine in taken]
+
+
+def _write_entries(repository: Path, files: ModelFiles, threads: int) -> dict[str, str]:
+    """Entry names by engine. Brisk's have files of their own: a shared one is a shared session.
+
+    What Brisk prepares lies in the cache directory. torch is left out where the model has no
+    torch form. Raises EngineUnavailableError where ONNX Runtime cannot save the model.
+    """
+    from brisk.segments.prepared.preparation import prepare
+    from brisk_client.benchmarks.engines.eager import NETWORKS, saved_weights
+
+    entries = {}
+    for engine in (PREPARED, UNPREPARED):
+        entries[engine] = engine.replace(" ", "_")
+        write_brisk_entry(repository, files.model, entries[engine])
+    prepare(repository / entries[PREPARED] / "1" / "model.onnx", threads)
+    signature = signature_of(files.model)
+
+    def write_python(engine: str, source: str, **values: object) -> None:
+        entries[engine] = engine.replace(" ", "_")
+        write_python_entry(
+            repository, entries[engine], signature, source, threads=threads, **values
+        )
+
+    write_python("onnxruntime", ONNXRUNTIME_MODEL, file=str(files.model.resolve()))
+    version = installed_versions("onnxruntime")["onnxruntime"]
+    target = files.folder / f"onnxruntime-{version}-optimised"
+    optimised = str(prepare_apart(files.model, target, threads).resolve())
+    for no_packing, engine in enumerate(PREPARED_PEERS):
+        source = ONNXRUNTIME_PREPARED_MODEL
+        write_python(engine, source, file=optimised, no_prepacking=no_packing)
+    if files.name in NETWORKS:
+        weights = str(saved_weights(files.name, files.folder))
+        network = f"mapped_network({files.name!r}, Path({weights!r}))"
+        write_python("torch", TORCH_MODEL, network=network)
+    return entries
 
 
 def _groups(entries: Mapping[str, str], turn: int) -> list[dict[str, str]]:
@@ -80,7 +128,6 @@ def _load_each(
         "BRISK_THREADS": str(threads),
         "OMP_NUM_THREADS": str(threads),
         "BRISK_ARTEFACTS": "use",
-        **VARIABLES,
     }
     options = ["--disable-auto-complete-config", "--model-control-mode=explicit"]
     options.append(f"--load-model={_RESIDENT}")
@@ -125,22 +172,19 @@ def _wait_unloaded(server: BenchmarkServer, control: Any, name: str) -> None:
         time.sleep(0.02)
 
 
-def _add(report: Report, files: ModelFiles, taken: Mapping[str, Sequence[Times]]) -> None:
-    for engine, rounds in taken.items():
-        pairs = zip(rounds, taken[BRISK], strict=True)
-        over = median_ratio([(theirs[1], ours[1]) for theirs, ours in pairs])
-        first = summarise([first_s for _, first_s, _ in rounds])
-        report.rows.append(
-            {
-                "part": "served",
-                "model": files.name,
-                "batch": files.batch,
-                "engine": engine,
-                "ready_ms": statistics.median(ready_s for ready_s, _, _ in rounds) * 1e3,
-                "first_ms": first.median * 1e3,
-                "spread_ms": first.spread * 1e3,
-                "second_ms": statistics.median(second_s for _, _, second_s in rounds) * 1e3,
-                "over_brisk": round(over, 2),
-                "samples": len(rounds),
-            }
-        )
+def _row(files: ModelFiles, taken: Mapping[str, Sequence[Times]], engine: str) -> dict[str, Any]:
+    rounds = taken[engine]
+    pairs = zip(rounds, taken[PREPARED], strict=True)
+    first = summarise([first_s for _, first_s, _ in rounds])
+    return {
+        "part": "served",
+        "model": files.name,
+        "batch": files.batch,
+        "engine": engine,
+        "ready_ms": statistics.median(ready_s for ready_s, _, _ in rounds) * 1e3,
+        "first_ms": first.median * 1e3,
+        "spread_ms": first.spread * 1e3,
+        "second_ms": statistics.median(second_s for _, _, second_s in rounds) * 1e3,
+        "over_brisk": round(median_ratio([(theirs[1], ours[1]) for theirs, ours in pairs]), 2),
+        "samples": len(rounds),
+    }

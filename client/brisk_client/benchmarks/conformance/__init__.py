@@ -12,7 +12,7 @@ import torch
 from brisk.solutions.catalogue import default_catalogue
 from brisk_client.benchmarks.conformance.onnx_cases import CaseOutcome, collect_cases, run_case
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.report import Check, Report, plot_bars
 
 EXPECTED_SHARE = 0.97
@@ -92,22 +92,18 @@ def summarise(outcomes: Sequence[CaseOutcome]) -> Report:
         Check("cases failed", len(failed), "0", not failed),
         Check("exclusions that pass", len(unexpected), "0", not unexpected),
     ]
-    return Report(
-        name="conformance",
-        machine=describe_machine(),
-        versions=installed_versions("onnx", "torch", "numpy"),
-        rows=[
-            {"kind": "node cases", "group": group, "cases": count}
-            for group, count in counts.items()
-        ],
-        checks=checks,
-        notes=[
-            *(f"failed: {outcome.name}: {outcome.failure}" for outcome in failed),
-            *(f"passes although excluded: {name}" for name in unexpected),
-            *_exclusion_notes(excluded),
-            f"on the reference solution alone, by operator: {_operators(by_reference)}",
-        ],
-    )
+    notes = [
+        *(f"failed: {outcome.name}: {outcome.failure}" for outcome in failed),
+        *(f"passes although excluded: {name}" for name in unexpected),
+        *_exclusion_notes(excluded),
+        f"on the reference solution alone, by operator: {_operators(by_reference)}",
+    ]
+    report = new_report("conformance", ("onnx", "torch", "numpy"), notes)
+    report.rows += [
+        {"kind": "node cases", "group": group, "cases": count} for group, count in counts.items()
+    ]
+    report.checks += checks
+    return report
 
 
 def _exclusion_notes(excluded: Iterable[CaseOutcome]) -> list[str]:

@@ -23,25 +23,39 @@ from tritonclient.utils import InferenceServerException
 from brisk.errors import BriskError
 from brisk.triton.backend_directory import assemble
 from brisk.triton.locate import locate_server
-from brisk_client.benchmarks.density.expectations import ENTRIES, IDLE, MODEL, all_checks
-from brisk_client.benchmarks.density.runtime import measure_runtime, session_bytes
-from brisk_client.benchmarks.density.server import Found, find
-from brisk_client.benchmarks.density.sides import BRISK, DensityBench, all_sides
-from brisk_client.benchmarks.engines.process import one_line
-from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
+from brisk_client.benchmarks.density.memory import session_bytes
+from brisk_client.benchmarks.density.servers import (
+    BRISK,
+    DensityBench,
+    all_sides,
+    figures_of,
+    figures_of_runtime,
+)
+from brisk_client.benchmarks.engines.process import EngineUnavailableError, one_line
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver, measured
+from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.peer_backends import (
     ONNXRUNTIME,
-    UnusableBackendsError,
+    add_peers_option,
     peer_backends,
 )
-from brisk_client.benchmarks.start.case import UnusableModelError, case_of
-from brisk_client.report import REASON, Report, plot_bars
+from brisk_client.benchmarks.start.case import case_of
+from brisk_client.report import REASON, Check, Report, plot_bars
 
 SMALL, LARGE = "mlp", "resnet50"
 QUICK_ENTRIES, COUNT = 10, 40
 QUICK_STARTS, STARTS = 1, 3
-REQUEST_ROUNDS = 2
+
+ENTRIES, IDLE, MODEL = "entries", "idle runtime", "one model"
+"""Parts of the report."""
+
+PEER = f"{ONNXRUNTIME} backend"
+STAND_IN_ENTRIES, STAND_IN_MB, STAND_IN_READY_S = 40, 1050.0, 2.5
+"""Of Triton's C++ backend with so many `mlp`, for a machine without it."""
+
+MEMORY_SHARE, STUB_MB, IDLE_MB, MODEL_SHARE = 0.6, 8.0, 90.0, 0.2
+
+Rows = Sequence[Mapping[str, Any]]
 
 _FAILURES = (BriskError, InferenceServerException, HTTPException, OSError)
 
@@ -75,20 +89,14 @@ def run(
     """Measure servers of ``entries`` times ``small``, and a runtime without a model and with
     ``large``: samples by name, or ONNX files.
 
-    ``entries``, ``starts``, ``threads``: 0: the usual; all cores. Raises UnusableModelError and
-    UnusableBackendsError before anything is measured.
+    ``entries``, ``starts``, ``threads``: 0: the usual; all cores. Raises UnusableArgumentError
+    before anything is measured.
     """
     threads = threads or len(os.sched_getaffinity(0))
-    backends = [] if peers is None else peer_backends(peers)
-    cases = [case_of(model, {}) for model in (small, large)]
-    report = Report(
-        name="density",
-        machine={**describe_machine(), "threads": threads},
-        versions=installed_versions("onnxruntime", "nvidia-pytriton", "numpy"),
-        rows=[],
-        checks=[],
-        notes=list(NOTES),
-    )
+    backends = peer_backends(peers)
+    cases = [case_of(model) for model in (small, large)]
+    versions = ("onnxruntime", "nvidia-pytriton", "numpy")
+    report = new_report("density", versions, NOTES, threads=threads)
     installation = locate_server()
     with tempfile.TemporaryDirectory(prefix="brisk-density-") as folder:
         place = Path(folder)
@@ -111,21 +119,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--entries", type=int, default=0, metavar="N", help="of each server")
     parser.add_argument("--rounds", type=int, default=0, metavar="N", help="starts of each side")
     parser.add_argument("--threads", type=int, default=0, help="of every engine (default: cores)")
-    parser.add_argument(
-        "--peer-backends",
-        type=Path,
-        default=None,
-        metavar="DIR",
-        help="other backends to measure, as onnxruntime/libtriton_onnxruntime.so",
-    )
+    add_peers_option(parser)
     parser.add_argument("--model", default=SMALL, metavar="NAME", help="of the entries")
     parser.add_argument("--large", default=LARGE, metavar="NAME", help="served alone")
     chosen = parser.parse_args(arguments)
     for name in ("entries", "rounds", "threads"):
         if getattr(chosen, name) < 0:
             parser.error(f"--{name} {getattr(chosen, name)}: expected a number from 1")
-    try:
-        report = run(
+    report = measured(
+        parser,
+        lambda: run(
             chosen.quick,
             chosen.entries,
             chosen.rounds,
@@ -133,9 +136,8 @@ def main(arguments: Sequence[str]) -> int:
             chosen.peer_backends,
             chosen.model,
             chosen.large,
-        )
-    except (UnusableModelError, UnusableBackendsError) as error:
-        parser.error(str(error))
+        ),
+    )
     return deliver(
         report, chosen, lambda folder: plot_bars(report, folder, "memory_mb", "part", "engine")
     )
@@ -148,14 +150,14 @@ def _entry_rows(
     sides = all_sides(bench, backends)
     for side in sides:
         side.prepare()
-    found: dict[str, list[Found]] = {side.name: [] for side in sides}
+    found: dict[str, list[dict[str, float]]] = {side.name: [] for side in sides}
     reasons: dict[str, str] = {}
     for turn in range(starts + 1):
         for side in random.Random(turn).sample(sides, len(sides)):
             if side.name in reasons:
                 continue
             try:
-                taken = find(side, bench, REQUEST_ROUNDS)
+                taken = figures_of(side)
             except _FAILURES as error:
                 reasons[side.name] = one_line(str(error))
                 continue
@@ -167,29 +169,14 @@ def _entry_rows(
         if side.name in reasons:
             rows.append({**row, REASON: reasons[side.name]})
         else:
-            rows.append({**row, "entries": bench.entries, **_figures(found[side.name])})
+            medians = {
+                key: (sum if key in ("right", "asked") else statistics.median)(
+                    each[key] for each in found[side.name]
+                )
+                for key in found[side.name][0]
+            }
+            rows.append({**row, "entries": bench.entries, **medians})
     return rows
-
-
-def _figures(found: Sequence[Found]) -> Mapping[str, float]:
-    median = statistics.median
-    return {
-        "ready_s": median(each.ready_s for each in found),
-        "memory_mb": median(each.private_mb() + each.shared_mb for each in found),
-        "private_mb": median(each.private_mb() for each in found),
-        "shared_mb": median(each.shared_mb for each in found),
-        "pss_mb": median(each.pss_mb for each in found),
-        "tritonserver_mb": median(each.private_mb("tritonserver") for each in found),
-        "stubs_mb": median(each.private_mb("stub") for each in found),
-        "fork_server_mb": median(each.private_mb("fork server", "launcher") for each in found),
-        "runtime_mb": median(each.private_mb("runtime") for each in found),
-        "stub_mb": median(median(each.stubs_mb or [0.0]) for each in found),
-        "largest_stub_mb": median(max(each.stubs_mb or [0.0]) for each in found),
-        "first_round_ms": median(each.median_ms(0) for each in found),
-        "second_round_ms": median(each.median_ms(1) for each in found),
-        "right": sum(each.right for each in found),
-        "asked": sum(each.asked for each in found),
-    }
 
 
 def _runtime_rows(bench: DensityBench) -> list[dict[str, Any]]:
@@ -197,27 +184,85 @@ def _runtime_rows(bench: DensityBench) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     model = {"part": MODEL, "model": bench.case.name}
     try:
-        added = measure_runtime(bench)
+        idle, served = figures_of_runtime(bench)
     except _FAILURES as error:
         rows.append({**model, "engine": BRISK, REASON: one_line(str(error))})
     else:
-        idle = {
-            "private_mb": sum(each.private_bytes for each in added.idle) / 1e6,
-            "pss_mb": sum(each.pss_bytes for each in added.idle) / 1e6,
-            "processes": len(added.idle),
-        }
-        served = {
-            "own_mb": added.model_bytes / 1e6,
-            "first_own_mb": added.first_bytes / 1e6,
-            "right": added.right,
-            "asked": added.asked,
-        }
         rows.append({"part": IDLE, "model": "", "engine": BRISK, **idle})
         rows.append({**model, "engine": BRISK, **served})
     try:
         alone_mb = session_bytes(bench.case.file, bench.threads) / 1e6
-    except OSError as error:
-        rows.append({**model, "engine": ONNXRUNTIME, REASON: one_line(str(error))})
+    except EngineUnavailableError as error:
+        reason = one_line(f"onnxruntime: {error}")
+        rows.append({**model, "engine": ONNXRUNTIME, REASON: reason})
     else:
         rows.append({**model, "engine": ONNXRUNTIME, "own_mb": alone_mb})
     return rows
+
+
+def all_checks(rows: Rows) -> list[Check]:
+    """Every expectation that the rows suffice for."""
+    return [*_answers(rows), *_against_peer(rows), *_stub(rows), *_runtime(rows)]
+
+
+def _answers(rows: Rows) -> list[Check]:
+    checks = []
+    for row in rows:
+        if row["part"] == IDLE:
+            continue
+        name = f"{row['part']}: {row['engine']}, right answers"
+        if REASON in row:
+            if row["engine"] == BRISK:
+                checks.append(Check(name, row[REASON], "all", False))
+        elif "asked" in row:
+            found = f"{row['right']} of {row['asked']}"
+            checks.append(Check(name, found, "all", row["right"] == row["asked"]))
+    return checks
+
+
+def _find(rows: Rows, part: str, engine: str) -> Mapping[str, Any] | None:
+    chosen = (row for row in rows if (row["part"], row["engine"]) == (part, engine))
+    return next((row for row in chosen if REASON not in row), None)
+
+
+def _against_peer(rows: Rows) -> list[Check]:
+    ours, peer = _find(rows, ENTRIES, BRISK), _find(rows, ENTRIES, PEER)
+    if ours is None:
+        return []
+    of = PEER
+    if peer is None:
+        if ours["model"] != "mlp" or ours["entries"] != STAND_IN_ENTRIES:
+            return []  # the figures that stand in are of these
+        of = f"{PEER}, as reported"
+        peer = {"memory_mb": STAND_IN_MB, "ready_s": STAND_IN_READY_S}
+    share = round(ours["memory_mb"] / peer["memory_mb"], 3)
+    sooner = round(ours["ready_s"] / peer["ready_s"], 3)
+    what = f"{ours['entries']} {ours['model']}"
+    return [
+        Check(f"{what}: memory over {of}", share, f"<= {MEMORY_SHARE}", share <= MEMORY_SHARE),
+        Check(f"{what}: exec to ready over {of}", sooner, "<= 1.0", sooner <= 1.0),
+    ]
+
+
+def _stub(rows: Rows) -> list[Check]:
+    ours = _find(rows, ENTRIES, BRISK)
+    if ours is None:
+        return []
+    found = round(ours["stub_mb"], 2)
+    name = "private memory of a stub, median, MB"
+    return [Check(name, found, f"<= {STUB_MB:g}", found <= STUB_MB)]
+
+
+def _runtime(rows: Rows) -> list[Check]:
+    checks = []
+    idle = _find(rows, IDLE, BRISK)
+    if idle is not None:
+        found = round(idle["pss_mb"], 1)
+        name = "a runtime without a model, all its processes, MB"
+        checks.append(Check(name, found, f"<= {IDLE_MB:g}", found <= IDLE_MB))
+    ours, theirs = _find(rows, MODEL, BRISK), _find(rows, MODEL, ONNXRUNTIME)
+    if ours is not None and theirs is not None:
+        share = round(ours["own_mb"] / theirs["own_mb"], 3)
+        name = f"{ours['model']}: private memory over ONNX Runtime's default in process"
+        checks.append(Check(name, share, f"<= {MODEL_SHARE}", share <= MODEL_SHARE))
+    return checks

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-KINDS = ("tritonserver", "stub", "launcher", "fork server", "runtime")
+from brisk_client.benchmarks.engines.model_inputs import make_inputs
+from brisk_client.benchmarks.engines.onnxruntime_prepared import open_session
+from brisk_client.benchmarks.engines.process import run_apart
+from brisk_client.benchmarks.harness.served_server import kind_of
 
-_MARKS = (
-    (b"brisk: waits for stub", "launcher"),
-    (b"brisk: forks stubs", "fork server"),
-    (b"triton_python_backend_stub", "stub"),
-    (b"brisk.runtime", "runtime"),
-)
 _SHARED = ("/memfd:", "/dev/shm/", "/dev/zero")
 _MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ (\S+) (\d+)\s*(.*)$")
 
@@ -38,11 +35,6 @@ class ProcessMemory:
     own_bytes: int
     pss_bytes: int
     shared: Mapping[tuple[str, int], int]
-
-
-def kind_of(command: bytes) -> str:
-    """By the command line; a runtime's workers and helpers keep their supervisor's."""
-    return next((kind for mark, kind in _MARKS if mark in command), "tritonserver")
 
 
 def read_rollup(text: str) -> tuple[int, int, int]:
@@ -117,6 +109,28 @@ def settled_memory(pids: Callable[[], Sequence[int]]) -> list[ProcessMemory]:
         before = now
 
 
-def own_bytes() -> int:
-    """Of this process, as ``ProcessMemory.own_bytes``."""
-    return read_rollup(Path(f"/proc/{os.getpid()}/smaps_rollup").read_text())[1]
+def session_bytes(file: Path, threads: int) -> int:
+    """Dirty private bytes of a session of ONNX Runtime with its defaults behind its first answer,
+    in a process of its own. Raises EngineUnavailableError with what it said where it failed."""
+    return int(run_apart(__name__, file, threads).split()[-1])
+
+
+def _print_session_bytes(file: Path, threads: int) -> None:
+    """The process of ``session_bytes``."""
+    import onnxruntime
+
+    inputs = make_inputs(file, {})
+    before = _own_bytes()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = open_session(file, options)
+    session.run(None, inputs)
+    print(_own_bytes() - before)
+
+
+def _own_bytes() -> int:
+    return read_rollup(Path("/proc/self/smaps_rollup").read_text())[1]
+
+
+if __name__ == "__main__":
+    _print_session_bytes(Path(sys.argv[1]), int(sys.argv[2]))

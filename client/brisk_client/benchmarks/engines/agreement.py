@@ -1,8 +1,9 @@
-"""Answers as engines give them: made storable, and compared."""
+"""Answers as engines give them: made storable, stored, and compared."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,22 @@ RTOL, ATOL = 1e-3, 1e-4
 
 HALF = 1e-2
 """Both tolerances of answers in half precision, which has three decimal digits."""
+
+
+def load_arrays(file: Path | str) -> dict[str, np.ndarray]:
+    """All arrays of an ``.npz`` by name."""
+    with np.load(file) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def save_answers(file: Path | str, outputs: Iterable[Any]) -> None:
+    """Put an engine's outputs into an ``.npz``, in their order."""
+    np.savez(file, **{f"{index:04}": each for index, each in enumerate(storable(outputs))})
+
+
+def load_answers(file: Path) -> list[np.ndarray]:
+    """What ``save_answers`` has put there."""
+    return [array for _, array in sorted(load_arrays(file).items())]
 
 
 def storable(outputs: Iterable[Any]) -> list[np.ndarray]:
@@ -40,10 +57,10 @@ def difference(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> f
         if theirs.dtype.kind == "U":
             largest = max(largest, 0.0 if np.array_equal(ours, theirs) else float("inf"))
             continue
-        wide = ours.astype(np.complex128), theirs.astype(np.complex128)
-        equal = (wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1]))
+        one, other = ours.astype(np.complex128), theirs.astype(np.complex128)
+        equal = (one == other) | (np.isnan(one) & np.isnan(other))
         with np.errstate(invalid="ignore"):
-            apart = np.where(equal, 0.0, np.abs(wide[0] - wide[1]))
+            apart = np.where(equal, 0.0, np.abs(one - other))
         largest = max(largest, float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0)))
     return largest
 
@@ -59,6 +76,13 @@ def agree(
         _is_close(ours, theirs, scaled=scaled)
         for ours, theirs in zip(found, expected, strict=True)
     )
+
+
+def agree_by_name(found: Mapping[str, Any], expected: Mapping[str, np.ndarray]) -> bool:
+    """The same of named answers, scaled; none may be missing, and none more."""
+    if found.keys() != expected.keys():
+        return False
+    return agree([np.asarray(found[name]) for name in expected], [*expected.values()], scaled=True)
 
 
 def _are_alike(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:

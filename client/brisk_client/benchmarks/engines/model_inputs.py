@@ -1,4 +1,4 @@
-"""Inputs for any ONNX model: generated from its graph inputs, or the user's own where they count.
+"""Any ONNX models, and inputs for them: generated, or the user's own where they count.
 
 A size that the file leaves open (a name, 0, a negative number, nothing) is symbolic. Generated
 integers are 0 or 1, which no table is too small for; a model whose integers are lengths, rates or
@@ -8,6 +8,7 @@ positions is given its own by ``--input``, or by a file ``NAME.inputs.npz`` besi
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import helper
+
+from brisk_client.benchmarks.engines.agreement import load_arrays
+from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
 
 LENGTH = 128
 """Symbolic sizes of inputs of rank 2 and 3 other than the first: tokens, frames."""
@@ -33,10 +37,6 @@ INPUT_HELP = (
 )
 
 _NUMBERS = "biufc"
-
-
-class InvalidInputError(ValueError):
-    """No input can be made for this model, or the one that was given does not fit it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,81 @@ def add_input_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", action="append", default=[], metavar="NAME=…", help=INPUT_HELP)
 
 
+def add_models_option(parser: argparse.ArgumentParser) -> None:
+    """``--models DIR``, which may be given several times."""
+    parser.add_argument(
+        "--models",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="all *.onnx files in it and below, a row each, and geometric means "
+        "(`brisk bench real_models DIR` lays out such a folder)",
+    )
+
+
+def models_in(folders: Sequence[Path]) -> list[Path]:
+    """Every ``*.onnx`` file in the folders and below, in order, hidden folders left out.
+
+    Raises UnusableArgumentError where a folder is none or has no such file.
+    """
+    found: list[Path] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise UnusableArgumentError(f"{folder} is no folder")
+        files = [
+            file
+            for file in sorted(folder.rglob("*.onnx"))
+            if file.is_file()
+            and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+        ]
+        if not files:
+            raise UnusableArgumentError(f"{folder} holds no *.onnx file, nor does a folder in it")
+        found += files
+    return found
+
+
+def check_files(files: Iterable[Path]) -> None:
+    """Raises UnusableArgumentError for one that is no file."""
+    for file in files:
+        if not file.is_file():
+            raise UnusableArgumentError(f"there is no file {file}")
+
+
+def labelled(files: Sequence[Path]) -> dict[str, Path]:
+    """The files by a name that tells them apart: ENTRY/VERSION of a repository, a folder's name
+    for its ``model.onnx``, else the file's own, behind its folder's where two have the same."""
+    names = [_label(file) for file in files]
+    taken = Counter(names)
+    found: dict[str, Path] = {}
+    for name, file in zip(names, files, strict=True):
+        label = name if taken[name] == 1 else f"{file.resolve().parent.name}/{name}"
+        found[label if label not in found else str(file)] = file
+    return found
+
+
+def _label(file: Path) -> str:
+    parent = file.resolve().parent
+    if parent.name.isdigit():
+        return f"{parent.parent.name}/{parent.name}"
+    return parent.name if file.stem == "model" else file.stem
+
+
+def read_given_of(texts: Iterable[str], models: int) -> GivenInputs:
+    """As ``read_given``. Raises UnusableArgumentError, too, where there is not one model."""
+    given = read_given(texts)
+    if given.names() and models != 1:
+        raise UnusableArgumentError(
+            "--input is of one model; beside each of several lies its NAME.inputs.npz"
+        )
+    return given
+
+
 def read_given(texts: Iterable[str]) -> GivenInputs:
-    """What ``--input`` said. Raises InvalidInputError for a text of no known form, and for a file
-    that cannot be read."""
+    """What ``--input`` said.
+
+    Raises UnusableArgumentError for a text of no known form, and for a file that cannot be read.
+    """
     arrays: dict[str, np.ndarray] = {}
     fills: dict[str, float] = {}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -69,7 +141,7 @@ def read_given(texts: Iterable[str]) -> GivenInputs:
         name, is_pair, value = text.rpartition("=")
         if not is_pair:
             if not text.endswith(".npz"):
-                raise InvalidInputError(f"--input {text}: expected {INPUT_HELP}")
+                raise UnusableArgumentError(f"--input {text}: expected {INPUT_HELP}")
             arrays |= _read_arrays(Path(text))
         elif name.endswith(":shape"):
             shapes[name.removesuffix(":shape")] = _shape_of(text, value)
@@ -79,7 +151,7 @@ def read_given(texts: Iterable[str]) -> GivenInputs:
             try:
                 fills[name] = float(value)
             except ValueError as error:
-                raise InvalidInputError(f"--input {text}: expected {INPUT_HELP}") from error
+                raise UnusableArgumentError(f"--input {text}: expected {INPUT_HELP}") from error
     return GivenInputs(arrays, fills, shapes)
 
 
@@ -90,19 +162,19 @@ def make_inputs(
 
     Made floats are normal, integers 0 or 1 (bytes of rank 3 and more, as of pixels: any), masks
     all 1, booleans drawn, texts a word. ``sizes`` gives symbolic dimensions by name; a first
-    dimension is 1 where it does not. Raises InvalidInputError for an input that cannot be made,
-    and for a given one that the model does not have or that does not fit.
+    dimension is 1 where it does not. Raises UnusableArgumentError for an input that cannot be
+    made, and for a given one that the model does not have or that does not fit.
     """
     try:
         graph = onnx.load(model, load_external_data=False).graph
     except Exception as error:  # protobuf's own errors have no common class
-        raise InvalidInputError(f"{model} is not an ONNX model: {error}") from error
+        raise UnusableArgumentError(f"{model} is not an ONNX model: {error}") from error
     constants = {initializer.name for initializer in graph.initializer}
     wanted = [value for value in graph.input if value.name not in constants]
     names = {value.name for value in wanted}
     if unknown := sorted(given.names() - names):
         known = ", ".join(sorted(names)) or "none"
-        raise InvalidInputError(f"{model.name} has no input '{unknown[0]}'; it has: {known}")
+        raise UnusableArgumentError(f"{model.name} has no input '{unknown[0]}'; it has: {known}")
     beside = model.with_name(f"{model.stem}.inputs.npz")
     arrays = _read_arrays(beside) if beside.is_file() else {}
     given = GivenInputs({**arrays, **given.arrays}, given.fills, given.shapes)
@@ -132,14 +204,16 @@ def _input(
     name = value.name
     if not value.type.HasField("tensor_type"):
         kind = value.type.WhichOneof("value") or "of no type"
-        raise InvalidInputError(f"input '{name}' is no tensor ({kind}), which is not measured")
+        raise UnusableArgumentError(f"input '{name}' is no tensor ({kind}), which is not measured")
     dtype = _dtype(value)
     if name in given.arrays:
         return _checked(value, given.arrays[name], dtype)
     shape = given.shapes.get(name) or _shape(value, graph, sizes, given.fills)
     if name in given.fills:
         if dtype.kind not in _NUMBERS:
-            raise InvalidInputError(f"input '{name}' is of texts; {given.fills[name]:g} is none")
+            raise UnusableArgumentError(
+                f"input '{name}' is of texts; {given.fills[name]:g} is none"
+            )
         return np.full(shape, given.fills[name]).astype(dtype)
     return _drawn(name, shape, dtype, random)
 
@@ -149,11 +223,11 @@ def _dtype(value: onnx.ValueInfoProto) -> np.dtype:
     if element == onnx.TensorProto.STRING:
         return np.dtype(np.str_)
     if element == onnx.TensorProto.UNDEFINED:
-        raise InvalidInputError(f"input '{value.name}' declares no element type")
+        raise UnusableArgumentError(f"input '{value.name}' declares no element type")
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(element))
     if dtype.kind not in _NUMBERS:
         named = onnx.TensorProto.DataType.Name(element)
-        raise InvalidInputError(
+        raise UnusableArgumentError(
             f"input '{value.name}' is of {named}, a type that numpy has no arrays of"
         )
     return dtype
@@ -169,19 +243,22 @@ def _shape(
     if not declared.HasField("shape"):
         if value.name in fills:
             return ()
-        raise InvalidInputError(
+        raise UnusableArgumentError(
             f"input '{value.name}' declares no shape; give one: --input {value.name}:shape=1,2,3"
         )
-    dimensions = list(declared.shape.dim)
-    other = LENGTH if len(dimensions) < 4 else SIDE
     channels = _channels(value.name, graph)
-    return tuple(
-        dimension.dim_value
-        if dimension.dim_value > 0
-        else sizes.get(dimension.dim_param)
-        or ((channels if position == 1 and channels else other) if position else 1)
-        for position, dimension in enumerate(dimensions)
-    )
+    rank = len(declared.shape.dim)
+
+    def size_of(position: int, dimension: onnx.TensorShapeProto.Dimension) -> int:
+        if dimension.dim_value > 0:
+            return int(dimension.dim_value)
+        if dimension.dim_param in sizes:
+            return sizes[dimension.dim_param]
+        if position == 0:
+            return 1
+        return (position == 1 and channels) or (LENGTH if rank < 4 else SIDE)
+
+    return tuple(size_of(*each) for each in enumerate(declared.shape.dim))
 
 
 def _channels(name: str, graph: onnx.GraphProto) -> int:
@@ -217,11 +294,11 @@ def _checked(value: onnx.ValueInfoProto, array: np.ndarray, dtype: np.dtype) -> 
     declared = value.type.tensor_type
     if dtype.kind == "U":
         if array.dtype.kind not in "US":
-            raise InvalidInputError(f"input '{value.name}' is of texts, not of {array.dtype}")
+            raise UnusableArgumentError(f"input '{value.name}' is of texts, not of {array.dtype}")
         return array.astype(np.str_)
     cast = array.astype(dtype, casting="unsafe") if array.dtype.kind in _NUMBERS else None
     if cast is None or not (dtype.kind in "fc" or np.array_equal(cast, array)):
-        raise InvalidInputError(f"input '{value.name}' is of {dtype}, not of {array.dtype}")
+        raise UnusableArgumentError(f"input '{value.name}' is of {dtype}, not of {array.dtype}")
     if not declared.HasField("shape"):
         return cast
     wanted = [dimension.dim_value for dimension in declared.shape.dim]
@@ -230,7 +307,7 @@ def _checked(value: onnx.ValueInfoProto, array: np.ndarray, dtype: np.dtype) -> 
     )
     if not fits:
         shape = [size if size > 0 else "any" for size in wanted]
-        raise InvalidInputError(
+        raise UnusableArgumentError(
             f"input '{value.name}' has shape {shape}; one of {list(cast.shape)} was given"
         )
     return cast
@@ -238,19 +315,18 @@ def _checked(value: onnx.ValueInfoProto, array: np.ndarray, dtype: np.dtype) -> 
 
 def _read_arrays(file: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(file) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+        return load_arrays(file)
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise InvalidInputError(f"{file} holds no arrays by name (.npz): {error}") from error
+        raise UnusableArgumentError(f"{file} holds no arrays by name (.npz): {error}") from error
 
 
 def _read_array(file: Path) -> np.ndarray:
     try:
         array = np.load(file)
     except (OSError, ValueError) as error:
-        raise InvalidInputError(f"{file} holds no array (.npy): {error}") from error
+        raise UnusableArgumentError(f"{file} holds no array (.npy): {error}") from error
     if not isinstance(array, np.ndarray):
-        raise InvalidInputError(f"{file} holds no single array (.npy)")
+        raise UnusableArgumentError(f"{file} holds no single array (.npy)")
     return array
 
 
@@ -260,5 +336,5 @@ def _shape_of(text: str, value: str) -> tuple[int, ...]:
     except ValueError:
         shape = (0,)
     if min(shape) < 1:
-        raise InvalidInputError(f"--input {text}: expected positive sizes, as 1,3,224,224")
+        raise UnusableArgumentError(f"--input {text}: expected positive sizes, as 1,3,224,224")
     return shape

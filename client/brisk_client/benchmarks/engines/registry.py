@@ -1,12 +1,15 @@
-"""The engines that are measured, each behind one function: arrays in, arrays out."""
+"""The engines that are measured warm, each behind one function: arrays in, arrays out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from brisk_client.benchmarks.engines.onnxruntime_prepared import open_session, session_options
 
 Infer: TypeAlias = Callable[[Mapping[str, np.ndarray]], "list[Any]"]
 """One inference: inputs by name, outputs in the model's order, all numpy arrays."""
@@ -31,32 +34,23 @@ def open_onnxruntime(model: Path, threads: int, *, spinning: bool = False) -> In
 
     ``spinning``: its default, idle threads that wait actively for the next operator.
     """
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options = session_options(threads)
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    session = open_session(model, options)
     return lambda inputs: list(session.run(None, dict(inputs)))
 
 
-def open_onnxruntime_spinning(model: Path, threads: int) -> Infer:
-    return open_onnxruntime(model, threads, spinning=True)
-
-
-def open_openvino(model: Path, threads: int) -> Infer:
+def open_openvino(model: Path, threads: int, settings: Mapping[str, str] | None = None) -> Infer:
     """OpenVINO's CPU plugin, tuned for latency, in FP32 as the others are."""
     import openvino
 
-    core = openvino.Core()
-    settings = {
+    chosen = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": threads,
         "INFERENCE_PRECISION_HINT": "f32",
+        **(settings or {}),
     }
-    compiled = core.compile_model(core.read_model(str(model)), "CPU", settings)
+    compiled = openvino.Core().compile_model(str(model), "CPU", chosen)
     request = compiled.create_infer_request()
 
     def infer(inputs: Mapping[str, np.ndarray]) -> list[Any]:
@@ -82,7 +76,7 @@ def open_torch(model: Path, threads: int) -> Infer:
 ENGINES: Mapping[str, Callable[[Path, int], Infer]] = {
     "brisk": open_segments,
     "onnxruntime": open_onnxruntime,
-    "onnxruntime spinning": open_onnxruntime_spinning,
+    "onnxruntime spinning": partial(open_onnxruntime, spinning=True),
     "openvino": open_openvino,
     "torch eager": open_torch,
 }

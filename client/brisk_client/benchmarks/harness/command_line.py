@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from brisk_client.benchmarks.harness.provenance import Provenance
+from brisk.errors import InvalidConfigurationError
 from brisk_client.report import Report, show, write_json
+
+MEASURED = ("triton_backend", "client", "model_repository")
+"""Folders of a checkout whose state decides what a benchmark measures."""
+
+OUTPUTS = ("--json", "--plot")
+"""Options that say where a report goes, which is no part of what was measured."""
+
+_GIT_S = 10.0
+
+
+class UnusableArgumentError(InvalidConfigurationError):
+    """What the command line names is not there or does not fit; the message says what would."""
 
 
 class _BenchmarkParser(argparse.ArgumentParser):
@@ -20,10 +35,16 @@ class _BenchmarkParser(argparse.ArgumentParser):
         self._name = name
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As the base class's; the result has a ``provenance``, too."""
+        """As the base class's; the result has the ``provenance``, fields of a report, too."""
         given = list(sys.argv[1:] if args is None else args)
         chosen = super().parse_args(given, namespace)
-        chosen.provenance = Provenance.of(self._name, given)
+        commit, dirty = checkout(Path(__file__).resolve())
+        chosen.provenance = {
+            "command": command_line(self._name, given),
+            "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "commit": commit,
+            "dirty": dirty,
+        }
         return chosen
 
 
@@ -39,6 +60,14 @@ def benchmark_parser(name: str, text: str | None, quick: str) -> argparse.Argume
     return parser
 
 
+def measured(parser: argparse.ArgumentParser, run: Callable[[], Report]) -> Report:
+    """The report of ``run``; the command ends with the parser's usage where it cannot be had."""
+    try:
+        return run()
+    except UnusableArgumentError as error:
+        parser.error(str(error))
+
+
 def deliver(
     report: Report,
     chosen: argparse.Namespace,
@@ -47,15 +76,56 @@ def deliver(
 ) -> int:
     """Show the report and write what was asked for; 0 where every check holds, else 1.
 
-    ``plot`` draws into a folder; None where the benchmark has drawn already. ``chosen``: what a
-    `benchmark_parser` has read.
+    ``plot`` draws into a folder. ``chosen``: what a `benchmark_parser` has read.
     """
-    provenance: Provenance = chosen.provenance
-    report.command, report.date = provenance.command, provenance.date
-    report.commit, report.dirty = provenance.commit, provenance.dirty
+    for name, value in chosen.provenance.items():
+        setattr(report, name, value)
     show_report(report)
     if chosen.json:
         write_json(report, chosen.json)
     if chosen.plot and plot is not None:
         plot(chosen.plot)
     return 0 if report.ok else 1
+
+
+def command_line(name: str, arguments: Sequence[str]) -> str:
+    """The command without `OUTPUTS`; of absolute paths the last component only."""
+    words: list[str] = []
+    remaining = iter(arguments)
+    for word in remaining:
+        option, equals, value = word.partition("=")
+        if option in OUTPUTS:
+            if not equals:
+                next(remaining, None)
+        elif equals and value.startswith("/"):
+            words.append(f"{option}={Path(value).name}")
+        else:
+            words.append(Path(word).name if word.startswith("/") else word)
+    return shlex.join(["brisk", "bench", name, *words])
+
+
+def checkout(file: Path) -> tuple[str | None, bool | None]:
+    """Commit of the checkout that tracks ``file``, and whether `MEASURED` differs from it.
+
+    (None, None) without git, and for a file that a checkout merely contains, such as one of an
+    environment inside of it.
+    """
+    folder = file.parent
+    if _git(folder, "ls-files", "--error-unmatch", str(file)) is None:
+        return None, None
+    top, commit = _git(folder, "rev-parse", "--show-toplevel"), _git(folder, "rev-parse", "HEAD")
+    if top is None or commit is None:
+        return None, None
+    there = [name for name in MEASURED if (Path(top) / name).exists()]
+    state = _git(Path(top), "status", "--porcelain", "--", *(there or ["."]))
+    return commit, None if state is None else bool(state)
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=_GIT_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

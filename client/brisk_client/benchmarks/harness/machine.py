@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from brisk_client.report import Report
+
+
+def new_report(name: str, packages: Sequence[str], notes: Sequence[str], **machine: Any) -> Report:
+    """Without rows and checks. ``machine`` adds to what describes it."""
+    described = {**describe_machine(), **machine}
+    return Report(name, described, installed_versions(*packages), [], [], list(notes))
 
 
 def describe_machine() -> dict[str, Any]:

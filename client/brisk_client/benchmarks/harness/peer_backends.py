@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import shutil
 from pathlib import Path
 
-from brisk.errors import InvalidConfigurationError
+from brisk.triton.backend_directory import assemble
+from brisk.triton.locate import ServerInstallation
+from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
 
 ONNXRUNTIME = "onnxruntime"
 """Triton's own C++ backend."""
@@ -18,18 +22,24 @@ _EXPECTED = (
 )
 
 
-class UnusableBackendsError(InvalidConfigurationError):
-    """The option names no folder of backends; the message says what was expected."""
+def add_peers_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--peer-backends",
+        type=Path,
+        metavar="DIR",
+        help="other backends to measure, as onnxruntime/libtriton_onnxruntime.so",
+    )
 
 
-def peer_backends(folder: Path) -> list[Path]:
+def peer_backends(folder: Path | None) -> list[Path]:
     """The backends in a folder such as Triton's ``backends``: NAME/libtriton_NAME.so each.
 
-    Raises UnusableBackendsError for a folder that is not there, holds none, or holds one
+    Raises UnusableArgumentError for a folder that is not there, holds none, or holds one
     without its library.
     """
-    if not folder.is_dir():
-        raise UnusableBackendsError(f"--peer-backends: '{folder}' is no folder; {_EXPECTED}")
+    if folder is None:
+        return []
+    _check_folder(folder)
     found = [
         backend
         for backend in sorted(folder.iterdir())
@@ -38,24 +48,37 @@ def peer_backends(folder: Path) -> list[Path]:
     for backend in found:
         _check_library(backend)
     if not found:
-        raise UnusableBackendsError(f"--peer-backends: '{folder}' holds no backend; {_EXPECTED}")
+        raise UnusableArgumentError(f"--peer-backends: '{folder}' holds no backend; {_EXPECTED}")
     return found
 
 
 def onnxruntime_backend(folder: Path) -> Path:
-    """Triton's own C++ backend in such a folder. Raises UnusableBackendsError."""
-    if not folder.is_dir():
-        raise UnusableBackendsError(f"--peer-backends: '{folder}' is no folder; {_EXPECTED}")
+    """Triton's own C++ backend in such a folder. Raises UnusableArgumentError."""
+    _check_folder(folder)
     _check_library(folder / ONNXRUNTIME)
     return folder / ONNXRUNTIME
+
+
+def place_peer(source: Path, backends: Path, installation: ServerInstallation) -> None:
+    """Make ``backends`` a server's directory with this backend and without Brisk."""
+    assemble(backends, installation, names=())
+    target = backends / source.name
+    if target.is_symlink():
+        target.unlink()  # the installation's own of that name
+    shutil.copytree(source, target)
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise UnusableArgumentError(f"--peer-backends: '{folder}' is no folder; {_EXPECTED}")
 
 
 def _check_library(backend: Path) -> None:
     library = backend / f"libtriton_{backend.name}.so"
     if not library.is_file():
-        raise UnusableBackendsError(f"--peer-backends: there is no '{library}'; {_EXPECTED}")
+        raise UnusableArgumentError(f"--peer-backends: there is no '{library}'; {_EXPECTED}")
     with library.open("rb") as file:
         if file.read(len(_ELF)) != _ELF:
-            raise UnusableBackendsError(
+            raise UnusableArgumentError(
                 f"--peer-backends: '{library}' is no shared library; {_EXPECTED}"
             )

@@ -1,16 +1,19 @@
-"""Entries that serve the sample models by Brisk, and as users of other engines would."""
+"""Entries that serve a model by Brisk, and as users of other engines would."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, helper
+
+from brisk.protocol.datatypes import BY_ELEMENT_NAME, config_name
 
 ONNXRUNTIME_MODEL = """
 import numpy as np
@@ -50,7 +53,19 @@ ONNXRUNTIME_PREPARED_MODEL = ONNXRUNTIME_MODEL.replace(
 )
 """The same from a model that ``onnxruntime_prepared`` made; ``no_prepacking`` is 0 or 1."""
 
-TORCH_EXECUTE = """
+TORCH_MODEL = """
+from pathlib import Path
+
+import torch
+import triton_python_backend_utils as pb_utils
+from brisk_client.benchmarks.engines.eager import eager_network, mapped_network
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        torch.set_num_threads({threads})
+        self.network = {network}
+
     def execute(self, requests):
         responses = []
         for request in requests:
@@ -63,82 +78,71 @@ TORCH_EXECUTE = """
             responses.append(pb_utils.InferenceResponse([tensor]))
         return responses
 """
-"""The method of a Python-backend model whose ``self.network`` is a torch module."""
-
-TORCH_MODEL = (
-    """
-from pathlib import Path
-
-import torch
-import triton_python_backend_utils as pb_utils
-from brisk_client.benchmarks.engines.eager import eager_network
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        torch.set_num_threads({threads})
-        self.network = eager_network(Path({file!r}))
-
-"""
-    + TORCH_EXECUTE
-)
-
-TYPES = {
-    TensorProto.FLOAT: "TYPE_FP32",
-    TensorProto.DOUBLE: "TYPE_FP64",
-    TensorProto.FLOAT16: "TYPE_FP16",
-    TensorProto.INT8: "TYPE_INT8",
-    TensorProto.INT16: "TYPE_INT16",
-    TensorProto.INT32: "TYPE_INT32",
-    TensorProto.INT64: "TYPE_INT64",
-    TensorProto.UINT8: "TYPE_UINT8",
-    TensorProto.UINT16: "TYPE_UINT16",
-    TensorProto.UINT32: "TYPE_UINT32",
-    TensorProto.UINT64: "TYPE_UINT64",
-    TensorProto.BOOL: "TYPE_BOOL",
-    TensorProto.STRING: "TYPE_STRING",
-}
-"""Triton's names of ONNX's element types."""
-
-NO_PARAMETERS: Mapping[str, str] = {}
+"""``network``: an expression that makes it."""
 
 
 @dataclass(frozen=True, slots=True)
-class ServedEntry:
-    """A model of the repository: which sample it serves (NAME/VERSION), by which engine."""
+class Tensor:
+    """One input or output as Triton's configuration names it; -1 is any size."""
 
     name: str
-    sample: str
-    engine: str
+    datatype: str
+    dims: Sequence[int]
 
 
-def write_entries(repository: Path, file: Path, label: str, threads: int) -> list[ServedEntry]:
-    """One entry for each engine that has the model ``file``; ``label`` is NAME/VERSION.
+Signature: TypeAlias = tuple[Sequence[Tensor], Sequence[Tensor]]
+"""Inputs and outputs of a model."""
 
-    The same configuration for all, but for the backend; one instance each.
-    """
-    stem = label.replace("/", "_")
-    entries = [ServedEntry(f"{stem}_brisk", label, "brisk")]
-    write_brisk_entry(repository, file, entries[0].name)
-    sources = {"onnxruntime": ONNXRUNTIME_MODEL}
-    if _has_torch_form(file):
-        sources["torch eager"] = TORCH_MODEL
-    for engine, source in sources.items():
-        entry = ServedEntry(f"{stem}_{engine.replace(' ', '_')}", label, engine)
-        write_python_entry(repository, file, entry.name, source, {"threads": threads})
-        entries.append(entry)
-    return entries
+
+def tensor_of(value: onnx.ValueInfoProto) -> Tensor:
+    """Raises LookupError for a type that Triton does not have."""
+    declared = value.type.tensor_type
+    element = declared.elem_type
+    is_text = element == TensorProto.STRING
+    name = "string" if is_text else helper.tensor_dtype_to_np_dtype(element).name
+    sizes = [size.dim_value for size in declared.shape.dim]
+    dims = [size if size > 0 else -1 for size in sizes]
+    return Tensor(value.name, config_name(BY_ELEMENT_NAME[name]), dims)
+
+
+def signature_of(file: Path) -> Signature:
+    """Of an ONNX file. Raises LookupError as ``tensor_of`` does."""
+    graph = onnx.load(file, load_external_data=False).graph
+    return [tensor_of(each) for each in graph.input], [tensor_of(each) for each in graph.output]
+
+
+def parameter(key: str, value: object) -> str:
+    """A line of ``config.pbtxt``."""
+    return f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n'
+
+
+def write_config(
+    repository: Path, name: str, signature: Signature, backend: str, more: str = ""
+) -> Path:
+    """Write a complete ``config.pbtxt``, with ``more`` at its end; the folder of version 1."""
+    folder = repository / name / "1"
+    folder.mkdir(parents=True, exist_ok=True)
+    text = f'name: "{name}"\nbackend: "{backend}"\nmax_batch_size: 0\n'
+    for side, tensors in zip(("input", "output"), signature, strict=True):
+        for tensor in tensors:
+            text += (
+                f"{side} [ {{ name: {json.dumps(tensor.name)} data_type: {tensor.datatype} "
+                f"dims: {list(tensor.dims)} }} ]\n"
+            )
+    text += "instance_group [ { count: 1 kind: KIND_CPU } ]\n" + more
+    (folder.parent / "config.pbtxt").write_text(text)
+    return folder
 
 
 def write_brisk_entry(
-    repository: Path, file: Path, name: str, parameters: Mapping[str, str] = NO_PARAMETERS
+    repository: Path, file: Path, name: str, parameters: Mapping[str, str] | None = None
 ) -> None:
     """An entry ``name`` of Brisk's that serves ``file``, which is placed there.
 
     ``parameters``: of the configuration, for example ``{"brisk_class": "realtime"}``.
     """
-    graph = onnx.load(file, load_external_data=False).graph
-    folder = write_config(repository, name, graph, "brisk", parameters)
+    more = "".join(parameter(*each) for each in (parameters or {}).items())
+    folder = write_config(repository, name, signature_of(file), "brisk", more)
     place_model(file, folder / "model.onnx")
 
 
@@ -151,50 +155,13 @@ def place_model(source: Path, target: Path) -> None:
 
 
 def write_python_entry(
-    repository: Path, file: Path, name: str, source: str, values: Mapping[str, object]
+    repository: Path, name: str, signature: Signature, source: str, **values: object
 ) -> None:
-    """An entry ``name`` of the Python backend with the signature of ``file``.
+    """An entry ``name`` of the Python backend.
 
-    ``source`` is formatted with ``values`` and with the model's ``file``, names of its ``inputs``,
-    and its first ``output``.
+    ``source`` is formatted with ``values``, the names of its ``inputs`` and its first ``output``.
     """
-    graph = onnx.load(file, load_external_data=False).graph
-    described = {
-        "file": str(file.resolve()),
-        "inputs": [value.name for value in graph.input],
-        "output": graph.output[0].name,
-    }
-    folder = write_config(repository, name, graph, "python")
+    inputs, outputs = signature
+    described = {"inputs": [each.name for each in inputs], "output": outputs[0].name}
+    folder = write_config(repository, name, signature, "python")
     (folder / "model.py").write_text(source.format(**described, **values).lstrip())
-
-
-def _has_torch_form(file: Path) -> bool:
-    from brisk_client.benchmarks.engines.eager import NETWORKS
-
-    return file.resolve().parent.parent.name in NETWORKS
-
-
-def write_config(
-    repository: Path,
-    name: str,
-    graph: onnx.GraphProto,
-    backend: str,
-    parameters: Mapping[str, str] = NO_PARAMETERS,
-) -> Path:
-    """Write ``config.pbtxt`` and make the version's folder, which is given back."""
-    folder = repository / name / "1"
-    folder.mkdir(parents=True)
-    text = f'name: "{name}"\nbackend: "{backend}"\nmax_batch_size: 0\n'
-    for side, values in (("input", graph.input), ("output", graph.output)):
-        for value in values:
-            declared = value.type.tensor_type
-            sizes = [size.dim_value or -1 for size in declared.shape.dim]
-            text += (
-                f"{side} [ {{ name: {json.dumps(value.name)} "
-                f"data_type: {TYPES[declared.elem_type]} dims: {sizes} }} ]\n"
-            )
-    for key, setting in parameters.items():
-        text += f'parameters {{ key: "{key}" value: {{ string_value: "{setting}" }} }}\n'
-    text += "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
-    (folder.parent / "config.pbtxt").write_text(text)
-    return folder

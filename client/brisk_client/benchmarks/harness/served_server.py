@@ -20,10 +20,15 @@ from brisk.triton.locate import locate_server
 _END_TIMEOUT_S = 20.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
-_OF_STUBS = (b"triton_python_backend_stub", b"brisk: waits for stub", b"brisk: forks stubs")
-"""Stubs, the launchers that Triton takes for them, and the process that forks them."""
+_MARKS = (
+    (b"brisk: waits for stub", "launcher"),
+    (b"brisk: forks stubs", "fork server"),
+    (b"triton_python_backend_stub", "stub"),
+    (b"brisk.runtime", "runtime"),
+)
 
 KINDS = ("tritonserver", "stub", "runtime")
+"""A stub's are the launcher that Triton takes for it, and the process that forks them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +130,14 @@ def processes_of(runtime: Path) -> list[int]:
     return found
 
 
+def kind_of(command: bytes) -> str:
+    """By the command line; a runtime's workers and helpers keep their supervisor's."""
+    return next((kind for mark, kind in _MARKS if mark in command), "tritonserver")
+
+
 def _kind(pid: int) -> str:
-    """By the command line; a runtime's workers keep their supervisor's."""
-    command = _command(pid)
-    if any(name in command for name in _OF_STUBS):
-        return "stub"
-    return "runtime" if b"brisk.runtime" in command else "tritonserver"
+    kind = kind_of(_command(pid))
+    return "stub" if kind in ("launcher", "fork server") else kind
 
 
 def _command(pid: int) -> bytes:

@@ -18,47 +18,62 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tritonclient.utils import InferenceServerException
 
 from brisk.errors import BriskError
 from brisk.triton.backend_directory import assemble
 from brisk.triton.locate import locate_server
-from brisk_client.benchmarks.engines.agreement import agree
+from brisk_client.benchmarks.engines.agreement import agree_by_name
 from brisk_client.benchmarks.engines.model_inputs import (
     NOTHING_GIVEN,
     GivenInputs,
-    InvalidInputError,
     add_input_option,
     read_given,
 )
-from brisk_client.benchmarks.engines.onnxruntime_prepared import NotPreparedError
-from brisk_client.benchmarks.engines.process import one_line
-from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
-from brisk_client.benchmarks.harness.peer_backends import UnusableBackendsError, peer_backends
+from brisk_client.benchmarks.engines.process import EngineUnavailableError, one_line
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver, measured
+from brisk_client.benchmarks.harness.machine import new_report
+from brisk_client.benchmarks.harness.peer_backends import (
+    ONNXRUNTIME,
+    add_peers_option,
+    peer_backends,
+)
 from brisk_client.benchmarks.harness.sampling import median_ratio, summarise
-from brisk_client.benchmarks.start.case import Case, UnusableModelError, case_of
-from brisk_client.benchmarks.start.entries import ENTRY, Configuration
-from brisk_client.benchmarks.start.expectations import all_checks, soonest
+from brisk_client.benchmarks.start.case import case_of
 from brisk_client.benchmarks.start.server_start import ServerCommand, StartTimes, time_start
 from brisk_client.benchmarks.start.sides import (
+    ENTRY,
     FIRST,
+    PREPARED,
     PYTHON,
-    SideUnavailableError,
+    Configuration,
     StartBench,
     StartSide,
-    UnknownSideError,
-    all_sides,
     chosen_sides,
-    common_environment,
 )
 from brisk_client.inference import Transport
-from brisk_client.report import Report, plot_bars
+from brisk_client.report import Check, Report, plot_bars
 
 MODEL = "resnet50"
 
 QUICK_ROUNDS, ROUNDS = 3, 7
+
+Rows = Sequence[Mapping[str, Any]]
+
+CPP = f"{ONNXRUNTIME} backend"
+"""Triton's own, in C++."""
+
+STAND_IN = 0.9
+"""Of the Python backend's time with ONNX Runtime: Triton's own, where it is not there."""
+
+FIRST_LIMIT, PREPARED_LIMIT = 1.3, 1.0
+"""Brisk's time from ``exec`` over that of Triton's own backend, without and with an artefact."""
+
+PYTHON_LIMIT = 0.7
+"""With one over that of the Python backend with ONNX Runtime."""
+
+PEER_LIMIT = 1.0
+"""With one over that of whichever peer answers soonest from what it has prepared itself."""
 
 NOTES = (
     "first: from the exec of tritonserver to the first answer at a client that tries to connect "
@@ -77,6 +92,9 @@ NOTES = (
 )
 
 
+VERSIONS = ("torch", "onnxruntime", "nvidia-pytriton", "onnx", "numpy")
+
+
 def run(
     quick: bool = False,
     models: Sequence[str] = (MODEL,),
@@ -86,26 +104,17 @@ def run(
     transport: Transport = Transport.HTTP,
     configurations: Sequence[Configuration] = tuple(Configuration),
     sides: Sequence[str] = (),
-    sizes: Mapping[str, int] | None = None,
     given: GivenInputs = NOTHING_GIVEN,
 ) -> Report:
     """Measure the starts of servers with each of ``models``: samples by name, or ONNX files.
 
     ``threads``, ``rounds``: 0: all usable cores, the usual. ``peers``: a folder of backends.
-    ``sides``: names; none: all. Raises UnusableModelError, UnusableBackendsError and
-    UnknownSideError before anything is measured.
+    ``sides``: names; none: all. Raises UnusableArgumentError before anything is measured.
     """
     threads = threads or len(os.sched_getaffinity(0))
-    report = Report(
-        name="start",
-        machine={**describe_machine(), "threads": threads, "transport": transport.value},
-        versions=installed_versions("torch", "onnxruntime", "nvidia-pytriton", "onnx", "numpy"),
-        rows=[],
-        checks=[],
-        notes=list(NOTES),
-    )
-    backends = [] if peers is None else peer_backends(peers)
-    cases = [case_of(model, sizes or {}, given) for model in models]
+    report = new_report("start", VERSIONS, NOTES, threads=threads, transport=transport.value)
+    backends = peer_backends(peers)
+    cases = [case_of(model, given) for model in models]
     installation = locate_server()
     with tempfile.TemporaryDirectory(prefix="brisk-start-") as folder:
         assembled = assemble(Path(folder) / "backends", installation)
@@ -113,16 +122,18 @@ def run(
             place = Path(folder) / str(number)
             place.mkdir()
             bench = StartBench(case, installation, threads, place, assembled)
-            chosen = chosen_sides(all_sides(bench, backends), sides)
+            chosen = chosen_sides(bench, backends, sides)
             starts = _Starts(bench, chosen, configurations, transport)
             starts.measure(rounds or (QUICK_ROUNDS if quick else ROUNDS))
-            starts.add_rows(report)
+            report.rows += starts.rows()
+            report.notes.append(f"{case.name}: the right answer is {case.source}")
     report.checks += all_checks(report.rows)
     return report
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
+    known = {each.name.lower(): each for each in Configuration}
     parser = benchmark_parser("start", __doc__, f"{QUICK_ROUNDS} rounds, not {ROUNDS}")
     parser.add_argument(
         "--model",
@@ -134,16 +145,10 @@ def main(arguments: Sequence[str]) -> int:
     add_input_option(parser)
     parser.add_argument("--threads", type=int, default=0, help="of every engine (default: cores)")
     parser.add_argument("--rounds", type=int, default=0, metavar="N", help="of all sides")
-    parser.add_argument(
-        "--peer-backends",
-        type=Path,
-        default=None,
-        metavar="DIR",
-        help="other backends to measure, as onnxruntime/libtriton_onnxruntime.so",
-    )
+    add_peers_option(parser)
     parser.add_argument(
         "--entries",
-        default=",".join(each.name.lower() for each in Configuration),
+        default=",".join(known),
         metavar="A,B",
         help="how much of the entries is written (%(default)s)",
     )
@@ -152,13 +157,13 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--grpc", action="store_true", help="poll and ask over gRPC, not HTTP")
     chosen = parser.parse_args(arguments)
-    known = {each.name.lower(): each for each in Configuration}
     names = [name for name in chosen.entries.split(",") if name]
     for name in names:
         if name not in known:
             parser.error(f"there are no entries '{name}'; there are: {', '.join(known)}")
-    try:
-        report = run(
+    report = measured(
+        parser,
+        lambda: run(
             chosen.quick,
             chosen.model or (MODEL,),
             chosen.threads,
@@ -167,15 +172,9 @@ def main(arguments: Sequence[str]) -> int:
             Transport.GRPC if chosen.grpc else Transport.HTTP,
             [known[name] for name in names],
             chosen.side,
-            given=read_given(chosen.input),
-        )
-    except (
-        UnusableModelError,
-        UnusableBackendsError,
-        UnknownSideError,
-        InvalidInputError,
-    ) as error:
-        parser.error(str(error))
+            read_given(chosen.input),
+        ),
+    )
     return deliver(report, chosen, lambda folder: _plot(report, folder))
 
 
@@ -213,7 +212,7 @@ class _Starts:
         for side in dict.fromkeys(side for side, _ in self._pairs):
             try:
                 side.prepare()
-            except (SideUnavailableError, NotPreparedError) as error:
+            except EngineUnavailableError as error:
                 failed[side.name] = str(error)
         for turn in range(rounds + 1):
             for side, configuration in random.Random(turn).sample(self._pairs, len(self._pairs)):
@@ -236,43 +235,36 @@ class _Starts:
             self._bench.installation,
             repository,
             side.backends,
-            {**common_environment(self._bench.threads), **side.environment(configuration)},
+            self._bench.threads,
+            side.environment(configuration),
             configuration.options,
         )
         return time_start(command, ENTRY, self._bench.case.inputs, self._transport)
 
-    def add_rows(self, report: Report) -> None:
-        """A row for each side and configuration, times in ms."""
-        case = self._bench.case
-        rows: list[dict[str, Any]] = []
-        for side, configuration in self._pairs:
-            key = side.name, configuration
-            row: dict[str, Any] = {
-                "model": case.name,
-                "engine": side.name,
-                "entry": configuration.value,
-            }
-            if key in self._reasons:
-                rows.append({**row, "reason": self._reasons[key]})
-                continue
-            taken = self._taken[key]
-            first = summarise([times.first_s for times in taken])
-            rows.append(
-                {
-                    **row,
-                    "first_ms": first.median * 1e3,
-                    "spread_ms": first.spread * 1e3,
-                    "least_ms": first.least * 1e3,
-                    "ready_ms": summarise([times.ready_s for times in taken]).median * 1e3,
-                    "samples": len(taken),
-                    "right": sum(_is_right(times, case) for times in taken),
-                }
-            )
+    def rows(self) -> list[dict[str, Any]]:
+        """One for each side and configuration, times in ms."""
+        rows = [self._row(side.name, configuration) for side, configuration in self._pairs]
         for row in rows:
             if "first_ms" in row:
                 row |= self._over_peer(row, rows)
-        report.rows += rows
-        report.notes.append(f"{case.name}: the right answer is {case.source}")
+        return rows
+
+    def _row(self, side: str, configuration: Configuration) -> dict[str, Any]:
+        case, key = self._bench.case, (side, configuration)
+        row = {"model": case.name, "engine": side, "entry": configuration.value}
+        if key in self._reasons:
+            return {**row, "reason": self._reasons[key]}
+        taken = self._taken[key]
+        first = summarise([times.first_s for times in taken])
+        return {
+            **row,
+            "first_ms": first.median * 1e3,
+            "spread_ms": first.spread * 1e3,
+            "least_ms": first.least * 1e3,
+            "ready_ms": summarise([times.ready_s for times in taken]).median * 1e3,
+            "samples": len(taken),
+            "right": sum(agree_by_name(times.outputs, case.expected) for times in taken),
+        }
 
     def _over_peer(
         self, row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
@@ -286,12 +278,61 @@ class _Starts:
         return {"over_peer": round(median_ratio(pairs), 3)}
 
 
-def _is_right(times: StartTimes, case: Case) -> bool:
-    if times.outputs.keys() != case.expected.keys():
-        return False
-    names = sorted(case.expected)
-    return agree(
-        [np.asarray(times.outputs[name]) for name in names],
-        [case.expected[name] for name in names],
-        scaled=True,
-    )
+def all_checks(rows: Rows) -> list[Check]:
+    """Every expectation that the rows suffice for."""
+    return [*_right(rows), *_against_peers(rows)]
+
+
+def soonest(rows: Rows, model: str, *, prepared: bool) -> Mapping[str, Any] | None:
+    """The complete entry of a peer, prepared or not, whose first answer comes first."""
+    found = [
+        row
+        for row in rows
+        if row["model"] == model
+        and "first_ms" in row
+        and row["entry"] == Configuration.COMPLETE.value
+        and row["engine"] not in (FIRST, PREPARED)
+        and ("prepared" in row["engine"]) == prepared
+    ]
+    return min(found, key=lambda row: float(row["first_ms"]), default=None)
+
+
+def _right(rows: Rows) -> list[Check]:
+    checks = []
+    for row in rows:
+        named = f"{row['model']}: {row['engine']}, {row['entry']}"
+        if "reason" in row:
+            if row["engine"] in (FIRST, PREPARED):
+                checks.append(Check(f"{named}: answers", row["reason"], "an answer", False))
+            continue
+        found = f"{row['right']} of {row['samples']}"
+        checks.append(
+            Check(f"{named}: right answers", found, "all", row["right"] == row["samples"])
+        )
+    return checks
+
+
+def _against_peers(rows: Rows) -> list[Check]:
+    checks = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        times = {
+            row["engine"]: float(row["first_ms"])
+            for row in rows
+            if row["model"] == model
+            and row["entry"] == Configuration.COMPLETE.value
+            and "first_ms" in row
+        }
+        limits = [(PREPARED, PYTHON, times.get(PYTHON), PYTHON_LIMIT)]
+        named, own_ms = CPP, times.get(CPP)
+        if own_ms is None and PYTHON in times:
+            named, own_ms = f"{STAND_IN} x {PYTHON}", STAND_IN * times[PYTHON]
+        limits += [(FIRST, named, own_ms, FIRST_LIMIT), (PREPARED, named, own_ms, PREPARED_LIMIT)]
+        peer = soonest(rows, model, prepared=True)
+        if peer is not None:
+            limits.append((PREPARED, peer["engine"], float(peer["first_ms"]), PEER_LIMIT))
+        for ours, theirs, peer_ms, limit in limits:
+            if ours in times and peer_ms is not None:
+                ratio = round(times[ours] / peer_ms, 3)
+                text = f"{model}: {ours} over {theirs}, exec to first answer"
+                checks.append(Check(text, ratio, f"<= {limit}", ratio <= limit))
+    return checks

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from brisk_client.benchmarks.cold.report.batches import batch_rows
-from brisk_client.benchmarks.cold.report.expectations import all_checks
-from brisk_client.benchmarks.cold.report.ledger import Ledger, UnusableReportError
+from brisk_client.benchmarks import cold
+from brisk_client.benchmarks.cold.benchmark import resume
+from brisk_client.benchmarks.cold.models import SMOKE
+from brisk_client.benchmarks.cold.results import all_checks, batch_rows
+from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
 from brisk_client.report import Report, write_json
 
 pytestmark = pytest.mark.timing
@@ -120,21 +122,33 @@ def test_batches_are_geometric_means_over_models_and_warm_is_the_second_answer()
 
 
 def test_pieces_that_a_file_holds_are_not_measured_again(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
     file = tmp_path / "cold.json"
-    first = _report([])
-    ledger = Ledger(first, file, resumes=True)
-    ledger.measure("process", "m", 1, lambda: first.rows.append(_row("m", "brisk", 1.0)))
-    second = _report([])
-    ledger = Ledger(second, file, resumes=True)
-    ledger.measure("process", "m", 1, lambda: pytest.fail("measured twice"))
-    ledger.measure("disk", "m", 1, lambda: second.rows.append({"part": "disk"}))
-    assert [row["part"] for row in json.loads(file.read_text())["rows"]] == ["process", "disk"]
+
+    def measured(*parts: str) -> list[str]:
+        choice = cold.ColdOptions(
+            models=[SMOKE],
+            engines=["onnxruntime"],
+            parts=parts,
+            threads=1,
+            rounds=1,
+            folder=tmp_path / "kept",
+            file=file,
+            resumes=True,
+        )
+        cold.run(choice)
+        return [row["part"] for row in json.loads(file.read_text())["rows"]]
+
+    assert measured("process") == ["process"]
+    kept = json.loads(file.read_text())["rows"]
+    assert measured("process", "disk") == ["process", "disk"]
+    assert json.loads(file.read_text())["rows"][:1] == kept
 
 
 def test_pieces_of_another_machine_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "cold.json"
     write_json(_report([_row("m", "brisk", 1.0)]), file)
-    with pytest.raises(UnusableReportError, match=r"another machine: .'processor': 'p'"):
-        Ledger(_report([], processor="q"), file, resumes=True)
-    with pytest.raises(UnusableReportError, match="--resume needs --json"):
-        Ledger(_report([]), None, resumes=True)
+    with pytest.raises(UnusableArgumentError, match=r"another machine: .'processor': 'p'"):
+        resume(_report([], processor="q"), file)
+    with pytest.raises(UnusableArgumentError, match="--resume needs --json"):
+        resume(_report([]), None)

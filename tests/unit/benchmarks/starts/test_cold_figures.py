@@ -1,4 +1,4 @@
-"""Figures of `brisk bench cold`: one for each that the rows suffice for."""
+"""Figures of `brisk bench cold`: for each part that the rows have."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from brisk_client.benchmarks.cold.report import figures
-from brisk_client.benchmarks.cold.report.drawing import Figure
+from brisk_client.benchmarks.cold.benchmark import by_part, plot_parts
 from brisk_client.report import Report
 
 pytestmark = pytest.mark.timing
@@ -32,30 +31,25 @@ def _report() -> Report:
     return Report("cold", {}, {}, rows, [])
 
 
-def test_every_figure_is_drawn_once_there_are_its_rows(tmp_path: Path) -> None:
-    found = {file.name for file in figures.draw_all(_report(), tmp_path)}
-    names = ["engines", "batches", "nnv12-11", "nnv12-14", "disk", "served"]
-    assert found == {f"cold-{name}.png" for name in names}
+def test_every_part_is_drawn_once_there_are_its_rows(tmp_path: Path) -> None:
+    found = {file.name for file in plot_parts(_report(), tmp_path)}
+    parts = [
+        f"{part}-{model}"
+        for part in ("process", "load", "disk", "served")
+        for model in ("vit", "resnet50")
+    ]
+    assert found == {f"cold-{name}.png" for name in (*parts, "batches-4")}
     assert {file.name for file in tmp_path.iterdir()} == found
 
 
 def test_without_rows_nothing_is_drawn(tmp_path: Path) -> None:
-    assert figures.draw_all(Report("cold", {}, {}, [], []), tmp_path) == []
+    assert plot_parts(Report("cold", {}, {}, [], []), tmp_path) == []
 
 
-def test_what_is_drawn_are_the_values_of_the_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: dict[str, Figure] = {}
-
-    def note(figure: Figure, folder: Path) -> Path:
-        drawn[figure.name] = figure
-        return folder
-
-    monkeypatch.setattr(figures, "draw", note)
-    monkeypatch.setattr(figures, "draw_panels", note)
-    figures.draw_all(_report(), tmp_path)
-    assert drawn["engines"].values["brisk"] == {"resnet50": 40.0, "vit": 10.0}
-    assert drawn["batches"].values["brisk unprepared"] == {"batch 4": 2.0}
-    assert drawn["nnv12-14"].values["second"]["vit\nBrisk"] == 6.0
-    assert drawn["disk"].values["onnxruntime"]["vit"] == 1.5
+def test_each_part_has_the_rows_and_columns_of_its_own() -> None:
+    parts = {part.name: part.rows for part in by_part(_report())}
+    assert list(parts) == ["cold, process", "cold, load", "cold, disk", "cold, served",
+                           "cold, batches"]  # fmt: skip
+    assert {row["first_ms"] for row in parts["cold, process"]} == {10, 20, 80, 40, 320}
+    assert all(row.keys() == {"engine", "batch", "over_onnxruntime"}
+               for row in parts["cold, batches"])  # fmt: skip

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from brisk_client.benchmarks.cold.machine.zygote import ColdSample
+from brisk_client.benchmarks.cold.engines import ENGINES, check_engine
 from brisk_client.benchmarks.cold.measure import EngineSamples
-from brisk_client.benchmarks.cold.registry import engine_names, engine_of
-from brisk_client.benchmarks.cold.report.results import rows, speedup
+from brisk_client.benchmarks.cold.results import rows_of, speedup
+from brisk_client.benchmarks.cold.zygote import ColdSample
+from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
 
 pytestmark = pytest.mark.timing
 
 
-def _samples(engine: str, firsts_s: list[float], warm_s: float = 0.1) -> EngineSamples:
+def _samples(firsts_s: list[float], warm_s: float = 0.1) -> EngineSamples:
     following = [warm_s * 1.05, warm_s, warm_s]
     samples = [ColdSample(first, first, following, [warm_s] * 3) for first in firsts_s]
-    return EngineSamples(engine, [Path("model.onnx")], samples, [])
+    return EngineSamples(samples, [])
 
 
 def test_a_speed_up_is_the_median_of_quotients_within_rounds() -> None:
     measured = {
-        "onnxruntime": _samples("onnxruntime", [1.0, 2.0, 9.0]),
-        "brisk": _samples("brisk", [0.5, 0.5, 3.0]),
+        "onnxruntime": _samples([1.0, 2.0, 9.0]),
+        "brisk": _samples([0.5, 0.5, 3.0]),
     }
     assert speedup(measured, "brisk", "onnxruntime") == pytest.approx(3.0)
 
@@ -31,45 +30,46 @@ def test_a_speed_up_is_the_median_of_quotients_within_rounds() -> None:
 def test_the_sooner_of_two_prepared_peers_counts() -> None:
     packed, plain = "onnxruntime prepared", "onnxruntime prepared without packing"
     measured = {
-        "brisk": _samples("brisk", [0.1, 0.1, 0.1]),
-        packed: _samples(packed, [0.4, 0.5, 0.6]),
-        plain: _samples(plain, [0.2, 0.3, 0.9]),
+        "brisk": _samples([0.1, 0.1, 0.1]),
+        packed: _samples([0.4, 0.5, 0.6]),
+        plain: _samples([0.2, 0.3, 0.9]),
     }
-    found = {row["engine"]: row for row in rows("process", "m", 1, measured)}
+    found = {row["engine"]: row for row in rows_of("process", "m", 1, measured)}
     assert found["brisk"]["over_prepared_peer"] == pytest.approx(3.0)
     assert found[plain]["over_prepared_peer"] == 1.0
     assert "over_bare_peer" not in found["brisk"]
 
 
 def test_rows_hold_milliseconds_and_the_base_has_speed_up_one() -> None:
-    measured = {"onnxruntime": _samples("onnxruntime", [0.4, 0.6])}
-    (row,) = rows("process", "m", 1, measured)
+    measured = {"onnxruntime": _samples([0.4, 0.6])}
+    (row,) = rows_of("process", "m", 1, measured)
     assert row["first_ms"] == pytest.approx(500.0)
     assert row["second_ms"] == pytest.approx(105.0)
     assert row["speedup"] == 1.0
 
 
 def test_reading_from_the_disk_is_shown_as_a_ratio() -> None:
-    samples = _samples("brisk", [0.3, 0.3])
+    samples = _samples([0.3, 0.3])
     samples.disk_s = [0.1, 0.1]
-    (row,) = rows("disk", "m", 1, {"brisk": samples})
+    (row,) = rows_of("disk", "m", 1, {"brisk": samples})
     assert row["first_over_read"] == pytest.approx(3.0)
 
 
 def test_inferences_are_compared_with_warm_ones_of_their_own_sample() -> None:
-    (row,) = rows("process", "m", 1, {"brisk": _samples("brisk", [0.12, 0.2, 0.13])})
+    (row,) = rows_of("process", "m", 1, {"brisk": _samples([0.12, 0.2, 0.13])})
     assert row["first_over_warm"] == pytest.approx(1.3)
     assert (row["second_over_warm"], row["third_over_warm"]) == (1.05, 1.0)
 
 
 def test_without_warm_inferences_only_those_that_were_timed_are_told() -> None:
-    samples = EngineSamples("brisk", [], [ColdSample(2.0, 2.0, [1.0], [])], [])
-    (row,) = rows("process", "m", 64, {"brisk": samples})
+    samples = EngineSamples([ColdSample(2.0, 2.0, [1.0], [])], [])
+    (row,) = rows_of("process", "m", 64, {"brisk": samples})
     assert row["second_ms"] == pytest.approx(1000.0)
     assert not {"third_ms", "warm_ms", "first_over_warm"} & row.keys()
 
 
 def test_an_unknown_engine_is_answered_with_those_there_are() -> None:
-    with pytest.raises(LookupError, match="onnxruntime"):
-        engine_of("tensorrt")
-    assert len(set(engine_names())) == len(engine_names())
+    with pytest.raises(UnusableArgumentError, match="onnxruntime"):
+        check_engine("tensorrt")
+    for name in ENGINES:
+        check_engine(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,10 @@ import onnx
 import pytest
 
 from brisk_client.benchmarks import cold
-from brisk_client.benchmarks.cold.machine import page_cache
-from brisk_client.benchmarks.cold.models import SMOKE, build, model_of
+from brisk_client.benchmarks.cold.burden import Load, burden
+from brisk_client.benchmarks.cold.measure import disk_seconds, drop_pages, read_pages
+from brisk_client.benchmarks.cold.models import SMOKE, build, model_named
+from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
 
 pytestmark = pytest.mark.timing
 
@@ -18,13 +22,15 @@ pytestmark = pytest.mark.timing
 def test_a_tiny_model_is_measured_against_onnx_runtime(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     report = cold.run(
-        quick=True,
-        models=[SMOKE.name],
-        engines=["brisk unprepared", "onnxruntime"],
-        parts=["process", "disk"],
-        threads=1,
-        rounds=2,
-        folder=tmp_path,
+        cold.ColdOptions(
+            quick=True,
+            models=[SMOKE],
+            engines=["brisk unprepared", "onnxruntime"],
+            parts=["process", "disk"],
+            threads=1,
+            rounds=2,
+            folder=tmp_path,
+        )
     )
     found = {(row["part"], row["engine"]): row for row in report.rows}
     assert {"brisk unprepared", "onnxruntime"} == {
@@ -40,12 +46,14 @@ def test_an_engine_that_fails_has_its_reason_in_its_row(tmp_path: Path) -> None:
     files = build(SMOKE, 1, tmp_path)
     files.model.write_bytes(b"no model")
     report = cold.run(
-        quick=True,
-        models=[SMOKE.name],
-        engines=["brisk unprepared"],
-        parts=["process"],
-        threads=1,
-        folder=tmp_path,
+        cold.ColdOptions(
+            quick=True,
+            models=[SMOKE],
+            engines=["brisk unprepared"],
+            parts=["process"],
+            threads=1,
+            folder=tmp_path,
+        )
     )
     (row,) = report.rows
     assert (row["part"], row["engine"]) == ("unmeasured", "brisk unprepared")
@@ -64,17 +72,26 @@ def test_models_are_built_once_and_of_the_batch_asked_for(tmp_path: Path) -> Non
 
 
 def test_an_unknown_model_is_answered_with_those_there_are() -> None:
-    with pytest.raises(LookupError, match="resnet50"):
-        model_of("alexnet")
+    with pytest.raises(UnusableArgumentError, match="resnet50"):
+        model_named("alexnet")
 
 
 def test_files_that_were_dropped_can_be_read_and_timed(tmp_path: Path) -> None:
     file = tmp_path / "bytes"
     file.write_bytes(b"x" * 100_000)
-    page_cache.drop([file])
-    assert page_cache.disk_seconds([file]) > 0
-    page_cache.warm([file])
+    drop_pages([file])
+    assert disk_seconds([file]) > 0
+    read_pages([file])
     assert file.read_bytes() == b"x" * 100_000
+
+
+def test_a_burden_keeps_a_processor_busy() -> None:
+    """Behind the first line that a process of it writes, which it waits for."""
+    before = os.times()
+    with burden(Load(1.0, 1)):
+        time.sleep(0.3)
+    after = os.times()
+    assert after.children_user - before.children_user > 0.1
 
 
 @pytest.mark.parametrize(

@@ -10,21 +10,16 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk_client.benchmarks import density
-from brisk_client.benchmarks.density.expectations import (
-    ENTRIES,
-    IDLE,
-    MODEL,
-    PEER,
-    all_checks,
-)
+from brisk_client.benchmarks.density import ENTRIES, IDLE, MODEL, PEER, all_checks
 from brisk_client.benchmarks.density.memory import (
     ProcessMemory,
-    kind_of,
     read_rollup,
     read_shared,
     shared_once,
 )
-from brisk_client.benchmarks.density.sides import BRISK, PYTHON
+from brisk_client.benchmarks.density.servers import BRISK
+from brisk_client.benchmarks.harness.served_server import kind_of
+from brisk_client.benchmarks.start.sides import PYTHON
 
 pytestmark = pytest.mark.timing
 

@@ -12,10 +12,9 @@ from onnx import TensorProto, helper
 
 from brisk.triton.locate import locate_server
 from brisk_client.benchmarks import start
-from brisk_client.benchmarks.engines.model_inputs import NOTHING_GIVEN
-from brisk_client.benchmarks.start.case import Case, UnusableModelError, case_of
-from brisk_client.benchmarks.start.entries import Configuration
-from brisk_client.benchmarks.start.expectations import all_checks
+from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
+from brisk_client.benchmarks.start import all_checks
+from brisk_client.benchmarks.start.case import Case, case_of
 from brisk_client.benchmarks.start.server_start import reason_in
 from brisk_client.benchmarks.start.sides import (
     FIRST,
@@ -23,6 +22,7 @@ from brisk_client.benchmarks.start.sides import (
     PYTHON,
     PYTHON_PREPARED,
     BriskFirst,
+    Configuration,
     PeerPrepared,
     PythonOnnxRuntime,
     StartBench,
@@ -46,7 +46,7 @@ def write(file: Path, kind: int = TensorProto.FLOAT) -> Path:
 @pytest.fixture
 def case(tmp_path: Path) -> Case:
     pytest.importorskip("onnxruntime")
-    return case_of(str(write(tmp_path / "tiny.onnx")), {}, NOTHING_GIVEN)
+    return case_of(str(write(tmp_path / "tiny.onnx")))
 
 
 def _bench(case: Case, folder: Path) -> StartBench:
@@ -104,13 +104,13 @@ def test_the_right_answer_of_a_file_is_computed_apart(case: Case) -> None:
 
 def test_models_that_cannot_be_served_are_refused_by_name(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    with pytest.raises(UnusableModelError, match="'nothing' is no ONNX file"):
-        case_of("nothing", {}, NOTHING_GIVEN)
+    with pytest.raises(UnusableArgumentError, match="'nothing' is no ONNX file"):
+        case_of("nothing")
     (tmp_path / "broken.onnx").write_bytes(b"no model")
-    with pytest.raises(UnusableModelError, match="not an ONNX model"):
-        case_of(str(tmp_path / "broken.onnx"), {}, NOTHING_GIVEN)
-    with pytest.raises(UnusableModelError, match="onnxruntime cannot run it"):
-        case_of(str(write(tmp_path / "texts.onnx", TensorProto.STRING)), {}, NOTHING_GIVEN)
+    with pytest.raises(UnusableArgumentError, match="not an ONNX model"):
+        case_of(str(tmp_path / "broken.onnx"))
+    with pytest.raises(UnusableArgumentError, match="onnxruntime cannot run it"):
+        case_of(str(write(tmp_path / "texts.onnx", TensorProto.STRING)))
 
 
 def test_a_first_start_finds_nothing_that_an_earlier_one_left(case: Case, tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""The engines whose cold starts are measured, one family a file."""

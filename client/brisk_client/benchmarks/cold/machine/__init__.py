@@ -1,1 +1,0 @@
-"""What processes find before the clock starts."""

@@ -1,1 +1,0 @@
-"""The networks of `brisk bench cold`, with random weights of sane size."""

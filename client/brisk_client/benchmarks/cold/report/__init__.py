@@ -1,1 +1,0 @@
-"""Rows, checks, tables and figures of cold starts."""
