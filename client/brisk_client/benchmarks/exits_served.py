@@ -35,10 +35,16 @@ from brisk.protocol.host.runtime_paths import RuntimePaths
 from brisk.protocol.role import Role
 from brisk_client.benchmarks.exits.data import digits_case
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.harness.served_server import benchmark_server
 from brisk_client.inference import InferenceClient, Parameters, Transport
-from brisk_client.report import Check, Report, check_tail_ratio, plot_bars
+from brisk_client.report import (
+    Check,
+    Report,
+    begin_report,
+    check_limit,
+    check_tail_ratio,
+    plot_bars,
+)
 from brisk_client.tails import tail_or_shortage
 
 ACCURACY = 0.97
@@ -89,14 +95,8 @@ def run(quick: bool = False, model: Path | None = None, data: Path | None = None
     subject = _digits(quick) if model is None or data is None else _named(model, data)
     cascade, samples = subject.cascade, subject.inputs
     promise = cascade.levels[0].accuracy
-    report = Report(
-        name="exits_served",
-        machine=describe_machine(),
-        versions=installed_versions("torch", "numpy", "tritonclient"),
-        rows=[],
-        checks=[],
-        notes=["latency of a request as its client sees it; speed up: of the mean over batches"],
-    )
+    notes = ["latency of a request as its client sees it; speed up: of the mean over batches"]
+    report = begin_report("exits_served", ("torch", "numpy", "tritonclient"), notes)
     with tempfile.TemporaryDirectory(prefix="brisk-bench-") as folder:
         repository = Path(folder)
         for name in ("bare", "cached"):
@@ -262,8 +262,8 @@ def _checks(sides: dict[str, ServedSide], promise: float) -> list[Check]:
     speed_up = statistics.fmean(base.times_s) / statistics.fmean(side.times_s)
     agreement, opted = side.agreeing / side.rows, out.agreeing / out.rows
     return [
-        Check("agreement with the model", agreement, f">= {promise}", agreement >= promise),
-        Check("mean speed-up", speed_up, "> 1", speed_up > 1),
+        check_limit("agreement with the model", agreement, ">=", promise),
+        check_limit("mean speed-up", speed_up, ">", 1),
         check_tail_ratio("p99 over the bare model's", side.times_s, base.times_s, 0.99, TAIL),
-        Check("opted out: agreement", opted, "== 1", opted == 1.0),
+        check_limit("opted out: agreement", opted, "==", 1),
     ]

@@ -8,30 +8,31 @@ with and without preemption, bit by bit).
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.harness.peer_backends import PEER_LIBRARY
 from brisk_client.disb import equality, pairs, preemption
-from brisk_client.disb.comparison import Extent, compare
-from brisk_client.disb.duration import estimate_s, told_minutes
-from brisk_client.disb.figures import plot_figures
-from brisk_client.disb.setup.baselines import (
+from brisk_client.disb.comparison import REHEARSAL_S, Extent, compare
+from brisk_client.disb.networks import NETWORKS
+from brisk_client.disb.preemption import LAYERS_MS, OTHERS_SHARE
+from brisk_client.disb.sides import (
+    DEFAULT_POLICY,
+    POLICIES,
     QUICK_SETTINGS,
+    RT_ONLY,
     TRITON,
     TritonSetting,
     choose_settings,
 )
-from brisk_client.disb.setup.networks import NETWORKS
-from brisk_client.disb.setup.sides import DEFAULT_POLICY, POLICIES, RT_ONLY
-from brisk_client.disb.setup.workloads import REAL, WORKLOADS, read_real
-from brisk_client.report import Report
+from brisk_client.disb.workloads import REAL, WORKLOADS, read_real
+from brisk_client.report import Report, begin_report, plot_bars
 
 PARTS = ("workloads", "preemption", "layers", "pairs", "equality")
 
@@ -145,14 +146,8 @@ def run(choice: PreemptOptions) -> Report:
     """
     plan = plan_of(choice)
     threads = len(os.sched_getaffinity(0))
-    report = Report(
-        name="preempt",
-        machine={**describe_machine(), "threads": threads},
-        versions=installed_versions("torch", "onnxruntime", "tritonclient", "numpy"),
-        rows=[],
-        checks=[],
-        notes=list(NOTES),
-    )
+    packages = ("torch", "onnxruntime", "tritonclient", "numpy")
+    report = begin_report("preempt", packages, NOTES, threads=threads)
     extent = plan.extent
     if choice.quick:
         report.notes.insert(0, QUICK.format(extent.rounds, extent.seconds))
@@ -171,8 +166,8 @@ def run(choice: PreemptOptions) -> Report:
     if "preemption" in plan.parts:
         preemption.measure_networks(report, sides, plan.networks)
     if "layers" in plan.parts:
-        lengths = preemption.LAYERS_MS
-        preemption.measure_layers(report, sides, lengths[::3] if choice.quick else lengths)
+        lengths = LAYERS_MS[::3] if choice.quick else LAYERS_MS
+        preemption.measure_layers(report, sides, lengths)
     if {"preemption", "layers"} & set(plan.parts):
         report.notes += preemption.NOTES
         preemption.add_checks(report)
@@ -192,21 +187,89 @@ def _announce(report: Report, plan: Plan) -> None:
     for note in report.notes:
         if note.startswith("QUICK"):
             console.print(f"[bold red]{note}[/bold red]")
-    minutes = told_minutes(
-        estimate_s(
-            plan.parts,
-            workloads=len(plan.workloads),
-            sides=len([side for side in plan.sides if side != TRITON]),
-            settings=len(plan.settings),
-            policies=len(plan.probed),
-            networks=len(plan.networks),
-            extent=plan.extent,
-            interruptions=plan.interruptions,
-            points=plan.points,
-            served_requests=plan.served_requests,
-        )
-    )
+    minutes = told_minutes(estimate_s(plan))
     console.print(f"preempt: takes about {minutes}", soft_wrap=True)
+
+
+# How long that takes on a quiet machine of two cores.
+
+BRISK_START_S, TRITON_START_S = 15.0, 25.0
+"""Of a server with all entries, until its kernels stay."""
+
+CALIBRATION_S = 6.0
+"""Before each round."""
+
+RUN_START_S = 3.0
+"""Of a workload's run: warm-up, generators, the last answers."""
+
+INTERRUPTION_S, WAITING_S = 0.035, 0.1
+"""Of a real-time request with the pause before it: interrupting, and waiting."""
+
+POINT_S = 0.015
+PAIR_S = 2.2
+
+
+def estimate_s(plan: Plan) -> dict[str, float]:
+    """By part."""
+    settings, networks = len(plan.settings), len(plan.networks)
+    served = networks * plan.served_requests
+    found = {
+        "workloads": _workloads_s(plan),
+        "pairs": 2 * (BRISK_START_S + networks**2 * PAIR_S),
+        "equality": 2 * BRISK_START_S + plan.points * POINT_S + served * 0.5,
+    }
+    starts_s = len(plan.probed) * 2 * BRISK_START_S + settings * TRITON_START_S
+    others_s = (max(0, len(plan.probed) - 1) + settings) * WAITING_S / OTHERS_SHARE
+    each_s = plan.interruptions * (INTERRUPTION_S + others_s)
+    for part, count in {"preemption": networks, "layers": len(LAYERS_MS)}.items():
+        found[part] = starts_s + (count + 1) * each_s
+    return {part: found[part] for part in plan.parts}
+
+
+def _workloads_s(plan: Plan) -> float:
+    extent, settings = plan.extent, len(plan.settings)
+    sides = len([side for side in plan.sides if side != TRITON])
+    starts_s = max(0, sides - 1) * BRISK_START_S + settings * TRITON_START_S
+    in_rounds = sides + (min(1, settings) if extent.screens else settings)
+    rehearsed = sides if extent.screens else sides + settings
+    screened = settings if extent.screens else 0
+    each_s = (
+        (extent.rounds + 1) * CALIBRATION_S
+        + rehearsed * (min(extent.seconds, REHEARSAL_S) + RUN_START_S)
+        + screened * (extent.baseline_s + RUN_START_S)
+        + extent.rounds * in_rounds * (extent.seconds + RUN_START_S)
+    )
+    return starts_s + len(plan.workloads) * each_s
+
+
+def told_minutes(parts: Mapping[str, float]) -> str:
+    """In whole minutes, at least one, with each part's."""
+    each = ", ".join(f"{part} {max(1, round(s / 60))}" for part, s in parts.items())
+    return f"{max(1, round(sum(parts.values()) / 60))} minutes in all ({each})"
+
+
+PLOTTED = {
+    "12": ("p50_us", "best_effort", "policy"),
+    "13": ("p50_us", "layer_ms", "policy"),
+    "15": ("restore_ms", "best_effort", "policy"),
+    "16": ("slowdown", "policy", "pair"),
+}
+"""By figure of the paper: columns of the bars, of the files, of what tells bars apart."""
+
+
+def plot_figures(report: Report, folder: Path) -> list[Path]:
+    """Bars of the figures 11, 12, 13, 15 and 16 whose rows are there."""
+    files = plot_bars(report, folder, "p99_ms", "workload", "side")
+    for figure, columns in PLOTTED.items():
+        rows = [
+            {**row, "pair": f"{row.get('realtime')} beside {row['best_effort']}"}
+            for row in report.rows
+            if row.get("figure") == figure
+            and row.get("part", preemption.EXECUTE) == preemption.EXECUTE
+        ]
+        drawn = dataclasses.replace(report, name=f"preempt-{figure}", rows=rows)
+        files += plot_bars(drawn, folder, *columns)
+    return files
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -244,19 +307,19 @@ def main(arguments: Sequence[str]) -> int:
     chosen = parser.parse_args(arguments)
     report = run(
         PreemptOptions(
-            chosen.quick,
-            chosen.part or PARTS,
-            chosen.workload,
-            (RT_ONLY, *chosen.side) if chosen.side else None,
-            chosen.triton_setting,
-            chosen.network,
-            chosen.peer_backends,
-            chosen.real,
-            chosen.rounds,
-            chosen.seconds,
-            chosen.triton_seconds,
-            chosen.interruptions,
-            chosen.points,
+            quick=chosen.quick,
+            parts=chosen.part or PARTS,
+            workloads=chosen.workload,
+            sides=(RT_ONLY, *chosen.side) if chosen.side else None,
+            settings=chosen.triton_setting,
+            networks=chosen.network,
+            peers=chosen.peer_backends,
+            real=chosen.real,
+            rounds=chosen.rounds,
+            seconds=chosen.seconds,
+            baseline_s=chosen.triton_seconds,
+            interruptions=chosen.interruptions,
+            points=chosen.points,
         )
     )
     return deliver(report, chosen, lambda folder: plot_figures(report, folder))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -12,9 +13,8 @@ from typing import Any
 import grpc
 from rich.console import Console
 
-from brisk_client.disb.clients.settling import wait_until_settled
+from brisk_client.disb.networks import NETWORKS
 from brisk_client.disb.sampling import (
-    REALTIME,
     WorkloadSample,
     describe,
     median_ratio,
@@ -22,24 +22,24 @@ from brisk_client.disb.sampling import (
     summarise_screening,
     summarise_side,
 )
-from brisk_client.disb.setup.baselines import (
+from brisk_client.disb.served import REALTIME, closed_loop
+from brisk_client.disb.sides import (
+    DEFAULT_POLICY,
+    RT_ONLY,
+    SUFFIXES,
     TRITON,
+    Side,
     TritonSetting,
     best_baseline,
     best_screened,
-)
-from brisk_client.disb.setup.networks import NETWORKS
-from brisk_client.disb.setup.repositories import SUFFIXES, entry_name
-from brisk_client.disb.setup.sides import (
-    DEFAULT_POLICY,
-    RT_ONLY,
-    Side,
+    entry_name,
     running_sides,
 )
-from brisk_client.disb.setup.workloads import fit, realtime_only
-from brisk_client.report import Check, Report
-from brisk_client.workload.sending.requests import SERVICE, UNLIMITED, make_request, model_metadata
-from brisk_client.workload.spec.description import Continuous, Task, Workload
+from brisk_client.disb.wire import wait_until_settled
+from brisk_client.disb.workloads import fit, realtime_only
+from brisk_client.report import Report, check_limit
+from brisk_client.workload.description import Workload
+from brisk_client.workload.requests import UNLIMITED, request_sender
 
 WARM_UPS = 12
 """Before the first run of a side: a worker tries thread counts in its first eight runs."""
@@ -197,12 +197,9 @@ def _settle(side: Side, wanted: Sequence[tuple[str, str]]) -> None:
     if side.is_baseline:
         return
     with grpc.insecure_channel(side.server.grpc, options=UNLIMITED) as channel:
-        infer = channel.unary_unary(f"{SERVICE}ModelInfer")
         for network, job_class in wanted:
             entry = entry_name(network, job_class)
-            task = Task(entry, entry, Continuous(), job_class=job_class)
-            request = make_request(task, model_metadata(channel, task), 0)
-            infer(request, timeout=60.0)
+            request_sender(channel, closed_loop(entry, job_class))()
             alias = next(entry_name(network, each) for each in SUFFIXES if each != job_class)
             wait_until_settled(side.server.place, entry, job_class, alias)
 
@@ -214,15 +211,15 @@ def _calibrate(side: Side, networks: Sequence[str]) -> dict[str, float]:
     the caches. Medians: half of the runs of a workload are slower, as half of these are.
     """
     with grpc.insecure_channel(side.server.grpc, options=UNLIMITED) as channel:
-        infer = channel.unary_unary(f"{SERVICE}ModelInfer")
-        requests, times_s = {}, {name: list[float]() for name in networks}
-        for name in networks:
-            task = Task(name, entry_name(name, REALTIME), Continuous(), job_class=REALTIME)
-            requests[name] = make_request(task, model_metadata(channel, task), 0)
+        send = {
+            name: request_sender(channel, closed_loop(entry_name(name, REALTIME), REALTIME))
+            for name in networks
+        }
+        times_s: dict[str, list[float]] = {name: [] for name in networks}
         for _ in range(WARM_UPS + _CALIBRATION):
-            for name, request in requests.items():
+            for name in networks:
                 before_s = time.monotonic()
-                infer(request, timeout=60.0)
+                send[name]()
                 times_s[name].append(time.monotonic() - before_s)
     return {name: statistics.median(found[WARM_UPS:]) for name, found in times_s.items()}
 
@@ -235,31 +232,33 @@ def add_checks(report: Report) -> None:
         ours = rows.get((workload, DEFAULT_POLICY))
         if ours is None or "mean_ratio" not in ours:
             continue
+        check = functools.partial(_check, report, workload)
         if workload in PROTECTED:
-            _at_most(
-                report, f"{workload}: real-time mean / RT-only", ours["mean_ratio"], MEAN_LIMIT
-            )
-            _at_most(report, f"{workload}: real-time p99 / RT-only", ours["p99_ratio"], P99_LIMIT)
+            check("real-time mean / RT-only", ours["mean_ratio"], "<=", MEAN_LIMIT)
+            check("real-time p99 / RT-only", ours["p99_ratio"], "<=", P99_LIMIT)
         shared = rows.get((workload, "shared"))
         if shared is not None and workload in SHARES:
             share = median_ratio(ours, shared, "round_per_s")
             if share is not None:
-                _at_least(report, f"{workload}: throughput / shared", share, SHARES[workload])
+                check("throughput / shared", share, ">=", SHARES[workload])
         if workload in ROOMY:
-            gain = ours["throughput_ratio"]
-            _at_least(report, f"{workload}: throughput / RT-only", gain, SEVERAL)
+            check("throughput / RT-only", ours["throughput_ratio"], ">=", SEVERAL)
         if workload in BASELINE_WORKLOADS:
             theirs = [
-                row for (of, side), row in rows.items() if (of, _kind(side)) == (workload, TRITON)
+                row
+                for (of, side), row in rows.items()
+                if of == workload and side.startswith(TRITON)
             ]
             best = best_baseline(theirs)
             if best is not None:
-                name = f"{workload}: real-time p99 of {best['side']}, Triton's best, / ours"
-                _at_least(report, name, _p99_ratio(best, ours), BASELINE_GAIN)
+                name = f"real-time p99 of {best['side']}, Triton's best, / ours"
+                check(name, _p99_ratio(best, ours), ">=", BASELINE_GAIN)
 
 
-def _kind(side: str) -> str:
-    return TRITON if side.startswith(TRITON) else side
+def _check(
+    report: Report, workload: str, name: str, value: float | str, comparison: str, limit: float
+) -> None:
+    report.checks.append(check_limit(f"{workload}: {name}", value, comparison, limit, 3))
 
 
 def _p99_ratio(row: Mapping[str, Any], base: Mapping[str, Any]) -> float | str:
@@ -267,18 +266,3 @@ def _p99_ratio(row: Mapping[str, Any], base: Mapping[str, Any]) -> float | str:
     values = row["p99_ms"], base["p99_ms"]
     lacking = next((value for value in values if isinstance(value, str)), None)
     return values[0] / values[1] if lacking is None else lacking
-
-
-def _at_most(report: Report, name: str, value: float | str, limit: float) -> None:
-    """Does not hold where ``value`` tells why there is none."""
-    is_kept = not isinstance(value, str) and value <= limit
-    report.checks.append(Check(name, _rounded(value), f"<= {limit:g}", is_kept))
-
-
-def _at_least(report: Report, name: str, value: float | str, limit: float) -> None:
-    is_kept = not isinstance(value, str) and value >= limit
-    report.checks.append(Check(name, _rounded(value), f">= {limit:g}", is_kept))
-
-
-def _rounded(value: float | str) -> float | str:
-    return value if isinstance(value, str) else round(value, 3)

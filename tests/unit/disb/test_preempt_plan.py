@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk_client.benchmarks.preempt import PreemptOptions, main, plan_of
+from brisk_client.benchmarks.preempt import (
+    PreemptOptions,
+    estimate_s,
+    main,
+    plan_of,
+    told_minutes,
+)
 from brisk_client.disb.comparison import Extent
-from brisk_client.disb.duration import estimate_s, told_minutes
-from brisk_client.disb.setup.baselines import SETTINGS
-from brisk_client.disb.setup.sides import RT_ONLY
+from brisk_client.disb.sides import RT_ONLY, SETTINGS
 
 
 def test_a_full_run_measures_as_long_as_the_paper_and_enough_for_its_tails() -> None:
@@ -48,18 +52,16 @@ def test_a_folder_without_the_peer_s_backend_ends_the_command_before_anything_is
 
 def test_the_time_told_grows_with_what_is_measured() -> None:
     def minutes(rounds: int, baseline_s: float) -> float:
-        found = estimate_s(
-            ["workloads"],
-            workloads=4,
-            sides=3,
-            settings=5,
-            policies=1,
-            networks=5,
-            extent=Extent(rounds, 60.0, baseline_s),
-            interruptions=1000,
-            points=10_000,
-            served_requests=20,
+        plan = plan_of(
+            PreemptOptions(
+                parts=("workloads",),
+                workloads=("A", "C", "D", "E"),
+                sides=(RT_ONLY, "padded", "shared", "triton"),
+                rounds=rounds,
+                baseline_s=baseline_s,
+            )
         )
+        found = estimate_s(plan)
         return found["workloads"] / 60
 
     assert minutes(1, 60.0) > 4 * 8, "four workloads, eight sides of a minute each"

@@ -10,7 +10,7 @@ import typer
 from brisk.errors import InvalidConfigurationError, UnavailableError
 
 if TYPE_CHECKING:
-    from brisk_client.workload.spec.description import Workload
+    from brisk_client.workload.description import Workload
 
 
 def workload(
@@ -47,10 +47,9 @@ def workload(
     from rich.console import Console
 
     from brisk_client.report import show, write_json
-    from brisk_client.workload.results.display import RunProgress, plot_run
-    from brisk_client.workload.results.summary import summarise_run
-    from brisk_client.workload.sending.runner import run_workload
-    from brisk_client.workload.spec.fields import WorkloadFailedError
+    from brisk_client.workload.description import WorkloadFailedError
+    from brisk_client.workload.runner import run_workload
+    from brisk_client.workload.summary import RunProgress, plot_run, summarise_run
 
     wanted = _read(file, seconds, model or [])
     try:
@@ -70,7 +69,7 @@ def workload(
 def _read(file: Path, seconds: float | None, models: list[str]) -> Workload:
     from dataclasses import replace
 
-    from brisk_client.workload.spec.parsing import read_workload
+    from brisk_client.workload.parsing import read_workload
 
     try:
         found = read_workload(file)

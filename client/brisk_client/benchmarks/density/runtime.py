@@ -18,7 +18,7 @@ from brisk_client.benchmarks.engines.onnxruntime_prepared import EndedApartError
 from brisk_client.benchmarks.harness.served_server import processes_of
 from brisk_client.benchmarks.start.server_start import runtime_folder
 from brisk_client.benchmarks.start.sides import common_environment
-from brisk_client.disb.clients.settling import wait_until_settled
+from brisk_client.disb.wire import wait_until_settled
 
 _ROUNDS = 3
 """Behind the second one a session may take over from the one that started sooner."""

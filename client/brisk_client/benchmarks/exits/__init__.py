@@ -31,8 +31,7 @@ from brisk_client.benchmarks.exits.promise import promise_rows
 from brisk_client.benchmarks.exits.runs import ExitBench
 from brisk_client.benchmarks.exits.tails import tail_rows
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
-from brisk_client.report import Check, Report
+from brisk_client.report import Check, Report, begin_report
 
 PARTS = ("latency", "promise", "variants", "streams", "tails")
 OF_CACHES = frozenset({"latency", "promise", "streams"})
@@ -64,14 +63,7 @@ class ExitsOptions:
 
 def run(wanted: ExitsOptions) -> Report:
     """Cases without data are left out."""
-    report = Report(
-        name="exits",
-        machine=describe_machine(),
-        versions=installed_versions("torch", "numpy", "scipy"),
-        rows=[],
-        checks=[],
-        notes=list(NOTES),
-    )
+    report = begin_report("exits", ("torch", "numpy", "scipy"), NOTES)
     makers: dict[str, Callable[[], ExitCase | None]] = {
         "digits": lambda: digits_case(wanted.quick),
         "fashion": lambda: fashion_case(wanted.fashion, wanted.quick),

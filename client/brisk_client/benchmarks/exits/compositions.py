@@ -36,7 +36,7 @@ from brisk.exits.variants import PAPER
 from brisk_client.benchmarks.exits.data import ExitCase
 from brisk_client.benchmarks.exits.promise import look_through
 from brisk_client.benchmarks.exits.runs import BARE, ExitBench, Version
-from brisk_client.report import Check
+from brisk_client.report import Check, check_limit
 from brisk_client.tails import tail_or_shortage
 
 POINTS = {False: 3, True: 2}
@@ -96,7 +96,7 @@ def figure_checks(label: str, rows: Sequence[Mapping[str, Any]]) -> list[Check]:
     for side, others in ((ours, fewer), (exact, greedy)):
         ratio = mean_ms[side] / min(mean_ms[other] for other in others)
         text = f"{label}, {side}: mean over that of the fastest of {len(others)} others"
-        checks.append(Check(text, ratio, f"<= {1 + SAME}", ratio <= 1 + SAME))
+        checks.append(check_limit(text, ratio, "<=", 1 + SAME))
     return checks
 
 

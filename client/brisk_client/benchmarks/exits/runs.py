@@ -18,6 +18,7 @@ from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import ExitingFrame
 from brisk.exits.serving.lane import LookUpLane
 from brisk.exits.serving.places import find_places
+from brisk_client.report import save_figure, subplots
 from brisk_client.tails import quantile
 
 WARM_UP = 10
@@ -165,3 +166,28 @@ class ExitBench:
 def _argmax(scores: np.ndarray) -> list[int]:
     found: list[int] = scores.argmax(1).tolist()
     return found
+
+
+TAILS = 1.3
+"""A plot's CDF ends there, in slowest 95th percentiles: a slow request would squeeze the rest."""
+
+
+def plot_sides(label: str, sides: Mapping[str, ExitSide], folder: Path) -> Path:
+    """One file: left the CDF of latencies (GATI, Fig. 6a), right agreement against the mean."""
+    figure, (left, right) = subplots(1, 2, figsize=(10, 4))
+    for number, (name, side) in enumerate(sorted(sides.items(), key=lambda one: one[1].mean_s)):
+        times_ms = np.sort(side.times_s) * 1e3
+        left.plot(times_ms, np.arange(1, len(times_ms) + 1) / len(times_ms), label=name)
+        point = (side.mean_s * 1e3, side.agreement * 100)
+        right.scatter(*point)
+        aside = (0, 6 if number % 2 else -12)
+        right.annotate(name, point, xytext=aside, textcoords="offset points", ha="center", size=8)
+    longest_s = max(side.quantile_s(0.95) for side in sides.values())
+    left.set(xlim=(0, TAILS * longest_s * 1e3), xlabel="latency, ms", ylabel="share of inputs")
+    left.legend()
+    slowest_s = max(side.mean_s for side in sides.values())
+    right.margins(y=0.15)
+    right.set(xlim=(0, 1.25 * slowest_s * 1e3), xlabel="mean latency, ms")
+    right.set_ylabel("agreement with the bare model, %")
+    figure.suptitle(label)
+    return save_figure(figure, folder / f"exits-{label.replace(' ', '-').replace(',', '')}.png")
