@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -77,33 +78,14 @@ QUICK = (
 
 
 @dataclass(frozen=True, slots=True)
-class PreemptOptions:
-    """What shall be measured.
+class Plan:
+    """What is measured.
 
-    ``workloads``, ``sides``, ``settings``, ``networks``: None is all, or some where it shall be
-    quick. ``real``: DISB's REAL.json; without it REAL is left out. ``baseline_s``: of each of
-    Triton's settings, None: as long as all others. ``peers``: folder of Triton's C++ backend.
+    ``settings``: none where Triton is not among ``sides``. ``real``: DISB's REAL.json; without it
+    REAL is left out. ``peers``: folder of Triton's C++ backend.
     """
 
-    quick: bool = False
-    parts: Sequence[str] = PARTS
-    workloads: Sequence[str] | None = None
-    sides: Sequence[str] | None = None
-    settings: Sequence[str] | None = None
-    networks: Sequence[str] | None = None
-    peers: Path | None = None
-    real: Path | None = None
-    rounds: int = ROUNDS
-    seconds: float = SECONDS
-    baseline_s: float | None = None
-    interruptions: int = INTERRUPTIONS
-    points: int = POINTS
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A choice with everything said. ``settings``: none where Triton is not among ``sides``."""
-
+    quick: bool
     parts: Sequence[str]
     workloads: Sequence[str]
     sides: Sequence[str]
@@ -113,67 +95,86 @@ class Plan:
     interruptions: int
     points: int
     served_requests: int
+    peers: Path | None
+    real: Path | None
 
     @property
     def probed(self) -> list[str]:
         return [name for name in PROBED if name in self.sides]
 
 
-def plan_of(choice: PreemptOptions) -> Plan:
-    """Raises InvalidConfigurationError where settings or peers are not there."""
-    quick = choice.quick
-    sides = choice.sides or (QUICK_SIDES if quick else (RT_ONLY, *POLICIES, TRITON))
-    names = choice.settings or (QUICK_SETTINGS if quick else None)
-    settings = choose_settings(names, choice.peers)
-    seconds = min(choice.seconds, 2.0) if quick else choice.seconds
-    baseline_s = seconds if choice.baseline_s is None else min(seconds, choice.baseline_s)
+def plan_of(
+    *,
+    quick: bool = False,
+    parts: Sequence[str] | None = None,
+    workloads: Sequence[str] | None = None,
+    sides: Sequence[str] | None = None,
+    settings: Sequence[str] | None = None,
+    networks: Sequence[str] | None = None,
+    peers: Path | None = None,
+    real: Path | None = None,
+    rounds: int = ROUNDS,
+    seconds: float = SECONDS,
+    baseline_s: float | None = None,
+    interruptions: int = INTERRUPTIONS,
+    points: int = POINTS,
+) -> Plan:
+    """None is all, or some where it shall be ``quick``; ``sides`` are beside RT-only.
+
+    ``baseline_s``: of each of Triton's settings, None: as long as all others. Raises
+    InvalidConfigurationError where settings or peers are not there.
+    """
+    compared = (RT_ONLY, *sides) if sides else None
+    compared = compared or (QUICK_SIDES if quick else (RT_ONLY, *POLICIES, TRITON))
+    chosen = choose_settings(settings or (QUICK_SETTINGS if quick else None), peers)
+    seconds = min(seconds, 2.0) if quick else seconds
+    baseline_s = seconds if baseline_s is None else min(seconds, baseline_s)
     return Plan(
-        choice.parts,
-        choice.workloads or (QUICK_WORKLOADS if quick else (*WORKLOADS, REAL)),
-        sides,
-        settings if TRITON in sides else (),
-        choice.networks or (("vgg", "bert") if quick else tuple(NETWORKS)),
-        Extent(1 if quick else choice.rounds, seconds, baseline_s),
-        min(choice.interruptions, 20) if quick else choice.interruptions,
-        min(choice.points, 200) if quick else choice.points,
-        5 if quick else SERVED_REQUESTS,
+        quick=quick,
+        parts=parts or PARTS,
+        workloads=workloads or (QUICK_WORKLOADS if quick else (*WORKLOADS, REAL)),
+        sides=compared,
+        settings=chosen if TRITON in compared else (),
+        networks=networks or (("vgg", "bert") if quick else tuple(NETWORKS)),
+        extent=Extent(1 if quick else rounds, seconds, baseline_s),
+        interruptions=min(interruptions, 20) if quick else interruptions,
+        points=min(points, 200) if quick else points,
+        served_requests=5 if quick else SERVED_REQUESTS,
+        peers=peers,
+        real=real,
     )
 
 
-def run(choice: PreemptOptions) -> Report:
-    """Measure the parts wanted. Raises InvalidConfigurationError, WorkloadFailedError,
-    ServerFailedError.
-    """
-    plan = plan_of(choice)
+def run(plan: Plan) -> Report:
+    """Raises InvalidConfigurationError, WorkloadFailedError, ServerFailedError."""
     threads = len(os.sched_getaffinity(0))
     packages = ("torch", "onnxruntime", "tritonclient", "numpy")
     report = begin_report("preempt", packages, NOTES, threads=threads)
     extent = plan.extent
-    if choice.quick:
+    if plan.quick:
         report.notes.insert(0, QUICK.format(extent.rounds, extent.seconds))
     if extent.screens and plan.settings and "workloads" in plan.parts:
         report.notes.append(SCREENED.format(extent.baseline_s))
     _announce(report, plan)
-    sides = preemption.Sides(plan.probed, plan.settings, plan.interruptions, threads, choice.peers)
+    sides = preemption.Sides(plan.probed, plan.settings, plan.interruptions, threads, plan.peers)
     if "workloads" in plan.parts:
         wanted = {name: WORKLOADS[name] for name in plan.workloads if name in WORKLOADS}
-        if REAL in plan.workloads and choice.real is not None:
-            wanted[REAL] = read_real(choice.real)
+        if REAL in plan.workloads and plan.real is not None:
+            wanted[REAL] = read_real(plan.real)
         elif REAL in plan.workloads:
             report.notes.append("REAL is left out: no trace file was given (--real FILE)")
         if wanted:
-            compare(report, wanted, plan.sides, extent, threads, plan.settings, choice.peers)
+            compare(report, wanted, plan.sides, extent, threads, plan.settings, plan.peers)
     if "preemption" in plan.parts:
         preemption.measure_networks(report, sides, plan.networks)
     if "layers" in plan.parts:
-        lengths = LAYERS_MS[::3] if choice.quick else LAYERS_MS
-        preemption.measure_layers(report, sides, lengths)
+        preemption.measure_layers(report, sides, LAYERS_MS[::3] if plan.quick else LAYERS_MS)
     if {"preemption", "layers"} & set(plan.parts):
         report.notes += preemption.NOTES
         preemption.add_checks(report)
     if "pairs" in plan.parts:
         policies = [name for name in PAIRED if name in plan.sides]
-        each_s = 0.5 if choice.quick else 1.0
+        each_s = 0.5 if plan.quick else 1.0
         pairs.measure_pairs(report, policies, plan.networks, each_s, threads)
     if "equality" in plan.parts:
         equality.check_points(report, plan.points, threads)
@@ -275,29 +276,29 @@ def plot_figures(report: Report, folder: Path) -> list[Path]:
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("preempt", __doc__, "one short round, no figure of which counts")
+
+    def several(option: str, dest: str, text: str, **settings: Any) -> None:
+        parser.add_argument(option, dest=dest, action="append", help=text, **settings)
+
     add = parser.add_argument
-    add("--part", action="append", choices=PARTS, help="only this; any number")
-    add("--workload", action="append", choices=(*WORKLOADS, REAL), help="any number")
-    sides = (*POLICIES, TRITON)
-    add("--side", action="append", choices=sides, help="beside RT-only; any number")
-    add("--triton-setting", action="append", metavar="NAME", help="only this; any number")
+    several("--part", "parts", "only this; any number", choices=PARTS)
+    several("--workload", "workloads", "any number", choices=(*WORKLOADS, REAL))
+    several("--side", "sides", "beside RT-only; any number", choices=(*POLICIES, TRITON))
+    several("--triton-setting", "settings", "only this; any number", metavar="NAME")
+    several("--network", "networks", "of the parts without workloads", choices=tuple(NETWORKS))
     add(
         "--triton-seconds",
+        dest="baseline_s",
         type=float,
         metavar="S",
         help="of each of Triton's settings; less than --seconds: only the best one has rounds",
     )
     add(
         "--peer-backends",
+        dest="peers",
         type=Path,
         metavar="DIR",
         help=f"a folder with {PEER_LIBRARY}: Triton's C++ backend is measured, too",
-    )
-    add(
-        "--network",
-        action="append",
-        choices=tuple(NETWORKS),
-        help="of the parts without workloads",
     )
     add("--real", type=Path, metavar="FILE", help="DISB's REAL.json")
     add("--rounds", type=int, default=ROUNDS)
@@ -305,21 +306,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--interruptions", type=int, default=INTERRUPTIONS, help="of each row")
     add("--points", type=int, default=POINTS, help="interruptions of the part equality")
     chosen = parser.parse_args(arguments)
-    report = run(
-        PreemptOptions(
-            quick=chosen.quick,
-            parts=chosen.part or PARTS,
-            workloads=chosen.workload,
-            sides=(RT_ONLY, *chosen.side) if chosen.side else None,
-            settings=chosen.triton_setting,
-            networks=chosen.network,
-            peers=chosen.peer_backends,
-            real=chosen.real,
-            rounds=chosen.rounds,
-            seconds=chosen.seconds,
-            baseline_s=chosen.triton_seconds,
-            interruptions=chosen.interruptions,
-            points=chosen.points,
-        )
-    )
+    of_delivery = ("json", "plot", "provenance")
+    options = {name: value for name, value in vars(chosen).items() if name not in of_delivery}
+    report = run(plan_of(**options))
     return deliver(report, chosen, lambda folder: plot_figures(report, folder))
