@@ -34,7 +34,6 @@ from brisk_client.benchmarks.exits.streams import (
 )
 from brisk_client.benchmarks.exits.video import READINGS, video_intervals
 from brisk_client.report import Check, Report, check_limit, check_tail_ratio
-from brisk_client.tails import tail_or_shortage
 
 ACCURACY = 0.97
 SPEED_UPS = {0.97: 1.95, 0.99: 1.41}
@@ -86,18 +85,8 @@ def measure_latency(
 
 
 def _row(label: str, name: str, batch: int, side: ExitSide, base: ExitSide) -> dict[str, Any]:
-    return {
-        "model": label,
-        "side": name,
-        "batch": batch,
-        "mean_ms": side.mean_s * 1e3,
-        "median_ms": side.quantile_s(0.5) * 1e3,
-        "p99_ms": tail_or_shortage(side.times_s, 0.99, 1e3),
-        "speed_up": base.mean_s / side.mean_s,
-        "agreement": side.agreement,
-        "early": side.early,
-        "inputs": side.inputs,
-    }
+    place = {"model": label, "side": name, "batch": batch}
+    return {**place, **side.speed_columns(base), **side.answer_columns()}
 
 
 def _latency_checks(case: ExitCase, sides: dict[str, ExitSide], base: ExitSide) -> list[Check]:

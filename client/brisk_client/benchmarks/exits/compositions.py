@@ -37,7 +37,6 @@ from brisk_client.benchmarks.exits.data import ExitCase
 from brisk_client.benchmarks.exits.promise import look_through
 from brisk_client.benchmarks.exits.runs import BARE, ExitBench, Version
 from brisk_client.report import Check, check_limit
-from brisk_client.tails import tail_or_shortage
 
 POINTS = {False: 3, True: 2}
 EPOCHS = {False: 8, True: 2}
@@ -162,17 +161,14 @@ def _chain_rows(
     rows = []
     for (figure, way), chain in ways.items():
         side = sides[str(chain) if chain else BARE]
+        speed = side.speed_columns(sides[BARE])
         expected = expect_counted(problem, chain)
         rows.append(
             {
                 "model": case.name,
                 "side": f"{figure}: {way}",
-                "mean_ms": side.mean_s * 1e3,
-                "p99_ms": tail_or_shortage(side.times_s, 0.99, 1e3),
-                "speed_up": sides[BARE].mean_s / side.mean_s,
-                "agreement": side.agreement,
-                "early": side.early,
-                "inputs": side.inputs,
+                **{name: speed[name] for name in ("mean_ms", "p99_ms", "speed_up")},
+                **side.answer_columns(),
                 "expected_ms": expected.latency_s * 1e3,
                 "expected_agreement": expected.accuracy,
                 "exits": ", ".join(exit_.name for exit_ in cascades[chain].exits) if chain else "",

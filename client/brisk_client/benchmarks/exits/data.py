@@ -180,7 +180,7 @@ def caches_folder(model: Path, *training: Samples) -> Path:
 def kept_network(name: str, recipe: BottleneckRecipe, samples: Samples) -> Path:
     """The trained network's file, from the cache directory or made now."""
     digest = hashlib.sha256(repr((name, recipe, _digest(samples))).encode()).hexdigest()[:16]
-    file = _cache_folder() / f"{name}-{digest}" / "model.onnx"
+    file = kept_folder("bench-exits") / f"{name}-{digest}" / "model.onnx"
     if not file.exists():
         assert samples.labels is not None, "networks are trained on labelled images"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -239,15 +239,16 @@ def cifar_case(quick: bool) -> ExitCase | None:
         caches,
         evaluation,
         fitted,
-        _cache_folder() / f"resnet56-caches-{_digest(caches, fitted)}",
+        kept_folder("bench-exits") / f"resnet56-caches-{_digest(caches, fitted)}",
         NARROW_VARIANTS if quick else CHEAP_VARIANTS,
         is_of_colour=True,
     )
 
 
-def _cache_folder() -> Path:
+def kept_folder(name: str) -> Path:
+    """Where a benchmark keeps what it has trained."""
     root = Path(os.environ.get("BRISK_CACHE_DIR") or Path.home() / ".cache" / "brisk")
-    return root / "bench-exits"
+    return root / name
 
 
 def _read_images(archive: Path, each: dict[str, int]) -> dict[str, Samples]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from brisk.exits.serving.frame import ExitingFrame
 from brisk.exits.serving.lane import LookUpLane
 from brisk.exits.serving.places import find_places
 from brisk_client.report import save_figure, subplots
-from brisk_client.tails import quantile
+from brisk_client.tails import quantile, tail_or_shortage
 
 WARM_UP = 10
 QUICK_BATCHES = 400
@@ -70,6 +71,18 @@ class ExitSide:
 
     def quantile_s(self, share: float) -> float:
         return quantile(self.times_s, share)
+
+    def speed_columns(self, base: ExitSide) -> dict[str, Any]:
+        """Of a report's row; ``base``: the bare model's, on the same inputs."""
+        return {
+            "mean_ms": self.mean_s * 1e3,
+            "median_ms": self.quantile_s(0.5) * 1e3,
+            "p99_ms": tail_or_shortage(self.times_s, 0.99, 1e3),
+            "speed_up": base.mean_s / self.mean_s,
+        }
+
+    def answer_columns(self) -> dict[str, Any]:
+        return {"agreement": self.agreement, "early": self.early, "inputs": self.inputs}
 
     def add(self, other: ExitSide) -> None:
         self.times_s += other.times_s

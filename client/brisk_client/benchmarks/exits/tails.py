@@ -25,7 +25,6 @@ from brisk.exits.points import exit_points, spread
 from brisk.exits.scores import find_scores
 from brisk_client.benchmarks.exits.runs import BARE, ExitBench, Version
 from brisk_client.samples.bottleneck import BottleneckRecipe, untrained_bottleneck
-from brisk_client.tails import tail_or_shortage
 
 EXITS = 3
 SIDE = 32
@@ -72,10 +71,7 @@ def _rows(case: TailCase, folder: Path) -> Iterator[dict[str, Any]]:
                     "model": f"resnet50 of width {case.width}, {EXITS} {case.variant} that miss",
                     "side": BARE if name == BARE else f"look-ups {name}",
                     "batch": batch,
-                    "mean_ms": side.mean_s * 1e3,
-                    "median_ms": side.quantile_s(0.5) * 1e3,
-                    "p99_ms": tail_or_shortage(side.times_s, 0.99, 1e3),
-                    "speed_up": sides[BARE].mean_s / side.mean_s,
+                    **side.speed_columns(sides[BARE]),
                 }
     finally:
         bench.close()
