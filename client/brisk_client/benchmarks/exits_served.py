@@ -24,7 +24,7 @@ from brisk.exits.adaptation.reference import read_reference, reference_file
 from brisk.exits.cascade import Cascade
 from brisk.exits.data.reading import read_samples
 from brisk.exits.data.samples import Samples
-from brisk.exits.exploration import ExplorationSettings, explore
+from brisk.exits.exploration import ExplorationSettings
 from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.versions import caches_file
@@ -168,11 +168,10 @@ def unlearned(model: Path, samples: Samples) -> Samples:
 
 def _digits(quick: bool) -> ServedSubject:
     case = digits_case(quick)
-    case.folder.mkdir(parents=True, exist_ok=True)
     settings = ExplorationSettings(
         accuracy=ACCURACY, points=4 if quick else 6, variants=case.variants
     )
-    found = explore(case.model, case.training, case.folder, settings, case.more_to_fit)
+    found = case.explore(settings)
     if found.cascade is None:
         raise InvalidModelError(f"the network of the digits got no caches: {found.reason}")
     return ServedSubject(case.model, found.cascade, case.evaluation.inputs)

@@ -8,7 +8,6 @@ one, is filled. No answer may be wrong, no request lost, nothing may leak.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -17,10 +16,11 @@ import subprocess
 import tempfile
 import threading
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+from tritonclient.grpc import InferenceServerClient
 
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
@@ -48,6 +48,8 @@ CHURNED = "churned"
 MODEL_OF_CHURNED = "mlp"
 PAUSE_S = 3.0
 """Between two troubles. A request may be running when one worker dies, not when two do."""
+
+_CONTROL_TIMEOUT_S = 60.0
 
 DISK_BYTES = 512 * 2**20
 """The samples' prepared forms and as much again."""
@@ -193,9 +195,10 @@ class Troubles:
 
     def _churn(self) -> None:
         """Load a model, ask it, damage nothing, unload it."""
-        self._control("load", CHURNED)
-        self._ask(CHURNED, MODEL_OF_CHURNED, "normal")
-        self._control("unload", CHURNED)
+        with contextlib.closing(InferenceServerClient(self._server.grpc)) as triton:
+            triton.load_model(CHURNED, client_timeout=_CONTROL_TIMEOUT_S)
+            self._ask(CHURNED, MODEL_OF_CHURNED, "normal")
+            triton.unload_model(CHURNED, client_timeout=_CONTROL_TIMEOUT_S)
         self.counts["model loaded, asked and unloaded"] += 1
 
     def _kill(self) -> None:
@@ -261,12 +264,6 @@ class Troubles:
         self.counts["request around a trouble"] += 1
         if problem := difference(outputs, expectation.outputs):
             self.faults.append(f"wrong: {model}, {job_class}: {problem}")
-
-    def _control(self, action: str, model: str) -> None:
-        url = f"http://{self._server.http}/v2/repository/models/{model}/{action}"
-        request = urllib.request.Request(url, data=json.dumps({}).encode(), method="POST")
-        with urllib.request.urlopen(request, timeout=60):
-            return
 
     def _open_files(self) -> int:
         found = 0

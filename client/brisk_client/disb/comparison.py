@@ -6,7 +6,7 @@ import functools
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -109,32 +109,13 @@ def compare(
         for competitor in running:
             _settle(competitor, wanted)
         for name, workload in workloads.items():
-            measured = _measure(running, workload, name, extent)
-            report.notes.append(_told(name, measured))
-            factors = {"round_arrivals": measured.factors}
-            for side in measured.samples:
-                row = {"workload": name, "side": side, **summarise_side(measured.samples, side)}
-                report.rows.append({**row, **factors})
-            for side, columns in measured.screened.items():
-                row = {"workload": name, "side": side, "stage": SCREENING, **columns}
-                report.rows.append(row)
+            _measure(report, running, workload, name, extent)
     add_checks(report)
 
 
-@dataclass(slots=True)
-class _Rounds:
-    """Of one workload. ``samples``: by side; ``factors``: how many times as far apart as in the
-    paper a round's arrivals were; ``alone_s``: by network, each round's calibration;
-    ``screened``: columns of short runs, by side.
-    """
-
-    samples: dict[str, list[WorkloadSample]] = field(default_factory=dict)
-    factors: list[float] = field(default_factory=list)
-    alone_s: list[Mapping[str, float]] = field(default_factory=list)
-    screened: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-
-
-def _measure(running: Sequence[Side], workload: Workload, name: str, extent: Extent) -> _Rounds:
+def _measure(
+    report: Report, running: Sequence[Side], workload: Workload, name: str, extent: Extent
+) -> None:
     """Rounds of all sides, forwards and backwards in turns, after a rehearsal that does not count.
 
     Arrivals are fitted before each round, the same for all its sides: a machine that others use
@@ -145,32 +126,39 @@ def _measure(running: Sequence[Side], workload: Workload, name: str, extent: Ext
     """
     networks = sorted({task.model for task in realtime_only(workload).tasks})
     alone = next(each for each in running if each.name == RT_ONLY)
-    found = _Rounds()
-    alone_s = _calibrate(alone, networks)
-    rehearsed, _ = fit(workload, alone_s, min(extent.seconds, REHEARSAL_S))
+    first_s = _calibrate(alone, networks)
+    rehearsed, _ = fit(workload, first_s, min(extent.seconds, REHEARSAL_S))
     taking_part = [side for side in running if not (side.is_baseline and extent.screens)]
     for side in taking_part:
         _say(f"{name}, rehearsal, {side.name}", sample(side, rehearsed, WARM_UPS))
+    screened: dict[str, Mapping[str, Any]] = {}
     if extent.screens:
-        shorter, _ = fit(workload, alone_s, extent.baseline_s)
+        shorter, _ = fit(workload, first_s, extent.baseline_s)
         baselines = {side.name: side for side in running if side.is_baseline}
         for side in baselines.values():
             taken = sample(side, shorter, WARM_UPS)
-            found.screened[side.name] = summarise_screening(taken)
+            screened[side.name] = summarise_screening(taken)
             _say(f"{name}, {SCREENING}, {side.name}", taken)
         if baselines:
-            taking_part.append(baselines[best_screened(found.screened)])
-    found.samples = {side.name: [] for side in taking_part}
+            taking_part.append(baselines[best_screened(screened)])
+    samples: dict[str, list[WorkloadSample]] = {side.name: [] for side in taking_part}
+    factors: list[float] = []
+    alone_s: list[Mapping[str, float]] = []
     for number in range(1, extent.rounds + 1):
-        alone_s = _calibrate(alone, networks)
-        fitted, factor = fit(workload, alone_s, extent.seconds)
-        found.alone_s.append(alone_s)
-        found.factors.append(round(factor, 3))
+        alone_s.append(_calibrate(alone, networks))
+        fitted, factor = fit(workload, alone_s[-1], extent.seconds)
+        factors.append(round(factor, 3))
         for side in taking_part if number % 2 else reversed(taking_part):
             taken = sample(side, fitted, 1)
-            found.samples[side.name].append(taken)
+            samples[side.name].append(taken)
             _say(f"{name}, round {number}, {side.name}", taken)
-    return found
+    report.notes.append(_told(name, factors, alone_s))
+    for side_name in samples:
+        row = {"workload": name, "side": side_name, **summarise_side(samples, side_name)}
+        report.rows.append({**row, "round_arrivals": factors})
+    for side_name, columns in screened.items():
+        row = {"workload": name, "side": side_name, "stage": SCREENING, **columns}
+        report.rows.append(row)
 
 
 def _say(what: str, taken: WorkloadSample) -> None:
@@ -178,15 +166,18 @@ def _say(what: str, taken: WorkloadSample) -> None:
     console.print(f"{what}: {describe(taken)}", soft_wrap=True)
 
 
-def _told(name: str, measured: _Rounds) -> str:
+def _told(name: str, factors: Sequence[float], alone_s: Sequence[Mapping[str, float]]) -> str:
+    """``factors``: how many times as far apart as in the paper a round's arrivals were;
+    ``alone_s``: its calibration.
+    """
     times = []
-    for network in measured.alone_s[0]:
-        median_s = statistics.median(each[network] for each in measured.alone_s)
+    for network in alone_s[0]:
+        median_s = statistics.median(each[network] for each in alone_s)
         times.append(f"{network} {median_s * 1e3:.1f} ({NETWORKS[network].paper_ms})")
-    factors = ", ".join(f"{factor:.2f}" for factor in measured.factors)
+    apart = ", ".join(f"{factor:.2f}" for factor in factors)
     return (
-        f"{name}: arrivals {factors} times as far apart as in the paper, a round each, so that "
-        f"the real-time clients need the same share of the machine; {len(measured.factors)} "
+        f"{name}: arrivals {apart} times as far apart as in the paper, a round each, so that "
+        f"the real-time clients need the same share of the machine; {len(factors)} "
         f"rounds after a rehearsal that does not count; ms in turns, without best-effort work "
         f"(paper's): {', '.join(times)}"
     )

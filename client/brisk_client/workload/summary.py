@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -99,45 +100,29 @@ def plot_run(name: str, outcome: RunOutcome, folder: Path) -> list[Path]:
     return [save_figure(figure, folder / f"{name}-latency.png")]
 
 
-class RunProgress:
-    """A table of counts that is drawn anew with each ``update``; a context manager.
+@contextlib.contextmanager
+def run_progress(workload: Workload, console: Console) -> Iterator[Callable[[Counts], None]]:
+    """A table of counts; the function that is given draws it anew.
 
-    Draws nothing where the output is no terminal.
+    Nothing is drawn where the output is no terminal.
     """
+    begun_s: float | None = None
 
-    def __init__(self, workload: Workload, console: Console) -> None:
-        self._workload = workload
-        self._begun_s: float | None = None
-        self._live = Live(self._table({}), console=console, auto_refresh=False, transient=True)
-        self._is_shown = console.is_terminal
-
-    def update(self, counts: Counts) -> None:
-        if self._begun_s is None:
-            self._begun_s = time.monotonic()
-        if self._is_shown:
-            self._live.update(self._table(counts), refresh=True)
-
-    def _table(self, counts: Counts) -> Table:
-        past_s = 0.0 if self._begun_s is None else time.monotonic() - self._begun_s
-        duration_s = self._workload.duration_s
-        table = Table(title=f"{min(past_s, duration_s):.0f} of {duration_s:g} s")
+    def table(counts: Counts) -> Table:
+        past_s = 0.0 if begun_s is None else time.monotonic() - begun_s
+        drawn = Table(title=f"{min(past_s, workload.duration_s):.0f} of {workload.duration_s:g} s")
         for column in ("task", "class", "model", "answered", "failed", "dropped"):
-            table.add_column(column, justify="right" if column.endswith("ed") else "left")
-        for task in self._workload.tasks:
+            drawn.add_column(column, justify="right" if column.endswith("ed") else "left")
+        for task in workload.tasks:
             numbers = (str(number) for number in counts.get(task.name, (0, 0, 0)))
-            table.add_row(task.name, task.job_class or "", task.model, *numbers)
-        return table
+            drawn.add_row(task.name, task.job_class or "", task.model, *numbers)
+        return drawn
 
-    def __enter__(self) -> RunProgress:
-        if self._is_shown:
-            self._live.__enter__()
-        return self
+    with Live(table({}), console=console, auto_refresh=False, transient=True) as live:
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._is_shown:
-            self._live.__exit__(kind, error, traceback)
+        def update(counts: Counts) -> None:
+            nonlocal begun_s
+            begun_s = begun_s or time.monotonic()
+            live.update(table(counts), refresh=True)
+
+        yield update

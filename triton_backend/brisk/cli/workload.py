@@ -49,12 +49,12 @@ def workload(
     from brisk_client.report import show, write_json
     from brisk_client.workload.description import WorkloadFailedError
     from brisk_client.workload.runner import run_workload
-    from brisk_client.workload.summary import RunProgress, plot_run, summarise_run
+    from brisk_client.workload.summary import plot_run, run_progress, summarise_run
 
     wanted = _read(file, seconds, model or [])
     try:
-        with RunProgress(wanted, Console()) as progress:
-            outcome = run_workload(wanted, url, rows=rows, watch=progress.update)
+        with run_progress(wanted, Console()) as watch:
+            outcome = run_workload(wanted, url, rows=rows, watch=watch)
     except WorkloadFailedError as error:
         raise UnavailableError(str(error)) from None
     report = summarise_run(f"workload {file.stem}", outcome)

@@ -11,12 +11,13 @@ cost the slowest requests.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brisk.exits.exploration import ExplorationSettings, explore
+from brisk.exits.exploration import ExplorationSettings
 from brisk.exits.exploration.settings import LookUps
 from brisk_client.benchmarks.exits.case import ACCURACY, measure_latency, measure_streams
 from brisk_client.benchmarks.exits.compositions import composition_rows
@@ -103,9 +104,15 @@ def main(arguments: Sequence[str]) -> int:
         "--look-ups", choices=[way.value for way in LookUps], default=LookUps.AUTOMATIC.value
     )
     chosen = parser.parse_args(arguments)
+    look_ups = LookUps(chosen.look_ups)
     wanted = ExitsOptions(
-        *(chosen.quick, chosen.cases, chosen.parts, LookUps(chosen.look_ups)),
-        *(chosen.fashion, chosen.plot, chosen.video),
+        chosen.quick,
+        chosen.cases,
+        chosen.parts,
+        look_ups,
+        chosen.fashion,
+        chosen.plot,
+        chosen.video,
     )
     return deliver(run(wanted), chosen, None)
 
@@ -118,14 +125,12 @@ def _measure_case(report: Report, case: ExitCase, wanted: ExitsOptions) -> None:
         look_ups=wanted.look_ups,
         jobs=2,
     )
-    case.folder.mkdir(parents=True, exist_ok=True)
-    bench = ExitBench(case.model)
-    try:
+    with contextlib.closing(ExitBench(case.model)) as bench:
         if "variants" in wanted.parts:
             _add(report, composition_rows(case, ACCURACY, bench, wanted.quick))
         if wanted.parts and not set(wanted.parts) & OF_CACHES:
             return
-        found = explore(case.model, case.training, case.folder, settings, case.more_to_fit)
+        found = case.explore(settings)
         if "promise" in wanted.parts:
             _add(report, promise_rows(case, found.studied, settings, wanted.quick))
         if found.cascade is None:
@@ -136,8 +141,6 @@ def _measure_case(report: Report, case: ExitCase, wanted: ExitsOptions) -> None:
             measure_latency(report, case, found.cascade, bench, wanted.quick, wanted.plots)
         if "streams" in wanted.parts:
             measure_streams(report, case, found.cascade, bench, wanted.video)
-    finally:
-        bench.close()
 
 
 def _add(report: Report, found: tuple[list[dict[str, Any]], list[Check]]) -> None:

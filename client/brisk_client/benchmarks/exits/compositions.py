@@ -26,7 +26,7 @@ from brisk.exits.composition import (
     compose_with_alpha,
     expect_counted,
 )
-from brisk.exits.exploration import Exploration, ExplorationSettings, explore
+from brisk.exits.exploration import Exploration, ExplorationSettings
 from brisk.exits.exploration.problem import composed_threshold
 from brisk.exits.exploration.settings import LookUps
 from brisk.exits.exploration.shortlist import Finalist
@@ -68,9 +68,7 @@ def composition_rows(
         predictor=PredictorSettings(epochs=EPOCHS[quick]),
         trains_all=True,
     )
-    folder = case.folder / f"variants-{EPOCHS[quick]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    found = explore(case.model, case.training, folder, settings, case.more_to_fit)
+    found = case.explore(settings, f"variants-{EPOCHS[quick]}")
     rows = list(_variant_rows(case, found, accuracy))
     trained = {row["variant"] for row in rows}
     checks = [

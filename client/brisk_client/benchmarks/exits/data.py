@@ -23,6 +23,7 @@ import numpy as np
 import onnx
 
 from brisk.exits.data.samples import Division, Samples, divide
+from brisk.exits.exploration import Exploration, ExplorationSettings, explore
 from brisk.exits.sources import Sources
 from brisk_client.samples.bottleneck import BottleneckRecipe, train_bottleneck
 from brisk_client.samples.digits import digits_split
@@ -77,6 +78,12 @@ class ExitCase:
     def division(self) -> Division:
         """Of ``training``, as exploration divides it."""
         return divide(self.training, 0, self.more_to_fit)
+
+    def explore(self, settings: ExplorationSettings, subfolder: str = "") -> Exploration:
+        """As `brisk caches train` does; an exploration that is there already is gone on with."""
+        folder = self.folder / subfolder
+        folder.mkdir(parents=True, exist_ok=True)
+        return explore(self.model, self.training, folder, settings, self.more_to_fit)
 
 
 SMALLER_BLOCKS = (1, 1, 1, 1)

@@ -6,6 +6,7 @@ caches are untrained here, which costs the same time, and every threshold is out
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,8 +62,7 @@ def _rows(case: TailCase, folder: Path) -> Iterator[dict[str, Any]]:
     cascade = _missing_cascade(model, case.variant)
     images = np.random.default_rng(0).random((max(RUNS), 1, SIDE, SIDE)).astype(np.float32)
     versions = {"synchronous": Version(cascade, True), "asynchronous": Version(cascade, False)}
-    bench = ExitBench(model)
-    try:
+    with contextlib.closing(ExitBench(model)) as bench:
         for batch, runs in RUNS.items():
             order = np.arange(batch * runs) % len(images)
             sides = bench.measure(versions, Samples({"image": images[order]}), batch, quick=False)
@@ -73,8 +73,6 @@ def _rows(case: TailCase, folder: Path) -> Iterator[dict[str, Any]]:
                     "batch": batch,
                     **side.speed_columns(sides[BARE]),
                 }
-    finally:
-        bench.close()
 
 
 def _missing_cascade(model: Path, variant: str) -> Cascade:

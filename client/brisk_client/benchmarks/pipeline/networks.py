@@ -24,7 +24,7 @@ from torch import nn
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import load_base
 from brisk.exits.data.samples import Samples
-from brisk.exits.exploration import ExplorationSettings, explore
+from brisk.exits.exploration import ExplorationSettings
 from brisk.exits.files.artefact import digest_of, write_cascade
 from brisk.exits.files.versions import caches_file
 from brisk_client.benchmarks.exits.data import ExitCase, digits_case, kept_folder
@@ -138,9 +138,8 @@ def _readers(case: ExitCase, folder: Path) -> tuple[dict[str, float], str]:
         target = folder / f"{PLATE}_{size}.onnx"
         shutil.copy(find(), target)
         accuracies[size] = _share_right(target, case.training)
-    case.folder.mkdir(parents=True, exist_ok=True)
     settings = ExplorationSettings(accuracy=PROMISE, points=POINTS, variants=case.variants)
-    found = explore(case.model, case.training, case.folder, settings, case.more_to_fit)
+    found = case.explore(settings)
     if found.cascade is None:
         raise InvalidModelError(f"the reader of plates got no caches: {found.reason}")
     model = folder / f"{PLATE}_large.onnx"
