@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tritonclient.grpc import InferenceServerClient
+from tritonclient.http import InferenceServerClient
 
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
@@ -48,8 +48,6 @@ CHURNED = "churned"
 MODEL_OF_CHURNED = "mlp"
 PAUSE_S = 3.0
 """Between two troubles. A request may be running when one worker dies, not when two do."""
-
-_CONTROL_TIMEOUT_S = 60.0
 
 DISK_BYTES = 512 * 2**20
 """The samples' prepared forms and as much again."""
@@ -195,10 +193,10 @@ class Troubles:
 
     def _churn(self) -> None:
         """Load a model, ask it, damage nothing, unload it."""
-        with contextlib.closing(InferenceServerClient(self._server.grpc)) as triton:
-            triton.load_model(CHURNED, client_timeout=_CONTROL_TIMEOUT_S)
+        with contextlib.closing(InferenceServerClient(self._server.http)) as triton:
+            triton.load_model(CHURNED)
             self._ask(CHURNED, MODEL_OF_CHURNED, "normal")
-            triton.unload_model(CHURNED, client_timeout=_CONTROL_TIMEOUT_S)
+            triton.unload_model(CHURNED)
         self.counts["model loaded, asked and unloaded"] += 1
 
     def _kill(self) -> None:

@@ -1,4 +1,8 @@
-"""What one could do instead of learned caches: a smaller model, an int8 one (GATI, Fig. 6)."""
+"""What stands beside learned caches and their promise.
+
+What one could do instead: a smaller model, an int8 one (GATI, Fig. 6), thresholds on the softmax;
+and whether audits notice an exit that has become worse.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import contextlib
 import dataclasses
 import io
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +28,7 @@ from brisk.exits.heads.lookup import SoftmaxLookUp
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.model_graph import read_graph
 from brisk_client.benchmarks.exits.data import ExitCase
-from brisk_client.benchmarks.exits.runs import Other
+from brisk_client.benchmarks.exits.runs import Other, classes_of
 
 CALIBRATED_ROWS = 200
 
@@ -45,12 +49,7 @@ def alternatives(case: ExitCase) -> dict[str, Other]:
 
 def _ours(model: Path) -> Other:
     base = load_base(model)
-    return lambda inputs: _classes(base, inputs)
-
-
-def _classes(base: BaseModel, inputs: Mapping[str, np.ndarray]) -> list[int]:
-    found: list[int] = next(iter(base.run(inputs).values())).argmax(1).tolist()
-    return found
+    return lambda inputs: classes_of(next(iter(base.run(inputs).values())))
 
 
 def _theirs(model: Path) -> Other:
@@ -60,13 +59,7 @@ def _theirs(model: Path) -> Other:
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(model), options, ["CPUExecutionProvider"])
     output = session.get_outputs()[0].name
-
-    def classes(inputs: Mapping[str, np.ndarray]) -> list[int]:
-        (scores,) = session.run([output], dict(inputs))
-        found: list[int] = np.argmax(scores, 1).tolist()
-        return found
-
-    return classes
+    return lambda inputs: classes_of(session.run([output], dict(inputs))[0])
 
 
 def _quantised(model: Path, training: Samples) -> Path:
@@ -81,7 +74,8 @@ def _quantised(model: Path, training: Samples) -> Path:
 
     class Rows(CalibrationDataReader):  # type: ignore[misc]  # untyped base
         def __init__(self) -> None:
-            self._rows = _single_rows(training)
+            rows = range(min(CALIBRATED_ROWS, len(training)))
+            self._rows = (dict(training.take(slice(row, row + 1)).inputs) for row in rows)
 
         def get_next(self) -> dict[str, Any] | None:
             return next(self._rows, None)
@@ -101,11 +95,6 @@ def _quantised(model: Path, training: Samples) -> Path:
             )
         prepared.unlink()
     return target
-
-
-def _single_rows(training: Samples) -> Iterator[dict[str, np.ndarray]]:
-    for row in range(min(CALIBRATED_ROWS, len(training))):
-        yield dict(training.take(slice(row, row + 1)).inputs)
 
 
 INJECTED = 0.1

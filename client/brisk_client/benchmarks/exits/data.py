@@ -11,11 +11,10 @@ import dataclasses
 import functools
 import gzip
 import hashlib
-import io
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -264,15 +263,17 @@ def _read_images(archive: Path, each: dict[str, int]) -> dict[str, Samples]:
 
     images: dict[str, list[np.ndarray]] = {part: [] for part in each}
     labels: dict[str, list[int]] = {part: [] for part in each}
-    counts: Counter[tuple[str, int]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     with tarfile.open(archive) as files:
-        for part, name, data in _members(files):
-            label = CLASSES.index(name)
-            if counts[part, label] < each.get(part, 0):
-                with Image.open(io.BytesIO(data)) as image:
+        for member in files:
+            if not (member.isfile() and member.name.endswith(".jpg")):
+                continue
+            part, name, _ = member.name.split("/")[-3:]
+            if counts[part, name] < each.get(part, 0):
+                with Image.open(files.extractfile(member)) as image:
                     images[part].append(as_input(np.asarray(image.convert("RGB"))))
-                labels[part].append(label)
-                counts[part, label] += 1
+                labels[part].append(CLASSES.index(name))
+                counts[part, name] += 1
     return {
         part: Samples({"x": np.ascontiguousarray(np.stack(rows))}, np.array(labels[part]))
         for part, rows in images.items()
@@ -283,12 +284,3 @@ def as_input(pixels: np.ndarray) -> np.ndarray:
     """Pixels [..., height, width, 3] of 0..255 as float32 [..., 3, height, width]."""
     scaled = (np.asarray(pixels, np.float32) / 255 - _MEAN) / _DEVIATION
     return np.moveaxis(scaled, -1, -3)
-
-
-def _members(files: tarfile.TarFile) -> Iterator[tuple[str, str, bytes]]:
-    for member in files:
-        if member.isfile() and member.name.endswith(".jpg"):
-            part, name, _ = member.name.split("/")[-3:]
-            data = files.extractfile(member)
-            assert data is not None
-            yield part, name, data.read()

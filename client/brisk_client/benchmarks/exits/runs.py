@@ -128,7 +128,7 @@ class ExitBench:
         return sides
 
     def _classes(self, inputs: Mapping[str, np.ndarray]) -> list[int]:
-        return _argmax(next(iter(self._whole.run(inputs).values())))
+        return classes_of(next(iter(self._whole.run(inputs).values())))
 
     def _run(
         self, version: Version | Other | None, inputs: Mapping[str, np.ndarray], truth: list[int]
@@ -166,7 +166,7 @@ class ExitBench:
             answers = frame.take_answers()
             now_s = time.perf_counter() - started_s
             for answer in answers:
-                found = _argmax(next(iter(answer.values.values())))
+                found = classes_of(next(iter(answer.values.values())))
                 for row, one in zip(answer.rows, found, strict=True):
                     side.times_s[row] = now_s
                     side.agreeing += one == truth[row]
@@ -176,7 +176,8 @@ class ExitBench:
         return side
 
 
-def _argmax(scores: np.ndarray) -> list[int]:
+def classes_of(scores: np.ndarray) -> list[int]:
+    """Of each row [rows, classes] the likeliest one."""
     found: list[int] = scores.argmax(1).tolist()
     return found
 
