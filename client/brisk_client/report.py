@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
 from brisk_client.tails import tail_ratio
 
 _PIPE_COLUMNS = 180
@@ -30,6 +32,30 @@ class Check:
     ok: bool
 
 
+COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+    "==": operator.eq,
+}
+
+
+def check_limit(
+    name: str, value: float | str, comparison: str, limit: float, digits: int | None = None
+) -> Check:
+    """``value`` is to ``limit`` as ``comparison`` (of COMPARISONS) says.
+
+    Does not hold where ``value`` tells why there is none. It is judged before it is rounded to
+    ``digits``.
+    """
+    expected = f"{comparison} {limit:g}"
+    if isinstance(value, str):
+        return Check(name, value, expected, False)
+    shown = value if digits is None else round(value, digits)
+    return Check(name, shown, expected, bool(COMPARISONS[comparison](value, limit)))
+
+
 def check_tail_ratio(
     name: str, values: Sequence[float], base: Sequence[float], share: float, limit: float
 ) -> Check:
@@ -37,10 +63,7 @@ def check_tail_ratio(
 
     Does not hold where the answers of one are too few.
     """
-    found = tail_ratio(values, base, share)
-    is_kept = not isinstance(found, str) and found <= limit
-    shown = found if isinstance(found, str) else round(found, 3)
-    return Check(name, shown, f"<= {limit:g}", is_kept)
+    return check_limit(name, tail_ratio(values, base, share), "<=", limit, 3)
 
 
 @dataclass
@@ -67,6 +90,14 @@ class Report:
     def ok(self) -> bool:
         """Whether every check holds."""
         return all(check.ok for check in self.checks)
+
+
+def begin_report(
+    name: str, packages: Sequence[str], notes: Sequence[str] = (), **machine: Any
+) -> Report:
+    """Without rows and checks so far; ``machine``: what is told of it beside the usual."""
+    described = {**describe_machine(), **machine}
+    return Report(name, described, installed_versions(*packages), [], [], list(notes))
 
 
 def show(report: Report, console: Console | None = None) -> None:
@@ -96,29 +127,11 @@ def _console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=_PIPE_COLUMNS)
 
 
-def to_json(report: Report) -> dict[str, Any]:
-    """The report's fields by their names, for json.dump."""
-    return {
-        "name": report.name,
-        "command": report.command,
-        "date": report.date,
-        "commit": report.commit,
-        "dirty": report.dirty,
-        "machine": report.machine,
-        "versions": report.versions,
-        "rows": report.rows,
-        "checks": [
-            {"name": c.name, "value": c.value, "expected": c.expected, "ok": c.ok}
-            for c in report.checks
-        ],
-        "notes": report.notes,
-    }
-
-
 def write_json(report: Report, file: Path) -> None:
-    """Write ``to_json`` of the report; makes the folder. Raises OSError where it cannot."""
+    """Write the report's fields by their names; makes the folder. OSError where it cannot."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(to_json(report), indent=1, default=str) + "\n")
+    document = {**vars(report), "checks": [vars(check) for check in report.checks]}
+    file.write_text(json.dumps(document, indent=1, default=str) + "\n")
 
 
 def plot_bars(
@@ -129,28 +142,39 @@ def plot_bars(
     ``colour`` names the key that tells the bars of a group apart; ``spread`` one with the length
     of the error bars. Rows that lack the value, or tell why there is none, are left out.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    folder.mkdir(parents=True, exist_ok=True)
     files = []
     for name in dict.fromkeys(row[group] for row in report.rows if group in row):
         rows = [row for row in report.rows if row.get(group) == name and _is_number(row, value)]
         if not rows:
             continue
-        figure, axes = pyplot.subplots(figsize=(6, 0.6 + 0.4 * len(rows)), layout="constrained")
+        figure, axes = subplots(figsize=(6, 0.6 + 0.4 * len(rows)))
         errors = [row.get(spread) or 0.0 for row in rows] if spread else None
         axes.barh([str(row[colour]) for row in rows], [row[value] for row in rows], xerr=errors)
         axes.invert_yaxis()
-        axes.set_xlabel(value.replace("_", " "))
-        axes.set_title(f"{report.name}: {name}")
-        file = folder / f"{report.name}-{str(name).replace(' ', '-').replace('/', '-')}.png"
-        figure.savefig(file, dpi=120)
-        pyplot.close(figure)
-        files.append(file)
+        axes.set(xlabel=value.replace("_", " "), title=f"{report.name}: {name}")
+        label = str(name).replace(" ", "-").replace("/", "-")
+        files.append(save_figure(figure, folder / f"{report.name}-{label}.png"))
     return files
+
+
+def subplots(rows: int = 1, columns: int = 1, **settings: Any) -> tuple[Any, Any]:
+    """A figure and its axes, as pyplot's function of that name gives them, for a file."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot.subplots(rows, columns, layout="constrained", **settings)
+
+
+def save_figure(figure: Any, file: Path) -> Path:
+    """Write and close one of pyplot's figures; makes the folder."""
+    from matplotlib import pyplot
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=120)
+    pyplot.close(figure)
+    return file
 
 
 def _is_number(row: dict[str, Any], value: str) -> bool:
@@ -164,12 +188,8 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         numeric = all(isinstance(row.get(column, 0), (int, float)) for row in rows)
         table.add_column(column.replace("_", " "), justify="right" if numeric else "left")
     for row in rows:
-        table.add_row(*_cells(row, columns))
+        table.add_row(*(_text(row[column]) if column in row else "" for column in columns))
     return table
-
-
-def _cells(row: dict[str, Any], columns: Iterable[str]) -> list[str]:
-    return [_text(row[column]) if column in row else "" for column in columns]
 
 
 def _text(value: Any) -> str:

@@ -24,7 +24,7 @@ from brisk.exits.adaptation.reference import read_reference, reference_file
 from brisk.exits.cascade import Cascade
 from brisk.exits.data.reading import read_samples
 from brisk.exits.data.samples import Samples
-from brisk.exits.exploration import ExplorationSettings, explore
+from brisk.exits.exploration import ExplorationSettings
 from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.versions import caches_file
@@ -34,10 +34,16 @@ from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk_client.benchmarks.exits.data import digits_case
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.harness.served_server import benchmark_server
 from brisk_client.inference import InferenceClient, Parameters, Transport
-from brisk_client.report import Check, Report, check_tail_ratio, plot_bars
+from brisk_client.report import (
+    Check,
+    Report,
+    begin_report,
+    check_limit,
+    check_tail_ratio,
+    plot_bars,
+)
 from brisk_client.tails import tail_or_shortage
 
 ACCURACY = 0.97
@@ -88,14 +94,8 @@ def run(quick: bool = False, model: Path | None = None, data: Path | None = None
     subject = _digits(quick) if model is None or data is None else _named(model, data)
     cascade, samples = subject.cascade, subject.inputs
     promise = cascade.levels[0].accuracy
-    report = Report(
-        name="exits_served",
-        machine=describe_machine(),
-        versions=installed_versions("torch", "numpy", "tritonclient"),
-        rows=[],
-        checks=[],
-        notes=["latency of a request as its client sees it; speed up: of the mean over batches"],
-    )
+    notes = ["latency of a request as its client sees it; speed up: of the mean over batches"]
+    report = begin_report("exits_served", ("torch", "numpy", "tritonclient"), notes)
     with tempfile.TemporaryDirectory(prefix="brisk-bench-") as folder:
         repository = Path(folder)
         for name in ("bare", "cached"):
@@ -166,11 +166,10 @@ def unlearned(model: Path, samples: Samples) -> Samples:
 
 def _digits(quick: bool) -> ServedSubject:
     case = digits_case(quick)
-    case.folder.mkdir(parents=True, exist_ok=True)
     settings = ExplorationSettings(
         accuracy=ACCURACY, points=4 if quick else 6, variants=case.variants
     )
-    found = explore(case.model, case.training, case.folder, settings, case.more_to_fit)
+    found = case.explore(settings)
     if found.cascade is None:
         raise InvalidModelError(f"the network of the digits got no caches: {found.reason}")
     return ServedSubject(case.model, found.cascade, case.evaluation.inputs)
@@ -260,8 +259,8 @@ def _checks(sides: dict[str, ServedSide], promise: float) -> list[Check]:
     speed_up = statistics.fmean(base.times_s) / statistics.fmean(side.times_s)
     agreement, opted = side.agreeing / side.rows, out.agreeing / out.rows
     return [
-        Check("agreement with the model", agreement, f">= {promise}", agreement >= promise),
-        Check("mean speed-up", speed_up, "> 1", speed_up > 1),
+        check_limit("agreement with the model", agreement, ">=", promise),
+        check_limit("mean speed-up", speed_up, ">", 1),
         check_tail_ratio("p99 over the bare model's", side.times_s, base.times_s, 0.99, TAIL),
-        Check("opted out: agreement", opted, "== 1", opted == 1.0),
+        check_limit("opted out: agreement", opted, "==", 1),
     ]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 from rich.console import Console
 
-from brisk_client.disb.clients.settling import wait_until_settled
+from brisk_client.disb.networks import NETWORKS
 from brisk_client.disb.sampling import (
-    REALTIME,
     WorkloadSample,
     describe,
     median_ratio,
@@ -22,24 +22,24 @@ from brisk_client.disb.sampling import (
     summarise_screening,
     summarise_side,
 )
-from brisk_client.disb.setup.baselines import (
+from brisk_client.disb.served import REALTIME, closed_loop
+from brisk_client.disb.sides import (
+    DEFAULT_POLICY,
+    RT_ONLY,
+    SUFFIXES,
     TRITON,
+    Side,
     TritonSetting,
     best_baseline,
     best_screened,
-)
-from brisk_client.disb.setup.networks import NETWORKS
-from brisk_client.disb.setup.repositories import SUFFIXES, entry_name
-from brisk_client.disb.setup.sides import (
-    DEFAULT_POLICY,
-    RT_ONLY,
-    Side,
+    entry_name,
     running_sides,
 )
-from brisk_client.disb.setup.workloads import fit, realtime_only
-from brisk_client.report import Check, Report
-from brisk_client.workload.sending.requests import SERVICE, UNLIMITED, make_request, model_metadata
-from brisk_client.workload.spec.description import Continuous, Task, Workload
+from brisk_client.disb.wire import wait_until_settled
+from brisk_client.disb.workloads import fit, realtime_only
+from brisk_client.report import Report, check_limit
+from brisk_client.workload.description import Workload
+from brisk_client.workload.requests import UNLIMITED, request_sender
 
 WARM_UPS = 12
 """Before the first run of a side: a worker tries thread counts in its first eight runs."""
@@ -109,32 +109,13 @@ def compare(
         for competitor in running:
             _settle(competitor, wanted)
         for name, workload in workloads.items():
-            measured = _measure(running, workload, name, extent)
-            report.notes.append(_told(name, measured))
-            factors = {"round_arrivals": measured.factors}
-            for side in measured.samples:
-                row = {"workload": name, "side": side, **summarise_side(measured.samples, side)}
-                report.rows.append({**row, **factors})
-            for side, columns in measured.screened.items():
-                row = {"workload": name, "side": side, "stage": SCREENING, **columns}
-                report.rows.append(row)
+            _measure(report, running, workload, name, extent)
     add_checks(report)
 
 
-@dataclass(slots=True)
-class _Rounds:
-    """Of one workload. ``samples``: by side; ``factors``: how many times as far apart as in the
-    paper a round's arrivals were; ``alone_s``: by network, each round's calibration;
-    ``screened``: columns of short runs, by side.
-    """
-
-    samples: dict[str, list[WorkloadSample]] = field(default_factory=dict)
-    factors: list[float] = field(default_factory=list)
-    alone_s: list[Mapping[str, float]] = field(default_factory=list)
-    screened: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-
-
-def _measure(running: Sequence[Side], workload: Workload, name: str, extent: Extent) -> _Rounds:
+def _measure(
+    report: Report, running: Sequence[Side], workload: Workload, name: str, extent: Extent
+) -> None:
     """Rounds of all sides, forwards and backwards in turns, after a rehearsal that does not count.
 
     Arrivals are fitted before each round, the same for all its sides: a machine that others use
@@ -145,32 +126,39 @@ def _measure(running: Sequence[Side], workload: Workload, name: str, extent: Ext
     """
     networks = sorted({task.model for task in realtime_only(workload).tasks})
     alone = next(each for each in running if each.name == RT_ONLY)
-    found = _Rounds()
-    alone_s = _calibrate(alone, networks)
-    rehearsed, _ = fit(workload, alone_s, min(extent.seconds, REHEARSAL_S))
+    first_s = _calibrate(alone, networks)
+    rehearsed, _ = fit(workload, first_s, min(extent.seconds, REHEARSAL_S))
     taking_part = [side for side in running if not (side.is_baseline and extent.screens)]
     for side in taking_part:
         _say(f"{name}, rehearsal, {side.name}", sample(side, rehearsed, WARM_UPS))
+    screened: dict[str, Mapping[str, Any]] = {}
     if extent.screens:
-        shorter, _ = fit(workload, alone_s, extent.baseline_s)
+        shorter, _ = fit(workload, first_s, extent.baseline_s)
         baselines = {side.name: side for side in running if side.is_baseline}
         for side in baselines.values():
             taken = sample(side, shorter, WARM_UPS)
-            found.screened[side.name] = summarise_screening(taken)
+            screened[side.name] = summarise_screening(taken)
             _say(f"{name}, {SCREENING}, {side.name}", taken)
         if baselines:
-            taking_part.append(baselines[best_screened(found.screened)])
-    found.samples = {side.name: [] for side in taking_part}
+            taking_part.append(baselines[best_screened(screened)])
+    samples: dict[str, list[WorkloadSample]] = {side.name: [] for side in taking_part}
+    factors: list[float] = []
+    alone_s: list[Mapping[str, float]] = []
     for number in range(1, extent.rounds + 1):
-        alone_s = _calibrate(alone, networks)
-        fitted, factor = fit(workload, alone_s, extent.seconds)
-        found.alone_s.append(alone_s)
-        found.factors.append(round(factor, 3))
+        alone_s.append(_calibrate(alone, networks))
+        fitted, factor = fit(workload, alone_s[-1], extent.seconds)
+        factors.append(round(factor, 3))
         for side in taking_part if number % 2 else reversed(taking_part):
             taken = sample(side, fitted, 1)
-            found.samples[side.name].append(taken)
+            samples[side.name].append(taken)
             _say(f"{name}, round {number}, {side.name}", taken)
-    return found
+    report.notes.append(_told(name, factors, alone_s))
+    for side_name in samples:
+        row = {"workload": name, "side": side_name, **summarise_side(samples, side_name)}
+        report.rows.append({**row, "round_arrivals": factors})
+    for side_name, columns in screened.items():
+        row = {"workload": name, "side": side_name, "stage": SCREENING, **columns}
+        report.rows.append(row)
 
 
 def _say(what: str, taken: WorkloadSample) -> None:
@@ -178,15 +166,18 @@ def _say(what: str, taken: WorkloadSample) -> None:
     console.print(f"{what}: {describe(taken)}", soft_wrap=True)
 
 
-def _told(name: str, measured: _Rounds) -> str:
+def _told(name: str, factors: Sequence[float], alone_s: Sequence[Mapping[str, float]]) -> str:
+    """``factors``: how many times as far apart as in the paper a round's arrivals were;
+    ``alone_s``: its calibration.
+    """
     times = []
-    for network in measured.alone_s[0]:
-        median_s = statistics.median(each[network] for each in measured.alone_s)
+    for network in alone_s[0]:
+        median_s = statistics.median(each[network] for each in alone_s)
         times.append(f"{network} {median_s * 1e3:.1f} ({NETWORKS[network].paper_ms})")
-    factors = ", ".join(f"{factor:.2f}" for factor in measured.factors)
+    apart = ", ".join(f"{factor:.2f}" for factor in factors)
     return (
-        f"{name}: arrivals {factors} times as far apart as in the paper, a round each, so that "
-        f"the real-time clients need the same share of the machine; {len(measured.factors)} "
+        f"{name}: arrivals {apart} times as far apart as in the paper, a round each, so that "
+        f"the real-time clients need the same share of the machine; {len(factors)} "
         f"rounds after a rehearsal that does not count; ms in turns, without best-effort work "
         f"(paper's): {', '.join(times)}"
     )
@@ -197,12 +188,9 @@ def _settle(side: Side, wanted: Sequence[tuple[str, str]]) -> None:
     if side.is_baseline:
         return
     with grpc.insecure_channel(side.server.grpc, options=UNLIMITED) as channel:
-        infer = channel.unary_unary(f"{SERVICE}ModelInfer")
         for network, job_class in wanted:
             entry = entry_name(network, job_class)
-            task = Task(entry, entry, Continuous(), job_class=job_class)
-            request = make_request(task, model_metadata(channel, task), 0)
-            infer(request, timeout=60.0)
+            request_sender(channel, closed_loop(entry, job_class))()
             alias = next(entry_name(network, each) for each in SUFFIXES if each != job_class)
             wait_until_settled(side.server.place, entry, job_class, alias)
 
@@ -214,15 +202,15 @@ def _calibrate(side: Side, networks: Sequence[str]) -> dict[str, float]:
     the caches. Medians: half of the runs of a workload are slower, as half of these are.
     """
     with grpc.insecure_channel(side.server.grpc, options=UNLIMITED) as channel:
-        infer = channel.unary_unary(f"{SERVICE}ModelInfer")
-        requests, times_s = {}, {name: list[float]() for name in networks}
-        for name in networks:
-            task = Task(name, entry_name(name, REALTIME), Continuous(), job_class=REALTIME)
-            requests[name] = make_request(task, model_metadata(channel, task), 0)
+        send = {
+            name: request_sender(channel, closed_loop(entry_name(name, REALTIME), REALTIME))
+            for name in networks
+        }
+        times_s: dict[str, list[float]] = {name: [] for name in networks}
         for _ in range(WARM_UPS + _CALIBRATION):
-            for name, request in requests.items():
+            for name in networks:
                 before_s = time.monotonic()
-                infer(request, timeout=60.0)
+                send[name]()
                 times_s[name].append(time.monotonic() - before_s)
     return {name: statistics.median(found[WARM_UPS:]) for name, found in times_s.items()}
 
@@ -235,31 +223,33 @@ def add_checks(report: Report) -> None:
         ours = rows.get((workload, DEFAULT_POLICY))
         if ours is None or "mean_ratio" not in ours:
             continue
+        check = functools.partial(_check, report, workload)
         if workload in PROTECTED:
-            _at_most(
-                report, f"{workload}: real-time mean / RT-only", ours["mean_ratio"], MEAN_LIMIT
-            )
-            _at_most(report, f"{workload}: real-time p99 / RT-only", ours["p99_ratio"], P99_LIMIT)
+            check("real-time mean / RT-only", ours["mean_ratio"], "<=", MEAN_LIMIT)
+            check("real-time p99 / RT-only", ours["p99_ratio"], "<=", P99_LIMIT)
         shared = rows.get((workload, "shared"))
         if shared is not None and workload in SHARES:
             share = median_ratio(ours, shared, "round_per_s")
             if share is not None:
-                _at_least(report, f"{workload}: throughput / shared", share, SHARES[workload])
+                check("throughput / shared", share, ">=", SHARES[workload])
         if workload in ROOMY:
-            gain = ours["throughput_ratio"]
-            _at_least(report, f"{workload}: throughput / RT-only", gain, SEVERAL)
+            check("throughput / RT-only", ours["throughput_ratio"], ">=", SEVERAL)
         if workload in BASELINE_WORKLOADS:
             theirs = [
-                row for (of, side), row in rows.items() if (of, _kind(side)) == (workload, TRITON)
+                row
+                for (of, side), row in rows.items()
+                if of == workload and side.startswith(TRITON)
             ]
             best = best_baseline(theirs)
             if best is not None:
-                name = f"{workload}: real-time p99 of {best['side']}, Triton's best, / ours"
-                _at_least(report, name, _p99_ratio(best, ours), BASELINE_GAIN)
+                name = f"real-time p99 of {best['side']}, Triton's best, / ours"
+                check(name, _p99_ratio(best, ours), ">=", BASELINE_GAIN)
 
 
-def _kind(side: str) -> str:
-    return TRITON if side.startswith(TRITON) else side
+def _check(
+    report: Report, workload: str, name: str, value: float | str, comparison: str, limit: float
+) -> None:
+    report.checks.append(check_limit(f"{workload}: {name}", value, comparison, limit, 3))
 
 
 def _p99_ratio(row: Mapping[str, Any], base: Mapping[str, Any]) -> float | str:
@@ -267,18 +257,3 @@ def _p99_ratio(row: Mapping[str, Any], base: Mapping[str, Any]) -> float | str:
     values = row["p99_ms"], base["p99_ms"]
     lacking = next((value for value in values if isinstance(value, str)), None)
     return values[0] / values[1] if lacking is None else lacking
-
-
-def _at_most(report: Report, name: str, value: float | str, limit: float) -> None:
-    """Does not hold where ``value`` tells why there is none."""
-    is_kept = not isinstance(value, str) and value <= limit
-    report.checks.append(Check(name, _rounded(value), f"<= {limit:g}", is_kept))
-
-
-def _at_least(report: Report, name: str, value: float | str, limit: float) -> None:
-    is_kept = not isinstance(value, str) and value >= limit
-    report.checks.append(Check(name, _rounded(value), f">= {limit:g}", is_kept))
-
-
-def _rounded(value: float | str) -> float | str:
-    return value if isinstance(value, str) else round(value, 3)

@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from brisk_client.disb.clients.probe import ProbedModel, Timed, probed_runtime
-from brisk_client.disb.setup.networks import NETWORKS
-from brisk_client.disb.setup.sides import POLICY_VARIABLE
+from brisk_client.disb.networks import NETWORKS
+from brisk_client.disb.sides import runtime_variables
+from brisk_client.disb.wire import ProbedModel, Timed, probed_runtime
 from brisk_client.report import Report
 
 SETTLING_RUNS = 10
@@ -27,8 +27,7 @@ def measure_pairs(
     """A row for each policy, real-time and best-effort network."""
     models = {name: NETWORKS[name].build() for name in networks}
     for policy in policies:
-        variables = {POLICY_VARIABLE: policy, "BRISK_THREADS": str(threads)}
-        with probed_runtime(models, variables) as probed:
+        with probed_runtime(models, runtime_variables(policy, threads)) as probed:
             for model in probed.values():
                 for job_class in ("realtime", "besteffort"):
                     model.settle(job_class, SETTLING_RUNS)

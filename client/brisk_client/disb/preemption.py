@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,22 +11,28 @@ from typing import Any
 
 import onnx
 
-from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
-from brisk_client.disb.clients.besteffort_loop import asked_without_pause
-from brisk_client.disb.clients.probe import ProbedModel, Timed, preempt_at_random, probed_runtime
-from brisk_client.disb.clients.settling import wait_until_settled
-from brisk_client.disb.clients.stamps import Asked, Way
-from brisk_client.disb.clients.urgent_client import UrgentClient
-from brisk_client.disb.setup.baselines import TritonSetting
-from brisk_client.disb.setup.networks import NETWORKS, PROBE_WIDTH, build_chain, chain_of
-from brisk_client.disb.setup.repositories import entry_name, save_models, write_brisk, write_triton
-from brisk_client.disb.setup.sides import (
+from brisk_client.benchmarks.harness.served_server import BenchmarkServer
+from brisk_client.disb.networks import NETWORKS, PROBE_WIDTH, build_chain, chain_of
+from brisk_client.disb.served import Asked, UrgentClient, Way, asked_without_pause
+from brisk_client.disb.sides import (
     DEFAULT_POLICY,
-    POLICY_VARIABLE,
-    WITHOUT_BUILDERS,
+    TritonSetting,
+    brisk_server,
+    entry_name,
+    runtime_variables,
+    save_models,
     triton_server,
+    write_brisk,
+    write_triton,
 )
-from brisk_client.report import Check, Report
+from brisk_client.disb.wire import (
+    ProbedModel,
+    Timed,
+    preempt_at_random,
+    probed_runtime,
+    wait_until_settled,
+)
+from brisk_client.report import Report, check_limit
 from brisk_client.tails import quantile, tail_or_shortage
 
 URGENT = "densenet"
@@ -129,10 +134,7 @@ def _measure(
         for policy in sides.policies:
             repository = Path(folder) / policy
             write_brisk(repository, files, wanted)
-            variables = {**WITHOUT_BUILDERS, "BRISK_THREADS": str(sides.threads)}
-            variables[POLICY_VARIABLE] = policy
-            options = ["--disable-auto-complete-config"]
-            with benchmark_server(repository, variables, options) as server:
+            with brisk_server(repository, policy, sides.threads) as server:
                 rows += _brisk_rows(policy, server, networks, sides.count_of(policy))
         for number, setting in enumerate(sides.settings):
             repository = Path(folder) / f"triton-{number}"
@@ -145,7 +147,7 @@ def _measure(
 def _brisk_rows(
     policy: str, server: BenchmarkServer, networks: Sequence[str], count: int
 ) -> Iterator[dict[str, Any]]:
-    with _urgent_client(server) as client:
+    with UrgentClient(server, entry_name(URGENT, "realtime"), seed=1) as client:
         client.ask()
         wait_until_settled(server.place, entry_name(URGENT, "realtime"), "realtime")
         client.ask_after_pauses(WARM_UPS)
@@ -163,7 +165,7 @@ def _brisk_rows(
 def _triton_rows(
     side: str, server: BenchmarkServer, networks: Sequence[str], count: int
 ) -> Iterator[dict[str, Any]]:
-    with _urgent_client(server) as client:
+    with UrgentClient(server, entry_name(URGENT, "realtime"), seed=1) as client:
         client.ask_after_pauses(WARM_UPS)
         alone = client.ask_after_pauses(count)
         for name in networks:
@@ -171,10 +173,6 @@ def _triton_rows(
                 client.ask_after_pauses(WARM_UPS)
                 beside = client.ask_after_pauses(count)
             yield {"policy": side, "best_effort": name, **excess_row(beside, alone)}
-
-
-def _urgent_client(server: BenchmarkServer) -> contextlib.AbstractContextManager[UrgentClient]:
-    return UrgentClient(server, entry_name(URGENT, "realtime"), seed=1)
 
 
 def way_rows(beside: Sequence[Way], alone: Sequence[Way]) -> list[dict[str, Any]]:
@@ -215,8 +213,7 @@ def _restore(
     policy: str, models: Mapping[str, onnx.ModelProto], networks: Sequence[str], sides: Sides
 ) -> list[dict[str, Any]]:
     """Rows of figure 15(b), one for each network."""
-    variables = {POLICY_VARIABLE: policy, "BRISK_THREADS": str(sides.threads)}
-    with probed_runtime(models, variables) as probed:
+    with probed_runtime(models, runtime_variables(policy, sides.threads)) as probed:
         probed[URGENT].settle("realtime", SETTLING_RUNS)
         return [
             {"policy": policy, "best_effort": name, **_restoring(probed[URGENT], probed[name])}
@@ -255,7 +252,9 @@ def add_checks(report: Report) -> None:
         for part in (EXECUTE, IN_WORKER) if rows else ():
             name = f"{part} to the first layer, p99 over {over}, us"
             found = [row["p99_us"] for row in rows if row["part"] == part]
-            report.checks.append(_check_worst(name, found))
+            lacking = next((value for value in found if isinstance(value, str)), None)
+            worst = max(found) if lacking is None else lacking
+            report.checks.append(check_limit(name, worst, "<=", LIMIT_US, 2))
         for part in (CLIENT, EXECUTE) if figure == "13" else ():
             _check_dependence(report, part, [row for row in rows if row["part"] == part])
 
@@ -267,15 +266,5 @@ def _check_dependence(report: Report, part: str, rows: Sequence[Mapping[str, Any
     first, last = rows[0], rows[-1]
     growth = last["p50_us"] / first["p50_us"]
     lengths = f"layers of {last['layer_ms']:g} ms / of {first['layer_ms']:g} ms"
-    name, limit = f"{part} to the first layer, p50, {lengths}", f"<= {DEPENDENCE_LIMIT:g}"
-    report.checks.append(Check(name, round(growth, 2), limit, growth <= DEPENDENCE_LIMIT))
-
-
-def _check_worst(name: str, values: Sequence[float | str]) -> Check:
-    """The greatest is at most LIMIT_US; does not hold where one of them lacks answers."""
-    lacking = next((value for value in values if isinstance(value, str)), None)
-    limit = f"<= {LIMIT_US:g}"
-    if lacking is not None:
-        return Check(name, lacking, limit, False)
-    worst_us = max(value for value in values if not isinstance(value, str))
-    return Check(name, round(worst_us, 2), limit, worst_us <= LIMIT_US)
+    name = f"{part} to the first layer, p50, {lengths}"
+    report.checks.append(check_limit(name, growth, "<=", DEPENDENCE_LIMIT, 2))

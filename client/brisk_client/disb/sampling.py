@@ -3,61 +3,50 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brisk_client.disb.setup.sides import RT_ONLY, Side
-from brisk_client.tails import quantile, shortage, tail_or_shortage, tail_ratio
-from brisk_client.workload.results.histogram import Histogram
-from brisk_client.workload.results.rows import OK, read_rows
-from brisk_client.workload.sending.runner import run_workload
-from brisk_client.workload.spec.description import Workload
-
-REALTIME = "realtime"
+from brisk_client.disb.served import REALTIME
+from brisk_client.disb.sides import RT_ONLY, Side
+from brisk_client.tails import quantile, tail_or_shortage, tail_ratio
+from brisk_client.workload.description import Workload
+from brisk_client.workload.runner import run_workload
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSample:
     """One run. ``latency_ms``: of the answered real-time requests, from when they were due.
 
-    ``per_s``: answers of all classes. ``lag``, ``generator_share``: how late the load generator
-    of the real-time clients was, and the share of one core that all generators used.
+    ``per_s``: answers of all classes. ``lag_ms``, ``generator_share``: how late the load
+    generator of the real-time clients was, and the share of one core that all generators used.
     ``machine``: what all processors did meanwhile, for whomever.
     """
 
-    latency_ms: tuple[float, ...]
+    latency_ms: Sequence[float]
     per_s: float
     dropped: int
     failed: int
-    lag: Histogram
+    lag_ms: Sequence[float]
     generator_share: float
     machine: MachineTime
 
 
 def sample(side: Side, workload: Workload, warm_ups: int) -> WorkloadSample:
     """Run the workload on the side. Raises WorkloadFailedError."""
-    asked = side.fit(workload)
-    with tempfile.TemporaryDirectory(prefix="brisk-rows-") as folder:
-        rows = Path(folder) / "rows.csv"
-        ticks = read_ticks()
-        outcome = run_workload(asked, side.server.grpc, rows=rows, warm_ups=warm_ups)
-        machine = between(ticks, read_ticks())
-        latency_ms = tuple(
-            row.latency_ns / 1e6
-            for row in read_rows(rows)
-            if row.job_class == REALTIME and row.status == OK
-        )
+    ticks = read_ticks()
+    outcome = run_workload(side.fit(workload), side.server.grpc, warm_ups=warm_ups)
+    machine = between(ticks, read_ticks())
     realtime = outcome.of_class(REALTIME)
+    processor_s = sum(generator.processor_s for generator in outcome.generators)
     return WorkloadSample(
-        latency_ms=latency_ms,
+        latency_ms=[latency_ns / 1e6 for latency_ns in realtime.latency_ns],
         per_s=outcome.per_s(),
         dropped=realtime.dropped,
         failed=sum(task.failed for task in outcome.tasks),
-        lag=realtime.lag,
-        generator_share=sum(g.processor_s for g in outcome.generators) / outcome.duration_s,
+        lag_ms=[lag_ns / 1e6 for lag_ns in realtime.lag_ns],
+        generator_share=processor_s / outcome.duration_s,
         machine=machine,
     )
 
@@ -67,16 +56,13 @@ def describe(found: WorkloadSample) -> str:
     if not found.latency_ms:
         return "no real-time request was answered"
     mean_ms, late_ms = statistics.fmean(found.latency_ms), quantile(found.latency_ms, 0.9)
+    p99_ms = tail_or_shortage(found.latency_ms, 0.99)
     return (
         f"{len(found.latency_ms)} real-time answers, mean {mean_ms:.2f} ms, p90 {late_ms:.2f}, "
-        f"p99 {_shown(tail_or_shortage(found.latency_ms, 0.99))}; "
+        f"p99 {p99_ms if isinstance(p99_ms, str) else f'{p99_ms:.2f}'}; "
         f"{found.per_s:.1f} a second in all, {found.dropped} dropped, {found.failed} failed; "
         f"processors busy {found.machine.busy:.0%}, stolen {found.machine.stolen:.1%}"
     )
-
-
-def _shown(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.2f}"
 
 
 def summarise_side(samples: Mapping[str, Sequence[WorkloadSample]], name: str) -> dict[str, Any]:
@@ -88,10 +74,7 @@ def summarise_side(samples: Mapping[str, Sequence[WorkloadSample]], name: str) -
     """
     own, base = samples[name], samples[RT_ONLY]
     row = {**_latency(own), **_ratios(own, base)}
-    lag = Histogram()
-    for each in own:
-        lag.merge(each.lag)
-    lag_ns = lag.quantile_ns(0.99)
+    lag_ms = [value for each in own for value in each.lag_ms]
     return row | {
         "per_s": statistics.median(each.per_s for each in own),
         "round_per_s": [each.per_s for each in own],
@@ -100,7 +83,7 @@ def summarise_side(samples: Mapping[str, Sequence[WorkloadSample]], name: str) -
         ),
         "dropped": sum(each.dropped for each in own),
         "failed": sum(each.failed for each in own),
-        "lag_p99_ms": shortage(lag.count, 0.99) if lag_ns is None else lag_ns / 1e6,
+        "lag_p99_ms": tail_or_shortage(lag_ms, 0.99),
         "generator_share": statistics.median(each.generator_share for each in own),
         "round_busy": [round(each.machine.busy, 3) for each in own],
         "round_stolen": [round(each.machine.stolen, 3) for each in own],
@@ -117,8 +100,12 @@ def summarise_screening(taken: WorkloadSample) -> dict[str, Any]:
     }
 
 
+def _pooled_ms(samples: Sequence[WorkloadSample]) -> list[float]:
+    return [value for each in samples for value in each.latency_ms]
+
+
 def _latency(own: Sequence[WorkloadSample]) -> dict[str, Any]:
-    pooled = [value for each in own for value in each.latency_ms]
+    pooled = _pooled_ms(own)
     row: dict[str, Any] = {"realtime_answers": len(pooled)}
     if pooled:
         row |= {
@@ -140,13 +127,10 @@ def _ratios(own: Sequence[WorkloadSample], base: Sequence[WorkloadSample]) -> di
     ]
     if not means:
         return {}
-    pooled, pooled_base = (
-        [value for each in side for value in each.latency_ms] for side in (own, base)
-    )
     return {
         "mean_ratio": statistics.median(means),
         "mean_ratio_range": [round(min(means), 3), round(max(means), 3)],
-        "p99_ratio": tail_ratio(pooled, pooled_base, 0.99),
+        "p99_ratio": tail_ratio(_pooled_ms(own), _pooled_ms(base), 0.99),
     }
 
 

@@ -108,7 +108,6 @@ SUBJECTS: dict[str, Subject] = {
         "Whether runs that were really interrupted give the bits of undisturbed ones.",
     ),
     "exits-fashion": Subject("Early exits: Fashion-MNIST", f"{_EXITS}.", _SIDES),
-    "exits-cifar": Subject("Early exits: CIFAR-10", f"{_EXITS}.", _SIDES),
     "exits-streams": Subject(
         "Early exits: Zipf streams", f"{_EXITS}, learning from the stream.", _SIDES
     ),
@@ -117,10 +116,6 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "exits-promise": Subject(
         "Early exits: the promise", "Whether what was promised is kept, again and again."
-    ),
-    "exits_served": Subject(
-        "Early exits through Triton",
-        "A server has the model with its learned caches and without; a client asks both in turns.",
     ),
     "pipeline": Subject(
         "Pipelines",
@@ -149,7 +144,6 @@ SUBJECTS: dict[str, Subject] = {
         "Clients beside loads, killed workers, damaged artefacts and full disks.",
         split="kind",
     ),
-    "metrics": Subject("Metrics", "What counting and publishing cost."),
 }
 
 

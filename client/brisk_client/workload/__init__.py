@@ -1,1 +1,1 @@
-"""Loads as DISB describes them, sent to any Triton server, and what came of them."""
+"""Workloads of requests: read (``parsing``), sent (``runner``), told (``summary``)."""

@@ -10,10 +10,9 @@ import pytest
 
 from brisk.triton.locate import ServerInstallation
 from brisk_client.benchmarks.harness.served_server import benchmark_server
-from brisk_client.disb.clients.besteffort_loop import asked_without_pause
-from brisk_client.disb.clients.urgent_client import TRACED_AT_ONCE, UrgentClient
-from brisk_client.disb.setup.networks import build_bert, build_densenet
-from brisk_client.disb.setup.repositories import save_models, write_brisk
+from brisk_client.disb.networks import build_bert, build_densenet
+from brisk_client.disb.served import TRACED_AT_ONCE, UrgentClient, asked_without_pause
+from brisk_client.disb.sides import save_models, write_brisk
 from brisk_client.inference import InferenceClient, Transport
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]

@@ -9,14 +9,15 @@ import pytest
 
 from brisk.errors import InvalidConfigurationError
 from brisk_client.benchmarks.harness.peer_backends import PEER_LIBRARY
-from brisk_client.disb.setup.baselines import (
+from brisk_client.disb.networks import build_bert
+from brisk_client.disb.sides import (
     SETTINGS,
     best_baseline,
     best_screened,
     choose_settings,
+    save_models,
+    write_triton,
 )
-from brisk_client.disb.setup.networks import build_bert
-from brisk_client.disb.setup.repositories import save_models, write_triton
 
 CLASSES = ("realtime", "besteffort")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from brisk_client.disb.setup.networks import NETWORKS
-from brisk_client.disb.setup.workloads import (
+from brisk_client.disb.networks import NETWORKS
+from brisk_client.disb.workloads import (
     WORKLOADS,
     demand,
     due_before_the_next,
@@ -15,8 +15,8 @@ from brisk_client.disb.setup.workloads import (
     read_real,
     realtime_only,
 )
-from brisk_client.workload.spec.description import Periodic, Poisson, Trace
-from brisk_client.workload.spec.parsing import read_workload
+from brisk_client.workload.description import Periodic, Poisson, Trace
+from brisk_client.workload.parsing import read_workload
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "disb"
 
@@ -69,8 +69,8 @@ def test_all_sides_meet_the_same_phases() -> None:
 
 
 def test_a_trace_is_stretched_and_cut() -> None:
-    from brisk_client.disb.setup.workloads import slow_down
-    from brisk_client.workload.spec.description import Task, Workload
+    from brisk_client.disb.workloads import slow_down
+    from brisk_client.workload.description import Task, Workload
 
     workload = Workload(10.0, (Task("t", "vgg", Trace((0.0, 1.0, 4.0))),))
     slowed = slow_down(workload, 2.0, 5.0)

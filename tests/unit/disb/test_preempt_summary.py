@@ -10,9 +10,9 @@ import onnx
 import pytest
 
 from brisk.graph.reader import read_program
+from brisk_client.benchmarks.preempt import plot_figures
 from brisk_client.disb import comparison, preemption
-from brisk_client.disb.clients.probe import Timed
-from brisk_client.disb.figures import plot_figures
+from brisk_client.disb.networks import NETWORKS, PROBE_WIDTH, chain_of
 from brisk_client.disb.sampling import (
     MachineTime,
     WorkloadSample,
@@ -22,15 +22,12 @@ from brisk_client.disb.sampling import (
     read_ticks,
     summarise_side,
 )
-from brisk_client.disb.setup.networks import NETWORKS, PROBE_WIDTH, chain_of
+from brisk_client.disb.wire import Timed
 from brisk_client.report import Report
-from brisk_client.workload.results.histogram import Histogram
 
 
 def _sample(latency_ms: list[float], per_s: float) -> WorkloadSample:
-    return WorkloadSample(
-        tuple(latency_ms), per_s, 0, 0, Histogram(), 0.02, MachineTime(0.75, 0.01)
-    )
+    return WorkloadSample(latency_ms, per_s, 0, 0, [], 0.02, MachineTime(0.75, 0.01))
 
 
 def _report(rows: list[dict[str, Any]]) -> Report:
@@ -205,8 +202,14 @@ def test_a_chain_of_longer_layers_has_wider_and_fewer_ones() -> None:
 
 def test_figures_are_drawn_for_the_rows_that_are_there(tmp_path: Path) -> None:
     few = "too few answers (9 of 1,000)"
-    found = {"policy": "padded", "part": preemption.EXECUTE, "p50_us": 90.0, "p99_us": few}
-    theirs = {"figure": "13", "policy": "triton free", "part": preemption.EXCESS, "p50_us": 9.0}
+    found = {
+        "policy": "padded",
+        "part": preemption.EXECUTE,
+        "best_effort": "chain",
+        "p50_us": 90.0,
+        "p99_us": few,
+    }
+    theirs = {**found, "figure": "13", "policy": "triton free", "part": preemption.EXCESS}
     layers = [{"figure": "13", "layer_ms": length, **found} for length in (1.0, 300.0)]
     layers.append(theirs)
     pair = {"figure": "16", "policy": "shared", "realtime": "vgg", "best_effort": "vgg"}
@@ -216,13 +219,16 @@ def test_figures_are_drawn_for_the_rows_that_are_there(tmp_path: Path) -> None:
         for side, p99_ms in (("triton one run", 30.0), ("new", few))
     ]
     files = plot_figures(_report([*layers, *pairs, *workloads]), tmp_path)
-    names = ["preempt-11-workloads.png", "preempt-13-layers.png", "preempt-16-pairs.png"]
-    assert [file.name for file in files] == names
-    assert all(file.stat().st_size > 10_000 for file in files)
+    assert [file.name for file in files] == [
+        "preempt-C.png",
+        "preempt-13-1.0.png",
+        "preempt-13-300.0.png",
+        "preempt-16-shared.png",
+    ]
+    assert all(file.stat().st_size > 3_000 for file in files)
 
 
-def test_a_figure_is_drawn_where_no_side_has_enough_answers_for_a_tail(tmp_path: Path) -> None:
+def test_no_figure_is_drawn_where_no_side_has_enough_answers_for_a_tail(tmp_path: Path) -> None:
     few = "too few answers (9 of 1,000)"
     rows = [_row("C", side, mean_ms=9.0, p99_ms=few, per_s=40.0) for side in ("padded", "shared")]
-    (file,) = plot_figures(_report(rows), tmp_path)
-    assert file.name == "preempt-11-workloads.png"
+    assert plot_figures(_report(rows), tmp_path) == []

@@ -7,8 +7,8 @@ import pytest
 from brisk.protocol.records import Span
 from brisk.runtime.worker.tracing import FRONTEND, LAYERS
 from brisk_client.disb import preemption
-from brisk_client.disb.clients.stamps import Asked, UnclearTraceError, Way, ways_of
 from brisk_client.disb.preemption import excess_row, way_rows
+from brisk_client.disb.served import Asked, UnclearTraceError, Way, ways_of
 
 
 def _spans(name: str, execute_ns: int, job_class: str = "realtime") -> list[Span]:

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from brisk_client.publication.figures import shown, worst_check
-from brisk_client.publication.judging import holds, is_honest
+from brisk_client.publication.checks import holds, is_honest, shown, worst_check
 from brisk_client.publication.latency_plot import QUANTILES, SIDES, latency_plot
-from brisk_client.publication.pages import page
-from brisk_client.publication.readme import BEGIN, END, README_ROWS, readme_table, with_table
-from brisk_client.publication.runs import (
-    PublishedCheck,
-    PublishedRun,
-    UnusableRunError,
-    read_run,
-    read_runs,
+from brisk_client.publication.pages import (
+    BEGIN,
+    END,
+    README_ROWS,
+    page,
+    readme_table,
+    with_table,
 )
+from brisk_client.publication.runs import PublishedRun, UnusableRunError, read_run, read_runs
+from brisk_client.report import Check
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "docs" / "benchmarks" / "data"
@@ -169,23 +169,23 @@ def test_what_others_reported_needs_no_commit_and_its_page_says_so(tmp_path: Pat
     ],
 )
 def test_checks_are_judged_by_what_they_expect(value: Any, expected: Any, verdict: bool) -> None:
-    assert holds(PublishedCheck("c", value, expected, verdict)) is verdict
-    assert is_honest(PublishedCheck("c", value, expected, verdict))
-    lies = PublishedCheck("c", value, expected, not verdict)
+    assert holds(Check("c", value, expected, verdict)) is verdict
+    assert is_honest(Check("c", value, expected, verdict))
+    lies = Check("c", value, expected, not verdict)
     may_be_rounded = verdict and isinstance(value, float)
     assert may_be_rounded or not is_honest(lies)
 
 
 def test_a_value_that_was_rounded_to_its_limit_may_have_missed_it_and_no_other() -> None:
-    assert is_honest(PublishedCheck("c", 1.02, "<= 1.02", False))
-    assert not is_honest(PublishedCheck("c", 1.01, "<= 1.02", False))
-    assert not is_honest(PublishedCheck("c", 1.03, "<= 1.02", True))
+    assert is_honest(Check("c", 1.02, "<= 1.02", False))
+    assert not is_honest(Check("c", 1.01, "<= 1.02", False))
+    assert not is_honest(Check("c", 1.03, "<= 1.02", True))
 
 
 def test_a_figure_is_shown_on_its_side_of_the_limit() -> None:
-    assert shown(PublishedCheck("c", 1.0204, "<= 1.02", False)) == "1.0204"
-    assert shown(PublishedCheck("c", 1.0204, "<= 1.1", True)) == "1.02"
-    assert shown(PublishedCheck("c", 12905.4, ">= 3", True)) == "12905"
+    assert shown(Check("c", 1.0204, "<= 1.02", False)) == "1.0204"
+    assert shown(Check("c", 1.0204, "<= 1.1", True)) == "1.02"
+    assert shown(Check("c", 12905.4, ">= 3", True)) == "12905"
 
 
 def test_of_several_checks_the_readme_shows_the_worst(tmp_path: Path) -> None:

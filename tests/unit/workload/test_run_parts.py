@@ -2,64 +2,29 @@
 
 from __future__ import annotations
 
-import random
-import statistics
+import csv
 from pathlib import Path
 
 import pytest
 
-from brisk_client.workload.results.histogram import Histogram
-from brisk_client.workload.results.outcome import GeneratorCost, RunOutcome, TaskOutcome
-from brisk_client.workload.results.rows import Row, RowWriter, read_rows
-from brisk_client.workload.results.summary import summarise_run
-from brisk_client.workload.sending.coordination import coordinate, groups, needs_coordination
-from brisk_client.workload.sending.requests import input_shape
-from brisk_client.workload.spec.description import (
+from brisk_client.workload.description import (
     Continuous,
     Dependent,
     Periodic,
     Task,
     Workload,
 )
-
-
-def test_a_histogram_agrees_with_the_sorted_times() -> None:
-    source = random.Random(1)
-    times_ns = [round(source.lognormvariate(16, 1)) for _ in range(20_000)]
-    histogram = Histogram()
-    for time_ns in times_ns:
-        histogram.add(time_ns)
-    ordered = sorted(times_ns)
-    assert histogram.mean_ns() == pytest.approx(statistics.fmean(times_ns), rel=1e-12)
-    for share, place in ((0.5, 9999), (0.99, 19_799), (0.999, 19_979), (1.0, 19_999)):
-        assert histogram.quantile_ns(share) == pytest.approx(ordered[place], rel=0.0011)
-    assert histogram.greatest_ns == ordered[-1]
-
-
-def test_histograms_merged_are_as_one_and_survive_writing() -> None:
-    whole, first, second = Histogram(), Histogram(), Histogram()
-    for number in range(1, 2000):
-        whole.add(number * 1000)
-        (first if number % 3 else second).add(number * 1000)
-    first.merge(Histogram.from_document(second.to_document()))
-    first.merge(Histogram())
-    assert first == whole
-
-
-def test_an_empty_histogram_has_no_mean_and_no_quantile() -> None:
-    assert Histogram().mean_ns() is None
-    assert Histogram().quantile_ns(0.5) is None
-
-
-def test_a_histogram_tells_no_tail_of_few_times() -> None:
-    histogram = Histogram()
-    for number in range(999):
-        histogram.add(number)
-    assert histogram.quantile_ns(0.99) is None
-    assert histogram.quantile_ns(0.9) is not None
-    histogram.add(1)
-    assert histogram.quantile_ns(0.99) is not None
-    assert histogram.quantile_ns(0.999) is None
+from brisk_client.workload.requests import coordinate, input_shape, needs_coordination
+from brisk_client.workload.results import (
+    GeneratorOutcome,
+    Row,
+    RowWriter,
+    RunOutcome,
+    TaskOutcome,
+    begin_rows,
+)
+from brisk_client.workload.runner import groups
+from brisk_client.workload.summary import plot_run, summarise_run
 
 
 def _outcome(requests: int, lag_ns: int, greatest_lag_ns: int) -> RunOutcome:
@@ -68,7 +33,7 @@ def _outcome(requests: int, lag_ns: int, greatest_lag_ns: int) -> RunOutcome:
         sent_ns = 1000 + (lag_ns if number else greatest_lag_ns)
         row = Row("camera", "realtime", "m", number, 1000, 0, sent_ns, 9000, "ok", 0)
         task.add(row)
-    return RunOutcome(1.0, [task], [GeneratorCost(("camera",), 0.1, task.lag)])
+    return RunOutcome(1.0, [GeneratorOutcome([task], 0.1)])
 
 
 def test_a_run_of_few_requests_has_no_p99_and_its_lag_is_judged_by_the_greatest() -> None:
@@ -140,13 +105,25 @@ def _row(serial: int, **changes: object) -> Row:
     return Row(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def test_rows_come_back_from_their_file(tmp_path: Path) -> None:
+def test_rows_of_several_processes_stand_in_one_file(tmp_path: Path) -> None:
     rows = [_row(1), _row(2, status="UNAVAILABLE", dropped=3)]
-    writer = RowWriter(tmp_path / "rows.csv")
-    for row in rows:
+    file = tmp_path / "new" / "rows.csv"
+    begin_rows(file)
+    writers = [RowWriter(file), RowWriter(file)]
+    for writer, row in zip(writers, rows, strict=True):
         writer.write(row)
-    writer.close()
-    assert list(read_rows(tmp_path / "rows.csv")) == rows
+    for writer in writers:
+        writer.close()
+    with file.open(newline="") as lines:
+        found = list(csv.DictReader(lines))
+    assert [(row["serial"], row["status"]) for row in found] == [("1", "ok"), ("2", "UNAVAILABLE")]
+    assert found[1]["done_ns"] == "2400"
+
+
+def test_a_run_is_drawn(tmp_path: Path) -> None:
+    (file,) = plot_run("short", _outcome(20, 1000, 900_000), tmp_path)
+    assert file.name == "short-latency.png"
+    assert file.stat().st_size > 10_000
 
 
 def test_an_outcome_counts_errors_apart_from_latencies() -> None:
@@ -154,8 +131,8 @@ def test_an_outcome_counts_errors_apart_from_latencies() -> None:
     outcome.add(_row(1))
     outcome.add(_row(2, status="UNAVAILABLE", dropped=3, done_ns=10**9))
     assert (outcome.answered, outcome.failed, outcome.dropped) == (1, 1, 3)
-    assert outcome.latency.greatest_ns == 400
-    assert TaskOutcome.from_document(outcome.to_document()) == outcome
+    assert list(outcome.latency_ns) == [400]
+    assert list(outcome.lag_ns) == [10, 10]
 
 
 @pytest.mark.parametrize(

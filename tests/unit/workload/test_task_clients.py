@@ -6,9 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 
-from brisk_client.workload.results.rows import OK, Row
-from brisk_client.workload.sending.task_client import Ask, TaskClient
-from brisk_client.workload.spec.description import (
+from brisk_client.workload.description import (
     Continuous,
     Dependent,
     Load,
@@ -18,6 +16,8 @@ from brisk_client.workload.spec.description import (
     Trace,
     Workload,
 )
+from brisk_client.workload.results import OK, Row
+from brisk_client.workload.task_client import Ask, TaskClient
 from support.virtual_loop import run_virtually
 
 

@@ -33,7 +33,7 @@ from brisk_client.benchmarks.start.server_start import (
     started_server,
 )
 from brisk_client.benchmarks.start.sides import PYTHON, intra_op_threads
-from brisk_client.disb.clients.settling import wait_until_settled
+from brisk_client.disb.wire import wait_until_settled
 from brisk_client.inference import InferenceClient, Transport
 
 BRISK = "brisk"

@@ -11,12 +11,13 @@ cost the slowest requests.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brisk.exits.exploration import ExplorationSettings, explore
+from brisk.exits.exploration import ExplorationSettings
 from brisk.exits.exploration.settings import LookUps
 from brisk_client.benchmarks.exits.case import ACCURACY, measure_latency, measure_streams
 from brisk_client.benchmarks.exits.compositions import composition_rows
@@ -31,8 +32,7 @@ from brisk_client.benchmarks.exits.promise import promise_rows
 from brisk_client.benchmarks.exits.runs import ExitBench
 from brisk_client.benchmarks.exits.tails import tail_rows
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
-from brisk_client.report import Check, Report
+from brisk_client.report import Check, Report, begin_report
 
 PARTS = ("latency", "promise", "variants", "streams", "tails")
 OF_CACHES = frozenset({"latency", "promise", "streams"})
@@ -64,14 +64,7 @@ class ExitsOptions:
 
 def run(wanted: ExitsOptions) -> Report:
     """Cases without data are left out."""
-    report = Report(
-        name="exits",
-        machine=describe_machine(),
-        versions=installed_versions("torch", "numpy", "scipy"),
-        rows=[],
-        checks=[],
-        notes=list(NOTES),
-    )
+    report = begin_report("exits", ("torch", "numpy", "scipy"), NOTES)
     makers: dict[str, Callable[[], ExitCase | None]] = {
         "digits": lambda: digits_case(wanted.quick),
         "fashion": lambda: fashion_case(wanted.fashion, wanted.quick),
@@ -111,9 +104,15 @@ def main(arguments: Sequence[str]) -> int:
         "--look-ups", choices=[way.value for way in LookUps], default=LookUps.AUTOMATIC.value
     )
     chosen = parser.parse_args(arguments)
+    look_ups = LookUps(chosen.look_ups)
     wanted = ExitsOptions(
-        *(chosen.quick, chosen.cases, chosen.parts, LookUps(chosen.look_ups)),
-        *(chosen.fashion, chosen.plot, chosen.video),
+        chosen.quick,
+        chosen.cases,
+        chosen.parts,
+        look_ups,
+        chosen.fashion,
+        chosen.plot,
+        chosen.video,
     )
     return deliver(run(wanted), chosen, None)
 
@@ -126,14 +125,12 @@ def _measure_case(report: Report, case: ExitCase, wanted: ExitsOptions) -> None:
         look_ups=wanted.look_ups,
         jobs=2,
     )
-    case.folder.mkdir(parents=True, exist_ok=True)
-    bench = ExitBench(case.model)
-    try:
+    with contextlib.closing(ExitBench(case.model)) as bench:
         if "variants" in wanted.parts:
             _add(report, composition_rows(case, ACCURACY, bench, wanted.quick))
         if wanted.parts and not set(wanted.parts) & OF_CACHES:
             return
-        found = explore(case.model, case.training, case.folder, settings, case.more_to_fit)
+        found = case.explore(settings)
         if "promise" in wanted.parts:
             _add(report, promise_rows(case, found.studied, settings, wanted.quick))
         if found.cascade is None:
@@ -144,8 +141,6 @@ def _measure_case(report: Report, case: ExitCase, wanted: ExitsOptions) -> None:
             measure_latency(report, case, found.cascade, bench, wanted.quick, wanted.plots)
         if "streams" in wanted.parts:
             measure_streams(report, case, found.cascade, bench, wanted.video)
-    finally:
-        bench.close()
 
 
 def _add(report: Report, found: tuple[list[dict[str, Any]], list[Check]]) -> None:

@@ -1,20 +1,32 @@
-"""What one could do instead of learned caches: a smaller model, an int8 one (GATI, Fig. 6)."""
+"""What stands beside learned caches and their promise.
+
+What one could do instead: a smaller model, an int8 one (GATI, Fig. 6), thresholds on the softmax;
+and whether audits notice an exit that has become worse.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from brisk.exits.base_model import BaseModel, load_base
+from brisk.exits.adaptation.features import gather, look_at
+from brisk.exits.base_model import BaseModel, load_base, load_graph, taps_of
+from brisk.exits.cascade import Cascade, Level
 from brisk.exits.data.samples import Samples
+from brisk.exits.guarantee.audit import CascadeAudit
+from brisk.exits.guarantee.calibration import Promise, calibrate
+from brisk.exits.heads.lookup import SoftmaxLookUp, network_of
+from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.model_graph import read_graph
 from brisk_client.benchmarks.exits.data import ExitCase
-from brisk_client.benchmarks.exits.runs import Other
+from brisk_client.benchmarks.exits.runs import Other, classes_of
 
 CALIBRATED_ROWS = 200
 
@@ -35,12 +47,7 @@ def alternatives(case: ExitCase) -> dict[str, Other]:
 
 def _ours(model: Path) -> Other:
     base = load_base(model)
-    return lambda inputs: _classes(base, inputs)
-
-
-def _classes(base: BaseModel, inputs: Mapping[str, np.ndarray]) -> list[int]:
-    found: list[int] = next(iter(base.run(inputs).values())).argmax(1).tolist()
-    return found
+    return lambda inputs: classes_of(next(iter(base.run(inputs).values())))
 
 
 def _theirs(model: Path) -> Other:
@@ -50,13 +57,7 @@ def _theirs(model: Path) -> Other:
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(model), options, ["CPUExecutionProvider"])
     output = session.get_outputs()[0].name
-
-    def classes(inputs: Mapping[str, np.ndarray]) -> list[int]:
-        (scores,) = session.run([output], dict(inputs))
-        found: list[int] = np.argmax(scores, 1).tolist()
-        return found
-
-    return classes
+    return lambda inputs: classes_of(session.run([output], dict(inputs))[0])
 
 
 def _quantised(model: Path, training: Samples) -> Path:
@@ -71,7 +72,8 @@ def _quantised(model: Path, training: Samples) -> Path:
 
     class Rows(CalibrationDataReader):  # type: ignore[misc]  # untyped base
         def __init__(self) -> None:
-            self._rows = _single_rows(training)
+            rows = range(min(CALIBRATED_ROWS, len(training)))
+            self._rows = (dict(training.take(slice(row, row + 1)).inputs) for row in rows)
 
         def get_next(self) -> dict[str, Any] | None:
             return next(self._rows, None)
@@ -93,6 +95,54 @@ def _quantised(model: Path, training: Samples) -> Path:
     return target
 
 
-def _single_rows(training: Samples) -> Iterator[dict[str, np.ndarray]]:
-    for row in range(min(CALIBRATED_ROWS, len(training))):
-        yield dict(training.take(slice(row, row + 1)).inputs)
+INJECTED = 0.1
+"""Share of an exit's answers that are made wrong."""
+
+
+def load_for(model: Path, cascade: Cascade) -> BaseModel:
+    """The model, cut so that the values at the cascade's exits and its scores can be read."""
+    graph = read_graph(model)
+    points = [exit_.point for exit_ in cascade.exits]
+    return load_graph(graph, 1, taps_of(points, cascade.scores, graph))
+
+
+def softmax_cascade(base: BaseModel, cascade: Cascade, case: ExitCase) -> Cascade | None:
+    """With calibrated thresholds on the softmax (GATI, Fig. 23); None where nothing is proved.
+
+    Tuned and calibrated on the rows that the cascade itself was.
+    """
+    own = [network_of(exit_) for exit_ in cascade.exits]
+    networks = [SoftmaxLookUp(one.predictor, one.selector, one.gate).eval() for one in own]
+    exits = tuple(
+        dataclasses.replace(exit_, model=export_look_up(network, exit_.shape, exit_.variant))
+        for exit_, network in zip(cascade.exits, networks, strict=True)
+    )
+    level = cascade.levels[0]
+    saved_s = [exit_.saved_s for exit_ in exits]
+    burden_s = [exit_.burden_s for exit_ in exits]
+    division = case.division
+    tune, held_out = (
+        look_at(networks, gather(base, cascade, case.training.take(rows).inputs))
+        for rows in (division.tune, division.calibrate)
+    )
+    found = calibrate(
+        tune,
+        held_out,
+        Promise(level.accuracy, cascade.confidence),
+        lambda count: count.saving_s(saved_s, burden_s),
+    )
+    if found is None:
+        return None
+    levels = (Level(level.accuracy, found.thresholds, found.count),)
+    return dataclasses.replace(cascade, exits=exits, levels=levels)
+
+
+def audits_until_off(agreed: Sequence[bool], accuracy: float, most: int) -> int | None:
+    """Audited answers, as they were but 10 % made wrong, until the exit is off; None: never."""
+    random = np.random.default_rng(0)
+    audit = CascadeAudit(accuracy)
+    for number in range(1, most + 1):
+        right = agreed[int(random.integers(len(agreed)))] and random.uniform() >= INJECTED
+        if audit.note(0, bool(right)):
+            return number
+    return None

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from brisk.exits.cascade import Cascade
-from brisk.exits.exploration import Exploration, ExplorationSettings, explore
+from brisk.exits.exploration import Exploration, ExplorationSettings
 from brisk.exits.exploration.composition import CompositionProblem, composed_threshold
 from brisk.exits.exploration.settings import LookUps
 from brisk.exits.exploration.shortlist import Finalist
@@ -28,8 +28,7 @@ from brisk.exits.learning.predictor import PredictorSettings
 from brisk_client.benchmarks.exits.data import ExitCase
 from brisk_client.benchmarks.exits.promise import look_through
 from brisk_client.benchmarks.exits.runs import BARE, ExitBench, Version
-from brisk_client.report import Check
-from brisk_client.tails import tail_or_shortage
+from brisk_client.report import Check, check_limit
 
 POINTS = {False: 3, True: 2}
 EPOCHS = {False: 8, True: 2}
@@ -63,9 +62,7 @@ def composition_rows(
         predictor=PredictorSettings(epochs=EPOCHS[quick]),
         trains_all=True,
     )
-    folder = case.folder / f"variants-{EPOCHS[quick]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    found = explore(case.model, case.training, folder, settings, case.more_to_fit)
+    found = case.explore(settings, f"variants-{EPOCHS[quick]}")
     rows = list(_variant_rows(case, found, accuracy))
     trained = {row["variant"] for row in rows}
     checks = [
@@ -90,7 +87,7 @@ def figure_checks(label: str, rows: Sequence[Mapping[str, Any]]) -> list[Check]:
     for side, others in ((ours, fewer), (exact, greedy)):
         ratio = mean_ms[side] / min(mean_ms[other] for other in others)
         text = f"{label}, {side}: mean over that of the fastest of {len(others)} others"
-        checks.append(Check(text, ratio, f"<= {1 + SAME}", ratio <= 1 + SAME))
+        checks.append(check_limit(text, ratio, "<=", 1 + SAME))
     return checks
 
 
@@ -159,17 +156,14 @@ def _chain_rows(
     rows = []
     for (figure, way), chain in ways.items():
         side = sides[str(chain) if chain else BARE]
+        speed = side.speed_columns(sides[BARE])
         expected = expect(problem, chain)
         rows.append(
             {
                 "model": case.name,
                 "side": f"{figure}: {way}",
-                "mean_ms": side.mean_s * 1e3,
-                "p99_ms": tail_or_shortage(side.times_s, 0.99, 1e3),
-                "speed_up": sides[BARE].mean_s / side.mean_s,
-                "agreement": side.agreement,
-                "early": side.early,
-                "inputs": side.inputs,
+                **{name: speed[name] for name in ("mean_ms", "p99_ms", "speed_up")},
+                **side.answer_columns(),
                 "expected_ms": expected.latency_s * 1e3,
                 "expected_agreement": expected.accuracy,
                 "exits": ", ".join(exit_.name for exit_ in cascades[chain].exits) if chain else "",

@@ -11,11 +11,10 @@ import dataclasses
 import functools
 import gzip
 import hashlib
-import io
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +22,7 @@ import numpy as np
 import onnx
 
 from brisk.exits.data.samples import Division, Samples, divide
+from brisk.exits.exploration import Exploration, ExplorationSettings, explore
 from brisk.exits.sources import Sources
 from brisk_client.samples.bottleneck import BottleneckRecipe, train_bottleneck
 from brisk_client.samples.digits import digits_split
@@ -77,6 +77,12 @@ class ExitCase:
     def division(self) -> Division:
         """Of ``training``, as exploration divides it."""
         return divide(self.training, 0, self.more_to_fit)
+
+    def explore(self, settings: ExplorationSettings, subfolder: str = "") -> Exploration:
+        """As `brisk caches train` does; an exploration that is there already is gone on with."""
+        folder = self.folder / subfolder
+        folder.mkdir(parents=True, exist_ok=True)
+        return explore(self.model, self.training, folder, settings, self.more_to_fit)
 
 
 SMALLER_BLOCKS = (1, 1, 1, 1)
@@ -180,7 +186,7 @@ def caches_folder(model: Path, *training: Samples) -> Path:
 def kept_network(name: str, recipe: BottleneckRecipe, samples: Samples) -> Path:
     """The trained network's file, from the cache directory or made now."""
     digest = hashlib.sha256(repr((name, recipe, _digest(samples))).encode()).hexdigest()[:16]
-    file = _cache_folder() / f"{name}-{digest}" / "model.onnx"
+    file = kept_folder("bench-exits") / f"{name}-{digest}" / "model.onnx"
     if not file.exists():
         assert samples.labels is not None, "networks are trained on labelled images"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -239,15 +245,16 @@ def cifar_case(quick: bool) -> ExitCase | None:
         caches,
         evaluation,
         fitted,
-        _cache_folder() / f"resnet56-caches-{_digest(caches, fitted)}",
+        kept_folder("bench-exits") / f"resnet56-caches-{_digest(caches, fitted)}",
         NARROW_VARIANTS if quick else CHEAP_VARIANTS,
         is_of_colour=True,
     )
 
 
-def _cache_folder() -> Path:
+def kept_folder(name: str) -> Path:
+    """Where a benchmark keeps what it has trained."""
     root = Path(os.environ.get("BRISK_CACHE_DIR") or Path.home() / ".cache" / "brisk")
-    return root / "bench-exits"
+    return root / name
 
 
 def _read_images(archive: Path, each: dict[str, int]) -> dict[str, Samples]:
@@ -256,15 +263,17 @@ def _read_images(archive: Path, each: dict[str, int]) -> dict[str, Samples]:
 
     images: dict[str, list[np.ndarray]] = {part: [] for part in each}
     labels: dict[str, list[int]] = {part: [] for part in each}
-    counts: Counter[tuple[str, int]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     with tarfile.open(archive) as files:
-        for part, name, data in _members(files):
-            label = CLASSES.index(name)
-            if counts[part, label] < each.get(part, 0):
-                with Image.open(io.BytesIO(data)) as image:
+        for member in files:
+            if not (member.isfile() and member.name.endswith(".jpg")):
+                continue
+            part, name, _ = member.name.split("/")[-3:]
+            if counts[part, name] < each.get(part, 0):
+                with Image.open(files.extractfile(member)) as image:
                     images[part].append(as_input(np.asarray(image.convert("RGB"))))
-                labels[part].append(label)
-                counts[part, label] += 1
+                labels[part].append(CLASSES.index(name))
+                counts[part, name] += 1
     return {
         part: Samples({"x": np.ascontiguousarray(np.stack(rows))}, np.array(labels[part]))
         for part, rows in images.items()
@@ -275,12 +284,3 @@ def as_input(pixels: np.ndarray) -> np.ndarray:
     """Pixels [..., height, width, 3] of 0..255 as float32 [..., 3, height, width]."""
     scaled = (np.asarray(pixels, np.float32) / 255 - _MEAN) / _DEVIATION
     return np.moveaxis(scaled, -1, -3)
-
-
-def _members(files: tarfile.TarFile) -> Iterator[tuple[str, str, bytes]]:
-    for member in files:
-        if member.isfile() and member.name.endswith(".jpg"):
-            part, name, _ = member.name.split("/")[-3:]
-            data = files.extractfile(member)
-            assert data is not None
-            yield part, name, data.read()

@@ -28,7 +28,6 @@ from brisk.exits.exploration import ExplorationSettings
 from brisk.exits.exploration.composition import Tried, composition_problem
 from brisk.exits.exploration.explore import Studied
 from brisk.exits.exploration.selection import Chosen, decide
-from brisk.exits.exploration.shortlist import Finalist
 from brisk.exits.exploration.trial import evaluate
 from brisk.exits.guarantee.calibration import (
     CascadeCount,
@@ -38,7 +37,7 @@ from brisk.exits.guarantee.calibration import (
     lower_bound,
     upper_bound,
 )
-from brisk.exits.heads.lookup import LookUp, network_of
+from brisk.exits.heads.lookup import network_of
 from brisk_client.benchmarks.exits.data import ExitCase
 from brisk_client.report import Check
 
@@ -66,25 +65,19 @@ class SplitTally:
 
 def look_through(studied: Studied, samples: Samples) -> list[Looked]:
     """``samples`` through every trained variant, in order."""
-    assembly, parts = studied.assembly, []
-    networks = [_network(studied, one) for one in assembly.tried]
+    assembly = studied.assembly
+    networks = []
+    for one in assembly.tried:
+        point, shape = assembly.points[one.point], tuple(one.example.shape[1:])
+        made = Exit(point, one.variant, shape, assembly.scores.classes, one.model, 0.0, 0)
+        networks.append(network_of(made))
+    parts: list[list[Looked]] = [[] for _ in networks]
     for start in range(0, len(samples), BATCH_ROWS):
         inputs = bind_rows(samples.take(slice(start, start + BATCH_ROWS)))
         hidden, teacher = run_base(studied.base, assembly.points, assembly.scores, inputs)
-        answers = teacher.argmax(1)
-        parts.append(
-            [
-                evaluate(network, torch.tensor(hidden[one.point]), answers)
-                for one, network in zip(assembly.tried, networks, strict=True)
-            ]
-        )
-    return [_joined([part[index] for part in parts]) for index in range(len(assembly.tried))]
-
-
-def _network(studied: Studied, one: Tried) -> LookUp:
-    scores, point = studied.assembly.scores, studied.assembly.points[one.point]
-    shape = tuple(one.example.shape[1:])
-    return network_of(Exit(point, one.variant, shape, scores.classes, one.model, 0.0, 0))
+        for part, one, network in zip(parts, assembly.tried, networks, strict=True):
+            part.append(evaluate(network, torch.tensor(hidden[one.point]), teacher.argmax(1)))
+    return [_joined(part) for part in parts]
 
 
 def promise_rows(
@@ -125,9 +118,10 @@ def split_often(
         order = random.permutation(len(pool[0].scores))
         tune, calibrate, rest = np.split(order, np.cumsum(sizes))
         chosen = _chosen(studied, settings, pool, tune, calibrate)
-        for level in chosen.levels if chosen is not None else ():
-            assert chosen is not None
-            seen = in_order([_rows(pool[index], rest) for index in chosen.tried])
+        if chosen is None:
+            continue
+        seen = in_order([_rows(pool[index], rest) for index in chosen.tried])
+        for level in chosen.levels:
             _note(tallies[level.accuracy], count_cascade(seen, level.thresholds), level.accuracy)
     return tallies
 
@@ -151,12 +145,10 @@ def _chosen(
         )
         for synchronous in settings.look_ups.modes
     }
-    found = decide(problems, tried, settings, _least_expected)
+    found = decide(
+        problems, tried, settings, lambda entered: min(entered, key=lambda one: one.latency_s)
+    )
     return found if isinstance(found, Chosen) else None
-
-
-def _least_expected(entered: Sequence[Finalist]) -> Finalist:
-    return min(entered, key=lambda one: one.latency_s)
 
 
 def _note(tally: SplitTally, count: CascadeCount, accuracy: float) -> None:
@@ -197,17 +189,13 @@ def _checks(
         f"more than {1 - accuracy:.1%} of the rest disagree": tally.cascade_broken,
         f"an exit agrees with less than {accuracy:.1%} of what it answers": tally.exit_broken,
     }
-    checks = []
+    checks, expected = [], f"an interval that reaches down to {1 - confidence:.0%}"
     for text, broken in counts.items():
         low, high = exact_interval(broken, splits)
-        checks.append(
-            Check(
-                f"{label}, {accuracy:.1%}: splits after which {text}",
-                f"{broken} of {splits}, exact {INTERVAL:.0%} interval {low:.1%} to {high:.1%}",
-                f"an interval that reaches down to {1 - confidence:.0%}",
-                low <= 1 - confidence,
-            )
-        )
+        name = f"{label}, {accuracy:.1%}: splits after which {text}"
+        interval = f"exact {INTERVAL:.0%} interval {low:.1%} to {high:.1%}"
+        found = f"{broken} of {splits}, {interval}"
+        checks.append(Check(name, found, expected, low <= 1 - confidence))
     return checks
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from brisk.exits.data.samples import Samples
 from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import ExitingFrame, find_places
 from brisk.exits.serving.lane import LookUpLane
-from brisk_client.tails import quantile
+from brisk_client.report import save_figure, subplots
+from brisk_client.tails import quantile, tail_or_shortage
 
 WARM_UP = 10
 QUICK_BATCHES = 400
@@ -69,6 +71,18 @@ class ExitSide:
     def quantile_s(self, share: float) -> float:
         return quantile(self.times_s, share)
 
+    def speed_columns(self, base: ExitSide) -> dict[str, Any]:
+        """Of a report's row; ``base``: the bare model's, on the same inputs."""
+        return {
+            "mean_ms": self.mean_s * 1e3,
+            "median_ms": self.quantile_s(0.5) * 1e3,
+            "p99_ms": tail_or_shortage(self.times_s, 0.99, 1e3),
+            "speed_up": base.mean_s / self.mean_s,
+        }
+
+    def answer_columns(self) -> dict[str, Any]:
+        return {"agreement": self.agreement, "early": self.early, "inputs": self.inputs}
+
     def add(self, other: ExitSide) -> None:
         self.times_s += other.times_s
         self.agreeing += other.agreeing
@@ -113,7 +127,7 @@ class ExitBench:
         return sides
 
     def _classes(self, inputs: Mapping[str, np.ndarray]) -> list[int]:
-        return _argmax(next(iter(self._whole.run(inputs).values())))
+        return classes_of(next(iter(self._whole.run(inputs).values())))
 
     def _run(
         self, version: Version | Other | None, inputs: Mapping[str, np.ndarray], truth: list[int]
@@ -151,7 +165,7 @@ class ExitBench:
             answers = frame.take_answers()
             now_s = time.perf_counter() - started_s
             for answer in answers:
-                found = _argmax(next(iter(answer.values.values())))
+                found = classes_of(next(iter(answer.values.values())))
                 for row, one in zip(answer.rows, found, strict=True):
                     side.times_s[row] = now_s
                     side.agreeing += one == truth[row]
@@ -161,6 +175,32 @@ class ExitBench:
         return side
 
 
-def _argmax(scores: np.ndarray) -> list[int]:
+def classes_of(scores: np.ndarray) -> list[int]:
+    """Of each row [rows, classes] the likeliest one."""
     found: list[int] = scores.argmax(1).tolist()
     return found
+
+
+TAILS = 1.3
+"""A plot's CDF ends there, in slowest 95th percentiles: a slow request would squeeze the rest."""
+
+
+def plot_sides(label: str, sides: Mapping[str, ExitSide], folder: Path) -> Path:
+    """One file: left the CDF of latencies (GATI, Fig. 6a), right agreement against the mean."""
+    figure, (left, right) = subplots(1, 2, figsize=(10, 4))
+    for number, (name, side) in enumerate(sorted(sides.items(), key=lambda one: one[1].mean_s)):
+        times_ms = np.sort(side.times_s) * 1e3
+        left.plot(times_ms, np.arange(1, len(times_ms) + 1) / len(times_ms), label=name)
+        point = (side.mean_s * 1e3, side.agreement * 100)
+        right.scatter(*point)
+        aside = (0, 6 if number % 2 else -12)
+        right.annotate(name, point, xytext=aside, textcoords="offset points", ha="center", size=8)
+    longest_s = max(side.quantile_s(0.95) for side in sides.values())
+    left.set(xlim=(0, TAILS * longest_s * 1e3), xlabel="latency, ms", ylabel="share of inputs")
+    left.legend()
+    slowest_s = max(side.mean_s for side in sides.values())
+    right.margins(y=0.15)
+    right.set(xlim=(0, 1.25 * slowest_s * 1e3), xlabel="mean latency, ms")
+    right.set_ylabel("agreement with the bare model, %")
+    figure.suptitle(label)
+    return save_figure(figure, folder / f"exits-{label.replace(' ', '-').replace(',', '')}.png")

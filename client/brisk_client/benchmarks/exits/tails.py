@@ -6,6 +6,7 @@ caches are untrained here, which costs the same time, and every threshold is out
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,6 @@ from brisk.exits.model_graph import exit_points, read_graph, spread
 from brisk.exits.scores import find_scores
 from brisk_client.benchmarks.exits.runs import BARE, ExitBench, Version
 from brisk_client.samples.bottleneck import BottleneckRecipe, untrained_bottleneck
-from brisk_client.tails import tail_or_shortage
 
 EXITS = 3
 SIDE = 32
@@ -61,8 +61,7 @@ def _rows(case: TailCase, folder: Path) -> Iterator[dict[str, Any]]:
     cascade = _missing_cascade(model, case.variant)
     images = np.random.default_rng(0).random((max(RUNS), 1, SIDE, SIDE)).astype(np.float32)
     versions = {"synchronous": Version(cascade, True), "asynchronous": Version(cascade, False)}
-    bench = ExitBench(model)
-    try:
+    with contextlib.closing(ExitBench(model)) as bench:
         for batch, runs in RUNS.items():
             order = np.arange(batch * runs) % len(images)
             sides = bench.measure(versions, Samples({"image": images[order]}), batch, quick=False)
@@ -71,13 +70,8 @@ def _rows(case: TailCase, folder: Path) -> Iterator[dict[str, Any]]:
                     "model": f"resnet50 of width {case.width}, {EXITS} {case.variant} that miss",
                     "side": BARE if name == BARE else f"look-ups {name}",
                     "batch": batch,
-                    "mean_ms": side.mean_s * 1e3,
-                    "median_ms": side.quantile_s(0.5) * 1e3,
-                    "p99_ms": tail_or_shortage(side.times_s, 0.99, 1e3),
-                    "speed_up": sides[BARE].mean_s / side.mean_s,
+                    **side.speed_columns(sides[BARE]),
                 }
-    finally:
-        bench.close()
 
 
 def _missing_cascade(model: Path, variant: str) -> Cascade:

@@ -13,14 +13,13 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.harness.sampling import summarise
 from brisk_client.benchmarks.pipeline.networks import TrainedNetworks, trained_networks
 from brisk_client.benchmarks.pipeline.planners import (
@@ -31,7 +30,7 @@ from brisk_client.benchmarks.pipeline.planners import (
     load_bench,
 )
 from brisk_client.benchmarks.pipeline.scenes import ScenePart, make_scenes
-from brisk_client.report import Check, Report
+from brisk_client.report import Check, Report, begin_report, check_limit, save_figure, subplots
 
 CROPS = 4
 """Pictures in a request besides the plate: a frame's detected objects."""
@@ -55,26 +54,11 @@ NOTES = (
 )
 
 
-@dataclass
-class _PipelineTally:
-    latencies_s: list[float] = field(default_factory=list)
-    right: int = 0
-    labels: int = 0
-    missed: int = 0
-    taken: Counter[str] = field(default_factory=Counter)
-
-
 def run(quick: bool = False) -> Report:
     """Measure every policy, objective and planner; trains the networks where they are not yet."""
     networks = trained_networks()
-    report = Report(
-        "pipeline",
-        describe_machine(),
-        installed_versions("torch", "onnx", "numpy", "scikit-learn"),
-        [],
-        [],
-        [*NOTES, f"accuracies on validation scenes: {json.dumps(networks.accuracies)}"],
-    )
+    notes = [*NOTES, f"accuracies on validation scenes: {json.dumps(networks.accuracies)}"]
+    report = begin_report("pipeline", ("torch", "onnx", "numpy", "scikit-learn"), notes)
     count = 80 if quick else len(networks.plates) - WARM_UP
     frames, labels = _requests(networks, count + WARM_UP)
     labels = labels[:count]
@@ -121,44 +105,46 @@ def _measure(
 ) -> None:
     """One row for each planner; every request is served by all of them, the first one in turns."""
     objective_ns = int(bench.slowest_ns * tightness)
-    tallies = {planner: _PipelineTally() for planner in PLANNERS}
+    served: dict[str, list[Served]] = {planner: [] for planner in PLANNERS}
     for frame in range(len(labels)):
         turn = frame % len(PLANNERS)
         for planner in (*PLANNERS[turn:], *PLANNERS[:turn]):
-            served = bench.serve(planner, policy, objective_ns, frame)
-            _note(tallies[planner], served, labels[frame], objective_ns)
-    base = tallies[BASE]
-    for planner, tally in tallies.items():
-        summary = summarise(tally.latencies_s)
-        mean_ms = float(np.mean(tally.latencies_s)) * 1e3
-        most = ", ".join(f"{what} {n}" for what, n in sorted(tally.taken.items()))
+            served[planner].append(bench.serve(planner, policy, objective_ns, frame))
+    columns = {
+        planner: _columns(answers, labels, objective_ns) for planner, answers in served.items()
+    }
+    base = columns[BASE]
+    for planner, own in columns.items():
+        gain_points = 100 * (own["accuracy"] - base["accuracy"])
         report.rows.append(
             {
                 "policy": policy,
                 "objective_ms": round(objective_ns / 1e6, 3),
                 "planner": planner,
-                "accuracy": round(tally.right / tally.labels, 4),
-                "accuracy_gain_points": round(_points(tally, base), 2),
-                "mean_ms": round(mean_ms, 3),
-                "median_ms": round(summary.median * 1e3, 3),
-                "spread_ms": round(summary.spread * 1e3, 3),
-                "latency_gain": round(float(np.mean(base.latencies_s)) * 1e3 / mean_ms, 3),
-                "missed": round(tally.missed / len(labels), 3),
-                "taken": most,
+                "accuracy": round(own["accuracy"], 4),
+                "accuracy_gain_points": round(gain_points, 2),
+                "mean_ms": round(own["mean_ms"], 3),
+                "median_ms": round(own["median_ms"], 3),
+                "spread_ms": round(own["spread_ms"], 3),
+                "latency_gain": round(base["mean_ms"] / own["mean_ms"], 3),
+                "missed": round(own["missed"], 3),
+                "taken": own["taken"],
             }
         )
 
 
-def _note(tally: _PipelineTally, served: Served, labels: np.ndarray, objective_ns: int) -> None:
-    tally.latencies_s.append(served.latency_ns / 1e9)
-    tally.right += int((served.labels == labels).sum())
-    tally.labels += len(labels)
-    tally.missed += served.latency_ns > objective_ns
-    tally.taken.update(served.taken)
-
-
-def _points(tally: _PipelineTally, base: _PipelineTally) -> float:
-    return 100 * (tally.right / tally.labels - base.right / base.labels)
+def _columns(answers: Sequence[Served], labels: np.ndarray, objective_ns: int) -> dict[str, Any]:
+    latencies_ms = [each.latency_ns / 1e6 for each in answers]
+    summary = summarise(latencies_ms)
+    taken = Counter(what for each in answers for what in each.taken)
+    return {
+        "accuracy": float(np.mean([each.labels for each in answers] == labels)),
+        "mean_ms": float(np.mean(latencies_ms)),
+        "median_ms": summary.median,
+        "spread_ms": summary.spread,
+        "missed": float(np.mean([each.latency_ns > objective_ns for each in answers])),
+        "taken": ", ".join(f"{what} {count}" for what, count in sorted(taken.items())),
+    }
 
 
 def _check(report: Report, networks: TrainedNetworks) -> None:
@@ -174,15 +160,14 @@ def _check(report: Report, networks: TrainedNetworks) -> None:
         ("latency_gain", "times", 1.26),
     ):
         found = float(np.median([row[key] for row in ours]))
-        text = (
-            f"{key.split('_')[0]} gain of incremental, {unit}, median of all {len(ours)} settings"
-        )
-        report.checks.append(Check(text, found, f">= {least}", found >= least))
+        gain = f"{key.split('_')[0]} gain of incremental, {unit}"
+        text = f"{gain}, median of all {len(ours)} settings"
+        report.checks.append(check_limit(text, found, ">=", least))
     static = {(r["policy"], r["objective_ms"]): r for r in report.rows if r["planner"] == "static"}
     gains = [r["accuracy"] - static[r["policy"], r["objective_ms"]]["accuracy"] for r in ours]
     mean = round(100 * float(np.mean(gains)), 2)
     text = "accuracy of incremental over static, both with early answers, mean of points"
-    report.checks.append(Check(text, mean, "> 0", mean > 0))
+    report.checks.append(check_limit(text, mean, ">", 0))
     for task, found_of in networks.accuracies.items():
         grows = list(found_of.values()) == sorted(found_of.values())
         shown = " ".join(f"{size} {value:.3f}" for size, value in found_of.items())
@@ -192,20 +177,12 @@ def _check(report: Report, networks: TrainedNetworks) -> None:
 
 def _plot(report: Report, folder: Path) -> None:
     """Accuracy over mean latency, a file for each policy, a line for each planner."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    folder.mkdir(parents=True, exist_ok=True)
     for policy in dict.fromkeys(row["policy"] for row in report.rows):
-        figure, axes = pyplot.subplots(layout="constrained")
+        figure, axes = subplots()
         for planner in PLANNERS:
             rows = [r for r in report.rows if (r["policy"], r["planner"]) == (policy, planner)]
-            axes.plot(
-                [r["mean_ms"] for r in rows], [r["accuracy"] for r in rows], "o-", label=planner
-            )
+            points = [r["mean_ms"] for r in rows], [r["accuracy"] for r in rows]
+            axes.plot(*points, "o-", label=planner)
         axes.set(xlabel="mean latency, ms", ylabel="accuracy", title=f"split: {policy}")
         axes.legend()
-        figure.savefig(folder / f"pipeline_{policy}.png", dpi=120)
-        pyplot.close(figure)
+        save_figure(figure, folder / f"pipeline_{policy}.png")

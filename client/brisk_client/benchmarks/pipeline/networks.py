@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,10 +24,10 @@ from torch import nn
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import load_base
 from brisk.exits.data.samples import Samples
-from brisk.exits.exploration import ExplorationSettings, explore
+from brisk.exits.exploration import ExplorationSettings
 from brisk.exits.files.artefact import digest_of, write_cascade
 from brisk.exits.files.versions import caches_file
-from brisk_client.benchmarks.exits.data import ExitCase, digits_case
+from brisk_client.benchmarks.exits.data import ExitCase, digits_case, kept_folder
 from brisk_client.benchmarks.pipeline.scenes import (
     DIGITS,
     NOISE,
@@ -85,13 +84,12 @@ class TrainedNetworks:
 
 def trained_networks() -> TrainedNetworks:
     """From the cache, else trained now: some minutes."""
-    root = Path(os.environ.get("BRISK_CACHE_DIR") or Path.home() / ".cache" / "brisk")
     parts = [part.value for part in ScenePart]
     recipe = repr(
         (CLASSIFIERS, EPOCHS, TASKS, TRAINED_ON, VALIDATED_ON, _LEARNING_RATE, NOISE, parts)
     )
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:16]
-    folder = root / "bench-pipeline" / digest
+    folder = kept_folder("bench-pipeline") / digest
     summary = folder / "summary.json"
     if not summary.is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -140,9 +138,8 @@ def _readers(case: ExitCase, folder: Path) -> tuple[dict[str, float], str]:
         target = folder / f"{PLATE}_{size}.onnx"
         shutil.copy(find(), target)
         accuracies[size] = _share_right(target, case.training)
-    case.folder.mkdir(parents=True, exist_ok=True)
     settings = ExplorationSettings(accuracy=PROMISE, points=POINTS, variants=case.variants)
-    found = explore(case.model, case.training, case.folder, settings, case.more_to_fit)
+    found = case.explore(settings)
     if found.cascade is None:
         raise InvalidModelError(f"the reader of plates got no caches: {found.reason}")
     model = folder / f"{PLATE}_large.onnx"

@@ -162,19 +162,27 @@ def node_inputs(task: str) -> tuple[str, ...]:
     return {PLATE: ("plate",), "join": ()}.get(task, ("image",))
 
 
+def _begin(
+    network: PipelineNetwork, image: np.ndarray, signature: Signature, agreement: float | None
+) -> NetworkRun:
+    outputs = [each.name for each in network.session.outputs]
+    inputs = {"image": image}
+    return NetworkRun(network, inputs, outputs, signature, agreement)
+
+
+def _end_ns(run: NetworkRun) -> int:
+    """Run it to its end; how long that takes."""
+    begun_ns = time.monotonic_ns()
+    while not run.step():
+        pass
+    return time.monotonic_ns() - begun_ns
+
+
 def _takes_ns(network: PipelineNetwork, image: np.ndarray) -> float:
     """The median of some whole runs: objectives must not follow a moment's noise."""
-    taken = []
-    for _ in range(TIMED):
-        run = NetworkRun(
-            *(network, {"image": image}, [each.name for each in network.session.outputs]),
-            *(Signature.of({"image": image}), WHOLE_MODEL),
-        )
-        begun_ns = time.monotonic_ns()
-        while not run.step():
-            pass
-        taken.append(time.monotonic_ns() - begun_ns)
-    return statistics.median(taken)
+    signature = Signature.of({"image": image})
+    runs = (_begin(network, image, signature, WHOLE_MODEL) for _ in range(TIMED))
+    return statistics.median(_end_ns(run) for run in runs)
 
 
 def _output(version: Path, task: str, node: Mapping[str, Any]) -> str:
@@ -190,32 +198,19 @@ def _read(
     """What each reader takes for the plate, and whether caches answer it."""
     found = {}
     for name, network in session.nodes[PLATE].variants.items():
-        run = NetworkRun(
-            *(
-                network,
-                {"image": inputs["plate"]},
-                [each.name for each in network.session.outputs],
-            ),
-            Signature.of(inputs),
-        )
-        begun_ns = time.monotonic_ns()
-        while not run.step():
-            pass
-        found[name] = time.monotonic_ns() - begun_ns, run.is_all_early
+        run = _begin(network, inputs["plate"], Signature.of(inputs), None)
+        found[name] = _end_ns(run), run.is_all_early
     return found
 
 
 def _known(nodes: tuple[QueryNode, ...], reading_ns: Mapping[str, int]) -> tuple[QueryNode, ...]:
     """The query with the reader's latency as it will be."""
-    return tuple(
-        QueryNode(
-            node.name,
-            tuple(replace(each, full_ns=reading_ns[each.name]) for each in node.variants),
-        )
-        if node.name == PLATE
-        else node
-        for node in nodes
-    )
+
+    def known(node: QueryNode) -> QueryNode:
+        variants = (replace(each, full_ns=reading_ns[each.name]) for each in node.variants)
+        return replace(node, variants=tuple(variants))
+
+    return tuple(known(node) if node.name == PLATE else node for node in nodes)
 
 
 def _texts(frame: PipelineFrame) -> tuple[str, ...]:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.harness.served_server import benchmark_server
-from brisk_client.benchmarks.pressure.clients import ClientOutcome, PressureClients
-from brisk_client.benchmarks.pressure.sampling import MemorySampler, report_memory, since
-from brisk_client.report import Check, Report, plot_bars
+from brisk_client.benchmarks.pressure.clients import pressure_clients
+from brisk_client.benchmarks.pressure.sampling import report_memory, sampled_memory, since
+from brisk_client.report import Report, begin_report, plot_bars
 from brisk_client.tails import quantile, tail_or_shortage
 
 REPOSITORY = Path(__file__).resolve().parents[4] / "model_repository"
@@ -39,31 +38,20 @@ NOTES = (
 def run(quick: bool = False, clients: int = 64, seconds: float = 60.0) -> Report:
     """Ask with ``clients`` for ``seconds`` (12 where ``quick``) after the warm-up."""
     seconds = 12.0 if quick else seconds
-    window_s = min(WINDOW_S, seconds / 3)
-    report = Report(
-        name="pressure",
-        machine={**describe_machine(), "clients": clients, "seconds": seconds},
-        versions=installed_versions("torch", "tritonclient", "numpy"),
-        rows=[],
-        checks=[],
-        notes=list(NOTES),
-    )
+    packages = ("torch", "tritonclient", "numpy")
+    report = begin_report("pressure", packages, NOTES, clients=clients, seconds=seconds)
     with (
         benchmark_server(REPOSITORY, {}) as server,
-        PressureClients(
-            REPOSITORY,
-            server.http,
-            server.grpc,
-            count=clients,
-            warm_up_s=WARM_UP_S,
-            duration_s=seconds,
-        ) as asking,
-        MemorySampler(server) as sampler,
+        pressure_clients(REPOSITORY, server, clients, WARM_UP_S, seconds) as outcome_of,
+        sampled_memory(server) as samples,
     ):
-        outcome = asking.wait()
-    _add_latency(report, outcome, seconds)
-    samples = since(sampler.samples, WARM_UP_S, seconds)
-    report_memory(report, samples, window_s, GROWTH_LIMIT)
+        outcome = outcome_of()
+    everything = [each for values in outcome.latency_s.values() for each in values]
+    for model, values in {"all models": everything, **outcome.latency_s}.items():
+        report.rows.append({"kind": "latency", "what": model, **_latency(values, seconds)})
+    outcome.judge(report, "errors")
+    window_s = min(WINDOW_S, seconds / 3)
+    report_memory(report, since(samples, WARM_UP_S, seconds), window_s, GROWTH_LIMIT)
     return report
 
 
@@ -80,16 +68,6 @@ def main(arguments: Sequence[str]) -> int:
         plot_bars(report, folder, "last_mib", "kind", "what")
 
     return deliver(report, chosen, plot)
-
-
-def _add_latency(report: Report, outcome: ClientOutcome, seconds: float) -> None:
-    everything = [each for values in outcome.latency_s.values() for each in values]
-    for model, values in {"all models": everything, **outcome.latency_s}.items():
-        report.rows.append({"kind": "latency", "what": model, **_latency(values, seconds)})
-    errors = outcome.errors.pop("in all", 0) - outcome.wrong
-    report.checks.append(Check("errors", errors, "0", errors == 0 and bool(everything)))
-    report.checks.append(Check("wrong answers", outcome.wrong, "0", outcome.wrong == 0))
-    report.notes += [f"{count} × {text:.300}" for text, count in outcome.errors.items()]
 
 
 def _latency(values: Sequence[float], seconds: float) -> dict[str, Any]:

@@ -7,19 +7,22 @@ gets the size that it can come to need. Its answers are checked, too, but their 
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import contextlib
 import threading
 import time
-from collections import Counter
-from dataclasses import asdict, dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tritonclient.utils import InferenceServerException
 
+from brisk_client.benchmarks.harness.served_server import BenchmarkServer
+from brisk_client.child_process import child_process
 from brisk_client.demo import difference
 from brisk_client.inference import InferenceClient, Transport
+from brisk_client.report import Check, Report
 from brisk_client.samples.expectations import EXPECTED, ExpectedAnswer, read_expectations
 
 _GRACE_S = 90.0
@@ -31,71 +34,65 @@ _TOGETHER = 0.6
 
 @dataclass(slots=True)
 class ClientOutcome:
-    """What the clients saw: times by model, answers that were wrong, errors by their text."""
+    """What the clients saw: times by model, wrong answers and other errors by their texts."""
 
-    latency_s: dict[str, list[float]] = field(default_factory=dict)
-    wrong: int = 0
-    errors: dict[str, int] = field(default_factory=dict)
-
-
-class PressureClients:
-    """``count`` clients in a child process; a context manager that ends it."""
-
-    def __init__(
-        self,
-        repository: Path,
-        http: str,
-        grpc: str,
-        *,
-        count: int,
-        warm_up_s: float,
-        duration_s: float,
-    ) -> None:
-        """Start; returns when all are connected and begin, or when one could not."""
-        self._timeout_s = warm_up_s + duration_s + _GRACE_S
-        arguments = [str(repository), http, grpc, str(count), str(warm_up_s), str(duration_s)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, *arguments], stdout=subprocess.PIPE, bufsize=0
-        )
-        assert self._process.stdout is not None
-        self._process.stdout.readline()
-
-    def __enter__(self) -> PressureClients:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.communicate()
-
-    def wait(self) -> ClientOutcome:
-        """What all clients saw. Raises RuntimeError where the child fails, TimeoutExpired."""
-        text, _ = self._process.communicate(timeout=self._timeout_s)
-        if self._process.returncode:
-            raise RuntimeError(f"the clients ended with status {self._process.returncode}")
-        return ClientOutcome(**json.loads(text))
-
-
-@dataclass(slots=True)
-class _Tally:
-    """All clients' outcomes; the lock guards every field."""
-
-    latency_s: dict[str, list[float]] = field(default_factory=dict)
-    wrong: int = 0
+    latency_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    wrong: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, model: str, seconds: float | None, problem: str) -> None:
-        with self.lock:
-            if seconds is not None:
-                self.latency_s.setdefault(model, []).append(seconds)
-            if problem:
-                self.wrong += 1
-                self.errors[f"wrong: {model}: {problem}"] += 1
+    @property
+    def answers(self) -> int:
+        """Of the time after the warm-up."""
+        return sum(map(len, self.latency_s.values()))
 
-    def add_error(self, text: str) -> None:
-        with self.lock:
-            self.errors[text] += 1
+    def judge(self, report: Report, errors_name: str) -> None:
+        """Add the checks that there was no error and no wrong answer."""
+        errors, wrong = self.errors.total(), self.wrong.total()
+        is_right = errors == 0 and self.answers > 0
+        report.checks.append(Check(errors_name, errors, "0", is_right))
+        report.checks.append(Check("wrong answers", wrong, "0", wrong == 0))
+        shown = (self.errors + self.wrong).most_common(_SHOWN_ERRORS)
+        report.notes += [f"{count} × {text:.300}" for text, count in shown]
+
+
+@contextlib.contextmanager
+def pressure_clients(
+    repository: Path, server: BenchmarkServer, count: int, warm_up_s: float, duration_s: float
+) -> Iterator[Callable[[], ClientOutcome]]:
+    """``count`` clients that are connected and begin; gives a function that waits for the outcome.
+
+    Raises ConnectionError where they could not, TimeoutError where they do not end.
+    """
+    arguments = (repository, server.http, server.grpc, count, (warm_up_s, duration_s))
+    with child_process("the process of the clients", _serve, *arguments) as clients:
+        clients.hear(_GRACE_S)
+        yield lambda: clients.hear(warm_up_s + duration_s + _GRACE_S)
+
+
+def _serve(
+    parent: Connection,
+    repository: Path,
+    http: str,
+    grpc: str,
+    count: int,
+    times_s: tuple[float, float],
+) -> None:
+    """The child. ``times_s``: of the warm-up, and after it."""
+    entries = sorted(file.parent for file in repository.glob(f"*/{EXPECTED}"))
+    questions = [(entry.name, each) for entry in entries for each in read_expectations(entry)]
+    outcome, lock = ClientOutcome(), threading.Lock()
+    ready = threading.Barrier(count + 1)
+    threads = []
+    for number in range(count):
+        transport, url = ((Transport.HTTP, http), (Transport.GRPC, grpc))[number % 2]
+        arguments = (number, url, transport, questions, times_s, ready, outcome, lock)
+        threads.append(threading.Thread(target=_ask, args=arguments))
+        threads[-1].start()
+    ready.wait(timeout=_GRACE_S)
+    parent.send("begun")
+    for thread in threads:
+        thread.join()
+    parent.send(outcome)
 
 
 def _ask(
@@ -105,11 +102,12 @@ def _ask(
     questions: list[tuple[str, ExpectedAnswer]],
     times_s: tuple[float, float],
     ready: threading.Barrier,
-    tally: _Tally,
+    outcome: ClientOutcome,
+    lock: threading.Lock,
 ) -> None:
     """Client ``number``: the questions in turn, from its own first one, until the time is over.
 
-    ``times_s``: of the warm-up, and after it.
+    ``lock`` guards ``outcome``, which all clients share.
     """
     warm_up_s, duration_s = times_s
     with InferenceClient(url, transport) as client:
@@ -119,50 +117,23 @@ def _ask(
         warm_s = begun_s + warm_up_s
         end_s = warm_s + duration_s
         position = 0
-        while time.monotonic() < end_s:
-            before_s = time.monotonic()
+        while (before_s := time.monotonic()) < end_s:
             if before_s < together_s:
-                left = (together_s - before_s) / (together_s - begun_s)
-                model, expectation = questions[_place(left, len(questions))]
+                past = (before_s - begun_s) / (together_s - begun_s)
+                model, expectation = questions[int(past * len(questions))]
             else:
                 model, expectation = questions[(position + number) % len(questions)]
                 position += 1
             try:
                 outputs = client.infer(model, expectation.inputs, version=expectation.version)
             except (InferenceServerException, OSError) as error:
-                tally.add_error(f"{type(error).__name__}: {error}")
+                with lock:
+                    outcome.errors[f"{type(error).__name__}: {error}"] += 1
                 continue
-            seconds = time.monotonic() - before_s if before_s >= warm_s else None
-            tally.add(model, seconds, difference(outputs, expectation.outputs))
-
-
-def _place(left: float, count: int) -> int:
-    """Which of ``count`` equal parts it is when the share ``left`` of the whole is left."""
-    return min(count - 1, int((1 - left) * count))
-
-
-def _serve(
-    repository: Path, http: str, grpc: str, count: int, times_s: tuple[float, float]
-) -> None:
-    entries = sorted(file.parent for file in repository.glob(f"*/{EXPECTED}"))
-    questions = [(entry.name, each) for entry in entries for each in read_expectations(entry)]
-    tally = _Tally()
-    ready = threading.Barrier(count + 1)
-    threads = []
-    for number in range(count):
-        transport, url = ((Transport.HTTP, http), (Transport.GRPC, grpc))[number % 2]
-        arguments = (number, url, transport, questions, times_s, ready, tally)
-        threads.append(threading.Thread(target=_ask, args=arguments))
-        threads[-1].start()
-    ready.wait(timeout=_GRACE_S)
-    print("begun", flush=True)
-    for thread in threads:
-        thread.join()
-    shown = dict(tally.errors.most_common(_SHOWN_ERRORS))
-    shown["in all"] = sum(tally.errors.values())
-    print(json.dumps(asdict(ClientOutcome(tally.latency_s, tally.wrong, shown))))
-
-
-if __name__ == "__main__":
-    folder, http_url, grpc_url, clients, warm_up, seconds = sys.argv[1:]
-    _serve(Path(folder), http_url, grpc_url, int(clients), (float(warm_up), float(seconds)))
+            seconds = time.monotonic() - before_s
+            problem = difference(outputs, expectation.outputs)
+            with lock:
+                if before_s >= warm_s:
+                    outcome.latency_s[model].append(seconds)
+                if problem:
+                    outcome.wrong[f"wrong: {model}: {problem}"] += 1

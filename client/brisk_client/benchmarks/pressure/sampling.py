@@ -8,12 +8,12 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from brisk_client.benchmarks.harness.served_server import KINDS, BenchmarkServer
-from brisk_client.report import Check, Report
+from brisk_client.report import Report, check_limit
 
 INTERVAL_S = 1.0
 
@@ -31,30 +31,24 @@ class MemorySample:
     held_bytes: dict[str, int]
 
 
-class MemorySampler:
-    """Samples every second from its own thread; a context manager, ``samples`` afterwards."""
+@contextlib.contextmanager
+def sampled_memory(server: BenchmarkServer) -> Iterator[list[MemorySample]]:
+    """Samples, one more every second while entered, taken by a thread."""
+    samples: list[MemorySample] = []
+    ended = threading.Event()
 
-    def __init__(
-        self, server: BenchmarkServer, clock_s: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.samples: list[MemorySample] = []
-        self._server = server
-        self._clock_s = clock_s
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._sample, name="memory-sampler", daemon=True)
+    def take() -> None:
+        started_s = time.monotonic()
+        while not ended.wait(INTERVAL_S):
+            samples.append(MemorySample(time.monotonic() - started_s, held(server)))
 
-    def __enter__(self) -> MemorySampler:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join(timeout=10.0)
-
-    def _sample(self) -> None:
-        started_s = self._clock_s()
-        while not self._ended.wait(INTERVAL_S):
-            self.samples.append(MemorySample(self._clock_s() - started_s, held(self._server)))
+    thread = threading.Thread(target=take, name="memory-sampler", daemon=True)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        ended.set()
+        thread.join(timeout=10.0)
 
 
 def held(server: BenchmarkServer) -> dict[str, int]:
@@ -129,4 +123,4 @@ def report_memory(
             }
         )
         text = f"growth of {name.replace('_', ' ')}, first to last {window_s:g} s, percent"
-        report.checks.append(Check(text, grown * 100, f"<= {limit * 100:g}", grown <= limit))
+        report.checks.append(check_limit(text, grown * 100, "<=", limit * 100))

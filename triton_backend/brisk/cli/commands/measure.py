@@ -17,7 +17,7 @@ import typer
 from brisk.errors import InvalidConfigurationError, UnavailableError
 
 if TYPE_CHECKING:
-    from brisk_client.workload.spec.description import Workload
+    from brisk_client.workload.description import Workload
 
 PACKAGE = "brisk_client.benchmarks"
 
@@ -95,15 +95,14 @@ def workload(
     from rich.console import Console
 
     from brisk_client.report import show, write_json
-    from brisk_client.workload.results.display import RunProgress, plot_run
-    from brisk_client.workload.results.summary import summarise_run
-    from brisk_client.workload.sending.runner import run_workload
-    from brisk_client.workload.spec.fields import WorkloadFailedError
+    from brisk_client.workload.description import WorkloadFailedError
+    from brisk_client.workload.runner import run_workload
+    from brisk_client.workload.summary import plot_run, run_progress, summarise_run
 
     wanted = _read(file, seconds, model or [])
     try:
-        with RunProgress(wanted, Console()) as progress:
-            outcome = run_workload(wanted, url, rows=rows, watch=progress.update)
+        with run_progress(wanted, Console()) as watch:
+            outcome = run_workload(wanted, url, rows=rows, watch=watch)
     except WorkloadFailedError as error:
         raise UnavailableError(str(error)) from None
     report = summarise_run(f"workload {file.stem}", outcome)
@@ -116,7 +115,8 @@ def workload(
 
 
 def _read(file: Path, seconds: float | None, models: list[str]) -> Workload:
-    from brisk_client.workload.spec.parsing import read_workload
+
+    from brisk_client.workload.parsing import read_workload
 
     try:
         found = read_workload(file)

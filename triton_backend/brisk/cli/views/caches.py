@@ -148,8 +148,7 @@ def draw_caches(model_file: Path, cascades: Mapping[str, Cascade], folder: Path)
     package, which measures and draws, is not there.
     """
     try:
-        from brisk_client.benchmarks.exits.plots import plot_sides
-        from brisk_client.benchmarks.exits.runs import ExitBench, Version
+        from brisk_client.benchmarks.exits.runs import ExitBench, Version, plot_sides
     except ImportError as error:
         raise InvalidConfigurationError(f"--plot needs the client's package: {error}") from error
     path = reference_file(model_file)

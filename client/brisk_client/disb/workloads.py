@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from brisk_client.disb.setup.networks import NETWORKS
-from brisk_client.workload.sending.coordination import coordinate
-from brisk_client.workload.spec.description import (
+from brisk_client.disb.networks import NETWORKS
+from brisk_client.workload.description import (
     Continuous,
     Load,
     Periodic,
@@ -17,7 +16,8 @@ from brisk_client.workload.spec.description import (
     Trace,
     Workload,
 )
-from brisk_client.workload.spec.parsing import read_workload
+from brisk_client.workload.parsing import read_workload
+from brisk_client.workload.requests import coordinate
 
 DURATION_S = 60.0
 

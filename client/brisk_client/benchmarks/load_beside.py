@@ -8,32 +8,35 @@ which tells how much of the disturbance is not the load's.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tritonclient.grpc import InferenceServerClient
 
 from brisk_client.benchmarks.engines.model_inputs import make_inputs
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
 from brisk_client.benchmarks.harness.sampling import summarise
 from brisk_client.benchmarks.harness.served_entries import write_brisk_entry
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
-from brisk_client.benchmarks.load_beside.loads import RepeatedLoads
+from brisk_client.child_process import Child, child_process
 from brisk_client.inference import InferenceClient, Transport
-from brisk_client.report import Check, Report, check_tail_ratio, plot_bars
+from brisk_client.report import Check, Report, begin_report, check_tail_ratio, plot_bars
 from brisk_client.tails import quantile, tail_or_shortage
 
-REPOSITORY = Path(__file__).resolve().parents[4] / "model_repository"
+REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 
 SERVED, LOADED = "resnet18_ort/1", "resnet50/1"
 """Sample models: a real-time one of some 15 ms on two cores, and one of 102 MB."""
 
+_LOAD_TIMEOUT_S = 120.0
 INTERVAL_S = 0.04
 LIMIT = 1.10
 """Of the served model's 99th percentile beside loads over that alone."""
@@ -67,14 +70,8 @@ def run(quick: bool = False, threads: int | None = None) -> Report:
         if not (REPOSITORY / label / "model.onnx").is_file():
             raise FileNotFoundError(f"no {REPOSITORY / label}/model.onnx; generate.py makes it")
     windows, duration_s = (12, 5.0) if quick else (24, 10.0)
-    report = Report(
-        name="load_beside",
-        machine={**describe_machine(), "threads": threads or "all"},
-        versions=installed_versions("torch", "tritonclient", "numpy"),
-        rows=[],
-        checks=[],
-        notes=list(NOTES),
-    )
+    packages = ("torch", "tritonclient", "numpy")
+    report = begin_report("load_beside", packages, NOTES, threads=threads or "all")
     variables = {"BRISK_THREADS": str(threads)} if threads else {}
     with tempfile.TemporaryDirectory(prefix="brisk-beside-") as folder:
         repository = Path(folder)
@@ -133,18 +130,19 @@ def _measure(server: BenchmarkServer, count: int, duration_s: float) -> dict[str
     measured = {"nothing": Windows(), "loads": Windows(), "stubs": Windows()}
     with (
         InferenceClient(server.grpc, Transport.GRPC) as client,
-        RepeatedLoads(server.grpc, "loaded") as loads,
-        RepeatedLoads(server.grpc, "lazy") as stubs,
+        _repeated_loads(server, "loaded") as loads,
+        _repeated_loads(server, "lazy") as stubs,
     ):
         others = {"nothing": None, "loads": loads, "stubs": stubs}
         _ask(client, inputs, 2.0)
         for kind in list(others) * (count // len(others)):
             windows, other = measured[kind], others[kind]
             if other is not None:
-                other.start()
+                other.say("start")
             windows.latencies_s.append(_ask(client, inputs, duration_s))
             if other is not None:
-                windows.loads_s += other.stop()
+                other.say("stop")
+                windows.loads_s += other.hear(_LOAD_TIMEOUT_S)
     return measured
 
 
@@ -163,3 +161,40 @@ def _ask(
         latencies_s.append(time.perf_counter() - before_s)
         due_s = max(due_s + INTERVAL_S, before_s)
     return latencies_s
+
+
+@contextlib.contextmanager
+def _repeated_loads(server: BenchmarkServer, model: str) -> Iterator[Child]:
+    """A process that loads and unloads ``model`` from each "start" to the next "stop".
+
+    Then it finishes the load in progress and says what each took, in seconds.
+    """
+    what = f"the process that loads '{model}'"
+    with child_process(what, _load_repeatedly, server.grpc, model) as child:
+        child.hear(_LOAD_TIMEOUT_S)
+        yield child
+
+
+def _load_repeatedly(parent: Connection, grpc_url: str, model: str) -> None:
+    client = InferenceServerClient(grpc_url)
+    parent.send("ready")
+    with contextlib.suppress(EOFError):  # the parent has what it wants
+        while parent.recv() == "start":
+            took_s = []
+            while not parent.poll():
+                before_s = time.perf_counter()
+                client.load_model(model)
+                took_s.append(time.perf_counter() - before_s)
+                client.unload_model(model)
+                _wait_unloaded(client, model)
+            parent.recv()
+            parent.send(took_s)
+
+
+def _wait_unloaded(client: InferenceServerClient, model: str) -> None:
+    """Triton answers an unload before the stub has ended, and the session with it."""
+    while any(
+        entry.name == model and entry.state != "UNAVAILABLE"
+        for entry in client.get_model_repository_index().models
+    ):
+        time.sleep(0.1)

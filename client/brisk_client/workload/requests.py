@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpc
@@ -13,11 +15,10 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
 
 from brisk_client.urgency import CLASS_PARAMETER, deadline_us
-from brisk_client.workload.sending.coordination import coordinate, needs_coordination
-from brisk_client.workload.spec.description import Task, Workload
-from brisk_client.workload.spec.fields import WorkloadFailedError
+from brisk_client.workload.description import Periodic, Task, Workload, WorkloadFailedError
 
-SERVICE = "/inference.GRPCInferenceService/"
+_SERVICE = "/inference.GRPCInferenceService/"
+INFER = f"{_SERVICE}ModelInfer"
 
 UNLIMITED = (
     ("grpc.max_send_message_length", -1),
@@ -33,13 +34,29 @@ LENGTH = 128
 SIDE = 224
 """The same, of higher rank."""
 
+ANSWER_TIMEOUT_S = 120.0
 _METADATA_TIMEOUT_S = 30.0
+_ALONE_REQUESTS = 5
+
+
+def request_sender(channel: grpc.Channel, task: Task, seed: int = 0) -> Callable[[], None]:
+    """A function that sends the task's request, serialised once, and waits for its answer.
+
+    Raises grpc.RpcError, as that function does, and ValueError as ``make_request``.
+    """
+    request = make_request(task, model_metadata(channel, task), seed)
+    infer = channel.unary_unary(INFER)
+
+    def send() -> None:
+        infer(request, timeout=ANSWER_TIMEOUT_S)
+
+    return send
 
 
 def model_metadata(channel: grpc.Channel, task: Task) -> Any:
     """The server's ModelMetadataResponse. Raises grpc.RpcError."""
     ask = channel.unary_unary(
-        f"{SERVICE}ModelMetadata",
+        f"{_SERVICE}ModelMetadata",
         request_serializer=service_pb2.ModelMetadataRequest.SerializeToString,
         response_deserializer=service_pb2.ModelMetadataResponse.FromString,
     )
@@ -120,9 +137,6 @@ def _content(described: Any, shape: list[int], random: np.random.Generator) -> b
 
 # Before a run: every model answers, and periodic tasks know their phases.
 
-_TIMEOUT_S = 120.0
-_ALONE_REQUESTS = 5
-
 
 def warm_up(workload: Workload, url: str, requests: int) -> Workload:
     """Ask every task's model a few times, one after the other, and fix all phases.
@@ -134,8 +148,16 @@ def warm_up(workload: Workload, url: str, requests: int) -> Workload:
     with grpc.insecure_channel(url, options=UNLIMITED) as channel:
         for task in workload.tasks:
             count = requests + (_ALONE_REQUESTS if task.name in timed else 0)
+            times_s = []
             try:
-                times_s = _ask_alone(channel, task, workload.seed, count)
+                # Without deadline: the first requests of a model may well be late.
+                send = request_sender(
+                    channel, dataclasses.replace(task, deadline_s=None), workload.seed
+                )
+                for _ in range(count):
+                    before_s = time.monotonic()
+                    send()
+                    times_s.append(time.monotonic() - before_s)
             except grpc.RpcError as error:
                 raise WorkloadFailedError(
                     f"task '{task.name}': model '{task.model}' at {url}: {error.details()}"
@@ -147,16 +169,28 @@ def warm_up(workload: Workload, url: str, requests: int) -> Workload:
     return coordinate(workload, alone_s)
 
 
-def _ask_alone(channel: grpc.Channel, task: Task, seed: int, count: int) -> list[float]:
-    """Times of ``count`` requests, one after the other; without deadline, as the first ones of a
-    model may well be late.
+def needs_coordination(workload: Workload) -> set[str]:
+    """Names of tasks whose phase depends on stand-alone latencies."""
+    same: dict[float, list[str]] = defaultdict(list)
+    for task in workload.tasks:
+        if isinstance(task.load, Periodic) and task.load.phase_s is None:
+            same[task.load.frequency_hz].append(task.name)
+    return {name for names in same.values() if len(names) > 1 for name in names}
+
+
+def coordinate(workload: Workload, alone_s: Mapping[str, float]) -> Workload:
+    """The workload with every phase fixed.
+
+    A task starts when those of its frequency before it would be done, were each alone: the rule
+    of DISB's ``builtinLoadCoordinator``. ``alone_s``: by task, of ``needs_coordination``.
     """
-    task = dataclasses.replace(task, deadline_s=None)
-    request = make_request(task, model_metadata(channel, task), seed)
-    infer = channel.unary_unary(f"{SERVICE}ModelInfer")
-    times_s = []
-    for _ in range(count):
-        before_s = time.monotonic()
-        infer(request, timeout=_TIMEOUT_S)
-        times_s.append(time.monotonic() - before_s)
-    return times_s
+    begun_s: dict[float, float] = defaultdict(float)
+    tasks = []
+    for task in workload.tasks:
+        if isinstance(task.load, Periodic) and task.load.phase_s is None:
+            frequency_hz = task.load.frequency_hz
+            phase_s = begun_s[frequency_hz]
+            task = dataclasses.replace(task, load=dataclasses.replace(task.load, phase_s=phase_s))
+            begun_s[frequency_hz] += alone_s.get(task.name, 0.0)
+        tasks.append(task)
+    return dataclasses.replace(workload, tasks=tuple(tasks))

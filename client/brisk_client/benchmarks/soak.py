@@ -1,24 +1,46 @@
-"""What goes wrong during a soak, one trouble after the other, and what it did to answers."""
+"""`brisk bench soak`: ten minutes of everything that goes wrong in a real deployment.
+
+Clients ask the sample models over HTTP and gRPC without pause, in all classes, while models are
+loaded and unloaded, workers killed, artefacts damaged, and the cache directory's disk, a small
+one, is filled. No answer may be wrong, no request lost, nothing may leak.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
-import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from brisk_client.benchmarks.harness.served_server import BenchmarkServer
+from tritonclient.http import InferenceServerClient
+
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
+from brisk_client.benchmarks.pressure.clients import pressure_clients
+from brisk_client.benchmarks.pressure.sampling import report_memory, sampled_memory, since
 from brisk_client.demo import difference
 from brisk_client.inference import InferenceClient, Transport
-from brisk_client.samples.expectations import read_expectations
+from brisk_client.report import Check, Report, begin_report, check_limit, plot_bars
+from brisk_client.samples.expectations import EXPECTED, read_expectations
+
+REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
+
+CLIENTS = 8
+WARM_UP_S = 30.0
+GROWTH_LIMIT = 0.05
+"""Of the last quarter's mean over the first quarter's: workers that replaced others have heaps
+of their own age, so it is coarser than in `brisk bench pressure`."""
+
+ANY_CLASS = '\nparameters { key: "brisk_max_class" value { string_value: "realtime" } }\n'
+"""Of each entry's configuration: its requests are of all classes."""
 
 CHURNED = "churned"
 """The entry that is loaded and unloaded; a copy of MODEL_OF_CHURNED."""
@@ -29,7 +51,75 @@ PAUSE_S = 3.0
 
 DISK_BYTES = 512 * 2**20
 """The samples' prepared forms and as much again."""
-_REPOSITORY = Path(__file__).resolve().parents[4] / "model_repository"
+
+FILES_LIMIT = 20
+"""How many more files all processes together may have open in the end than in the beginning."""
+
+
+def run(quick: bool = False, seconds: float = 600.0) -> Report:
+    """For ``seconds`` (60 where ``quick``) after the warm-up."""
+    seconds = 60.0 if quick else seconds
+    packages = ("torch", "tritonclient", "numpy")
+    report = begin_report("soak", packages, clients=CLIENTS, seconds=seconds)
+    present = {path.name for path in Path("/dev/shm").iterdir()}
+    with tempfile.TemporaryDirectory(prefix="brisk-soak-") as folder:
+        repository = _repository(Path(folder) / "models")
+        with small_disk(Path(folder) / "cache") as cache:
+            _soak(report, repository, cache, seconds)
+    left = {path.name for path in Path("/dev/shm").iterdir()} - present
+    left = {name for name in left if "brisk" in name}
+    report.checks.append(Check("files left in /dev/shm", len(left), "0", not left))
+    return report
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; the exit status is 0 where every check holds."""
+    parser = benchmark_parser("soak", __doc__, "one minute")
+    parser.add_argument("--seconds", type=float, default=600.0)
+    chosen = parser.parse_args(arguments)
+    report = run(chosen.quick, chosen.seconds)
+    return deliver(
+        report, chosen, lambda folder: plot_bars(report, folder, "last_mib", "kind", "what")
+    )
+
+
+def _soak(report: Report, repository: Path, cache: Path, seconds: float) -> None:
+    environment = {"BRISK_CACHE_DIR": str(cache)}
+    names = [entry.name for entry in repository.iterdir() if entry.name != CHURNED]
+    options = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in names)]
+    with (
+        benchmark_server(repository, environment, options) as server,
+        pressure_clients(repository, server, CLIENTS, WARM_UP_S, seconds) as outcome_of,
+        sampled_memory(server) as memory,
+        Troubles(server, cache, WARM_UP_S, seconds) as troubles,
+    ):
+        outcome = outcome_of()
+        troubles.wait()
+    answers = {"kind": "answers", "what": "sample models", "count": outcome.answers}
+    report.rows.append(answers)
+    report.rows += [
+        {"kind": "trouble", "what": what, "count": count}
+        for what, count in troubles.counts.items()
+    ]
+    outcome.judge(report, "errors, lost requests among them")
+    name = "wrong answers and errors around troubles"
+    report.checks.append(Check(name, len(troubles.faults), "0", not troubles.faults))
+    report.notes += troubles.faults[:10] + troubles.notes
+    report_memory(report, since(memory, WARM_UP_S, seconds), seconds / 4, GROWTH_LIMIT)
+    opened = troubles.files_after - troubles.files_before
+    report.checks.append(check_limit("more open files in the end", opened, "<=", FILES_LIMIT))
+
+
+def _repository(directory: Path) -> Path:
+    """The sample entries, and a copy of one that comes and goes; all for requests of any class."""
+    directory.mkdir(parents=True)
+    for entry in sorted(file.parent for file in REPOSITORY.glob(f"*/{EXPECTED}")):
+        shutil.copytree(entry, directory / entry.name)
+    shutil.copytree(REPOSITORY / MODEL_OF_CHURNED, directory / CHURNED)
+    (directory / CHURNED / EXPECTED).unlink()
+    for config in directory.glob("*/config.pbtxt"):
+        config.write_text(config.read_text() + ANY_CLASS)
+    return directory
 
 
 @contextlib.contextmanager
@@ -103,9 +193,10 @@ class Troubles:
 
     def _churn(self) -> None:
         """Load a model, ask it, damage nothing, unload it."""
-        self._control("load", CHURNED)
-        self._ask(CHURNED, MODEL_OF_CHURNED, "normal")
-        self._control("unload", CHURNED)
+        with contextlib.closing(InferenceServerClient(self._server.http)) as triton:
+            triton.load_model(CHURNED)
+            self._ask(CHURNED, MODEL_OF_CHURNED, "normal")
+            triton.unload_model(CHURNED)
         self.counts["model loaded, asked and unloaded"] += 1
 
     def _kill(self) -> None:
@@ -161,7 +252,7 @@ class Troubles:
             self._ask("digits_cnn", "digits_cnn", job_class)
 
     def _ask(self, model: str, expected_of: str, job_class: str) -> None:
-        (*_, expectation) = read_expectations(_REPOSITORY / expected_of)
+        (*_, expectation) = read_expectations(REPOSITORY / expected_of)
         with InferenceClient(self._server.http, Transport.HTTP) as client:
             version = None if model == CHURNED else expectation.version
             parameters = {"brisk_class": job_class}
@@ -171,12 +262,6 @@ class Troubles:
         self.counts["request around a trouble"] += 1
         if problem := difference(outputs, expectation.outputs):
             self.faults.append(f"wrong: {model}, {job_class}: {problem}")
-
-    def _control(self, action: str, model: str) -> None:
-        url = f"http://{self._server.http}/v2/repository/models/{model}/{action}"
-        request = urllib.request.Request(url, data=json.dumps({}).encode(), method="POST")
-        with urllib.request.urlopen(request, timeout=60):
-            return
 
     def _open_files(self) -> int:
         found = 0

@@ -1,15 +1,28 @@
-"""One task's client: an asyncio coroutine that sends when its load says so."""
+"""One task's client: an asyncio coroutine that sends when its load says so.
+
+Which arrival it sends next, and which it forgets, is DISB's rule (its ``load.cpp``).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
-from brisk_client.workload.results.rows import OK, UNFINISHED, Row
-from brisk_client.workload.sending.pacing import Launch, Pacer, arrivals_ns, generator_of
-from brisk_client.workload.spec.description import Continuous, Dependent, Task, Workload
+from brisk_client.workload.description import (
+    Continuous,
+    Dependent,
+    Load,
+    Periodic,
+    Poisson,
+    Task,
+    Trace,
+    Workload,
+)
+from brisk_client.workload.results import OK, UNFINISHED, Row
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 """How long a closed loop waits after an error, doubled with each further one."""
@@ -17,9 +30,62 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 MOST_WAITING = 1024
 """Launches that a dependent task may have waiting; the oldest is dropped beyond that."""
 
-
 Ask = Callable[[], Awaitable[str]]
 """Sends the task's request and gives ``Row.status``; does not raise but for cancellation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Send at ``scheduled_ns``, or now if that is over; ``dropped`` stale ones came before it."""
+
+    scheduled_ns: int
+    dropped: int
+
+
+class Pacer:
+    """Goes through ``arrivals`` (times of the caller's clock, ascending) up to ``end_ns``.
+
+    An arrival that is due is stale when the one after it is due as well. The newest due one is
+    never stale: it is sent late, and its latency counts from when it was due.
+    """
+
+    def __init__(self, arrivals: Iterator[int], end_ns: int, drops_stale: bool) -> None:
+        self._arrivals = arrivals
+        self._end_ns = end_ns
+        self._drops_stale = drops_stale
+        self._following = next(arrivals, None)
+
+    def next(self, now_ns: int) -> Launch | None:
+        """The next launch for a client that is free at ``now_ns``; None where no more come."""
+        dropped = 0
+        chosen = self._following
+        if chosen is None:
+            return None
+        self._following = next(self._arrivals, None)
+        latest_ns = min(now_ns, self._end_ns)  # what is due after the end makes nothing stale
+        while self._drops_stale and self._following is not None and self._following < latest_ns:
+            chosen, dropped = self._following, dropped + 1
+            self._following = next(self._arrivals, None)
+        if chosen >= self._end_ns:
+            self._following = None
+            return None
+        return Launch(chosen, dropped)
+
+
+def arrivals_ns(load: Load, generator: random.Random) -> Iterator[int] | None:
+    """When an open-loop load sends: times from the start, ascending, endless but for a trace.
+
+    None for a load that answers decide.
+    """
+    if isinstance(load, Periodic):
+        phase_s, frequency_hz = load.phase_s or 0.0, load.frequency_hz
+        return (round((phase_s + number / frequency_hz) * 1e9) for number in itertools.count())
+    if isinstance(load, Poisson):
+        gaps_s = (generator.expovariate(load.frequency_hz) for _ in itertools.count())
+        return (round(arrival_s * 1e9) for arrival_s in itertools.accumulate(gaps_s))
+    if isinstance(load, Trace):
+        return (round(arrival_s * 1e9) for arrival_s in load.arrivals_s)
+    return None
 
 
 @dataclass(slots=True)
@@ -62,14 +128,15 @@ class TaskClient:
         self.predecessors: Predecessors | None = None
         if isinstance(task.load, Dependent):
             self.predecessors = Predecessors(task.load.previous)
-        self._pacer: Pacer | None = None
-        if not isinstance(task.load, (Continuous, Dependent)):
-            arrivals = arrivals_ns(task.load, generator_of(workload, task.name))
-            self._pacer = Pacer(arrivals, round(workload.duration_s * 1e9), task.drops_stale)
+        self._end_ns = round(workload.duration_s * 1e9)
+        # Arrivals of a task do not depend on the other tasks.
+        arrivals = arrivals_ns(task.load, random.Random(f"{workload.seed} {task.name}"))
+        self._pacer = None
+        if arrivals is not None:
+            self._pacer = Pacer(arrivals, self._end_ns, task.drops_stale)
         self._ask = ask
         self._emit = emit
         self._begin_s = begin_s
-        self._end_ns = round(workload.duration_s * 1e9)
         self._serial = 0
         self._answers = 0
         self._pause_s = FIRST_PAUSE_S

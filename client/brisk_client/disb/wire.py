@@ -1,4 +1,4 @@
-"""Requests at the wire: a frontend's own connection to a real runtime, without Triton between.
+"""A frontend's own connection to a real runtime, without Triton between, and what workers count.
 
 A request begins where a stub's does: before it is announced, and before memory is found and
 filled for its inputs. Both ends read the same monotonic clock.
@@ -10,21 +10,30 @@ import contextlib
 import random
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-from brisk.protocol.records import LoadModel, TensorForm
-from brisk.protocol.runtime_paths import RuntimePaths
+from brisk.observer import Observer
+from brisk.protocol.records import LoadModel, Sample, TensorForm
+from brisk.protocol.runtime_paths import Role, RuntimePaths, role_of
 from brisk.stub.runtime_client.client import RuntimeClient
+from brisk.telemetry import metrics
 from brisk_client.benchmarks.harness.surroundings import environment, wait_until_gone
 from brisk_client.benchmarks.harness.timed_reply import TimedReply
-from brisk_client.disb.clients.settling import wait_until_settled
 
 IDLE_EXIT_S = "0.2"
+
+_SETTLE_TIMEOUT_S = 300.0
+"""The library may have to be compiled first, on processors that others leave."""
+_LOOK_S = 0.05
+
+COUNTED = (metrics.PREEMPTIONS.name, metrics.FREEZES.name, metrics.HELD_SECONDS.name)
+"""A normal run parked; a best-effort layer stopped half-way; a best-effort run held before a
+layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +58,14 @@ class ProbedModel:
     """A model of a probed runtime, asked with one fixed input. Used by one thread at a time."""
 
     def __init__(
-        self,
-        place: RuntimePaths,
-        name: str,
-        connection: RuntimeClient,
-        shape: tuple[int, ...],
-        output: str,
+        self, place: RuntimePaths, name: str, connection: RuntimeClient, model: onnx.ModelProto
     ) -> None:
         self.place = place
         self._name = name
         self._connection = connection
+        shape = [size.dim_value for size in model.graph.input[0].type.tensor_type.shape.dim]
         self._input = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-        self._output = output
+        self._output = model.graph.output[0].name
 
     def submit(self, job_class: str) -> tuple[int, TimedReply]:
         """Send a request as a stub does; when that began, and where its answer comes."""
@@ -71,12 +76,7 @@ class ProbedModel:
         memory = np.frombuffer(self._connection.memory(staged.regions[0]), np.float32)
         np.copyto(memory, array.reshape(-1))
         self._connection.submit(
-            staged,
-            (self._output,),
-            job_class,
-            None,
-            reply,
-            arrived_ns=submitted_ns,
+            staged, (self._output,), job_class, None, reply, arrived_ns=submitted_ns
         )
         return submitted_ns, reply
 
@@ -94,11 +94,7 @@ def finish(submitted_ns: int, reply: TimedReply) -> Timed:
     """Wait for an answer."""
     result = reply.wait()
     return Timed(
-        submitted_ns,
-        result.started_ns,
-        reply.answered_ns,
-        result.execution_ns,
-        reply.outputs,
+        submitted_ns, result.started_ns, reply.answered_ns, result.execution_ns, reply.outputs
     )
 
 
@@ -126,10 +122,7 @@ def probed_runtime(
             connection = RuntimeClient(place, description, lambda level, text: None)
             connection.open()
             on.callback(connection.close)
-            declared = model.graph.input[0].type.tensor_type.shape
-            shape = tuple(size.dim_value for size in declared.dim)
-            output = model.graph.output[0].name
-            probed[name] = ProbedModel(place, name, connection, shape, output)
+            probed[name] = ProbedModel(place, name, connection, model)
         yield probed
 
 
@@ -149,3 +142,47 @@ def preempt_at_random(
         urgent_ones.append(urgent.ask("realtime"))
         background_ones.append(finish(*pending))
     return urgent_ones, background_ones
+
+
+def wait_until_settled(place: RuntimePaths, model: str, job_class: str, alias: str = "") -> None:
+    """Until the worker of ``job_class`` exchanges no kernel of ``model`` any more.
+
+    A program starts on what loads quickest and gets its warm kernels while nothing runs; those
+    sum in another order, so that answers to equal inputs differ in bits. ``alias``: another entry
+    of the same file; a worker that has both lists one of the names. Precondition: it was asked
+    for the model. TimeoutError where that takes five minutes.
+    """
+    names = (model, alias)
+    until_s = time.monotonic() + _SETTLE_TIMEOUT_S
+    with Observer(place, role_of(job_class)) as observer:
+        while not any(each.name in names and each.is_settled for each in observer.status().models):
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"the {job_class} kernels of '{model}' do not settle")
+            time.sleep(_LOOK_S)
+
+
+@contextlib.contextmanager
+def counting_interruptions(place: RuntimePaths) -> Iterator[Callable[[], bool]]:
+    """Gives a function that says whether a run was interrupted since it was called last.
+
+    By what the workers themselves count. To look at the background worker starts one, so a
+    best-effort request should have come before.
+    """
+    with Observer(place, Role.FOREGROUND) as first, Observer(place, Role.BACKGROUND) as second:
+
+        def counts() -> list[int]:
+            return [counted(observer.statistics()) for observer in (first, second)]
+
+        seen = counts()
+
+        def has_more() -> bool:
+            nonlocal seen
+            before, seen = seen, counts()
+            return seen != before
+
+        yield has_more
+
+
+def counted(samples: Sequence[Sample]) -> int:
+    """The sum of a worker's COUNTED: it grows where a run is interrupted, and only there."""
+    return sum(sample.values[0] for sample in samples if sample.metric in COUNTED)

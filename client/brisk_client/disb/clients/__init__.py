@@ -1,1 +1,0 @@
-"""Requests at the wire and through a server."""

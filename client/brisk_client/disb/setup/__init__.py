@@ -1,1 +1,0 @@
-"""Networks, workloads, repositories and sides to compare."""

@@ -1,0 +1,142 @@
+"""What came of a run: a row for each request, counts and times by task."""
+
+from __future__ import annotations
+
+import csv
+import json
+from array import array
+from collections import Counter
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+OK = "ok"
+UNFINISHED = "unfinished"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A request. Times are ns from the run's start.
+
+    ``scheduled_ns``: when it was due; latency counts from here. ``free_ns``: when its client
+    could have sent it. ``status``: ``ok``, ``unfinished`` (the run was over), or a gRPC status.
+    ``dropped``: stale arrivals forgotten just before it.
+    """
+
+    task: str
+    job_class: str
+    model: str
+    serial: int
+    scheduled_ns: int
+    free_ns: int
+    sent_ns: int
+    done_ns: int
+    status: str
+    dropped: int
+
+    @property
+    def latency_ns(self) -> int:
+        return self.done_ns - self.scheduled_ns
+
+    @property
+    def lag_ns(self) -> int:
+        """How late the generator itself was: from when it could and should have sent."""
+        return self.sent_ns - max(self.scheduled_ns, self.free_ns)
+
+
+def begin_rows(file: Path) -> None:
+    """Make the file that ``RowWriter`` appends to. Raises OSError where it cannot be made."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", newline="") as output:
+        if file.suffix != ".jsonl":
+            csv.writer(output).writerow(field.name for field in fields(Row))
+
+
+class RowWriter:
+    """Appends to a file: JSON lines where its name ends in ``.jsonl``, else CSV.
+
+    Several processes may write to one file: each row is one write at its end.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._output = file.open("a", newline="", buffering=1)
+        self._csv = None if file.suffix == ".jsonl" else csv.writer(self._output)
+
+    def write(self, row: Row) -> None:
+        values = asdict(row)
+        if self._csv is None:
+            self._output.write(json.dumps(values) + "\n")
+        else:
+            self._csv.writerow(values.values())
+
+    def close(self) -> None:
+        self._output.close()
+
+
+@dataclass(slots=True)
+class TaskOutcome:
+    """``latency_ns``: of answered requests, from when they were due. ``lag_ns``: see ``Row``.
+
+    ``statuses`` counts requests by how they ended; ``dropped`` counts stale arrivals. Times are
+    arrays: eight bytes a request, and no objects for a generator's garbage collector.
+    """
+
+    task: str
+    job_class: str
+    statuses: Counter[str] = field(default_factory=Counter)
+    dropped: int = 0
+    latency_ns: array[int] = field(default_factory=lambda: array("q"))
+    lag_ns: array[int] = field(default_factory=lambda: array("q"))
+
+    @property
+    def answered(self) -> int:
+        return self.statuses[OK]
+
+    @property
+    def failed(self) -> int:
+        return self.statuses.total() - self.statuses[OK]
+
+    def add(self, row: Row) -> None:
+        self.statuses[row.status] += 1
+        self.dropped += row.dropped
+        self.lag_ns.append(row.lag_ns)
+        if row.status == OK:
+            self.latency_ns.append(row.latency_ns)
+
+
+@dataclass(slots=True)
+class GeneratorOutcome:
+    """Of one generator process, with the processor time that it used.
+
+    ``errors``: a few messages, with how often.
+    """
+
+    tasks: list[TaskOutcome]
+    processor_s: float
+    errors: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class RunOutcome:
+    """``duration_s``: the workload's own."""
+
+    duration_s: float
+    generators: list[GeneratorOutcome]
+
+    @property
+    def tasks(self) -> list[TaskOutcome]:
+        return [task for generator in self.generators for task in generator.tasks]
+
+    def of_class(self, job_class: str) -> TaskOutcome:
+        """All tasks of a class as one."""
+        merged = TaskOutcome(job_class, job_class)
+        for task in self.tasks:
+            if task.job_class == job_class:
+                merged.statuses.update(task.statuses)
+                merged.dropped += task.dropped
+                merged.latency_ns += task.latency_ns
+                merged.lag_ns += task.lag_ns
+        return merged
+
+    def per_s(self) -> float:
+        """Answers a second, of all tasks."""
+        return sum(task.answered for task in self.tasks) / self.duration_s

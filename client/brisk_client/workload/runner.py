@@ -1,0 +1,118 @@
+"""Runs a workload: warms its models up, starts the generator processes, gathers the outcome."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+from brisk_client.child_process import Child, child_process
+from brisk_client.urgency import JOB_CLASSES
+from brisk_client.workload.description import Dependent, Workload, WorkloadFailedError
+from brisk_client.workload.generator import DRAIN_S, generate
+from brisk_client.workload.requests import warm_up
+from brisk_client.workload.results import RunOutcome, begin_rows
+
+Counts = Mapping[str, tuple[int, int, int]]
+"""By task: answered, failed, dropped, so far."""
+
+BEST_EFFORT = JOB_CLASSES[-1]
+
+START_DELAY_S = 0.2
+_READY_TIMEOUT_S = 60.0
+_GRACE_S = 20.0
+
+
+def run_workload(
+    workload: Workload,
+    url: str,
+    *,
+    rows: Path | None = None,
+    watch: Callable[[Counts], None] = lambda counts: None,
+    warm_ups: int = 2,
+) -> RunOutcome:
+    """Run all tasks against the gRPC endpoint ``url`` and return what came of it.
+
+    ``rows``: file for a row per request (CSV, or JSON lines where it ends in ``.jsonl``).
+    ``watch`` is called with counts a few times a second, from this thread. ``warm_ups``:
+    requests of each task before the start. A server that goes away during the run shows as
+    errors in the outcome. Raises WorkloadFailedError.
+    """
+    workload = warm_up(workload, url, warm_ups)
+    if rows is not None:
+        begin_rows(rows)
+    with contextlib.ExitStack() as running:
+        generators = []
+        for is_best_effort, names in groups(workload):
+            arguments = (workload, names, url, is_best_effort, rows)
+            child = child_process(f"the generator of {', '.join(names)}", generate, *arguments)
+            generators.append(running.enter_context(child))
+        _collect(generators, "ready", time.monotonic() + _READY_TIMEOUT_S)
+        begin_s = time.monotonic() + START_DELAY_S
+        for generator in generators:
+            generator.say(begin_s)
+        last_s = begin_s + workload.duration_s + DRAIN_S + _GRACE_S
+        return RunOutcome(workload.duration_s, _collect(generators, "ended", last_s, watch))
+
+
+def groups(workload: Workload) -> list[tuple[bool, list[str]]]:
+    """Names of tasks for each process, and whether all of them are best-effort ones.
+
+    Best-effort tasks have a process apart from the others, but for a task that depends on
+    another: it shares that one's, with everything that is linked to it.
+    """
+    leader = {task.name: task.name for task in workload.tasks}
+
+    def find(name: str) -> str:
+        while leader[name] != name:
+            name = leader[name]
+        return name
+
+    for task in workload.tasks:
+        if isinstance(task.load, Dependent):
+            for name in task.load.previous:
+                leader[find(task.name)] = find(name)
+    linked: dict[str, list[str]] = defaultdict(list)
+    for task in workload.tasks:
+        linked[find(task.name)].append(task.name)
+    urgent: list[str] = []
+    best_effort: list[str] = []
+    for names in linked.values():
+        is_best_effort = all(workload.task(name).job_class == BEST_EFFORT for name in names)
+        (best_effort if is_best_effort else urgent).extend(names)
+    return [group for group in ((False, urgent), (True, best_effort)) if group[1]]
+
+
+def _collect(
+    generators: Sequence[Child],
+    awaited: str,
+    until_s: float,
+    watch: Callable[[Counts], None] = lambda counts: None,
+) -> list[Any]:
+    """What every generator says with ``awaited``; counts on the way go to ``watch``.
+
+    Raises WorkloadFailedError where one fails or says nothing until ``until_s``.
+    """
+    found: dict[Child, Any] = {}
+    counts: dict[str, tuple[int, int, int]] = {}
+    while len(found) < len(generators):
+        silent = {each.connection: each for each in generators if each not in found}
+        left_s = max(0.0, until_s - time.monotonic())
+        told = connection.wait(list(silent), left_s) or list(silent)[:1]
+        for generator in (each for key, each in silent.items() if key in told):
+            try:
+                kind, message = generator.hear(0.0)
+            except (TimeoutError, ConnectionError) as error:
+                raise WorkloadFailedError(str(error)) from None
+            if kind == "failed":
+                raise WorkloadFailedError(message)
+            if kind == awaited:
+                found[generator] = message
+            else:
+                counts.update(message)
+                watch(counts)
+    return [found[each] for each in generators]

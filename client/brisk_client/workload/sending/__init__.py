@@ -1,1 +1,0 @@
-"""Processes and clients that send a workload."""

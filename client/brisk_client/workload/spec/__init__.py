@@ -1,1 +1,0 @@
-"""What a workload consists of. Sends nothing."""
