@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from brisk.cli.views.trace import ProcessSpans, write_perfetto, write_picture
+from brisk.cli.commands.trace import ProcessSpans, write_perfetto, write_picture
 from brisk.protocol.records import Span
 from brisk.telemetry.events import MAX_SPANS, SpanRecorder
 

@@ -56,13 +56,6 @@ class Fields:
         if not self.is_object:
             problems.note(place, f"expected an object, not {shown(value)}")
 
-    @property
-    def place(self) -> str:
-        return self._place
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._values
-
     def note(self, text: str) -> None:
         self._problems.note(self._place, text)
 

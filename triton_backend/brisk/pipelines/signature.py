@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from brisk.pipelines.description import NodeSource, PipelineDescription
+from brisk.pipelines.description import EarlyAnswer, NodeSource, PipelineDescription
 from brisk.pipelines.fields import Problems, hint
 
 
@@ -60,7 +60,8 @@ def check_networks(
                     if not _fits(given, wanted):
                         text = f"its input '{tensor}' is {wanted}, but {source} is {given}"
                         problems.note(words, text)
-        _check_early_answer(node.name, description, networks, problems)
+        if node.early_answer is not None:
+            _check_early_answer(node.name, node.early_answer, networks, problems)
     outputs = _outputs(description, made, problems)
     problems.report()
     return NetworkSignature(taken, outputs)
@@ -95,14 +96,8 @@ def _reads(description: PipelineDescription) -> Iterator[tuple[str, NodeSource]]
 
 
 def _check_early_answer(
-    name: str,
-    description: PipelineDescription,
-    networks: Mapping[Path, NetworkSignature],
-    problems: Problems,
+    name: str, early: EarlyAnswer, networks: Mapping[Path, NetworkSignature], problems: Problems
 ) -> None:
-    early = next(node.early_answer for node in description.nodes if node.name == name)
-    if early is None:
-        return
     place, outputs = f"node '{name}', early_answer", networks[early.path].outputs
     if early.confidence not in outputs:
         text = f"it has no output '{early.confidence:.60}'{hint(early.confidence, outputs)}"

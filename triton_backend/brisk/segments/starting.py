@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from brisk.os_priority import LOADING, lower_thread
 from brisk.segments.program import InputCheck, Part, SegmentProgram, make_part, slots_of
 from brisk.segments.session import OrtSession
-from brisk.segments.source import Source
+from brisk.segments.source import SegmentPlan, Source
 from brisk.segments.table import GiveWay, LayerTable
 from brisk.segments.timeline import EventKind, Recorder, clock_ns
 
@@ -103,11 +104,8 @@ class StartingSegments:
 
         What the model is from then on; None where it stays what it is.
         """
-
-        def open_one(index: int) -> OrtSession:
-            return source.open_warm(index) or source.open(index)
-
-        return replace(self, source=source) if self._exchange(open_one, may_go_on) else None
+        is_done = self._exchange(partial(_open_fastest, source), may_go_on)
+        return replace(self, source=source) if is_done else None
 
     def _exchange(
         self, open_one: Callable[[int], OrtSession | None], may_go_on: Callable[[], bool]
@@ -128,40 +126,8 @@ class StartingSegments:
 
 def start_segments(source: Source, threads: int, recorder: Recorder) -> StartingSegments:
     """No segment is loaded yet; lanes are to take them in turn."""
-    plan = source.plan
-    slots = slots_of(plan)
-
-    def load(index: int, lane: str, stolen: bool) -> Part:
-        started_ns = clock_ns()
-        part = make_part(plan.segments[index], source.open(index), slots)
-        recorder.add(lane, EventKind.CREATE, index, started_ns, stolen)
-        return part
-
-    count = len(plan.segments)
-    program = SegmentProgram(
-        plan,
-        LayerTable(count, load, dealt(count, lane_count(threads)), recorder),
-        slots,
-        tuple(InputCheck(variable) for variable in plan.inputs),
-        {variable.name: slots[variable.name] for variable in plan.outputs},
-        all(variable.type.is_static for variable in plan.inputs),
-    )
+    program = _program(source.plan, source.open, threads, recorder)
     return StartingSegments(program, source, recorder)
-
-
-class _WarmSource(Source):
-    """Of another source, what runs fastest, at once."""
-
-    def __init__(self, inner: Source) -> None:
-        self._inner = inner
-        self.plan, self.origin = inner.plan, inner.origin
-        self.weight_bytes = inner.weight_bytes
-
-    def open(self, index: int) -> OrtSession:
-        return self._inner.open_warm(index) or self._inner.open(index)
-
-    def open_warm(self, index: int) -> None:
-        """The first one stays."""
 
 
 def open_warm_program(source: Source, threads: int) -> SegmentProgram:
@@ -169,10 +135,36 @@ def open_warm_program(source: Source, threads: int) -> SegmentProgram:
 
     Raises BriskError where one cannot be made.
     """
-    program = start_segments(_WarmSource(source), threads, Recorder()).program
+    program = _program(source.plan, partial(_open_fastest, source), threads, Recorder())
     _ = program.parts[:]  # loads them, or raises
     source.close()
     return program
+
+
+def _open_fastest(source: Source, index: int) -> OrtSession:
+    return source.open_warm(index) or source.open(index)
+
+
+def _program(
+    plan: SegmentPlan, open_one: Callable[[int], OrtSession], threads: int, recorder: Recorder
+) -> SegmentProgram:
+    slots = slots_of(plan)
+
+    def load(index: int, lane: str, stolen: bool) -> Part:
+        started_ns = clock_ns()
+        part = make_part(plan.segments[index], open_one(index), slots)
+        recorder.add(lane, EventKind.CREATE, index, started_ns, stolen)
+        return part
+
+    count = len(plan.segments)
+    return SegmentProgram(
+        plan,
+        LayerTable(count, load, dealt(count, lane_count(threads)), recorder),
+        slots,
+        tuple(InputCheck(variable) for variable in plan.inputs),
+        {variable.name: slots[variable.name] for variable in plan.outputs},
+        all(variable.type.is_static for variable in plan.inputs),
+    )
 
 
 @contextlib.contextmanager

@@ -68,8 +68,6 @@ class LayerTable(Sequence[Part]):
         self.is_warmed_up = False
         """Whether layers will be switched no more; set by whoever switches them."""
         self._workers = 0
-        self.stolen = 0
-        """Layers loaded by another than the lane they were meant for."""
 
     def __len__(self) -> int:
         return len(self._layers)
@@ -217,7 +215,6 @@ class LayerTable(Sequence[Part]):
         with self._changed:
             if self._layers[index] is not None or index in self._errors:
                 return  # it was rescued, or the other way round
-            self.stolen += stolen
             self._remaining -= 1
             if self._remaining == 0:
                 for tell in self._told:

@@ -1,6 +1,6 @@
 """Run as a script: becomes the given command, tied to the life of the process that started it.
 
-    python tether.py PARENT COMMAND …
+    python parent_bound.py PARENT COMMAND …
 
 The kernel sends SIGTERM when the thread that started this ends, however it ends. The command leads
 a process group of its own, in its starter's session: a new session would be a scheduling group

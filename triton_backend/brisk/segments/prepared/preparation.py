@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from onnx.external_data_helper import _get_all_tensors, uses_external_data
 
 from brisk.artefacts import store
 from brisk.artefacts.container import ContainerDraft
 from brisk.artefacts.identity import identify, stamps
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
-from brisk.graph.files.tensors import external_range
 from brisk.segments.model.sources import BareModel
 from brisk.segments.prepared.form import (
     PreparedModel,
@@ -134,7 +132,8 @@ class _Making:
         self.home = real.parent
         seen = stamps(self.home, [real.name])
         self.source = BareModel(model, threads, taps)
-        self.names = _files(self.source, real.name)
+        data_files = self.source.file.files.keys() - {model.name}
+        self.names = sorted({real.name, *data_files})
         self.before = stamps(self.home, self.names)
         if self.before[real.name] != seen[real.name]:
             raise InvalidModelError(f"{model} has changed while it was prepared")
@@ -213,14 +212,3 @@ class _Making:
         gain = packing_gain(trial, spec, plain.session, packed.session)
         trial.go_on(spec, outputs)
         return gain
-
-
-def _files(source: BareModel, name: str) -> list[str]:
-    """The model's file and those of its external data, by their names in its folder."""
-    found = set(source.file.files) - {source.file.path.name} | {name}
-    for tensor in _get_all_tensors(source.file.proto):
-        if uses_external_data(tensor):
-            location = external_range(tensor)[0]
-            if location != source.file.path.name:
-                found.add(location)
-    return sorted(found)
