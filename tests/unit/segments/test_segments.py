@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -78,6 +79,75 @@ def test_weights_are_read_where_the_file_has_them(tmp_path: Path) -> None:
         )
         np.testing.assert_array_equal(found, expected.ravel())
     assert file.proto.ByteSize() < 20_000
+
+
+def test_weights_of_constant_nodes_are_read_where_the_file_has_them(tmp_path: Path) -> None:
+    """Some exporters write no initialisers; a small constant stays a node."""
+    weight = np.random.default_rng(3).standard_normal((512, 64)).astype(np.float32)
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(weight, "other")),
+        helper.make_node("Constant", [], ["two"], value_float=2.0),
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Mul", ["a", "two"], ["y"]),
+    ]
+    path = save(tmp_path / "model.onnx", nodes, [info("x", "n", 512)], [info("y", "n", 64)])
+    file = read_model_file(path)
+    assert [node.op_type for node in file.proto.graph.node] == ["Constant", "MatMul", "Mul"]
+    assert [tensor.name for tensor in file.proto.graph.initializer] == ["w"]
+    np.testing.assert_array_equal(file.weights["w"].data.view(np.float32), weight.ravel())
+    assert file.proto.ByteSize() < 1000
+    np.testing.assert_array_equal(
+        by_segments(source_of(path), {"x": ROWS}, warm=True)["y"], whole(path, {"x": ROWS})["y"]
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda node: setattr(node, "domain", "own"),
+        lambda node: node.output.append("second"),
+        lambda node: setattr(node.attribute[0], "name", "sparse_value"),
+        lambda node: node.attribute.append(helper.make_attribute("more", 1)),
+        lambda node: node.attribute[0].t.ClearField("raw_data"),
+    ],
+)
+def test_what_is_no_constant_of_a_weight_stays_a_node(
+    tmp_path: Path, change: Callable[[onnx.NodeProto], None]
+) -> None:
+    node = helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(ROWS))
+    change(node)
+    node.doc_string = "long " * 1000
+    add = helper.make_node("Add", ["x", "w"], ["y"])
+    path = save(tmp_path / "model.onnx", [node, add], [info("x", 4, 512)], [info("y", 4, 512)])
+    proto = read_model_file(path).proto
+    assert list(proto.graph.node) == list(onnx.load(path).graph.node)
+    assert not proto.graph.initializer
+
+
+@pytest.mark.parametrize("layers", [1, 12])
+def test_a_small_model_that_is_awaited_starts_with_its_warm_sessions(
+    tmp_path: Path, layers: int
+) -> None:
+    """Of 1 layer; one of 12 has too many weights, and is cut."""
+    path = chain(tmp_path / "model.onnx", layers)
+    source = BareModel(path, 2, is_awaited=True)
+    source.check()
+    starting = start_segments(source, 2, Recorder())
+    expected = whole(path, {"x": ROWS})["y"]
+    first = run_serially(starting.program, {"x": ROWS})["y"]
+    np.testing.assert_allclose(first, expected, rtol=1e-4, atol=1e-5)
+    before = [part.session for part in starting.table.current()]
+    assert starting.load_warm(lambda: True)
+    after = [part.session for part in starting.table.current()]
+    assert len(after) == (1 if layers == 1 else len(source.plan.segments))
+    assert (before == after) == (layers == 1)
+
+
+def test_what_onnx_runtime_refuses_of_an_awaited_model_is_told(tmp_path: Path) -> None:
+    node = helper.make_node("Nonesuch", ["x"], ["y"], name="odd")
+    path = save(tmp_path / "model.onnx", [node], [info("x", "n", 4)], [info("y", "n", 4)])
+    with pytest.raises(InvalidModelError, match=r"segment 0 .*odd.*Nonesuch"):
+        BareModel(path, 2, is_awaited=True).check()
 
 
 def test_external_data_stays_external(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""Detaches the raw data of large initialisers from a serialised ONNX model, without copying it.
+"""Detaches the raw data of large weights from a serialised ONNX model, without copying it.
 
 Parsing a model through protobuf copies every weight, and reading ``raw_data`` from the parsed
 message copies it again. The layout of a message is simple (field tag, length, bytes), so the
 few fields around the weights are walked here and only what is left is given to protobuf.
+Some exporters write weights as Constant nodes, which become the initialisers that they are.
 Source: the protobuf encoding guide; field numbers from ``onnx.proto``.
 """
 
@@ -12,8 +13,10 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 MODEL_GRAPH = 7
-GRAPH_INITIALIZER = 5
-TENSOR_RAW_DATA = 9
+GRAPH_NODE, GRAPH_INITIALIZER = 1, 5
+NODE_OUTPUT, NODE_OPERATOR, NODE_ATTRIBUTE, NODE_DOMAIN = 2, 4, 5, 7
+ATTRIBUTE_NAME, ATTRIBUTE_TENSOR = 1, 5
+TENSOR_NAME, TENSOR_RAW_DATA = 8, 9
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -81,10 +84,11 @@ def _field(number: int, parts: list[memoryview | bytes]) -> list[memoryview | by
 def detach_large_tensors(
     data: Buffer, threshold_bytes: int
 ) -> tuple[bytes, dict[int, memoryview]]:
-    """Return the model without large initialisers' raw data, and that data.
+    """Return the model without large weights' raw data, and that data.
 
-    The data is keyed by the initialiser's position in the main graph; the views keep ``data``
-    alive. Raises MalformedMessage where the bytes are no message.
+    Large Constant nodes of the main graph are initialisers of it then. The data is keyed by the
+    initialiser's position; the views keep ``data`` alive. Raises MalformedMessage where the bytes
+    are no message.
     """
     view = memoryview(data)
     detached: dict[int, memoryview] = {}
@@ -108,24 +112,55 @@ def _graph(
     """``position``: of the first initialiser. Returns that behind the last one, too."""
     kept: list[memoryview | bytes] = []
     for number, start, content, end in _fields(graph):
-        if number != GRAPH_INITIALIZER:
-            kept.append(graph[start:end])
-            continue
-        if end - content < threshold_bytes:
-            kept.append(graph[start:end])
-        else:
+        is_large = end - content >= threshold_bytes
+        constant = _constant(graph[content:end]) if number == GRAPH_NODE and is_large else None
+        if constant is not None:
+            name, tensor = constant
+            without_data = _tensor(tensor, position, detached, skipped=TENSOR_NAME)
+            named = [*without_data, *_field(TENSOR_NAME, [name])]
+            kept += _field(GRAPH_INITIALIZER, named)
+        elif number == GRAPH_INITIALIZER and is_large:
             kept += _field(number, _tensor(graph[content:end], position, detached))
-        position += 1
+        else:
+            kept.append(graph[start:end])
+        position += number == GRAPH_INITIALIZER or constant is not None
     return kept, position
 
 
+def _constant(node: memoryview) -> tuple[memoryview, memoryview] | None:
+    """Output and tensor of a Constant node whose tensor has raw data; None for other nodes."""
+    found = _contents(node, NODE_OUTPUT, NODE_OPERATOR, NODE_ATTRIBUTE, NODE_DOMAIN)
+    outputs, attributes = found[NODE_OUTPUT], found[NODE_ATTRIBUTE]
+    is_standard = all(bytes(domain) in (b"", b"ai.onnx") for domain in found[NODE_DOMAIN])
+    if [bytes(each) for each in found[NODE_OPERATOR]] != [b"Constant"] or not is_standard:
+        return None
+    if len(outputs) != 1 or not outputs[0] or len(attributes) != 1:
+        return None
+    attribute = _contents(attributes[0], ATTRIBUTE_NAME, ATTRIBUTE_TENSOR)
+    tensors = attribute[ATTRIBUTE_TENSOR]
+    if [bytes(each) for each in attribute[ATTRIBUTE_NAME]] != [b"value"] or len(tensors) != 1:
+        return None
+    has_data = len(_contents(tensors[0], TENSOR_RAW_DATA)[TENSOR_RAW_DATA]) == 1
+    return (outputs[0], tensors[0]) if has_data else None
+
+
+def _contents(message: memoryview, *numbers: int) -> dict[int, list[memoryview]]:
+    """What the fields of these numbers hold, in order."""
+    found: dict[int, list[memoryview]] = {number: [] for number in numbers}
+    for number, _, content, end in _fields(message):
+        if number in found:
+            found[number].append(message[content:end])
+    return found
+
+
 def _tensor(
-    tensor: memoryview, position: int, detached: dict[int, memoryview]
+    tensor: memoryview, position: int, detached: dict[int, memoryview], skipped: int | None = None
 ) -> list[memoryview | bytes]:
+    """The fields but the raw data and those of the number ``skipped``."""
     kept: list[memoryview | bytes] = []
     for number, start, content, end in _fields(tensor):
         if number == TENSOR_RAW_DATA:
             detached[position] = tensor[content:end]
-        else:
+        elif number != skipped:
             kept.append(tensor[start:end])
     return kept

@@ -43,10 +43,10 @@ class _ModelFile:
     taps: Collection[str]
     tuning: SessionTuning
 
-    def open(self) -> BareModel:
+    def open(self, *, is_awaited: bool = False) -> BareModel:
         from brisk.segments.model.sources import BareModel
 
-        return BareModel(self.path, self.threads, self.taps, self.tuning)
+        return BareModel(self.path, self.threads, self.taps, self.tuning, is_awaited=is_awaited)
 
 
 class SegmentSession(Session):
@@ -165,8 +165,9 @@ def load_segment_session(
         if reject is not None and tuning.keeps_answers:
             source = _prepared(file, reject)
         if source is None:
-            bare = file.open()
-            bare.check()
+            with exchange_attempt(path, most_deaths=1) as may_be_optimised:
+                bare = file.open(is_awaited=may_be_optimised)
+                bare.check()
             source = bare
         starting = start_segments(source, threads, recorder)
     recorder.add("parse", EventKind.PARSE, None, started_ns)
@@ -245,21 +246,22 @@ MOST_DEATHS = 2
 
 
 @contextlib.contextmanager
-def exchange_attempt(model: Path) -> Iterator[bool]:
+def exchange_attempt(model: Path, most_deaths: int = MOST_DEATHS) -> Iterator[bool]:
     """Around the exchange: whether it may be tried. The note goes when it has ended, well or not.
 
-    Where no note can be written it may be.
+    Where no note can be written it may be. A load may start with optimised sessions, too: where a
+    worker died of that, the next one starts without.
     """
     try:
         note = _note_of(model)
         deaths = int(note.read_text() or "0") if note.exists() else 0
-        if deaths < MOST_DEATHS:
+        if deaths < most_deaths:
             make_private(note.parent)
             note.write_text(str(deaths + 1))
     except (OSError, ValueError):
         yield True
         return
-    if deaths >= MOST_DEATHS:
+    if deaths >= most_deaths:
         yield False
         return
     try:

@@ -129,18 +129,17 @@ def normalise(model: ModelProto) -> None:
     which they are not.
     """
     graph = model.graph
-    nodes = []
-    for node in graph.node:
+    constant = []
+    for position, node in enumerate(graph.node):
         tensor = _constant_tensor(node)
-        if tensor is None:
-            nodes.append(node)
-        else:
-            tensor.name = node.output[0]
-            graph.initializer.append(tensor)
-    if len(nodes) < len(graph.node):
-        kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(kept)
+        if tensor is not None:
+            hoisted = graph.initializer.add()
+            hoisted.CopyFrom(tensor)
+            hoisted.name = node.output[0]
+            constant.append(position)
+    for position in reversed(constant):
+        del graph.node[position]
+    if constant:
         _drop_earlier(graph)
     if (model.ir_version or 4) < 4:
         constants = constants_of(graph)
@@ -165,9 +164,7 @@ def _constant_tensor(node: NodeProto) -> TensorProto | None:
         return None
     (attribute,) = node.attribute
     if attribute.name == "value" and attribute.HasField("t"):
-        tensor = TensorProto()
-        tensor.CopyFrom(attribute.t)
-        return tensor
+        return attribute.t
     if attribute.name == "value_float":
         return helper.make_tensor("", TensorProto.FLOAT, (), [attribute.f])
     if attribute.name == "value_int":

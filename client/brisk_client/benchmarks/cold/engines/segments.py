@@ -56,7 +56,7 @@ class BriskSegments(ColdEngine):
 
             source = PreparedModel(prepared, model, threads)
         else:
-            source = BareModel(model, threads)
+            source = BareModel(model, threads, is_awaited=True)
             source.check()
         starting = start_segments(source, threads, Recorder())
         lanes = starting.start_lanes(threads)
