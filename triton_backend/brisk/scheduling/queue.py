@@ -123,6 +123,11 @@ class ReadyQueue(Generic[Payload]):
                 expired.append(job)
         return expired
 
+    @property
+    def entries(self) -> int:
+        """Of its heaps, jobs that have left included."""
+        return sum(map(len, self._ready.values())) + len(self._deadlines)
+
     def check_integrity(self) -> None:
         """AssertionError where the counts and the heap disagree."""
         counted = Counter(job.model for _, job in self._waiting_entries())

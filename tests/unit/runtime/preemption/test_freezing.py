@@ -84,7 +84,7 @@ def test_nothing_is_stopped_where_no_layer_runs(pair: Pair) -> None:
     pair.foreground.admitted(one)
     assert pair.background.holds(LAZY, 0)
     pair.foreground.begins(run_of(one), 1)
-    assert pair.foreground._suspension.since_ns is None
+    assert pair.foreground.suspension.since_ns is None
 
 
 def test_no_run_that_may_wait_for_a_load_stops_a_layer(pair: Pair) -> None:
@@ -93,7 +93,7 @@ def test_no_run_that_may_wait_for_a_load_stops_a_layer(pair: Pair) -> None:
         one = job(number)
         pair.foreground.admitted(one)
         pair.foreground.begins(run_of(one, session=ASession(is_loading=is_loading)), 1)
-        assert (pair.foreground._suspension.since_ns is None) == is_loading
+        assert (pair.foreground.suspension.since_ns is None) == is_loading
 
 
 def test_what_has_been_stopped_for_long_goes_on_beside_one_run(pair: Pair) -> None:
@@ -103,7 +103,7 @@ def test_what_has_been_stopped_for_long_goes_on_beside_one_run(pair: Pair) -> No
         one = job(number)
         pair.foreground.admitted(one)
         pair.foreground.begins(run_of(one), number * 20_000_000)
-        found.append(pair.foreground._suspension.since_ns is None)
+        found.append(pair.foreground.suspension.since_ns is None)
     assert not any(found[:6])
     assert [place for place, is_free in enumerate(found) if is_free] == [6, 13, 20, 27]
 
@@ -116,17 +116,17 @@ def test_a_layer_goes_on_beside_a_run_where_it_might_begin(
     pair.gate.begin_layer()
     pair.gate.close(1, None)
     pair.gate.describe_run(None, 2, slowdown, PaddingTrial.NONE)
-    assert pair.foreground._admits_layers(0) is not is_stopped
+    assert pair.foreground.admits_layers(0) is not is_stopped
     for trial in (PaddingTrial.ALONE, PaddingTrial.BESIDE):
         pair.gate.describe_run(None, 2, slowdown, trial)
-        assert pair.foreground._admits_layers(0) is (trial is PaddingTrial.BESIDE)
+        assert pair.foreground.admits_layers(0) is (trial is PaddingTrial.BESIDE)
 
 
 @pytest.mark.parametrize("policy", ["shared", "sequential"])
 def test_policies_that_hold_nothing_stop_nothing(policy: str) -> None:
     pair = Pair(policy)
     pair.gate.close(1, None)
-    assert pair.foreground._admits_layers(0)
+    assert pair.foreground.admits_layers(0)
 
 
 def test_a_process_that_has_gone_and_its_successor(pair: Pair) -> None:

@@ -12,7 +12,7 @@ from brisk.scheduling.queue import ReadyQueue
 from support.runtime.requests import ASession, a_job, a_model, a_request
 
 
-def turns_with(
+def batcher_with(
     rows: list[int],
     max_batch_size: int = 8,
     job_class: JobClass = JobClass.NORMAL,
@@ -45,9 +45,9 @@ def turns_with(
     ],
 )
 def test_joined_runs_have_a_power_of_two_of_rows(rows: list[int], taken: list[int]) -> None:
-    turns = turns_with(rows)
+    batcher = batcher_with(rows)
     found = []
-    while jobs := turns.take():
+    while jobs := batcher.take():
         found.append(sum(job.payload.record.form.inputs[0].shape[0] for job in jobs))
     assert found == taken
 
@@ -65,5 +65,5 @@ def test_joined_runs_have_a_power_of_two_of_rows(rows: list[int], taken: list[in
 def test_real_time_requests_are_joined_only_where_all_are_in_time_even_one_after_the_other(
     deadline_ns: int | None, run_ns: int | None, joined: int
 ) -> None:
-    turns = turns_with([1] * 4, 8, JobClass.REALTIME, deadline_ns, run_ns)
-    assert len(turns.take()) == joined
+    batcher = batcher_with([1] * 4, 8, JobClass.REALTIME, deadline_ns, run_ns)
+    assert len(batcher.take()) == joined

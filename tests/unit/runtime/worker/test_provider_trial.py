@@ -54,8 +54,8 @@ class Repeated:
     def __call__(self, inputs: Mapping[str, Value]) -> Mapping[str, Value]:
         self.calls += 1
         for _ in range(self._times - 1):
-            self._session._run(inputs)
-        return self._session._run(inputs)
+            self._session.run_by_torch(inputs)
+        return self._session.run_by_torch(inputs)
 
 
 def test_what_runs_faster_takes_over_with_the_same_answers(
@@ -75,7 +75,7 @@ def test_what_is_no_faster_does_not(model: Path, session: TorchSession) -> None:
     def remembered(inputs: Mapping[str, Value]) -> Mapping[str, Value]:
         key = inputs["x"].tobytes()
         if key not in known:
-            known[key] = session._run(inputs)
+            known[key] = session.run_by_torch(inputs)
         return known[key]
 
     assert compare(model, 1, CPU, remembered).program is None

@@ -106,12 +106,12 @@ class TorchSession(Session):
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
         provider = provider_of(self._device)
         if provider is not None and self.table.is_whole and may_go_on():
-            result = compare(self.path, self.threads, provider, self._run)
+            result = compare(self.path, self.threads, provider, self.run_by_torch)
             tell(f"{self.path}: {result.words}")
             self._program = result.program
         return self.table.is_whole
 
-    def _run(self, inputs: Mapping[str, Value]) -> Mapping[str, Value]:
+    def run_by_torch(self, inputs: Mapping[str, Value]) -> Mapping[str, Value]:
         """By torch, to the end."""
         with inference():
             frame = self._torch_frame(inputs, [each.name for each in self.outputs])

@@ -49,7 +49,7 @@ class Foreground(PreemptionController):
     ) -> None:
         self._clock_ns = clock_ns
         self._processors = processors
-        self._suspension = Suspension(gate)
+        self.suspension = Suspension(gate)
         self.policy = policy
         self._gate = gate
         self._limits = limits
@@ -115,7 +115,7 @@ class Foreground(PreemptionController):
             self._presence.hold(self._clock_ns())
             self._run_end_ns = None
             self._gate.open()
-            self._suspension.resume()
+            self.suspension.resume()
             return
         if self._gate.is_open:
             telemetry.count(metrics.GATE_CLOSURES)
@@ -140,19 +140,19 @@ class Foreground(PreemptionController):
         """A layer under way goes on beside ``run`` where the policy would let it begin."""
         if not self._gate.layer_runs:
             return
-        suspended_ns = self._suspension.since_ns
+        suspended_ns = self.suspension.since_ns
         if (
             # a stopped process may hold the lock of a folder that lanes of this model wait for
             run.session.is_loading
             # and whatever else waits for the other worker, does so for a bounded time
             or (suspended_ns is not None and now_ns - suspended_ns > LONGEST_SUSPENSION_NS)
-            or self._admits_layers(now_ns)
+            or self.admits_layers(now_ns)
         ):
-            self._suspension.resume()
+            self.suspension.resume()
         else:
-            self._suspension.suspend(now_ns)
+            self.suspension.suspend(now_ns)
 
-    def _admits_layers(self, now_ns: int) -> bool:
+    def admits_layers(self, now_ns: int) -> bool:
         """Whether the policy lets best-effort layers run now; what they take is not known here."""
         limits = self._limits
         if limits.share > 0:
@@ -175,7 +175,7 @@ class Foreground(PreemptionController):
         beside = False
         if run.job_class is JobClass.REALTIME:
             gate = self._gate
-            outlasts = gate.layer_runs and self._suspension.since_ns is None
+            outlasts = gate.layer_runs and self.suspension.since_ns is None
             beside = outlasts or gate.layers_beside != self._layers_beside
         run.profile.learn_run(now_ns - run.started_ns, beside, run.threads)
 

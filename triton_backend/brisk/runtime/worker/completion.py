@@ -25,14 +25,14 @@ class Completion:
         self,
         transport: Connections,
         requests: RequestTable,
-        turns: Batcher,
+        batcher: Batcher,
         controller: PreemptionController,
         audits: Audits,
         sampler: Sampler,
     ) -> None:
         self._transport = transport
         self._requests = requests
-        self._turns = turns
+        self._batcher = batcher
         self._controller = controller
         self._audits = audits
         self._sampler = sampler
@@ -71,7 +71,7 @@ class Completion:
         A peer that named memory it has not is dropped.
         """
         if len(jobs) > 1:
-            self._turns.retry(job for job in jobs if job.state is JobState.RUNNING)
+            self._batcher.retry(job for job in jobs if job.state is JobState.RUNNING)
             return
         (job,) = jobs
         model = job.payload.binding.model
