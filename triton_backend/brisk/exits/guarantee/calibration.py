@@ -83,12 +83,6 @@ class Scored:
         far = None if self.far is None else self.far[:, rows]
         return Scored(self.scores[:, rows], self.right[:, rows], far)
 
-    def only(self, exits: Sequence[int]) -> Scored:
-        """The exits in these places."""
-        places = list(exits)
-        far = None if self.far is None else self.far[places]
-        return Scored(self.scores[places], self.right[places], far)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Looked:
