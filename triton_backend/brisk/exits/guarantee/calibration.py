@@ -48,17 +48,7 @@ def upper_bound(successes: int, trials: int, confidence: float) -> float:
 
 def fewest_to_prove(probability: float, confidence: float) -> int:
     """Trials without a single failure that prove ``probability``; below 1."""
-    trials = 1
-    while lower_bound(trials, trials, confidence) < probability:
-        trials *= 2
-    low = trials // 2
-    while trials - low > 1:
-        middle = (low + trials) // 2
-        if lower_bound(middle, middle, confidence) < probability:
-            low = middle
-        else:
-            trials = middle
-    return trials
+    return math.ceil(math.log(1 - confidence) / math.log(probability))
 
 
 STRICTNESS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0)
