@@ -20,7 +20,8 @@ from brisk.exits.files.container import read_container
 from brisk.exits.guarantee.calibration import CascadeCount, Promise, calibrate, in_order
 from brisk.exits.heads.lookup import empty_look_up, load_weights
 from brisk.exits.learning.exporting import export_look_up
-from brisk.exits.learning.predictor import PredictorSettings, SelectorSettings
+from brisk.exits.learning.predictor import PredictorSettings
+from brisk.exits.learning.selection import SelectorSettings
 from brisk.exits.model_graph import exit_points, read_graph
 from brisk.exits.scores import find_scores
 from brisk_client.samples.digits import DigitsRecipe, digits_split, train_digits

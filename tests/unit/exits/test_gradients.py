@@ -13,7 +13,6 @@ from brisk.exits.learning.predictor import (
     START,
     OneCycle,
     PredictorSettings,
-    SelectorSettings,
     Wanted,
     distillation_loss,
     exposure_loss,
@@ -22,11 +21,12 @@ from brisk.exits.learning.predictor import (
 from brisk.exits.learning.selection import (
     NO_CLASS,
     OUTLIERS_WEIGHT,
+    SelectorSettings,
     _gradients,
-    asymmetric_loss,
     fit_selection,
     train_selector,
 )
+from support.exits.losses import asymmetric_loss
 
 
 def test_the_last_layer_s_gradient_is_that_of_its_losses() -> None:

@@ -26,12 +26,13 @@ from brisk.exits.guarantee.calibration import (
 )
 from brisk.exits.heads.lookup import LookUp, empty_look_up, load_weights
 from brisk.exits.heads.predictors import CATALOGUE, settled, variant
-from brisk.exits.learning.predictor import PredictorSettings, SelectorSettings, distillation_loss
-from brisk.exits.learning.selection import asymmetric_loss
+from brisk.exits.learning.predictor import PredictorSettings, distillation_loss
+from brisk.exits.learning.selection import SelectorSettings
 from brisk.exits.model_graph import ExitPoint, exit_points
 from brisk.exits.scores import Scores, find_scores
 from brisk_client.samples.digits import DigitsRecipe, digits_split, train_digits
 from support.exits.cascades import graph_of
+from support.exits.losses import asymmetric_loss
 
 FIT, SELECT = 700, 200
 

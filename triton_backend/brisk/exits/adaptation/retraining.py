@@ -20,11 +20,10 @@ from brisk.exits.guarantee.calibration import Looked
 from brisk.exits.heads.lookup import LookUp
 from brisk.exits.learning.predictor import (
     PredictorSettings,
-    SelectorSettings,
     fit_last_layer,
     last_layer,
 )
-from brisk.exits.learning.selection import NO_CLASS, fit_selection
+from brisk.exits.learning.selection import NO_CLASS, SelectorSettings, fit_selection
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from enum import Enum
 
 from brisk.exits.guarantee.calibration import Promise
 from brisk.exits.heads.predictors import CATALOGUE
-from brisk.exits.learning.predictor import PredictorSettings, SelectorSettings
+from brisk.exits.learning.predictor import PredictorSettings
+from brisk.exits.learning.selection import SelectorSettings
 
 STRICTER_LEVELS = (0.98, 0.99, 0.995)
 """Promises calibrated besides the one asked for, so that a request can ask for more."""

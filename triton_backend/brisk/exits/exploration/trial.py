@@ -27,13 +27,17 @@ from brisk.exits.heads.predictors import settled, variant
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.learning.predictor import (
     PredictorSettings,
-    SelectorSettings,
     features_of,
     fit_last_layer,
     last_layer,
     train_predictor,
 )
-from brisk.exits.learning.selection import NO_CLASS, OUTLIERS_WEIGHT, fit_selection
+from brisk.exits.learning.selection import (
+    NO_CLASS,
+    OUTLIERS_WEIGHT,
+    SelectorSettings,
+    fit_selection,
+)
 from brisk.exits.model_graph import ExitPoint
 from brisk.os_priority import TRAINING, lower_thread
 

@@ -48,17 +48,7 @@ def upper_bound(successes: int, trials: int, confidence: float) -> float:
 
 def fewest_to_prove(probability: float, confidence: float) -> int:
     """Trials without a single failure that prove ``probability``; below 1."""
-    trials = 1
-    while lower_bound(trials, trials, confidence) < probability:
-        trials *= 2
-    low = trials // 2
-    while trials - low > 1:
-        middle = (low + trials) // 2
-        if lower_bound(middle, middle, confidence) < probability:
-            low = middle
-        else:
-            trials = middle
-    return trials
+    return math.ceil(math.log(1 - confidence) / math.log(probability))
 
 
 STRICTNESS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0)
@@ -82,12 +72,6 @@ class Scored:
         """The inputs numbered ``rows``."""
         far = None if self.far is None else self.far[:, rows]
         return Scored(self.scores[:, rows], self.right[:, rows], far)
-
-    def only(self, exits: Sequence[int]) -> Scored:
-        """The exits in these places."""
-        places = list(exits)
-        far = None if self.far is None else self.far[places]
-        return Scored(self.scores[places], self.right[places], far)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,20 +31,6 @@ class PredictorSettings:
     exposure: float = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class SelectorSettings:
-    """``false_hit_cost``: weight of a wrong prediction's row against a right one's.
-
-    Of many rows the epochs are fewer: no more than ``row_visits`` in all.
-    """
-
-    epochs: int = 30
-    batch_rows: int = 128
-    learning_rate: float = 1e-2
-    false_hit_cost: float = 4.0
-    row_visits: int = 40_000
-
-
 WARM_UP = 0.3
 """Share of the steps in which the rate rises, from ``1 / START``; it falls to nothing then."""
 

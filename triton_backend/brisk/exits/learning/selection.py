@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from brisk.exits.heads.lookup import LookUp, Selector
-from brisk.exits.learning.predictor import OneCycle, SelectorSettings
+from brisk.exits.learning.predictor import OneCycle
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorSettings:
+    """``false_hit_cost``: weight of a wrong prediction's row against a right one's.
+
+    Of many rows the epochs are fewer: no more than ``row_visits`` in all.
+    """
+
+    epochs: int = 30
+    batch_rows: int = 128
+    learning_rate: float = 1e-2
+    false_hit_cost: float = 4.0
+    row_visits: int = 40_000
+
 
 RIGHT, WEIGHT_DECAY = 0.5, 1e-3
-
-
-def asymmetric_loss(
-    scores: torch.Tensor, agrees: torch.Tensor, weights: torch.Tensor, false_hit_cost: float
-) -> torch.Tensor:
-    """Cross-entropy of hits, rows of wrong predictions weighted by ``false_hit_cost``, too.
-
-    ``scores``: logits float32 [rows]; ``agrees``: 1.0 where the prediction is the base model's;
-    ``weights`` float32 [rows].
-    """
-    weight = weights * torch.where(agrees > RIGHT, 1.0, false_hit_cost)
-    return functional.binary_cross_entropy_with_logits(scores, agrees, weight)
 
 
 def train_selector(
@@ -66,7 +69,9 @@ def _gradients(
     weights: torch.Tensor,
     settings: SelectorSettings,
 ) -> tuple[torch.Tensor, ...]:
-    """Of ``asymmetric_loss``, by both layers' weights and biases."""
+    """By both layers' weights and biases, of the cross-entropy of hits, rows of wrong predictions
+    weighted by ``false_hit_cost``, too.
+    """
     hidden = first(seen).relu_()
     scores = last(hidden).squeeze(1)
     weight = weights * torch.where(agrees > RIGHT, 1.0, settings.false_hit_cost)

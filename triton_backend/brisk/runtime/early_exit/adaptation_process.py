@@ -13,14 +13,24 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zipfile import BadZipFile
 
 from brisk.os_priority import step_aside
 from brisk.runtime.log import say
 
-if TYPE_CHECKING:
-    from brisk.exits.adaptation.adapter import Adapter
+# Before what reads the environment for its threads is imported.
+if __name__ == "__main__" and not step_aside():
+    sys.exit(1)
+
+import numpy as np
+import torch
+
+from brisk.errors import BriskError
+from brisk.exits.adaptation.adapter import Adapter
+from brisk.exits.adaptation.retraining import AdaptationSettings
+from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
+from brisk.exits.files.container import DamagedFileError
+from brisk.exits.files.versions import candidate_file, latest, samples_folder
 
 NANOSECONDS = 1e9
 PRIVATE = 0o600
@@ -33,10 +43,6 @@ def main() -> int:
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--interval", type=float, required=True, help="seconds")
     arguments = parser.parse_args()
-    if not step_aside():
-        return 1
-    import torch
-
     torch.set_num_threads(1)
     learners = [learner for model in arguments.models if (learner := open_learner(model))]
     while learners:
@@ -51,11 +57,6 @@ def main() -> int:
 
 def open_learner(model: Path) -> Learner | None:
     """None where the model's caches cannot learn: no caches, or no data of their training."""
-    from brisk.errors import BriskError
-    from brisk.exits.adaptation.adapter import Adapter
-    from brisk.exits.adaptation.retraining import AdaptationSettings
-    from brisk.exits.files.container import DamagedFileError
-
     try:
         adapter = Adapter.open(model, AdaptationSettings())
     except (BriskError, DamagedFileError, OSError) as error:
@@ -72,8 +73,6 @@ class Learner:
 
     def __init__(self, model: Path, adapter: Adapter) -> None:
         """Removes what a process that was killed while it published has left."""
-        from brisk.exits.files.versions import candidate_file
-
         self.model = model
         self._adapter = adapter
         self._newest = ""
@@ -87,9 +86,6 @@ class Learner:
 
         Nothing is published while the one before is on trial. ``now_s``: time since 1970.
         """
-        from brisk.exits.files.artefact import write_cascade
-        from brisk.exits.files.versions import candidate_file
-
         if not self._take_samples() or candidate_file(self.model).exists():
             return False
         self._follow()
@@ -113,10 +109,6 @@ class Learner:
 
     def _take_samples(self) -> bool:
         """Read the files that have come since the last time; False where none has."""
-        import numpy as np
-
-        from brisk.exits.files.versions import samples_folder
-
         has_come = False
         for file in sorted(samples_folder(self.model).glob("*.npz")):
             if file.name <= self._newest:
@@ -133,10 +125,6 @@ class Learner:
 
     def _follow(self) -> None:
         """Go on from what is served: a candidate that the runtime has rejected is none."""
-        from brisk.exits.files.artefact import digest_of, read_cascade
-        from brisk.exits.files.container import DamagedFileError
-        from brisk.exits.files.versions import latest
-
         try:
             served = read_cascade(latest(self.model), digest_of(self.model))
         except (DamagedFileError, OSError) as error:

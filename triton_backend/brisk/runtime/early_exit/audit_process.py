@@ -12,15 +12,21 @@ import json
 import select
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from brisk.os_priority import step_aside
 
-if TYPE_CHECKING:
-    import numpy as np
+# Before what reads the environment for its threads is imported.
+if __name__ == "__main__" and not step_aside():
+    sys.exit(1)
 
-    from brisk.exits.base_model import BaseModel
-    from brisk.exits.scores import Scores
+import numpy as np
+
+from brisk.errors import BriskError, InvalidModelError
+from brisk.exits.base_model import BaseModel, load_graph, run_base, taps_of
+from brisk.exits.files.artefact import digest_of
+from brisk.exits.model_graph import read_graph
+from brisk.exits.scores import ScoreForm, Scores
 
 IDLE_END_S = 300.0
 MOST_PROGRAMS = 4
@@ -28,9 +34,7 @@ MOST_PROGRAMS = 4
 
 
 def main() -> int:
-    """Exit status: 0 where it is needed no more, 1 where its starter has ended already."""
-    if not step_aside():
-        return 1
+    """Exit status: 0 where it is needed no more."""
     models = Models()
     given, told = sys.stdin.buffer, sys.stdout.buffer
     while select.select([given], [], [], IDLE_END_S)[0] and (line := given.readline()):
@@ -42,8 +46,6 @@ def main() -> int:
 
 
 def _read(given: BinaryIO, dtype: str, shape: list[int]) -> np.ndarray:
-    import numpy as np
-
     array = np.empty(shape, dtype)
     if array.nbytes:
         given.readinto(array.data.cast("B"))  # type: ignore[attr-defined]  # a BufferedReader
@@ -58,10 +60,6 @@ class Models:
 
     def answer(self, header: dict[str, Any], arrays: list[np.ndarray]) -> dict[str, Any]:
         """The classes of the rows, or the error."""
-        from brisk.errors import BriskError
-        from brisk.exits.base_model import run_base
-        from brisk.exits.scores import ScoreForm, Scores
-
         value, position, classes, form = header["scores"]
         scores = Scores(value, position, classes, ScoreForm(form), is_certain=True)
         try:
@@ -75,11 +73,6 @@ class Models:
 
     def _find(self, model: str, digest: str, scores: Scores) -> BaseModel:
         """Raises InvalidModelError where the file is not what was served."""
-        from brisk.errors import InvalidModelError
-        from brisk.exits.base_model import load_graph, taps_of
-        from brisk.exits.files.artefact import digest_of
-        from brisk.exits.model_graph import read_graph
-
         key = (model, digest, scores.value)
         if key not in self._loaded:
             if digest_of(Path(model)) != digest:
