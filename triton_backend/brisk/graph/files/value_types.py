@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 from onnx import TypeProto, helper
@@ -67,6 +69,14 @@ def to_type_proto(value: ValueType) -> TypeProto | None:
     if value.container is ContainerKind.SEQUENCE:
         return helper.make_sequence_type_proto(tensor)
     return None
+
+
+def without_numbered(value: ValueType) -> ValueType:
+    """``value`` for readers: without names of sizes that only inference knows."""
+    if value.shape is None:
+        return value
+    sizes = tuple(None if _is_numbered(size) else size for size in value.shape)
+    return replace(value, shape=sizes)
 
 
 def complete(known: ValueType, claim: ValueType) -> ValueType:
