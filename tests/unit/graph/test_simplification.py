@@ -118,6 +118,25 @@ def test_shape_arithmetic_around_a_reshape_vanishes() -> None:
         np.testing.assert_array_equal(evaluate(program, x)[0], expected(made, x)[0])
 
 
+def test_a_transpose_through_merged_heads_is_one_transpose() -> None:
+    made = model(
+        """g (float[batch,2,length,4] x) => (y) {
+        s = Shape(x)  l = Slice(s, two, three)  f = Slice(s, zero, two)
+        m = Concat <axis = 0> (minus, l, four)  a = Reshape(x, m)
+        t = Transpose <perm = [0,2,1]> (a)  o = Concat <axis = 0> (f, four, l)
+        r = Reshape(t, o)  y = Abs(r)}""",
+        zero=integers(0),
+        two=integers(2),
+        three=integers(3),
+        four=integers(4),
+        minus=integers(-1),
+    )
+    program = build_program(made)
+    assert operators(program) == ["Transpose", "Abs"]
+    x = {"x": random(3, 2, 5, 4)}
+    np.testing.assert_array_equal(evaluate(program, x)[0], expected(made, x)[0])
+
+
 def test_the_shape_of_a_static_value_is_a_constant() -> None:
     made = model(
         """g (float[2,3] x) => (y) {s = Shape(x) p = ReduceProd(s) f = Cast <to = 1> (p)

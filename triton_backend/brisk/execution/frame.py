@@ -48,10 +48,7 @@ class TorchFrame:
         """The next layer in words, for traces; empty where there is none."""
         if self.is_finished:
             return ""
-        if isinstance(self._layers, LayerTable):  # it may still be loading
-            layer = self._loaded.program.layers[self._position]
-        else:
-            layer = self._layers[self._position].layer
+        layer = self._loaded.program.layers[self._position]
         return f"{layer.index} {layer.main.operator}"
 
     @property
@@ -93,7 +90,7 @@ class TorchFrame:
         A program whose inputs are all of fixed shape and whose kernel fails otherwise than by
         the values' fault (index, value) is ours; the rest is what the request brought.
         """
-        layer = self._layers[self._position].layer
+        layer = self._loaded.program.layers[self._position]
         text = f"layer {layer.index} ({layer.main.describe()}) failed: {error}"
         if isinstance(error, _OURS):
             return InternalError(text)

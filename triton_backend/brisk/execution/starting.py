@@ -15,7 +15,7 @@ from brisk.graph.reader import read_program
 from brisk.segments.starting import Lanes, dealt, lane_count, without_collections
 from brisk.segments.table import GiveWay, LayerTable
 from brisk.segments.timeline import EventKind, Recorder, clock_ns
-from brisk.solutions.catalogue import Catalogue, default_catalogue
+from brisk.solutions.catalogue import default_catalogue
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +32,12 @@ class StartingProgram:
         return Lanes(self.table, lane_count(threads), give_way, _remembering_nothing)
 
 
-def start_program(
-    model: Path,
-    device: torch.device,
-    threads: int,
-    catalogue: Catalogue | None = None,
-    recorder: Recorder | None = None,
-) -> StartingProgram:
+def start_program(model: Path, device: torch.device, threads: int) -> StartingProgram:
     """Make the model runnable; no layer is loaded yet.
 
     Raises InvalidModelError and its kin where the model cannot be served.
     """
-    recorder, catalogue = recorder or Recorder(), catalogue or default_catalogue()
+    recorder, catalogue = Recorder(), default_catalogue()
     started_ns = clock_ns()
     with without_collections():
         plan = make_plan(read_program(model), device, catalogue)

@@ -1,1 +1,1 @@
-"""ONNX files as programs: read, made canonical, optimised. No torch here."""
+"""ONNX files as programs: enter by ``reader.read_program``. No torch here."""

@@ -14,7 +14,12 @@ from brisk.graph.canonical import canonicalise
 from brisk.graph.draft import Draft
 from brisk.graph.files.sources import Extraction
 from brisk.graph.files.tensors import densify, read_tensor
-from brisk.graph.files.value_types import complete, from_type_proto, type_of_array
+from brisk.graph.files.value_types import (
+    complete,
+    from_type_proto,
+    type_of_array,
+    without_numbered,
+)
 from brisk.graph.inference import types_of
 from brisk.graph.operators import domain_of
 from brisk.graph.passes import optimise
@@ -232,7 +237,9 @@ def finish(draft: Draft) -> Program:
     return Program(
         name=draft.name,
         inputs=draft.inputs,
-        outputs=tuple(Variable(name, draft.type_of(name)) for name in draft.outputs),
+        outputs=tuple(
+            Variable(name, without_numbered(draft.type_of(name))) for name in draft.outputs
+        ),
         layers=layers,
         weights=weights | draft.defaults,
         types={name: value for name, value in draft.types.items() if name in mentioned},

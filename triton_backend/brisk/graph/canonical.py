@@ -125,7 +125,7 @@ def _clip(node: Node, draft: Draft) -> list[Node]:
     for name in ("min", "max"):
         bound = ""
         if name in node.attributes:
-            bound, casts = contributed.scalar_like(draft, node, name, node.number(name, 0.0))
+            bound, casts = draft.scalar_like(node, name, node.number(name, 0.0))
             before += casts
         bounds.append(bound)
     return [*before, _upgraded(node, node.inputs[0], *bounds, without=("min", "max"))]
@@ -134,7 +134,7 @@ def _clip(node: Node, draft: Draft) -> list[Node]:
 @_below(11, "Pad")
 def _pad(node: Node, draft: Draft) -> list[Node]:
     pads = _vector(draft, node, "pads")
-    value, before = contributed.scalar_like(draft, node, "value", node.number("value", 0.0))
+    value, before = draft.scalar_like(node, "value", node.number("value", 0.0))
     return [*before, _upgraded(node, node.inputs[0], pads, value, without=("pads", "value"))]
 
 
@@ -149,7 +149,7 @@ def _top_k(node: Node, draft: Draft) -> list[Node]:
 def _dropout(node: Node, draft: Draft) -> list[Node]:
     if not any(node.outputs[1:]):
         return [draft.node("Identity", node.inputs[:1], node.outputs[:1], node.name)]
-    ratio, before = contributed.scalar_like(draft, node, "ratio", node.number("ratio", 0.5))
+    ratio, before = draft.scalar_like(node, "ratio", node.number("ratio", 0.5))
     if node.version >= 10:
         return [*before, _upgraded(node, node.inputs[0], ratio, without=("ratio",))]
     mask = draft.fresh(f"{node.outputs[1]}.boolean")

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-import numpy as np
 from onnx import TensorProto
 
 from brisk.graph.draft import Draft
-from brisk.graph.files.element_types import dtype_of_name
 from brisk.graph.program import Attribute, Node
 
 DOMAIN = "com.microsoft"
@@ -24,17 +22,6 @@ def expressed(node: Node, draft: Draft) -> list[Node] | None:
     """Standard nodes that mean the same as ``node``; None where there are none."""
     rule = _RULES.get(node.operator)
     return None if rule is None else rule(node, draft)
-
-
-def scalar_like(draft: Draft, node: Node, name: str, value: float) -> tuple[str, list[Node]]:
-    """A constant scalar of the first input's type, cast at run time where that is unknown."""
-    hint = f"{node.outputs[0]}.{name}"
-    dtype = draft.type_of(node.inputs[0]).dtype
-    if dtype is not None:
-        return draft.add_weight(np.array(value, np.float64).astype(dtype_of_name(dtype)), hint), []
-    constant = draft.add_weight(np.array(value, np.float32), hint)
-    cast = draft.fresh(f"{hint}.cast")
-    return cast, [draft.node("CastLike", (constant, node.inputs[0]), (cast,))]
 
 
 def _kept(node: Node, *names: str) -> dict[str, Attribute]:
@@ -84,7 +71,7 @@ def _matmul(node: Node, draft: Draft) -> list[Node] | None:
     alpha = node.number("alpha", 1.0)
     if alpha == 1.0:
         return [*nodes, draft.node("MatMul", tuple(operands), node.outputs, node.name)]
-    factor, casts = scalar_like(draft, node, "alpha", alpha)
+    factor, casts = draft.scalar_like(node, "alpha", alpha)
     product = draft.fresh(f"{target}.product")
     return [
         *nodes,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from brisk.graph.files.element_types import dtype_of_name
 from brisk.graph.files.value_types import type_of_array
 from brisk.graph.operators import newest_version
 from brisk.graph.program import UNKNOWN_TYPE, Attribute, Node, ValueType, Variable
@@ -70,6 +71,21 @@ class Draft:
         name = self.fresh(hint)
         self.keep_weight(name, np.asanyarray(array))
         return name
+
+    def scalar_like(self, node: Node, name: str, value: float) -> tuple[str, list[Node]]:
+        """A constant scalar of the first input's type, cast at run time where that is unknown.
+
+        Its name, and the nodes that make it.
+        """
+        hint = f"{node.outputs[0]}.{name}"
+        dtype = self.type_of(node.inputs[0]).dtype
+        if dtype is not None:
+            constant = np.array(value, np.float64).astype(dtype_of_name(dtype))
+            return self.add_weight(constant, hint), []
+        constant = np.array(value, np.float32)
+        cast = self.fresh(f"{hint}.cast")
+        inputs = (self.add_weight(constant, hint), node.inputs[0])
+        return cast, [self.node("CastLike", inputs, (cast,))]
 
     def keep_weight(self, name: str, array: np.ndarray) -> None:
         array.setflags(write=False)
@@ -169,8 +185,7 @@ class Draft:
 
     def expand(self, node: Node, into: Iterable[Node]) -> None:
         """Put several nodes in the place of one, whose outputs they make."""
-        nodes = list(self)
-        place = nodes.index(node)
+        nodes, place = list(self), list(self._nodes).index(_key(node))
         self._nodes, self._keys, self._readers = {}, {}, {}
         for each in (*nodes[:place], *into, *nodes[place + 1 :]):
             self.put(each)

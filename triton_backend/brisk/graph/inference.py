@@ -117,4 +117,4 @@ def infer_types(draft: Draft) -> None:
     model = ModelProto(graph=graph, ir_version=onnx.IR_VERSION, opset_import=opsets)
     for name, inferred in types_of(infer(model).graph).items():
         if name not in draft.weights:
-            draft.types[name] = complete(draft.type_of(name), inferred)
+            draft.types[name] = complete(inferred, draft.type_of(name))

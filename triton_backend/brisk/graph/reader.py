@@ -70,10 +70,9 @@ def _build(
 ) -> Program:
     if not model.HasField("graph") or not model.opset_import:
         raise InvalidModelError("not an ONNX model: it has no graph or no operator set")
-    versions = {domain_of(entry.domain): entry.version for entry in model.opset_import}
     if model.functions:
         model = _without_functions(model)
-        versions = {domain_of(entry.domain): entry.version for entry in model.opset_import}
+    versions = {domain_of(entry.domain): entry.version for entry in model.opset_import}
     extraction = Extraction(directory, raw)
     try:
         skeleton = infer(extraction.model(model))

@@ -1,9 +1,9 @@
-"""Five networks that stand for the paper's five (REEF, table 1): same layer counts in Brisk's
-layers, same relative costs, random weights.
+"""Five networks that stand for the paper's five (REEF, table 1): same layer counts, same relative
+costs, random weights.
 
-Not the published architectures: a layer there is a kernel of TVM's, here one fused group of
-operators, so the depths are chosen to give table 1's counts, and the widths to give its relative
-execution times on a CPU with two threads.
+Not the published architectures: a layer there is a kernel of TVM's, here an operator with the
+element-wise ones behind it, so the depths are chosen to give table 1's counts, and the widths to
+give its relative execution times on a CPU with two threads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Network:
 
 
 class _NetworkWriter:
-    """Convolutional layers, one call for each layer as Brisk fuses them."""
+    """Convolutional layers, one call for each."""
 
     def __init__(self, name: str, side: int) -> None:
         self.graph = GraphWriter(name, opset=17)

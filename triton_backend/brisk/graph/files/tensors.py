@@ -11,15 +11,8 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from brisk.errors import InvalidModelError
-from brisk.graph.files.element_types import dtype_of_element
+from brisk.graph.files.element_types import PACKED, dtype_of_element
 from brisk.paths import open_inside
-
-_PACKED = frozenset(
-    getattr(TensorProto, name)
-    for name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2")
-    if hasattr(TensorProto, name)
-)
-
 
 MAX_DENSE_BYTES = 2**31
 """Of a sparse tensor made dense: as much as a file can hold of a dense one."""
@@ -48,7 +41,7 @@ def read_tensor(
         raise InvalidModelError(f"{label} has unknown element type {tensor.data_type}") from error
     if raw is not None and tensor.data_type == TensorProto.STRING:
         raise InvalidModelError(f"{label} holds strings as raw data, which ONNX forbids")
-    if raw is not None and tensor.data_type not in _PACKED:
+    if raw is not None and tensor.data_type not in PACKED:
         expected = prod(shape) * dtype.itemsize
         if len(raw) != expected:
             raise InvalidModelError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 from onnx import TypeProto, helper
@@ -21,7 +23,11 @@ def _dimension(dim: onnx.TensorShapeProto.Dimension, inferred: bool) -> Dimensio
     if dim.HasField("dim_value"):
         return dim.dim_value if dim.dim_value >= 0 else None
     name = dim.dim_param
-    return None if name in _ANONYMOUS or (name.startswith("unk__") and not inferred) else name
+    return None if name in _ANONYMOUS or (_is_numbered(name) and not inferred) else name
+
+
+def _is_numbered(size: Dimension) -> bool:
+    return isinstance(size, str) and size.startswith("unk__")
 
 
 _CONTAINERS = {
@@ -65,8 +71,16 @@ def to_type_proto(value: ValueType) -> TypeProto | None:
     return None
 
 
+def without_numbered(value: ValueType) -> ValueType:
+    """``value`` for readers: without names of sizes that only inference knows."""
+    if value.shape is None:
+        return value
+    sizes = tuple(None if _is_numbered(size) else size for size in value.shape)
+    return replace(value, shape=sizes)
+
+
 def complete(known: ValueType, claim: ValueType) -> ValueType:
-    """``known``, with what is missing taken from ``claim``."""
+    """``known``, with what is missing taken from ``claim``, and what inference only numbered."""
     if known.dtype is None and known.shape is None:
         return claim
     shape = known.shape
@@ -74,6 +88,7 @@ def complete(known: ValueType, claim: ValueType) -> ValueType:
         shape = claim.shape
     elif claim.shape is not None and len(claim.shape) == len(shape):
         shape = tuple(
-            said if size is None else size for size, said in zip(shape, claim.shape, strict=True)
+            said if size is None or (_is_numbered(size) and said is not None) else size
+            for size, said in zip(shape, claim.shape, strict=True)
         )
     return ValueType(known.dtype or claim.dtype, shape, known.container)

@@ -9,11 +9,10 @@ from brisk.graph.draft import Draft
 from brisk.graph.inference import infer_types, is_settled
 from brisk.graph.passes.activations import fuse_activations
 from brisk.graph.passes.attention import fuse_attention
-from brisk.graph.passes.branches import inline_branches
 from brisk.graph.passes.constants import fold_constants
 from brisk.graph.passes.convolutions import fold_into_convolutions
 from brisk.graph.passes.normalisation import fuse_normalisation
-from brisk.graph.passes.simplification import fix_reshapes, remove_copies
+from brisk.graph.passes.simplification import fix_reshapes, inline_branches, remove_copies
 
 _ROUNDS = 3
 """Folding reveals types, types reveal constants; real models settle in two rounds."""
@@ -28,6 +27,8 @@ def optimise(draft: Draft) -> None:
         if not sum(apply(draft) for apply in simplify):
             break
         draft.remove_dead()
+    else:
+        infer_types(draft)
     fuse_normalisation(draft)
     fuse_activations(draft)
     fold_into_convolutions(draft)

@@ -53,6 +53,9 @@ def fold_constants(draft: Draft) -> int:
             draft.keep_weight(name, array)
             left_bytes -= array.nbytes
         draft.remove(node)
+        for name in node.inputs:
+            if name in draft.weights and not draft.is_used(name):
+                left_bytes += draft.weights.pop(name).nbytes
         folded += 1
     return folded
 
@@ -96,11 +99,11 @@ def _is_foldable(draft: Draft, node: Node, left_bytes: int) -> bool:
 def _bytes_of(draft: Draft, name: str) -> float:
     """Of a value to come; infinite where the types do not tell."""
     kind = draft.type_of(name)
-    if kind.container is not ContainerKind.TENSOR or kind.dtype in (None, "string"):
+    if kind.container is not ContainerKind.TENSOR or not kind.is_static:
         return float("inf")
-    sizes = [size for size in kind.shape or (None,) if isinstance(size, int)]
-    if not kind.is_static or kind.dtype is None:
+    if kind.dtype is None or kind.dtype == "string":
         return float("inf")
+    sizes = [size for size in kind.shape or () if isinstance(size, int)]
     return prod(sizes) * dtype_of_name(kind.dtype).itemsize
 
 

@@ -35,11 +35,12 @@ def _folded(draft: Draft, conv: Node, node: Node, source: str) -> Node | None:
     if weight is None or weight.dtype.kind != "f" or (bias is None and conv.input(2)):
         return None
     constants = [draft.weights.get(name) for name in node.inputs if name != source]
+    factor: np.ndarray | None = None
+    shift: np.ndarray | None = None
     if is_standard(node, "BatchNormalization"):
         if any(node.outputs[1:]) or node.integer("training_mode", 0):
             return None
-        parameters = [_by_channel(weight, array, 1) for array in constants]
-        scale, shift, mean, variance = parameters
+        scale, shift, mean, variance = (_by_channel(weight, array, 1) for array in constants)
         if scale is None or shift is None or mean is None or variance is None:
             return None
         epsilon = np.asarray(node.number("epsilon", 1e-5), variance.dtype)
@@ -49,20 +50,21 @@ def _folded(draft: Draft, conv: Node, node: Node, source: str) -> Node | None:
         values = _by_channel(weight, constants[0], weight.ndim) if constants else None
         if values is None or values.dtype != weight.dtype:
             return None
-        is_sum = is_standard(node, "Add")
-        factor, shift = np.ones_like(values), values
-        if not is_sum:
-            factor, shift = values, np.zeros_like(values)
-    factor = factor.astype(weight.dtype)
-    target = node.outputs[0]
-    scaled = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
-    moved = shift if bias is None else bias * factor + shift
-    inputs = (
-        conv.inputs[0],
-        draft.add_weight(scaled, f"{target}.weight"),
-        draft.add_weight(moved.astype(weight.dtype), f"{target}.bias"),
-    )
-    return replace(conv, inputs=inputs, outputs=(target,))
+        if is_standard(node, "Add"):
+            shift = values
+        else:
+            factor = values
+    target, weight_name = node.outputs[0], conv.inputs[1]
+    moved = np.zeros(len(weight), weight.dtype) if bias is None else bias
+    if factor is not None:
+        factor = factor.astype(weight.dtype)
+        scaled = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
+        weight_name = draft.add_weight(scaled, f"{target}.weight")
+        moved = moved * factor
+    if shift is not None:
+        moved = moved + shift.astype(weight.dtype)
+    bias_name = draft.add_weight(moved, f"{target}.bias")
+    return replace(conv, inputs=(conv.inputs[0], weight_name, bias_name), outputs=(target,))
 
 
 def _by_channel(weight: np.ndarray, array: np.ndarray | None, rank: int) -> np.ndarray | None:

@@ -1,12 +1,14 @@
-"""Removes copies, and frees reshapes of shape arithmetic at run time."""
+"""Removes copies and branches that are never taken, and frees reshapes of shape arithmetic."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
 from brisk.graph.draft import Draft, is_standard
 from brisk.graph.files.element_types import element_of_dtype
-from brisk.graph.program import Node
+from brisk.graph.program import Node, Program
 
 
 def remove_copies(draft: Draft) -> int:
@@ -33,18 +35,44 @@ def _is_copy(draft: Draft, node: Node) -> bool:
 
 
 def fix_reshapes(draft: Draft) -> int:
-    """Replace computed target shapes by constants, where 0 copies a size of the input."""
+    """Free reshapes of computed target shapes; returns how many."""
     fixed = 0
     for node in draft:
-        if not is_standard(node, "Reshape") or node.inputs[1] in draft.weights:
-            continue
-        sizes = _target(draft, node)
-        if sizes is not None:
-            name = draft.add_weight(np.array(sizes, np.int64), f"{node.outputs[0]}.target")
-            inputs = (node.inputs[0], name)
-            draft.put(draft.node("Reshape", inputs, node.outputs, node.name, allowzero=0))
-            fixed += 1
+        if is_standard(node, "Reshape"):
+            made = _turned(draft, node) or _with_fixed_target(draft, node)
+            if made is not None:
+                draft.put(made)
+                fixed += 1
     return fixed
+
+
+def _turned(draft: Draft, node: Node) -> Node | None:
+    """``[b, h, s, d]`` merged to ``[b·h, s, d]``, transposed and split again is one Transpose."""
+    swap = draft.maker(node.inputs[0], "Transpose")
+    merge = None if swap is None else draft.maker(swap.inputs[0], "Reshape")
+    if swap is None or merge is None or swap.integers("perm") != (0, 2, 1):
+        return None
+    source, merged, target = (
+        draft.type_of(name).shape or ()
+        for name in (merge.inputs[0], merge.outputs[0], node.outputs[0])
+    )
+    if len(source) < 3 or None in source or merged[1:] != source[-2:]:
+        return None
+    if target != (*source[:-2], source[-1], source[-2]):
+        return None
+    rank = len(source)
+    order = (*range(rank - 2), rank - 1, rank - 2)
+    return draft.node("Transpose", merge.inputs[:1], node.outputs, node.name, perm=order)
+
+
+def _with_fixed_target(draft: Draft, node: Node) -> Node | None:
+    """The Reshape with a constant as its target, where 0 copies a size of the input."""
+    sizes = None if node.inputs[1] in draft.weights else _target(draft, node)
+    if sizes is None:
+        return None
+    name = draft.add_weight(np.array(sizes, np.int64), f"{node.outputs[0]}.target")
+    inputs = (node.inputs[0], name)
+    return draft.node("Reshape", inputs, node.outputs, node.name, allowzero=0)
 
 
 def _target(draft: Draft, node: Node) -> list[int] | None:
@@ -64,3 +92,51 @@ def _target(draft: Draft, node: Node) -> list[int] | None:
         else:
             return None
     return sizes
+
+
+def inline_branches(draft: Draft) -> int:
+    """Exporters ask about shapes that turn out to be fixed; returns how many Ifs went."""
+    inlined = 0
+    for node in draft:
+        condition = draft.weights.get(node.inputs[0]) if is_standard(node, "If") else None
+        if condition is None or condition.size != 1:
+            continue
+        branch = node.attributes["then_branch" if condition.item() else "else_branch"]
+        assert isinstance(branch, Program)
+        spliced = _splice(draft, node, branch)
+        if spliced is not None:
+            draft.expand(node, spliced)
+            inlined += 1
+    return inlined
+
+
+def _splice(draft: Draft, node: Node, branch: Program) -> list[Node] | None:
+    """The branch's nodes under names that nothing else has, then copies to the If's outputs.
+
+    None where a body inside the branch captures a name that would have to change.
+    """
+    shared = {name for name, array in branch.weights.items() if draft.weights.get(name) is array}
+    made = [name for layer in branch.layers for name in layer.outputs if name]
+    clashing = (draft.taken - shared).intersection([*branch.weights, *made])
+    if any(clashing.intersection(layer.captures) for layer in branch.layers):
+        return None
+    names = {name: draft.fresh(name) for name in clashing}
+    draft.taken.update(branch.weights, made)
+    for name in (*branch.weights, *made):
+        draft.types[names.get(name, name)] = branch.type_of(name)
+    for name, array in branch.weights.items():
+        draft.weights[names.get(name, name)] = array
+
+    def renamed(given: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names.get(name, name) for name in given)
+
+    nodes = [
+        replace(each.main, inputs=renamed(each.main.inputs), outputs=renamed(each.main.outputs))
+        for each in branch.layers
+    ]
+    for variable, target in zip(branch.outputs, node.outputs, strict=True):
+        if target:
+            source = names.get(variable.name, variable.name)
+            nodes.append(draft.node("Identity", (source,), (target,)))
+            draft.types[target] = branch.type_of(variable.name)
+    return nodes
