@@ -77,8 +77,8 @@ def _loop(
     values, then one element of each scan output."""
     program, device = problem.attribute("body", None), problem.device
     carried_count = len(program.inputs) - 2
-    limit, condition, *carried = (*operands, *[None] * (2 - len(operands)))
-    condition = True if condition is None else condition
+    limit, carried = operands[0], operands[2:]
+    condition = operands[1] if len(operands) > 1 and operands[1] is not None else True
     scans = program.outputs[1 + carried_count :]
     collected: list[list[Any]] = [[] for _ in scans]
     for trip in itertools.count() if limit is None else range(int(limit)):

@@ -141,6 +141,7 @@ def read_window(problem: Problem) -> Window:
 
 def _kernel(problem: Problem) -> Sizes:
     weight = problem.operand(3 if problem.operator == "QLinearConv" else 1)
-    if weight is not None and weight.type.is_static:
-        return tuple(weight.type.shape or ())[2:]  # type: ignore[arg-type]  # static: ints
-    return tuple(problem.attribute("kernel_shape", ()))
+    sizes: Any = problem.attribute("kernel_shape", ())
+    if not sizes and weight is not None and weight.type.is_static:
+        sizes = (weight.type.shape or ())[2:]
+    return tuple(sizes)

@@ -64,7 +64,7 @@ def _load_transpose(problem: Problem) -> Kernel:
 
 def _expand(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     """Broadcasts both ways: a size of 1 in ``sizes`` keeps the tensor's."""
-    return x.expand(torch.broadcast_shapes(x.shape, sizes))
+    return x.expand(torch.broadcast_shapes(x.shape, sizes))  # type: ignore[no-untyped-call]
 
 
 def _tile(x: torch.Tensor, repeats: Sequence[int]) -> torch.Tensor:

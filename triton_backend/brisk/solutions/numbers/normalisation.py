@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from brisk.graph.program import Dimension
 from brisk.solutions.base import Kernel, Problem
 from brisk.solutions.rules import Check, Rule, bind, both, refuse_mixed_floats
 
@@ -42,12 +43,17 @@ def _scale_covers_the_axes(problem: Problem) -> str | None:
         if operand is None:
             continue
         given = operand.type.shape
-        if given is None or len(given) != len(normalised):
+        if given is None or not _covers(given, normalised):
             return f"'{operand.name}' of shape {given} for dimensions {normalised}"
-        for size, wanted in zip(given, normalised, strict=True):
-            if not isinstance(size, int) or (size != wanted and (size == 1 or wanted is int)):
-                return f"'{operand.name}' of shape {given} for dimensions {normalised}"
     return None if problem.operand(1) is not None else "no scale"
+
+
+def _covers(given: Sequence[Dimension], normalised: Sequence[Dimension]) -> bool:
+    """Whether all sizes are known, and none is 1 that has to be broadcast."""
+    return len(given) == len(normalised) and all(
+        isinstance(size, int) and (size == wanted or size != 1)
+        for size, wanted in zip(given, normalised, strict=True)
+    )
 
 
 def _normalised_shape(problem: Problem) -> tuple[int, ...]:
