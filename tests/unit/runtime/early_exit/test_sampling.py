@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 
 from brisk.exits.files.versions import samples_folder
+from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.early_exit.sampling import Sampler, write_samples
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("private_cache")
 
 
-def runs_of(model: Path, rows: np.ndarray) -> list[SimpleNamespace]:
+def runs_of(model: Path, rows: np.ndarray) -> list[CachedRun]:
     """One run of a network with learned caches."""
-    return [SimpleNamespace(session=SimpleNamespace(path=model), inputs={"x": rows})]
+    session = SimpleNamespace(path=model)
+    return [CachedRun(session, None, {"x": rows}, ("model", "1"))]  # type: ignore[arg-type]
 
 
 def kept(model: Path) -> np.ndarray:

@@ -49,6 +49,16 @@ class CachedRun:
     inputs: Mapping[str, Value]
     labels: tuple[str, str]
 
+    def copies(self, rows: np.ndarray | None = None) -> dict[str, np.ndarray] | None:
+        """Of the inputs, or of some rows; None where one has values that numpy has not."""
+        values = self.inputs.values()
+        if any(value.dtype.isbuiltin != 1 or value.dtype.kind == "O" for value in values):
+            return None
+        return {
+            name: value.copy() if rows is None else value[rows]
+            for name, value in self.inputs.items()
+        }
+
 
 MOST_WAITING = 8
 """Questions that wait; while so many do, no more are asked."""
@@ -266,11 +276,9 @@ def _make_audit(run: CachedRun, served: ServedCaches) -> Audit | None:
     """Of the rows that were answered early; None where numpy has no such inputs."""
     early = _early(run.frame.answers)
     rows = np.array([row for answer in early for row in answer.rows])
-    inputs = {}
-    for name, value in run.inputs.items():
-        if value.dtype.isbuiltin != 1 or value.dtype.kind == "O":
-            return None
-        inputs[name] = value[rows]
+    inputs = run.copies(rows)
+    if inputs is None:
+        return None
     cascade = served.cascade
     return Audit(
         run.session,

@@ -64,13 +64,9 @@ class Sampler:
                 self._take(run)
 
     def _take(self, run: CachedRun) -> None:
-        copies = {
-            name: value.copy()
-            for name, value in run.inputs.items()
-            if value.dtype.isbuiltin == 1 and value.dtype.kind != "O"
-        }
-        if len(copies) < len(run.inputs):
-            return  # numpy has no such values
+        copies = run.copies()
+        if copies is None:
+            return
         with contextlib.suppress(queue.Full):
             self._taken.put_nowait((run.session.path, copies))
         if self._writer is None:
