@@ -32,6 +32,6 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Adapted:
 @pytest.fixture(scope="session")
 def node_cases() -> list[Any]:
     """All node cases of the ONNX project. Nothing of them is to be changed."""
-    from brisk_client.benchmarks.conformance.onnx_cases import collect_cases
+    from brisk_client.benchmarks.conformance import collect_cases
 
     return collect_cases()

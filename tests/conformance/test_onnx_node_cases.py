@@ -11,12 +11,14 @@ from brisk.solutions.catalogue import default_catalogue, reference_catalogue
 from brisk_client.benchmarks.conformance import (
     EXCLUSIONS,
     EXPECTED_SHARE,
+    CaseOutcome,
     Exclusion,
+    compare,
     exclusion_of,
     passing_exclusions,
+    run_case,
     summarise,
 )
-from brisk_client.benchmarks.conformance.onnx_cases import CaseOutcome, compare, run_case
 
 CPU = torch.device("cpu")
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from brisk.solutions.catalogue import default_catalogue
-from brisk_client.benchmarks.conformance import EXPECTED_SHARE
-from brisk_client.benchmarks.conformance.onnx_cases import collect_cases, run_case
+from brisk_client.benchmarks.conformance import EXPECTED_SHARE, collect_cases, run_case
 
 pytestmark = [
     pytest.mark.timing,
