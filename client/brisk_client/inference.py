@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from tritonclient import grpc, http, utils
 
 Parameters = Mapping[str, "str | int | bool"]
-
 
 EXAMPLE_SIZE = 64
 
@@ -92,11 +90,8 @@ class InferenceClient:
 
     def _input(self, name: str, array: np.ndarray) -> Any:
         """A bfloat16 array (ml_dtypes) is sent as BF16; everything else by its numpy type."""
-        if array.dtype.name == "bfloat16":
-            described = self._module.InferInput(name, list(array.shape), "BF16")
-            described.set_data_from_numpy(array)
-            return described
-        datatype = utils.np_to_triton_dtype(array.dtype)
+        is_bfloat16 = array.dtype.name == "bfloat16"
+        datatype = "BF16" if is_bfloat16 else utils.np_to_triton_dtype(array.dtype)
         described = self._module.InferInput(name, list(array.shape), datatype)
         described.set_data_from_numpy(array)
         return described
@@ -114,10 +109,5 @@ class InferenceClient:
     def __enter__(self) -> InferenceClient:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -16,8 +16,7 @@ from brisk.segments.model.sources import BareModel
 from brisk.segments.session import onnxruntime
 from brisk.segments.starting import start_segments
 from brisk.segments.timeline import Recorder
-from brisk_client.benchmarks.conformance import compare
-from brisk_client.benchmarks.conformance.onnx_cases import as_array
+from brisk_client.benchmarks.conformance import as_array, compare
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,19 +22,11 @@ ACCURACY = "accuracy.json"
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltVersion:
-    """A model, and its accuracy on held-out data where it was trained."""
-
-    model: onnx.ModelProto
-    accuracy: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class SampleModel:
     """One entry: how each version is built (by version number), and one request for it."""
 
     name: str
-    versions: Mapping[int, Callable[[], BuiltVersion]]
+    versions: Mapping[int, Callable[[], onnx.ModelProto | digits.TrainedDigits]]
     request: Callable[[], dict[str, np.ndarray]]
 
 
@@ -65,32 +57,28 @@ def _features() -> dict[str, np.ndarray]:
     return {"features": random.normal(0, 1, (3, mlp.WIDTHS[0])).astype(np.float32)}
 
 
-def _trained_digits(recipe: digits.DigitsRecipe) -> BuiltVersion:
-    trained = digits.train_digits("digits_cnn", recipe)
-    return BuiltVersion(trained.model, trained.accuracy)
-
-
 _NARROW = digits.DigitsRecipe(channels=(16, 32, 64), pooled=1, epochs=3, seed=1)
 _WIDE = digits.DigitsRecipe(channels=(32, 64, 64, 128, 128), pooled=2, epochs=8, seed=2)
 
 SAMPLES: tuple[SampleModel, ...] = (
     SampleModel(
         "resnet50",
-        {1: lambda: BuiltVersion(resnet.build_resnet("resnet50", (3, 4, 6, 3), 4, seed=50))},
+        {1: lambda: resnet.build_resnet("resnet50", (3, 4, 6, 3), 4, seed=50)},
         _image,
     ),
     SampleModel(
         "digits_cnn",
-        {1: lambda: _trained_digits(_NARROW), 2: lambda: _trained_digits(_WIDE)},
+        {
+            1: lambda: digits.train_digits("digits_cnn", _NARROW),
+            2: lambda: digits.train_digits("digits_cnn", _WIDE),
+        },
         _digit_images,
     ),
-    SampleModel(
-        "encoder", {1: lambda: BuiltVersion(encoder.build_encoder("encoder", seed=6))}, _sentences
-    ),
-    SampleModel("mlp", {1: lambda: BuiltVersion(mlp.build_mlp("mlp", seed=3))}, _features),
+    SampleModel("encoder", {1: lambda: encoder.build_encoder("encoder", seed=6)}, _sentences),
+    SampleModel("mlp", {1: lambda: mlp.build_mlp("mlp", seed=3)}, _features),
     SampleModel(
         "resnet18_ort",
-        {1: lambda: BuiltVersion(resnet.build_resnet("resnet18", (2, 2, 2, 2), 1, seed=18))},
+        {1: lambda: resnet.build_resnet("resnet18", (2, 2, 2, 2), 1, seed=18)},
         _image,
     ),
 )
@@ -103,13 +91,14 @@ def generate(sample: SampleModel, entry: Path) -> None:
     expectations: list[ExpectedAnswer] = []
     accuracies: dict[str, float] = {}
     for version, build in sample.versions.items():
-        built = build()
+        model = build()
+        if isinstance(model, digits.TrainedDigits):
+            accuracies[str(version)] = round(model.accuracy, 4)
+            model = model.model
         path = entry / str(version) / "model.onnx"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(built.model.SerializeToString())
-        if built.accuracy is not None:
-            accuracies[str(version)] = round(built.accuracy, 4)
-        expectations.append(ExpectedAnswer(version, request, _answer(built.model, request)))
+        path.write_bytes(model.SerializeToString())
+        expectations.append(ExpectedAnswer(version, request, _answer(model, request)))
     if accuracies:
         (entry / ACCURACY).write_text(json.dumps(accuracies) + "\n")
     write_expectations(entry, expectations)

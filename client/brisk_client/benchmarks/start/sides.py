@@ -88,21 +88,30 @@ class StartBench:
 
 
 class StartSide(ABC):
-    """One row of the report at each of its configurations."""
+    """One row of the report at each of its configurations.
 
-    name: str
-    configurations: Sequence[Configuration] = tuple(Configuration)
+    ``prepared``: what can be made ahead of the start has been made.
+    """
 
-    def __init__(self, bench: StartBench) -> None:
+    def __init__(self, bench: StartBench, name: str, *, prepared: bool) -> None:
+        self.name = name
         self._bench = bench
+        self._prepared = prepared
+
+    @property
+    def configurations(self) -> Sequence[Configuration]:
+        """Of peers that are prepared, only the whole one."""
+        return (Configuration.COMPLETE,) if self._prepared else tuple(Configuration)
 
     @property
     def backends(self) -> Path:
         """The server's backend directory."""
         return self._bench.backends
 
-    def prepare(self) -> None:  # noqa: B027  # some keep nothing between starts
+    def prepare(self) -> None:
         """Once, before any start. Raises EngineUnavailableError."""
+        if self._prepared:
+            self._bench.optimised()
 
     @abstractmethod
     def repository(self, configuration: Configuration) -> Path:
@@ -128,30 +137,20 @@ class StartSide(ABC):
         return version
 
 
-class BriskFirst(StartSide):
-    """Nothing is there but the entry: no artefact, an empty cache directory."""
+class Brisk(StartSide):
+    """Not prepared: nothing is there but the entry, no artefact, an empty cache directory.
+    Prepared: both as `brisk prepare` and earlier starts left them."""
 
-    name = FIRST
+    def __init__(self, bench: StartBench, *, prepared: bool) -> None:
+        super().__init__(bench, PREPARED if prepared else FIRST, prepared=prepared)
 
-    def repository(self, configuration: Configuration) -> Path:
-        folder = self._folder(configuration)
-        shutil.rmtree(folder, ignore_errors=True)
-        version = self._write_config(folder / "repository", configuration, "brisk")
-        place(self._bench.case.file, version / "model.onnx")
-        return folder / "repository"
-
-    def environment(self, configuration: Configuration) -> Mapping[str, str]:
-        return {"BRISK_CACHE_DIR": str(self._folder(configuration) / "cache")}
-
-
-class BriskPrepared(BriskFirst):
-    """The entry as `brisk prepare` left it; the cache directory as that and earlier starts did."""
-
-    name = PREPARED
+    @property
+    def configurations(self) -> Sequence[Configuration]:
+        return tuple(Configuration)
 
     def prepare(self) -> None:
-        for configuration in self.configurations:
-            entry = super().repository(configuration) / ENTRY
+        for configuration in self.configurations if self._prepared else ():
+            entry = self._fresh(configuration) / ENTRY
             command = [sys.executable, "-m", "brisk.cli", "prepare", str(entry)]
             ended = subprocess.run(
                 [*command, "--threads", str(self._bench.threads)],
@@ -166,106 +165,90 @@ class BriskPrepared(BriskFirst):
                 raise EngineUnavailableError(f"brisk prepare failed: {said[-1] if said else ''}")
 
     def repository(self, configuration: Configuration) -> Path:
-        return self._folder(configuration) / "repository"
+        if self._prepared:
+            return self._folder(configuration) / "repository"
+        return self._fresh(configuration)
+
+    def environment(self, configuration: Configuration) -> Mapping[str, str]:
+        return {"BRISK_CACHE_DIR": str(self._folder(configuration) / "cache")}
+
+    def _fresh(self, configuration: Configuration) -> Path:
+        folder = self._folder(configuration)
+        shutil.rmtree(folder, ignore_errors=True)
+        version = self._write_config(folder / "repository", configuration, "brisk")
+        place(self._bench.case.file, version / "model.onnx")
+        return folder / "repository"
 
 
 class PythonOnnxRuntime(StartSide):
-    """A model of the Python backend that calls ONNX Runtime, as its user writes it."""
+    """A model of the Python backend that calls ONNX Runtime, as its user writes it.
 
-    name = PYTHON
-    configurations: Sequence[Configuration] = (Configuration.COMPLETE, Configuration.COMPLETED)
+    Prepared: from an optimised model with external weights, optimisation off; ``packs``: weights
+    anew.
+    """
+
+    def __init__(self, bench: StartBench, *, prepared: bool = False, packs: bool = True) -> None:
+        name = PYTHON_PREPARED[0 if packs else 1] if prepared else PYTHON
+        super().__init__(bench, name, prepared=prepared)
+        self._no_prepacking = int(not packs)
+
+    @property
+    def configurations(self) -> Sequence[Configuration]:
+        return [each for each in super().configurations if each is not Configuration.PLATFORM]
 
     def repository(self, configuration: Configuration) -> Path:
-        return self._write(configuration, ONNXRUNTIME_MODEL, self._bench.case.file)
-
-    def _write(
-        self, configuration: Configuration, source: str, file: Path, **values: object
-    ) -> Path:
-        folder = self._folder(configuration)
+        bench, folder = self._bench, self._folder(configuration)
+        source = ONNXRUNTIME_PREPARED_MODEL if self._prepared else ONNXRUNTIME_MODEL
         if configuration is not Configuration.COMPLETE:
             source += COMPLETION
-        signature = self._bench.case.signature
         inputs, outputs = (
             [(tensor.name, tensor.datatype, list(tensor.dims)) for tensor in tensors]
-            for tensors in signature
+            for tensors in bench.case.signature
         )
         write_python_entry(
             folder,
             ENTRY,
-            signature,
+            bench.case.signature,
             source,
-            file=str(file),
-            threads=self._bench.threads,
+            file=str(bench.optimised() if self._prepared else bench.case.file),
+            threads=bench.threads,
+            no_prepacking=self._no_prepacking,
             signature_inputs=inputs,
             signature_outputs=outputs,
-            **values,
         )
         return folder
 
 
-class PythonPrepared(PythonOnnxRuntime):
-    """The same from an optimised model with external weights, optimisation off."""
-
-    configurations = (Configuration.COMPLETE,)
-
-    def __init__(self, bench: StartBench, *, prepacking: bool) -> None:
-        super().__init__(bench)
-        self.name = PYTHON_PREPARED[0 if prepacking else 1]
-        self._prepacking = prepacking
-
-    def prepare(self) -> None:
-        self._bench.optimised()
-
-    def repository(self, configuration: Configuration) -> Path:
-        file, no_prepacking = self._bench.optimised(), int(not self._prepacking)
-        source = ONNXRUNTIME_PREPARED_MODEL
-        return self._write(configuration, source, file, no_prepacking=no_prepacking)
-
-
 class PeerBackend(StartSide):
-    """Another backend, from a folder of its own that holds no Brisk."""
+    """Another backend, from a folder of its own that holds no Brisk.
 
-    def __init__(self, bench: StartBench, source: Path) -> None:
-        super().__init__(bench)
+    Prepared (Triton's own ONNX Runtime backend): from the optimised model, optimisation off.
+    """
+
+    def __init__(self, bench: StartBench, source: Path, *, prepared: bool = False) -> None:
+        name = f"{source.name} backend{' prepared' if prepared else ''}"
+        super().__init__(bench, name, prepared=prepared)
         self._source = source
-        self.name = f"{source.name} backend"
 
     @property
     def backends(self) -> Path:
         return self._bench.folder / "peer-backends" / self._source.name
 
     def prepare(self) -> None:
+        super().prepare()
         if not self.backends.is_dir():
             place_peer(self._source, self.backends, self._bench.installation)
 
     def repository(self, configuration: Configuration) -> Path:
-        folder, more = self._folder(configuration), intra_op_threads(self._bench.threads)
+        bench, folder = self._bench, self._folder(configuration)
+        more, model = intra_op_threads(bench.threads), bench.case.file
+        if self._prepared:
+            model = bench.optimised()
+            more += "optimization { graph { level: 2 } }\n"  # none, by that backend's counting
         version = self._write_config(folder, configuration, self._source.name, more)
-        place(self._bench.case.file, version / "model.onnx")
-        return folder
-
-
-class PeerPrepared(PeerBackend):
-    """Triton's own ONNX Runtime backend, from the optimised model, optimisation off."""
-
-    configurations = (Configuration.COMPLETE,)
-
-    def __init__(self, bench: StartBench, source: Path) -> None:
-        super().__init__(bench, source)
-        self.name = f"{source.name} backend prepared"
-
-    def prepare(self) -> None:
-        super().prepare()
-        self._bench.optimised()
-
-    def repository(self, configuration: Configuration) -> Path:
-        unoptimised = "optimization { graph { level: 2 } }\n"  # none, by that backend's counting
-        folder, more = self._folder(configuration), intra_op_threads(self._bench.threads)
-        version = self._write_config(folder, configuration, self._source.name, more + unoptimised)
-        source = self._bench.optimised()
-        place(source, version / "model.onnx")
-        if (source.parent / WEIGHTS).is_file():
-            place(source.parent / WEIGHTS, version / WEIGHTS)
+        place(model, version / "model.onnx")
+        if self._prepared and (model.parent / WEIGHTS).is_file():
+            place(model.parent / WEIGHTS, version / WEIGHTS)
         return folder
 
 
@@ -292,16 +275,14 @@ def chosen_sides(
     Raises UnusableArgumentError for a name that there is not.
     """
     sides: list[StartSide] = [
-        BriskFirst(bench),
-        BriskPrepared(bench),
+        *(Brisk(bench, prepared=prepared) for prepared in (False, True)),
         PythonOnnxRuntime(bench),
-        PythonPrepared(bench, prepacking=True),
-        PythonPrepared(bench, prepacking=False),
+        *(PythonOnnxRuntime(bench, prepared=True, packs=packs) for packs in (True, False)),
     ]
     for peer in peers:
         sides.append(PeerBackend(bench, peer))
         if peer.name == ONNXRUNTIME:
-            sides.append(PeerPrepared(bench, peer))
+            sides.append(PeerBackend(bench, peer, prepared=True))
     known = [side.name for side in sides]
     for name in names:
         if name not in known:

@@ -21,9 +21,9 @@ from brisk_client.benchmarks.start.sides import (
     PREPARED,
     PYTHON,
     PYTHON_PREPARED,
-    BriskFirst,
+    Brisk,
     Configuration,
-    PeerPrepared,
+    PeerBackend,
     PythonOnnxRuntime,
     StartBench,
 )
@@ -114,7 +114,7 @@ def test_models_that_cannot_be_served_are_refused_by_name(tmp_path: Path) -> Non
 
 
 def test_a_first_start_finds_nothing_that_an_earlier_one_left(case: Case, tmp_path: Path) -> None:
-    side = BriskFirst(_bench(case, tmp_path))
+    side = Brisk(_bench(case, tmp_path), prepared=False)
     repository = side.repository(Configuration.COMPLETE)
     (repository / "model" / "1" / ".brisk").mkdir()
     cache = Path(side.environment(Configuration.COMPLETE)["BRISK_CACHE_DIR"])
@@ -125,7 +125,10 @@ def test_a_first_start_finds_nothing_that_an_earlier_one_left(case: Case, tmp_pa
 
 
 def test_entries_say_all_or_only_the_platform(case: Case, tmp_path: Path) -> None:
-    brisk, python = BriskFirst(_bench(case, tmp_path)), PythonOnnxRuntime(_bench(case, tmp_path))
+    brisk, python = (
+        Brisk(_bench(case, tmp_path), prepared=False),
+        PythonOnnxRuntime(_bench(case, tmp_path)),
+    )
     alone = brisk.repository(Configuration.PLATFORM) / "model" / "config.pbtxt"
     assert alone.read_text() == 'platform: "onnxruntime_onnx"\n'
     texts = [
@@ -143,7 +146,7 @@ def test_the_peers_own_backend_gets_the_optimised_model_with_its_weights(
 ) -> None:
     source = tmp_path / "onnxruntime"
     source.mkdir()
-    side = PeerPrepared(_bench(case, tmp_path), source)
+    side = PeerBackend(_bench(case, tmp_path), source, prepared=True)
     entry = side.repository(Configuration.COMPLETE) / "model"
     assert "optimization { graph { level: 2 } }" in (entry / "config.pbtxt").read_text()
     assert (entry / "1" / "model.onnx").is_file()
