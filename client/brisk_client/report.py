@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from brisk_client.benchmarks.harness.machine import describe_machine, installed_versions
 from brisk_client.tails import tail_ratio
 
 _PIPE_COLUMNS = 180
@@ -90,14 +89,6 @@ class Report:
     def ok(self) -> bool:
         """Whether every check holds."""
         return all(check.ok for check in self.checks)
-
-
-def begin_report(
-    name: str, packages: Sequence[str], notes: Sequence[str] = (), **machine: Any
-) -> Report:
-    """Without rows and checks so far; ``machine``: what is told of it beside the usual."""
-    described = {**describe_machine(), **machine}
-    return Report(name, described, installed_versions(*packages), [], [], list(notes))
 
 
 def show(report: Report, console: Console | None = None) -> None:

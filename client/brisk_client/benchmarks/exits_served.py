@@ -34,16 +34,10 @@ from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk_client.benchmarks.exits.data import digits_case
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.served_server import benchmark_server
 from brisk_client.inference import InferenceClient, Parameters, Transport
-from brisk_client.report import (
-    Check,
-    Report,
-    begin_report,
-    check_limit,
-    check_tail_ratio,
-    plot_bars,
-)
+from brisk_client.report import Check, Report, check_limit, check_tail_ratio, plot_bars
 from brisk_client.tails import tail_or_shortage
 
 ACCURACY = 0.97
@@ -95,7 +89,7 @@ def run(quick: bool = False, model: Path | None = None, data: Path | None = None
     cascade, samples = subject.cascade, subject.inputs
     promise = cascade.levels[0].accuracy
     notes = ["latency of a request as its client sees it; speed up: of the mean over batches"]
-    report = begin_report("exits_served", ("torch", "numpy", "tritonclient"), notes)
+    report = new_report("exits_served", ("torch", "numpy", "tritonclient"), notes)
     with tempfile.TemporaryDirectory(prefix="brisk-bench-") as folder:
         repository = Path(folder)
         for name in ("bare", "cached"):

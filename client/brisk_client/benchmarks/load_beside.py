@@ -23,12 +23,13 @@ from tritonclient.grpc import InferenceServerClient
 
 from brisk_client.benchmarks.engines.model_inputs import make_inputs
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.sampling import summarise
 from brisk_client.benchmarks.harness.served_entries import write_brisk_entry
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
 from brisk_client.child_process import Child, child_process
 from brisk_client.inference import InferenceClient, Transport
-from brisk_client.report import Check, Report, begin_report, check_tail_ratio, plot_bars
+from brisk_client.report import Check, Report, check_tail_ratio, plot_bars
 from brisk_client.tails import quantile, tail_or_shortage
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
@@ -71,7 +72,7 @@ def run(quick: bool = False, threads: int | None = None) -> Report:
             raise FileNotFoundError(f"no {REPOSITORY / label}/model.onnx; generate.py makes it")
     windows, duration_s = (12, 5.0) if quick else (24, 10.0)
     packages = ("torch", "tritonclient", "numpy")
-    report = begin_report("load_beside", packages, NOTES, threads=threads or "all")
+    report = new_report("load_beside", packages, NOTES, threads=threads or "all")
     variables = {"BRISK_THREADS": str(threads)} if threads else {}
     with tempfile.TemporaryDirectory(prefix="brisk-beside-") as folder:
         repository = Path(folder)

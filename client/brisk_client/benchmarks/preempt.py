@@ -18,6 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.peer_backends import PEER_LIBRARY
 from brisk_client.disb import equality, pairs, preemption
 from brisk_client.disb.comparison import REHEARSAL_S, Extent, compare
@@ -33,7 +34,7 @@ from brisk_client.disb.sides import (
     choose_settings,
 )
 from brisk_client.disb.workloads import REAL, WORKLOADS, read_real
-from brisk_client.report import Report, begin_report, plot_bars
+from brisk_client.report import Report, plot_bars
 
 PARTS = ("workloads", "preemption", "layers", "pairs", "equality")
 
@@ -149,7 +150,7 @@ def run(plan: Plan) -> Report:
     """Raises InvalidConfigurationError, WorkloadFailedError, ServerFailedError."""
     threads = len(os.sched_getaffinity(0))
     packages = ("torch", "onnxruntime", "tritonclient", "numpy")
-    report = begin_report("preempt", packages, NOTES, threads=threads)
+    report = new_report("preempt", packages, NOTES, threads=threads)
     extent = plan.extent
     if plan.quick:
         report.notes.insert(0, QUICK.format(extent.rounds, extent.seconds))

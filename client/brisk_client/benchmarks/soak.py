@@ -23,12 +23,13 @@ from pathlib import Path
 from tritonclient.http import InferenceServerClient
 
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
 from brisk_client.benchmarks.pressure.clients import pressure_clients
 from brisk_client.benchmarks.pressure.sampling import report_memory, sampled_memory, since
 from brisk_client.demo import difference
 from brisk_client.inference import InferenceClient, Transport
-from brisk_client.report import Check, Report, begin_report, check_limit, plot_bars
+from brisk_client.report import Check, Report, check_limit, plot_bars
 from brisk_client.samples.expectations import EXPECTED, read_expectations
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
@@ -60,7 +61,7 @@ def run(quick: bool = False, seconds: float = 600.0) -> Report:
     """For ``seconds`` (60 where ``quick``) after the warm-up."""
     seconds = 60.0 if quick else seconds
     packages = ("torch", "tritonclient", "numpy")
-    report = begin_report("soak", packages, clients=CLIENTS, seconds=seconds)
+    report = new_report("soak", packages, clients=CLIENTS, seconds=seconds)
     present = {path.name for path in Path("/dev/shm").iterdir()}
     with tempfile.TemporaryDirectory(prefix="brisk-soak-") as folder:
         repository = _repository(Path(folder) / "models")

@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from brisk_client.report import Check, Report, begin_report, save_figure, subplots
+from brisk_client.benchmarks.harness.machine import new_report
+from brisk_client.report import Check, Report, save_figure, subplots
 from brisk_client.tails import quantile, shortage, tail, tail_or_shortage
 from brisk_client.workload.description import Workload
 from brisk_client.workload.results import GeneratorOutcome, RunOutcome, TaskOutcome
@@ -34,7 +35,7 @@ NOTES = (
 
 def summarise_run(name: str, outcome: RunOutcome) -> Report:
     """The checks: every request was answered, and the generator sent on time."""
-    report = begin_report(name, ("tritonclient", "grpcio"), NOTES)
+    report = new_report(name, ("tritonclient", "grpcio"), NOTES)
     report.rows = [_row(task, outcome.duration_s) for task in outcome.tasks]
     failed = sum(task.failed for task in outcome.tasks)
     answered = sum(task.answered for task in outcome.tasks)

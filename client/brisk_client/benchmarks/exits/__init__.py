@@ -32,7 +32,8 @@ from brisk_client.benchmarks.exits.promise import promise_rows
 from brisk_client.benchmarks.exits.runs import ExitBench
 from brisk_client.benchmarks.exits.tails import tail_rows
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
-from brisk_client.report import Check, Report, begin_report
+from brisk_client.benchmarks.harness.machine import new_report
+from brisk_client.report import Check, Report
 
 PARTS = ("latency", "promise", "variants", "streams", "tails")
 OF_CACHES = frozenset({"latency", "promise", "streams"})
@@ -64,7 +65,7 @@ class ExitsOptions:
 
 def run(wanted: ExitsOptions) -> Report:
     """Cases without data are left out."""
-    report = begin_report("exits", ("torch", "numpy", "scipy"), NOTES)
+    report = new_report("exits", ("torch", "numpy", "scipy"), NOTES)
     makers: dict[str, Callable[[], ExitCase | None]] = {
         "digits": lambda: digits_case(wanted.quick),
         "fashion": lambda: fashion_case(wanted.fashion, wanted.quick),

@@ -12,7 +12,9 @@ from typing import Any
 from brisk_client.report import Report
 
 
-def new_report(name: str, packages: Sequence[str], notes: Sequence[str], **machine: Any) -> Report:
+def new_report(
+    name: str, packages: Sequence[str], notes: Sequence[str] = (), **machine: Any
+) -> Report:
     """Without rows and checks. ``machine`` adds to what describes it."""
     described = {**describe_machine(), **machine}
     return Report(name, described, installed_versions(*packages), [], [], list(notes))

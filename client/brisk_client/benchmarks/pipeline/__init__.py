@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.sampling import summarise
 from brisk_client.benchmarks.pipeline.networks import TrainedNetworks, trained_networks
 from brisk_client.benchmarks.pipeline.planners import (
@@ -30,7 +31,7 @@ from brisk_client.benchmarks.pipeline.planners import (
     load_bench,
 )
 from brisk_client.benchmarks.pipeline.scenes import ScenePart, make_scenes
-from brisk_client.report import Check, Report, begin_report, check_limit, save_figure, subplots
+from brisk_client.report import Check, Report, check_limit, save_figure, subplots
 
 CROPS = 4
 """Pictures in a request besides the plate: a frame's detected objects."""
@@ -58,7 +59,7 @@ def run(quick: bool = False) -> Report:
     """Measure every policy, objective and planner; trains the networks where they are not yet."""
     networks = trained_networks()
     notes = [*NOTES, f"accuracies on validation scenes: {json.dumps(networks.accuracies)}"]
-    report = begin_report("pipeline", ("torch", "onnx", "numpy", "scikit-learn"), notes)
+    report = new_report("pipeline", ("torch", "onnx", "numpy", "scikit-learn"), notes)
     count = 80 if quick else len(networks.plates) - WARM_UP
     frames, labels = _requests(networks, count + WARM_UP)
     labels = labels[:count]

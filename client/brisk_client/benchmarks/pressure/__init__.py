@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.served_server import benchmark_server
 from brisk_client.benchmarks.pressure.clients import pressure_clients
 from brisk_client.benchmarks.pressure.sampling import report_memory, sampled_memory, since
-from brisk_client.report import Report, begin_report, plot_bars
+from brisk_client.report import Report, plot_bars
 from brisk_client.tails import quantile, tail_or_shortage
 
 REPOSITORY = Path(__file__).resolve().parents[4] / "model_repository"
@@ -39,7 +40,7 @@ def run(quick: bool = False, clients: int = 64, seconds: float = 60.0) -> Report
     """Ask with ``clients`` for ``seconds`` (12 where ``quick``) after the warm-up."""
     seconds = 12.0 if quick else seconds
     packages = ("torch", "tritonclient", "numpy")
-    report = begin_report("pressure", packages, NOTES, clients=clients, seconds=seconds)
+    report = new_report("pressure", packages, NOTES, clients=clients, seconds=seconds)
     with (
         benchmark_server(REPOSITORY, {}) as server,
         pressure_clients(REPOSITORY, server, clients, WARM_UP_S, seconds) as outcome_of,
