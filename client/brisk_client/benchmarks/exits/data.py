@@ -270,7 +270,9 @@ def _read_images(archive: Path, each: dict[str, int]) -> dict[str, Samples]:
                 continue
             part, name, _ = member.name.split("/")[-3:]
             if counts[part, name] < each.get(part, 0):
-                with Image.open(files.extractfile(member)) as image:
+                data = files.extractfile(member)
+                assert data is not None, "it is a file"
+                with Image.open(data) as image:
                     images[part].append(as_input(np.asarray(image.convert("RGB"))))
                 labels[part].append(CLASSES.index(name))
                 counts[part, name] += 1
