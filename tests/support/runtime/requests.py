@@ -45,8 +45,9 @@ def a_model(
 ) -> LoadModel:
     """What a frontend asks for; it batches if it can."""
     return LoadModel(
-        *(0, path.parent.name, 1, str(path), NOWHERE),
+        *(path.parent.name, 1, str(path)),
         *(max_batch_size, max_batch_size > 0, 8, job_class.value),
+        mark=NOWHERE,
     )
 
 

@@ -26,7 +26,7 @@ class Learning(RunProfile):
 def closed() -> int:
     """How often gates of this process were closed."""
     samples = STATISTICS.samples()
-    return sum(each.values[0] for each in samples if each.metric is metrics.GATE_CLOSURES)
+    return sum(each.values[0] for each in samples if each.metric == metrics.GATE_CLOSURES.name)
 
 
 def test_a_layer_is_held_from_the_arrival_of_real_time_work_to_its_answer() -> None:
