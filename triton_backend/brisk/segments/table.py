@@ -65,8 +65,6 @@ class LayerTable(Sequence[Part]):
         self._closed = False
         self._told: list[Callable[[], None]] = []
         self._early: list[weakref.ref[_Loading[Part]]] = []
-        self.is_warmed_up = False
-        """Whether layers will be switched no more; set by whoever switches them."""
         self._workers = 0
 
     def __len__(self) -> int:
