@@ -124,23 +124,37 @@ def test_what_is_no_constant_of_a_weight_stays_a_node(
     assert not proto.graph.initializer
 
 
-@pytest.mark.parametrize("layers", [1, 12])
-def test_a_small_model_that_is_awaited_starts_with_its_warm_sessions(
-    tmp_path: Path, layers: int
+@pytest.mark.parametrize(("layers", "width", "is_warm"), [(1, 128, True), (12, 512, False)])
+def test_an_awaited_model_of_few_weights_starts_with_its_warm_sessions(
+    tmp_path: Path, layers: int, width: int, is_warm: bool
 ) -> None:
-    """Of 1 layer; one of 12 has too many weights, and is cut."""
-    path = chain(tmp_path / "model.onnx", layers)
+    path = chain(tmp_path / "model.onnx", layers, width)
+    rows = ROWS[:, :width]
     source = BareModel(path, 2, is_awaited=True)
     source.check()
     starting = start_segments(source, 2, Recorder())
-    expected = whole(path, {"x": ROWS})["y"]
-    first = run_serially(starting.program, {"x": ROWS})["y"]
-    np.testing.assert_allclose(first, expected, rtol=1e-4, atol=1e-5)
+    first = run_serially(starting.program, {"x": rows})["y"]
+    np.testing.assert_allclose(first, whole(path, {"x": rows})["y"], rtol=1e-4, atol=1e-5)
     before = [part.session for part in starting.table.current()]
     assert starting.load_warm(lambda: True)
     after = [part.session for part in starting.table.current()]
-    assert len(after) == (1 if layers == 1 else len(source.plan.segments))
-    assert (before == after) == (layers == 1)
+    assert (before == after) == is_warm
+
+
+def test_an_awaited_model_that_is_quantised_starts_with_its_warm_session(tmp_path: Path) -> None:
+    weight = np.random.default_rng(5).integers(-99, 99, (512, 2048)).astype(np.int8)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "scale"], ["f"]),
+        helper.make_node("MatMul", ["x", "f"], ["y"]),
+    ]
+    weights = {"w": weight, "scale": np.array(0.01, np.float32)}
+    ends = [info("x", "n", 512)], [info("y", "n", 2048)]
+    path = save(tmp_path / "model.onnx", nodes, *ends, weights)
+    for is_awaited in (True, False):
+        source = BareModel(path, 2, is_awaited=is_awaited)
+        source.check()
+        source.open(0)
+        assert (source.open_warm(0) is None) == is_awaited
 
 
 def test_what_onnx_runtime_refuses_of_an_awaited_model_is_told(tmp_path: Path) -> None:

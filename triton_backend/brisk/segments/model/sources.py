@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from brisk.segments.model.graph_names import constants_of
 from brisk.segments.model.model_file import ModelFile, read_model_file
 from brisk.segments.opening import CPU, Form, Provider, open_segment
 from brisk.segments.session import OrtSession, running, shared
-from brisk.segments.source import SegmentPlan, SegmentSpec, Source
+from brisk.segments.source import SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
 MOST_DIGESTED_BYTES = 16 << 20
@@ -30,19 +29,16 @@ these takes 16 ms. Larger ones are shared when their prepared form, which keeps 
 """
 
 
-SMALL_BYTES = 10 << 20
-"""Of weights: a model of fewer is mostly one segment, and its session is begun before that is
-sure. Otherwise the analysis, of some 20 us a node, is as long as a fifth of the start.
+OPTIMISED_AT_ONCE_NODES, OPTIMISED_AT_ONCE_BYTES = 64, 1 << 19
+"""A segment of at most so many nodes and bytes of weights starts with its warm session: making
+that takes less than what the first run takes longer without. Networks of few nodes on large images
+took 1.4 times ONNX Runtime's own start, and 0.8 so.
 """
 
-OPTIMISED_AT_ONCE_NODES, OPTIMISED_AT_ONCE_BYTES = 64, 2 << 20
-"""A small model of at most so many nodes and bytes of weights starts with its warm session: making
-that takes less than what the first run takes longer without (networks of few nodes on large images
-took 1.4 times ONNX Runtime's own start, and 0.8 so).
+SCALED_BACK, SCALED_BACK_BYTES = "DequantizeLinear", 10 << 20
+"""So does one of at most so many bytes that is quantised by these nodes: ONNX Runtime computes it
+on floats until it is optimised.
 """
-
-_SCALED_BACK = "DequantizeLinear"
-"""Where a graph is quantised so, ONNX Runtime computes on floats until it is optimised."""
 
 
 class BareModel(Source):
@@ -67,8 +63,8 @@ class BareModel(Source):
         ``tuning``: of all its sessions. ``takes_optional``: whether requests may give inputs that
         have a default; else those are constants, which are folded and fused as others are.
         ``longest_ns`` as in ``cut_points``. ``provider``: ONNX Runtime's; what it does not know is
-        computed on the processor. ``is_awaited``: a request waits, so that a small model's session
-        is made while the model is still looked at, and is its warm one where that is the sooner.
+        computed on the processor. ``is_awaited``: a request waits, so that segments start with
+        warm sessions where that is the sooner.
 
         Raises InvalidModelError where the file is no model that can be read.
         """
@@ -82,12 +78,10 @@ class BareModel(Source):
         self._opened: dict[int, OrtSession] = {}
         self._warm: dict[int, OrtSession] = {}
         """By segment, sessions that are warm from the start, until they are shared."""
-        self._is_small = is_awaited and self._has_small_weights()
-        begun = self._begin_whole() if self._is_small and not taps else None
+        self._is_awaited = is_awaited
         spans, typed = cut_points(file.proto, path.stat().st_size, longest_ns, taps)
         defaults = _take_defaults(file.proto, file)
         self._segments: Sequence[Segment] = extract(file.proto, spans, typed)
-        self._whole = begun if len(self._segments) == 1 else None
         self.is_optimised_elsewhere = file.own_format is not None
         self.weight_bytes = sum(data.nbytes for data in file.files.values()) or _size(path)
         self.plan = _plan(typed, self._segments, defaults, optional)
@@ -99,28 +93,6 @@ class BareModel(Source):
     @property
     def file(self) -> ModelFile:
         return self._file
-
-    def _has_small_weights(self) -> bool:
-        if self._file.own_format is not None:
-            return False
-        return sum(each.data.nbytes for each in self._file.weights.values()) < SMALL_BYTES
-
-    def _begin_whole(self) -> Future[OrtSession] | None:
-        """A session of all nodes, which another thread makes; None where it would be of no use."""
-        graph = self._file.proto.graph
-        if not {info.name for info in graph.input}.isdisjoint(constants_of(graph)):
-            return None  # defaults of inputs will be taken out of the graph
-        whole = Segment(SegmentSpec(0, (), (), (), "all nodes"), self._file.proto)
-        future: Future[OrtSession] = Future()
-
-        def make() -> None:
-            try:
-                future.set_result(self._open(whole, self._first_form(whole)))
-            except Exception as error:  # noqa: BLE001  # told by whoever wants the session
-                future.set_exception(error)
-
-        threading.Thread(target=make, name="brisk-load-whole", daemon=True).start()
-        return future
 
     def check(self) -> None:
         """Make every session, since only that tells whether ONNX Runtime takes the model.
@@ -175,9 +147,8 @@ class BareModel(Source):
     def _open_first(self, index: int) -> OrtSession:
         segment = self._segments[index]
         form = self._first_form(segment)
-        whole, self._whole = self._whole, None
         try:
-            session = self._open(segment, form) if whole is None else whole.result()
+            session = self._open(segment, form)
         except InvalidModelError:  # some operators are computed by what optimising makes of them
             form = Form.OPTIMISED
             session = self._open(segment, form)
@@ -187,15 +158,15 @@ class BareModel(Source):
 
     def _first_form(self, segment: Segment) -> Form:
         """What answers soonest (NNV12, 3.1)."""
-        if not self._is_small:
-            return Form.IN_PLACE
         graph, weights = segment.proto.graph, self._file.weights
+        if not self._is_awaited or self._file.own_format is not None:
+            return Form.IN_PLACE
         held = [weights[each.name] for each in graph.initializer if each.name in weights]
-        is_optimised = any(node.op_type == _SCALED_BACK for node in graph.node) or (
-            len(graph.node) <= OPTIMISED_AT_ONCE_NODES
-            and sum(each.data.nbytes for each in held) <= OPTIMISED_AT_ONCE_BYTES
-        )
-        return Form.OPTIMISED if is_optimised else Form.IN_PLACE
+        bytes_held = sum(each.data.nbytes for each in held)
+        most = OPTIMISED_AT_ONCE_BYTES if len(graph.node) <= OPTIMISED_AT_ONCE_NODES else -1
+        if any(node.op_type == SCALED_BACK for node in graph.node):
+            most = SCALED_BACK_BYTES
+        return Form.OPTIMISED if bytes_held <= most else Form.IN_PLACE
 
     def _open(self, segment: Segment, form: Form) -> OrtSession:
         return open_segment(
