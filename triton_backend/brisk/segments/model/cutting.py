@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import onnx
-from onnx import GraphProto, ModelProto, TensorProto, TypeProto
+from onnx import GraphProto, ModelProto, TensorProto, TensorShapeProto, TypeProto
 
 from brisk.segments.model.graph_names import (
     NodeNames,
@@ -135,18 +135,22 @@ def cut_points(
     names = names_of(model.graph)
     if not is_in_order(model.graph, names):
         return whole, model
+    assumed = None
+    if longest_ns > 0 and (assumed := _with_image_sizes(model)) is not None:
+        types = value_types(assumed.graph)
+        times_ns = _times_ns(model.graph, names, types)
+        if sum(times_ns) <= longest_ns and not taps:
+            return [NodeSpan(0, count, sum(times_ns))], model
     try:
         typed = onnx.shape_inference.infer_shapes(model, data_prop=False)
     except Exception:  # noqa: BLE001  # inference is a help; the model is judged when it is loaded
         return whole, model
-    types = value_types(typed.graph)
-    if longest_ns <= 0:
-        ends = [*(each.position for each in _boundaries(typed.graph, names, types)), count]
-        return [NodeSpan(start, stop, 0.0) for start, stop in pairwise([0, *ends])], typed
-    times_ns = _times_ns(typed.graph, names, types)
-    if sum(times_ns) > longest_ns and (assumed := _with_image_sizes(model)) is not None:
-        types = value_types(assumed.graph)
-        times_ns = _times_ns(typed.graph, names, types)
+    if assumed is None:
+        types = value_types(typed.graph)
+        if longest_ns <= 0:
+            ends = [*(each.position for each in _boundaries(typed.graph, names, types)), count]
+            return [NodeSpan(start, stop, 0.0) for start, stop in pairwise([0, *ends])], typed
+        times_ns = _times_ns(model.graph, names, types)
     total_ns = sum(times_ns)
     forced = _tapped(typed.graph, types, taps)
     spans = [NodeSpan(0, count, total_ns)]
@@ -166,19 +170,24 @@ def _with_image_sizes(model: ModelProto) -> ModelProto | None:
     """The model with inferred types for images of UNKNOWN_SIZE, so that what strides leave of
     them is known; None where it says its images' sizes itself.
     """
+    if not _unknown_sizes(model):
+        return None
     sized = ModelProto()
     sized.CopyFrom(model)
-    dims = [info.type.tensor_type.shape.dim for info in sized.graph.input]
-    images = [each for each in dims if len(each) == IMAGE_RANK]
-    if all(dim.dim_value > 0 for each in images for dim in each[1:]):
-        return None
     del sized.graph.value_info[:]
-    for dim in (dim for each in images for dim in each[1:]):
-        dim.dim_value = dim.dim_value if dim.dim_value > 0 else UNKNOWN_SIZE
+    for dim in _unknown_sizes(sized):
+        dim.dim_value = UNKNOWN_SIZE
     try:
         return onnx.shape_inference.infer_shapes(sized, data_prop=False)
     except Exception:  # noqa: BLE001  # images of this size do not fit the model
         return None
+
+
+def _unknown_sizes(model: ModelProto) -> list[TensorShapeProto.Dimension]:
+    """Of images that are inputs, but of their first dimension."""
+    dims = [info.type.tensor_type.shape.dim for info in model.graph.input]
+    images = [each for each in dims if len(each) == IMAGE_RANK]
+    return [dim for each in images for dim in each[1:] if dim.dim_value <= 0]
 
 
 def is_fused_with_next(graph: GraphProto, position: int) -> bool:
@@ -346,9 +355,12 @@ def _sizes(kind: TypeProto | None) -> list[int]:
 
 def _assumed(sizes: Iterable[int]) -> list[int]:
     """``sizes``, with something in place of those that are not known."""
+    known = list(sizes)
+    if min(known, default=1) > 0:
+        return known
     return [
         size if size > 0 else (UNKNOWN_SIZE if axis else UNKNOWN_BATCH)
-        for axis, size in enumerate(sizes)
+        for axis, size in enumerate(known)
     ]
 
 
@@ -368,12 +380,11 @@ def _crossing_ns(kind: TypeProto, is_convolutional: bool) -> float:
 
 def _times_ns(graph: GraphProto, names: NodeNames, types: Mapping[str, TypeProto]) -> list[float]:
     """Of each node on one thread, from the sizes of what it reads and makes."""
-    known = {tensor.name: _assumed(tensor.dims) for tensor in graph.initializer}
+    weights = {tensor.name: tensor for tensor in graph.initializer}
 
     def sizes(name: str) -> list[int]:
-        if name not in known:
-            known[name] = _sizes(types.get(name))
-        return known[name]
+        weight = weights.get(name)
+        return _sizes(types.get(name)) if weight is None else _assumed(weight.dims)
 
     def read(position: int, place: int) -> list[int]:
         given = graph.node[position].input

@@ -25,11 +25,10 @@ from onnx import (
 from brisk.paths import shown
 from brisk.segments.model.cutting import NodeSpan
 from brisk.segments.model.graph_names import (
+    WITH_BODIES,
     NodeNames,
-    bodies_of,
     constants_of,
     names_of,
-    reads_of,
     value_types,
 )
 from brisk.segments.source import SegmentSpec
@@ -47,6 +46,9 @@ _SURE_SIZES = frozenset(
 follow. ONNX's inference and ONNX Runtime's kernels have not always agreed on others, such as
 resizing, nor on pools that round up.
 """
+
+_ROUNDS_UP = frozenset({"MaxPool", "AveragePool"})
+"""Those of them that may round up."""
 
 _ROWS = "brisk:rows:"
 """Begins the name of a first dimension that has a number: equal numbers have equal names, as
@@ -81,7 +83,7 @@ def extract(
     names = names_of(graph)
     pieces = list(_pieces(graph, names, _with_outputs(names, spans)))
     crossing = {name for each in pieces for name in (*each.spec.inputs, *each.spec.outputs)}
-    types = _border_types(model, typed or model, crossing)
+    types = _border_types(model, names, typed or model, crossing)
     known = {**types, **{info.name: info.type for info in graph.output}}
     initialisers = {tensor.name: tensor for tensor in graph.initializer}
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
@@ -222,7 +224,7 @@ def _words(graph: GraphProto, span: NodeSpan) -> str:
 
 
 def _border_types(
-    model: ModelProto, typed: ModelProto, crossing: Collection[str]
+    model: ModelProto, names: NodeNames, typed: ModelProto, crossing: Collection[str]
 ) -> Mapping[str, TypeProto]:
     """Of each of ``crossing``, values that cross a border: element type, and of the shape what is
     sure. ``typed``: the model with inferred types.
@@ -230,12 +232,12 @@ def _border_types(
     Sizes are numbers, or names that the model's inputs have. A first dimension has no number:
     jobs go on with some rows of a batch.
     """
-    types, outputs = value_types(typed.graph), {info.name for info in model.graph.output}
-    if model.graph.value_info or not outputs.isdisjoint(crossing):
-        shapes = _inferred_alone(model)
+    types = value_types(typed.graph, crossing)
+    if model.graph.value_info or any(info.name in crossing for info in model.graph.output):
+        shapes = _inferred_alone(model, crossing)
     else:
         shapes = types
-    sure = _sureness(model)
+    sure = _sureness(model.graph, names)
     own = {
         dim.dim_param
         for info in model.graph.input
@@ -249,9 +251,9 @@ def _border_types(
     }
 
 
-def _inferred_alone(model: ModelProto) -> Mapping[str, TypeProto]:
-    """Types that follow from inputs and weights; what the file says of other values is not taken
-    for true.
+def _inferred_alone(model: ModelProto, wanted: Collection[str]) -> Mapping[str, TypeProto]:
+    """Types of ``wanted`` that follow from inputs and weights; what the file says of other values
+    is not taken for true.
     """
     bare = ModelProto()
     bare.CopyFrom(model)
@@ -259,29 +261,36 @@ def _inferred_alone(model: ModelProto) -> Mapping[str, TypeProto]:
     for info in bare.graph.output:
         info.type.tensor_type.ClearField("shape")
     try:
-        return value_types(onnx.shape_inference.infer_shapes(bare, data_prop=False).graph)
+        inferred = onnx.shape_inference.infer_shapes(bare, data_prop=False)
     except Exception:  # noqa: BLE001  # then nothing is sure
         return {}
+    return value_types(inferred.graph, wanted)
 
 
-def _sureness(model: ModelProto) -> Mapping[str, int]:
+def _sureness(graph: GraphProto, names: NodeNames) -> Mapping[str, int]:
     """By name of a value, what may be said of its shape."""
-    graph: GraphProto = model.graph
     sure: dict[str, int] = {}
-    for node in graph.node:
-        found = min([_of_node(node), *(sure.get(name, _SIZES) for name in reads_of(node))])
-        sure.update((name, found) for name in node.output if name)
+    for node, operator, reads, makes in zip(
+        graph.node, names.operators, names.reads, names.makes, strict=True
+    ):
+        found = _of_node(node, operator)
+        for name in reads:
+            found = min(found, sure.get(name, _SIZES))
+        for name in makes:
+            sure[name] = found
     sure.update((info.name, _SIZES) for info in graph.input)
     return sure
 
 
-def _of_node(node: NodeProto) -> int:
-    if node.domain not in ("", "ai.onnx") or any(
-        True for attribute in node.attribute for _ in bodies_of(attribute)
-    ):
+def _of_node(node: NodeProto, operator: str) -> int:
+    if operator in WITH_BODIES or node.domain not in ("", "ai.onnx"):
         return _NO_SHAPE
+    if operator not in _SURE_SIZES:
+        return _RANK
+    if operator not in _ROUNDS_UP:
+        return _SIZES
     rounds_up = any(each.name == "ceil_mode" and each.i for each in node.attribute)
-    return _SIZES if node.op_type in _SURE_SIZES and not rounds_up else _RANK
+    return _RANK if rounds_up else _SIZES
 
 
 def _border_type(kind: TypeProto, shape: TypeProto | None, sure: int, own: set[str]) -> TypeProto:

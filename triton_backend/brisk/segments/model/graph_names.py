@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, helper
 
@@ -23,15 +24,25 @@ class NodeNames:
     constants: frozenset[str]
 
 
+WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""ONNX's operators that have graphs for attributes; of other domains any may."""
+
+
 def names_of(graph: GraphProto) -> NodeNames:
-    reads = [tuple(reads_of(node)) for node in graph.node]
+    operators = [node.op_type for node in graph.node]
+    reads = [
+        tuple(reads_of(node))
+        if operator in WITH_BODIES or node.domain not in ("", "ai.onnx")
+        else tuple(filter(None, node.input))
+        for node, operator in zip(graph.node, operators, strict=True)
+    ]
     last_use: dict[str, int] = {}
     for position, names in enumerate(reads):
         for name in names:
             last_use[name] = position
     last_use.update((info.name, len(reads)) for info in graph.output)
     return NodeNames(
-        [node.op_type for node in graph.node],
+        operators,
         reads,
         [tuple(filter(None, node.output)) for node in graph.node],
         last_use,
@@ -77,10 +88,12 @@ def types_of(graph: GraphProto) -> dict[str, TypeProto]:
     return {**found, **value_types(graph)}
 
 
-def value_types(graph: GraphProto) -> dict[str, TypeProto]:
-    """As ``types_of``, without initialisers."""
-    infos = (*graph.input, *graph.output, *graph.value_info)
-    return {info.name: info.type for info in infos}
+def value_types(graph: GraphProto, wanted: Collection[str] | None = None) -> dict[str, TypeProto]:
+    """As ``types_of``, without initialisers. ``wanted``: names of no others."""
+    infos = chain(graph.input, graph.output, graph.value_info)
+    if wanted is None:
+        return {info.name: info.type for info in infos}
+    return {name: info.type for info in infos if (name := info.name) in wanted}
 
 
 def live_values(graph: GraphProto) -> list[tuple[str, ...]]:

@@ -73,14 +73,21 @@ def read_model_file(path: Path) -> ModelFile:
     if not proto.HasField("graph") or not proto.opset_import:
         raise InvalidModelError(f"{path}: not an ONNX model: it has no graph or no operator set")
     try:
-        return _with_weights(path, proto, data, detached)
+        refers = b"location" in rest
+        return _with_weights(path, proto, data, detached, refers=refers)
     except UnicodeDecodeError as error:
         raise InvalidModelError(f"{path}: a name in it is no UTF-8 text ({error})") from error
 
 
 def _with_weights(
-    path: Path, proto: ModelProto, data: memoryview, detached: Mapping[int, memoryview]
+    path: Path,
+    proto: ModelProto,
+    data: memoryview,
+    detached: Mapping[int, memoryview],
+    *,
+    refers: bool,
 ) -> ModelFile:
+    """``refers``: whether any tensor may be kept in another file."""
     proto.ClearField("training_info")  # nothing of it is served, nor opened
     files = {path.name: data}
     weights: dict[str, Weight] = {}
@@ -104,7 +111,7 @@ def _with_weights(
         else:
             _write_into(tensor, raw)
     nested_bytes = 0
-    for tensor in _nested_tensors(proto):
+    for tensor in _nested_tensors(proto) if refers else ():
         if tensor.data_location == TensorProto.EXTERNAL:
             raw = _external(path, tensor, files)
             _weight(path, tensor, raw)
