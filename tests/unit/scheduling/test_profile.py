@@ -7,7 +7,6 @@ import itertools
 import pytest
 
 from brisk.errors import UnavailableError
-from brisk.scheduling.admission import refuse_if_late, retry_hint
 from brisk.scheduling.policies import PaddingTrial
 from brisk.scheduling.profile import (
     FIRST_PAIRS,
@@ -18,6 +17,7 @@ from brisk.scheduling.profile import (
     ProfileTable,
     RunProfile,
 )
+from brisk.scheduling.queue import refuse_if_late, retry_hint
 from brisk.scheduling.share import HALF_LIFE_NS, ShareMeter
 
 

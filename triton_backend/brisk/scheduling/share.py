@@ -67,7 +67,7 @@ MOST_SAVED = 2.0
 offered turns and had nothing to do in them does not take them all at once later."""
 
 
-class _Demand(Enum):
+class Demand(Enum):
     """What becomes of the work at the moment."""
 
     NONE = "there is none"
@@ -94,40 +94,29 @@ class MinimumShare:
         """``share``: 0 to 1; with 0 nothing is ever owed."""
         self.share = share
         self._behind_ns = 0.0
-        self._state = _Demand.NONE
+        self._state = Demand.NONE
         self._since_ns = 0
 
-    def run(self, now_ns: int, *, is_contested: bool) -> None:
-        """It runs from now on. ``is_contested``: while other work, which goes first, waits."""
-        self._change(_Demand.CONTESTED if is_contested else _Demand.FREE, now_ns)
-
-    def hold(self, now_ns: int) -> None:
-        """It waits from now on, and other work runs."""
-        self._change(_Demand.HELD, now_ns)
-
-    def rest(self, now_ns: int) -> None:
-        """There is none from now on."""
-        self._change(_Demand.NONE, now_ns)
+    def change(self, state: Demand, now_ns: int) -> None:
+        """What becomes of it from now on."""
+        passed_ns = now_ns - self._since_ns
+        if self._state is Demand.HELD:
+            self._behind_ns += self.share * passed_ns
+        elif self._state is Demand.NONE:
+            if self._behind_ns:  # most of the time it is 0, and this is asked beside every layer
+                self._behind_ns *= 0.5 ** (passed_ns / PATIENCE_NS)
+        else:
+            left_ns = self._behind_ns - (1.0 - self.share) * passed_ns
+            if self._state is Demand.FREE:  # what it takes from nobody is no debt
+                left_ns = min(self._behind_ns, max(0.0, left_ns))
+            self._behind_ns = left_ns
+        if state is Demand.HELD and self._state is not Demand.HELD:
+            self._behind_ns = min(self._behind_ns, MOST_SAVED * self.share * PATIENCE_NS)
+        self._state, self._since_ns = state, now_ns
 
     def is_owed(self, now_ns: int) -> bool:
         """Whether it should run, although other work goes first, if there is any."""
         if not self.share:
             return False
-        self._change(self._state, now_ns)
+        self.change(self._state, now_ns)
         return self._behind_ns >= self.share * PATIENCE_NS
-
-    def _change(self, state: _Demand, now_ns: int) -> None:
-        passed_ns = now_ns - self._since_ns
-        if self._state is _Demand.HELD:
-            self._behind_ns += self.share * passed_ns
-        elif self._state is _Demand.NONE:
-            if self._behind_ns:  # most of the time it is 0, and this is asked beside every layer
-                self._behind_ns *= 0.5 ** (passed_ns / PATIENCE_NS)
-        else:
-            left_ns = self._behind_ns - (1.0 - self.share) * passed_ns
-            if self._state is _Demand.FREE:  # what it takes from nobody is no debt
-                left_ns = min(self._behind_ns, max(0.0, left_ns))
-            self._behind_ns = left_ns
-        if state is _Demand.HELD and self._state is not _Demand.HELD:
-            self._behind_ns = min(self._behind_ns, MOST_SAVED * self.share * PATIENCE_NS)
-        self._state, self._since_ns = state, now_ns

@@ -20,7 +20,8 @@ from brisk.pipelines import NodeSource, TensorType
 from brisk.runtime.models.entry import LoadState, SessionEntry
 from brisk.runtime.models.loader import LoadOutcome
 from brisk.runtime.models.session import Session
-from brisk.runtime.pipelines.frame import NetworkRun, NodeNetworks, Signature
+from brisk.runtime.pipelines.frame import NetworkRun, NodeNetworks, shapes_of
+from brisk.runtime.pipelines.latency import Shapes
 from brisk.runtime.pipelines.session import PipelineSession, assemble
 from brisk.segments.values import Value
 
@@ -120,15 +121,12 @@ def try_pipeline(session: PipelineSession) -> Iterator[None]:
     inputs = {
         name: _zeros(kind, shapes.get(name)) for name, kind in session.signature.inputs.items()
     }
-    signature = Signature.of(inputs)
     values = {NodeSource(None, name): value for name, value in inputs.items()}
     for node in session.nodes.values():
         try:
-            yield from _try_node(node, values, signature)
+            yield from _try_node(node, values, shapes_of(inputs))
         except BriskError as error:
-            tried = ", ".join(
-                f"'{n}' {list(s)}" for n, s in zip(inputs, signature.shapes, strict=True)
-            )
+            tried = ", ".join(f"'{name}' {list(value.shape)}" for name, value in inputs.items())
             raise type(error)(
                 f"{error}; that was the trial run, with zeros as {tried}; trial_shapes in the "
                 "entry's file can say others"
@@ -136,9 +134,7 @@ def try_pipeline(session: PipelineSession) -> Iterator[None]:
 
 
 def _try_node(
-    node: NodeNetworks,
-    values: dict[NodeSource, Value],
-    signature: Signature,
+    node: NodeNetworks, values: dict[NodeSource, Value], shapes: Shapes
 ) -> Iterator[None]:
     taken = {tensor: values[s] for tensor, s in node.description.inputs.items()}
     networks = list(node.variants.values()) + ([node.early] if node.early else [])
@@ -146,10 +142,10 @@ def _try_node(
     for network in networks:
         outputs = [variable.name for variable in network.session.outputs]
         for number in range(RUNS):
-            run = NetworkRun(network, taken, outputs, signature, WHOLE_MODEL)
+            run = NetworkRun(network, taken, outputs, shapes, WHOLE_MODEL)
             while not run.step():
                 yield
-            if network.expect_ns(signature) > LONG_RUN_NS:
+            if network.expect_ns(shapes) > LONG_RUN_NS:
                 break
             if number == 0:
                 network.profile.forget()

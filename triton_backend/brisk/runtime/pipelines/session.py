@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar, cast
 
 from brisk.errors import InvalidRequestError
+from brisk.graph.program import Variable
 from brisk.pipelines import (
     NetworkSignature,
     NodeDescription,
@@ -16,10 +17,16 @@ from brisk.pipelines import (
     TensorType,
     check_networks,
 )
-from brisk.planning.query import POLICIES, NetworkVariant, Query, QueryNode, Replanning
+from brisk.pipelines.query import POLICIES, NetworkVariant, Query, QueryNode, Replanning
 from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.models.session import Due, Frame, Session
-from brisk.runtime.pipelines.frame import NodeNetworks, PipelineFrame, PipelineNetwork, Signature
+from brisk.runtime.pipelines.frame import (
+    NodeNetworks,
+    PipelineFrame,
+    PipelineNetwork,
+    shapes_of,
+)
+from brisk.runtime.pipelines.latency import Shapes
 from brisk.segments.values import Value
 
 
@@ -35,18 +42,14 @@ class PipelineSession:
     nodes: Mapping[str, NodeNetworks]
     load_ns: int
     labels: tuple[str, str]
-    threads: int = 1
-    """Of its networks' sessions."""
+    threads: ClassVar[int] = 1
     weight_bytes: ClassVar[int] = 0
     has_steady_runs: ClassVar[bool] = False
     """They are as long as their time allows."""
+    is_loading: ClassVar[bool] = False
+    """Its networks have been loaded before it was made."""
     table: ClassVar[None] = None
     caches: ClassVar[None] = None
-
-    @property
-    def is_loading(self) -> bool:
-        """Its networks have been loaded before it was made."""
-        return False
 
     def close(self) -> None:
         """Its networks are freed by whoever counts their users."""
@@ -78,7 +81,7 @@ class PipelineSession:
         )
         now_ns = time.monotonic_ns()
         query = Query(
-            self.query_nodes(Signature.of(inputs), requested),
+            self.query_nodes(shapes_of(inputs), requested),
             due_ns - now_ns,
             now_ns,
             POLICIES[self.description.policy],
@@ -104,31 +107,23 @@ class PipelineSession:
         return order
 
     def query_nodes(
-        self, signature: Signature, requested: Sequence[str] | None = None
+        self, shapes: Shapes, requested: Sequence[str] | None = None
     ) -> tuple[QueryNode, ...]:
-        """What the requested outputs need, with what each variant is expected to take now."""
-        networks = self.nodes
-        return tuple(
-            QueryNode(
-                node.name,
-                tuple(
-                    NetworkVariant(
-                        each.name,
-                        each.accuracy,
-                        self._expect_ns(node, each.name, signature),
-                        networks[node.name].variants[each.name].expect_usually_ns(signature),
-                    )
-                    for each in node.variants
-                ),
-            )
-            for node in self.needed(requested)
-        )
-
-    def _expect_ns(self, node: NodeDescription, variant: str, signature: Signature) -> int:
-        """Without any early answer, but with the attempt at one."""
-        networks = self.nodes[node.name]
-        full_ns = networks.variants[variant].expect_ns(signature)
-        return full_ns + (networks.early.expect_ns(signature) if networks.early else 0)
+        """What the requested outputs need, with what each variant is expected to take now: whole
+        runs with the attempt at an early answer.
+        """
+        nodes = []
+        for node in self.needed(requested):
+            networks = self.nodes[node.name]
+            early_ns = 0 if networks.early is None else networks.early.expect_ns(shapes)
+            variants = []
+            for each in node.variants:
+                network = networks.variants[each.name]
+                full_ns = early_ns + network.expect_ns(shapes)
+                usual_ns = network.usual.expect_ns(shapes)
+                variants.append(NetworkVariant(each.name, each.accuracy, full_ns, usual_ns))
+            nodes.append(QueryNode(node.name, tuple(variants)))
+        return tuple(nodes)
 
 
 def _check_names(kind: str, given: Sequence[str] | Mapping[str, Value], known: Mapping) -> None:
@@ -151,40 +146,25 @@ def assemble(
     """
     signatures = {path: signature_of(session) for path, session in sessions.items()}
     signature = check_networks(description, signatures)
-    nodes = {
-        node.name: NodeNetworks(
-            node,
-            {
-                variant.name: PipelineNetwork(
-                    f"node '{node.name}', variant '{variant.name}'", sessions[variant.path]
-                )
-                for variant in node.variants
-            },
-            None
-            if node.early_answer is None
-            else PipelineNetwork(
-                f"node '{node.name}', its early answer", sessions[node.early_answer.path]
-            ),
-        )
-        for node in description.nodes
-    }
+    nodes = {}
+    for node in description.nodes:
+        networks = [PipelineNetwork(words, sessions[path]) for words, path in node.networks]
+        early = None if node.early_answer is None else networks.pop(0)
+        names = (variant.name for variant in node.variants)
+        nodes[node.name] = NodeNetworks(node, dict(zip(names, networks, strict=True)), early)
     return PipelineSession(description, signature, nodes, time.monotonic_ns() - started_ns, labels)
 
 
 def signature_of(session: Session) -> NetworkSignature:
     """Inputs and outputs of a loaded network."""
 
-    def kind(dtype: str | None, shape: Sequence | None, is_optional: bool = False) -> TensorType:
-        sizes = None if shape is None else tuple(s if isinstance(s, int) else None for s in shape)
-        return TensorType(dtype, sizes, is_optional)
+    def kinds(variables: Sequence[Variable]) -> dict[str, TensorType]:
+        found = {}
+        for variable in variables:
+            shape = variable.type.shape
+            if shape is not None:
+                shape = tuple(size if isinstance(size, int) else None for size in shape)
+            found[variable.name] = TensorType(variable.type.dtype, shape, variable.optional)
+        return found
 
-    return NetworkSignature(
-        {
-            variable.name: kind(variable.type.dtype, variable.type.shape, variable.optional)
-            for variable in session.inputs
-        },
-        {
-            variable.name: kind(variable.type.dtype, variable.type.shape)
-            for variable in session.outputs
-        },
-    )
+    return NetworkSignature(kinds(session.inputs), kinds(session.outputs))

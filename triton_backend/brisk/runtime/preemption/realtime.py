@@ -13,11 +13,11 @@ from brisk.runtime.log import say
 from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.worker.batch import RequestJob, Run, profile_key
-from brisk.scheduling.admission import refuse_if_late
 from brisk.scheduling.job import JobClass, JobState, most_urgent_first
 from brisk.scheduling.policies import Limits, Policy, Snapshot, run_slowdown
 from brisk.scheduling.profile import ProfileTable
-from brisk.scheduling.share import MinimumShare, ShareMeter
+from brisk.scheduling.queue import refuse_if_late
+from brisk.scheduling.share import Demand, MinimumShare, ShareMeter
 from brisk.telemetry import metrics
 
 LONGEST_SUSPENSION_NS = 100_000_000
@@ -47,13 +47,13 @@ class Foreground(PreemptionController):
         processors: int,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._clock_ns = clock_ns
-        self._processors = processors
         self.suspension = Suspension(gate)
         self.policy = policy
         self._gate = gate
         self._limits = limits
         self._profiles = profiles
+        self._processors = processors
+        self._clock_ns = clock_ns
         self._realtime: dict[int, RequestJob] = {}
         self._run_end_ns: int | None = None
         """When the last real-time run that began is expected to end."""
@@ -96,15 +96,13 @@ class Foreground(PreemptionController):
 
     def _measure(self, now_ns: int) -> None:
         """Tell the minimum share what becomes of normal work from now on."""
-        share = self._normal_share
-        if not share.share:
-            return
         if not self._normal or self._computes is None:
-            share.rest(now_ns)
-        elif self._computes is JobClass.NORMAL:
-            share.run(now_ns, is_contested=bool(self._realtime))
+            demand = Demand.NONE
+        elif self._computes is not JobClass.NORMAL:
+            demand = Demand.HELD
         else:
-            share.hold(now_ns)
+            demand = Demand.CONTESTED if self._realtime else Demand.FREE
+        self._normal_share.change(demand, now_ns)
 
     def owes_normal(self, now_ns: int) -> bool:
         return self._normal_share.is_owed(now_ns)
@@ -127,12 +125,12 @@ class Foreground(PreemptionController):
         self._measure(now_ns)
         if run.job_class is not JobClass.REALTIME:
             return
-        expected_ns = run.profile.run_ns
-        end_ns = None if expected_ns is None else int(now_ns + expected_ns)
+        run_ns = run.profile.run_ns
+        self._run_end_ns = None if run_ns is None else int(now_ns + run_ns)
         load = self._presence.share(now_ns)
         trial = run.profile.next_trial(run_slowdown(self._limits, load))
-        self._run_end_ns = end_ns
-        self._gate.describe_run(end_ns, run.threads, run.profile.slowdown, trial, load)
+        threads, slowdown = run.session.threads, run.profile.slowdown
+        self._gate.describe_run(self._run_end_ns, threads, slowdown, trial, load)
         self._layers_beside = self._gate.layers_beside
         self._suspend_or_resume(run, now_ns)
 
@@ -154,11 +152,9 @@ class Foreground(PreemptionController):
 
     def admits_layers(self, now_ns: int) -> bool:
         """Whether the policy lets best-effort layers run now; what they take is not known here."""
-        limits = self._limits
-        if limits.share > 0:
-            return True
-        return self.policy.lets_run(
-            Snapshot(now_ns, self._processors, self._gate.realtime(), None, 0.0, limits)
+        realtime = self._gate.realtime()
+        return self._limits.share > 0 or self.policy.lets_run(
+            Snapshot(now_ns, self._processors, realtime, None, 0.0, self._limits)
         )
 
     def pauses(self) -> None:
@@ -177,7 +173,7 @@ class Foreground(PreemptionController):
             gate = self._gate
             outlasts = gate.layer_runs and self.suspension.since_ns is None
             beside = outlasts or gate.layers_beside != self._layers_beside
-        run.profile.learn_run(now_ns - run.started_ns, beside, run.threads)
+        run.profile.learn_run(now_ns - run.started_ns, beside, run.session.threads)
 
 
 # Best-effort work stopped in the middle of a layer (REEF's reset, 4.3, on processors).

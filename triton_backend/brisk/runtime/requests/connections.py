@@ -25,6 +25,14 @@ SPIN_NS = 100_000
 _MOST_GAP_NS = 4 * SPIN_NS
 """A long silence counts no more than this, so that a handful of quick records end it."""
 
+MAX_OUTBOX_RECORDS = 65536
+"""Records a peer may leave unread before its connection is given up."""
+
+RECORDS_PER_TURN = 32
+"""Records read from a peer in one ``poll``; the peers are read in turns, a record each."""
+
+_READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
+
 Found = TypeVar("Found")
 
 
@@ -42,15 +50,11 @@ class Anticipation:
         self._clock_ns = clock_ns
         self._gap_ns = _MOST_GAP_NS
 
-    @property
-    def is_eager(self) -> bool:
-        return self._gap_ns < SPIN_NS
-
     def wait(self, look: Callable[[float], list[Found]], timeout_s: float) -> list[Found]:
         """What ``look(timeout_s)`` finds; ``look(0)`` is asked again and again first if eager."""
         begun_ns = now_ns = self._clock_ns()
         found: list[Found] = []
-        until_ns = begun_ns + SPIN_NS if self.is_eager else begun_ns
+        until_ns = begun_ns + SPIN_NS if self._gap_ns < SPIN_NS else begun_ns
         while not found and now_ns < until_ns:
             found = look(0)
             now_ns = self._clock_ns()
@@ -58,13 +62,6 @@ class Anticipation:
         gap_ns = min(self._clock_ns() - begun_ns, _MOST_GAP_NS)
         self._gap_ns = (3 * self._gap_ns + gap_ns) // 4
         return found
-
-
-MAX_OUTBOX_RECORDS = 65536
-"""Records a peer may leave unread before its connection is given up."""
-
-RECORDS_PER_TURN = 32
-"""Records read from a peer in one ``poll``; the peers are read in turns, a record each."""
 
 
 @dataclass(slots=True, eq=False)
@@ -97,9 +94,6 @@ class Peer:
         self.inputs = InputViews(self.view)
 
 
-_READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
-
-
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """``record`` came from ``peer``; a ``descriptor`` is the receiver's to close."""
@@ -123,9 +117,9 @@ class Connections:
     def __init__(self, listeners: Sequence[socket.socket]) -> None:
         self._poll = select.epoll()
         self._listeners = {listener.fileno(): listener for listener in listeners}
-        for descriptor, listener in self._listeners.items():
+        for listener in listeners:
             listener.setblocking(False)
-            self._poll.register(descriptor, select.EPOLLIN)
+            self._poll.register(listener, select.EPOLLIN)
         self._alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._alarm, select.EPOLLIN)
         self._peers: dict[int, Peer] = {}
@@ -159,8 +153,8 @@ class Connections:
             found = self._anticipation.wait(
                 self._poll.poll, -1 if timeout_s is None else timeout_s
             )
-        if not found:
-            self._accept_again()
+        if not found and not self._is_accepting:
+            self._listen(True)
         for _ in range(RECORDS_PER_TURN):
             for descriptor, events in found:
                 if (peer := self._peers.get(descriptor)) is not None:
@@ -178,25 +172,18 @@ class Connections:
         while self._departures:
             yield self._departures.popleft()
 
-    def send(self, peer: Peer, record: Record, descriptor: int | None = None) -> None:
-        """Send now or as soon as the peer reads; slabs made meanwhile are announced first.
-
-        A ``descriptor`` that goes along is closed, whatever becomes of it.
-        """
+    def send(self, peer: Peer, record: Record) -> None:
+        """Send now or as soon as the peer reads; slabs made meanwhile are announced first."""
         if not peer.is_open:
-            if descriptor is not None:
-                os.close(descriptor)
             return
         try:
             changes = peer.arena.take_changes()
         except OSError as error:
-            if descriptor is not None:
-                os.close(descriptor)
             self.drop(peer, f"no descriptor for its answers: {error}")
             return
         for change, slab in slab_records(changes):
             peer.outbox.append((encode_record(change), slab))
-        peer.outbox.append((encode_record(record), descriptor))
+        peer.outbox.append((encode_record(record), None))
         self._flush(peer)
 
     def drop(self, peer: Peer, reason: str | None) -> None:
@@ -205,13 +192,14 @@ class Connections:
             return
         peer.is_open = False
         del self._peers[peer.connection.fileno()]
-        self._poll.unregister(peer.connection.fileno())
+        self._poll.unregister(peer.connection)
         peer.connection.close()
         for _, descriptor in peer.outbox:
             if descriptor is not None:
                 os.close(descriptor)
         peer.outbox.clear()
-        self._accept_again()
+        if not self._is_accepting:
+            self._listen(True)
         self._departures.append(Departure(peer, reason))
 
     def _accept(self, listener: socket.socket) -> None:
@@ -234,11 +222,7 @@ class Connections:
             connection.setblocking(False)
             self._accepted += 1
             self._peers[connection.fileno()] = Peer(self._accepted, connection, pid)
-            self._poll.register(connection.fileno(), select.EPOLLIN)
-
-    def _accept_again(self) -> None:
-        if not self._is_accepting:
-            self._listen(True)
+            self._poll.register(connection, select.EPOLLIN)
 
     def _listen(self, accepting: bool) -> None:
         self._is_accepting = accepting
@@ -271,7 +255,7 @@ class Connections:
                     self.drop(peer, f"{MAX_OUTBOX_RECORDS} records left unread")
                 elif not peer.is_blocked:
                     peer.is_blocked = True
-                    self._poll.modify(peer.connection.fileno(), select.EPOLLIN | select.EPOLLOUT)
+                    self._poll.modify(peer.connection, select.EPOLLIN | select.EPOLLOUT)
                 return
             except OSError as error:
                 self.drop(peer, None if isinstance(error, ConnectionError) else str(error))
@@ -281,7 +265,7 @@ class Connections:
                 os.close(descriptor)
         if peer.is_blocked:
             peer.is_blocked = False
-            self._poll.modify(peer.connection.fileno(), select.EPOLLIN)
+            self._poll.modify(peer.connection, select.EPOLLIN)
 
     def close(self) -> None:
         for peer in list(self._peers.values()):

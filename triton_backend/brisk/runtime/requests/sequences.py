@@ -15,9 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
-from brisk.errors import BriskError, InvalidModelError, InvalidRequestError, UnavailableError
+from brisk.errors import BriskError, InvalidModelError, UnavailableError
 from brisk.paths import open_inside
 from brisk.protocol.datatypes import DATATYPES
 from brisk.protocol.records import LoadModel, SequenceStep, StateForm, TensorForm
@@ -107,13 +105,10 @@ class Sequences:
         was_first = sequence.line[0] is job
         sequence.line.remove(job)
         sequence.used_ns = now_ns
-        if not was_first:
-            self._behind -= 1
-            return None
-        if not sequence.line:
+        if was_first and not sequence.line:
             return None
         self._behind -= 1
-        return sequence.line[0]
+        return sequence.line[0] if was_first else None
 
     def forget_idle(self, now_ns: int) -> None:
         """Give the states back of sequences that Triton has ended by now."""
@@ -135,16 +130,8 @@ class Sequences:
             del self._alive[idle]
 
 
-def kept(value: Value) -> Value:
-    """A copy on the CPU of its own: an answer may be a view of memory that others write to."""
-    if isinstance(value, np.ndarray):
-        return value.copy(order="C")
-    raise InvalidRequestError("a state is no tensor")
-
-
 def _first_value(state: StateForm) -> Value:
     """Raises InvalidModelError where it cannot be made."""
-    form = TensorForm(state.input, state.datatype, state.shape)
     datatype = DATATYPES.get(state.datatype)
     try:
         if datatype is None or any(size < 0 for size in state.shape):
@@ -152,15 +139,13 @@ def _first_value(state: StateForm) -> Value:
         size = math.prod(state.shape) * (datatype.item_bytes or 4)
         if size > MAX_STATE_BYTES:
             raise InvalidModelError(f"it takes {size} bytes, the most is {MAX_STATE_BYTES}")
-        content = _content(Path(state.file)) if state.file else bytes(size)
-        return read_tensor(form, content)
+        content = bytes(size)
+        if state.file:
+            path = Path(state.file)
+            with open_inside(path.parent, path.name, "data_file") as file:
+                if os.fstat(file.fileno()).st_size > MAX_STATE_BYTES:
+                    raise InvalidModelError(f"{path} has more than {MAX_STATE_BYTES} bytes")
+                content = file.read(MAX_STATE_BYTES + 1)
+        return read_tensor(TensorForm(state.input, state.datatype, state.shape), content)
     except (BriskError, OSError, ValueError, MemoryError) as error:
         raise InvalidModelError(f"the first state '{state.input}': {error}") from error
-
-
-def _content(path: Path) -> bytes:
-    """Of a regular file; raises OSError or InvalidModelError where it is none, or too large."""
-    with open_inside(path.parent, path.name, "data_file") as file:
-        if os.fstat(file.fileno()).st_size > MAX_STATE_BYTES:
-            raise InvalidModelError(f"{path} has more than {MAX_STATE_BYTES} bytes")
-        return file.read(MAX_STATE_BYTES + 1)

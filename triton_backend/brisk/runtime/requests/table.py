@@ -22,22 +22,18 @@ from brisk.protocol.records import Failure, Infer, LoadFailed, Region, Result, R
 from brisk.runtime.models.entry import Binding
 from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.requests.connections import Connections, Peer
-from brisk.runtime.requests.sequences import OpenSequence
 from brisk.runtime.requests.tensors import write_tensors
 from brisk.runtime.worker.batch import Request, RequestJob, profile_key
 from brisk.runtime.worker.tracing import trace_answer
-from brisk.scheduling.admission import retry_hint
 from brisk.scheduling.job import Job, JobClass, JobState
 from brisk.scheduling.profile import ProfileTable
-from brisk.scheduling.queue import ReadyQueue
+from brisk.scheduling.queue import ReadyQueue, retry_hint
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
 from brisk.telemetry.events import INCIDENTS
 
 MAX_MESSAGE_CHARACTERS = 4096
 MAX_EXITS_CHARACTERS = 1000
-
-
 CANCELLED = "the client cancelled the request"
 
 
@@ -70,7 +66,7 @@ class RequestTable:
             self.refuse(binding.peer, record.request, error)
 
     def _queue(self, binding: Binding, record: Infer) -> None:
-        peer = binding.peer
+        peer, model, sequence = binding.peer, binding.model, None
         if (peer.number, record.request) in self._jobs:
             raise InvalidRequestError(f"request number {record.request} is in flight already")
         self._sequence += 1
@@ -82,11 +78,18 @@ class RequestTable:
             deadline_ns=record.deadline_ns,
             payload=Request(peer, record, binding, peer.view.memory(record.mark)),
         )
-        sequence = self._enter(job)
+        if (binding.sequences is None) is not (record.step is None):
+            raise InvalidRequestError(
+                f"model '{model.name}' has states, and a request no sequence"
+            )
+        if binding.sequences is not None and record.step is not None:
+            most = None if record.is_replay else model.max_queue_size
+            sequence = binding.sequences.enter(job, record.step, job.arrival_ns, most)
+            job.payload = replace(job.payload, sequence=sequence)
         if sequence is not None and sequence.line[0] is not job:
             self._behind[job.sequence] = job
         elif record.is_replay:
-            self.queue.add(job, None, binding.model.name)
+            self.queue.add(job, None, model.name)
         else:
             try:
                 self._admit_new(job)
@@ -95,40 +98,6 @@ class RequestTable:
                 raise
         self._jobs[peer.number, record.request] = job
         self._controller.admitted(job)
-
-    def _enter(self, job: RequestJob) -> OpenSequence | None:
-        """Give the job its place in its sequence; None where the model has no states.
-
-        Raises UnavailableError where the sequence has none any more.
-        """
-        request = job.payload
-        sequences, step = request.binding.sequences, request.record.step
-        if (sequences is None) is not (step is None):
-            model = request.binding.model.name
-            raise InvalidRequestError(f"model '{model}' has states, and a request no sequence")
-        if sequences is None or step is None:
-            return None
-        most = None if request.record.is_replay else request.binding.model.max_queue_size
-        sequence = sequences.enter(job, step, job.arrival_ns, most)
-        job.payload = replace(request, sequence=sequence)
-        return sequence
-
-    def _leave_sequence(self, job: RequestJob) -> None:
-        """The job is answered: the one that waits for it goes on."""
-        request = job.payload
-        sequences = request.binding.sequences
-        if request.sequence is None or sequences is None:
-            return
-        self._behind.pop(job.sequence, None)
-        following = sequences.leave(request.sequence, job, time.monotonic_ns())
-        if following is not None:
-            del self._behind[following.sequence]
-            self.queue.add(following, None, request.binding.model.name)
-
-    def _withdraw(self, job: RequestJob) -> None:
-        """Out of the queue, if it is there."""
-        if job.sequence not in self._behind:
-            self.queue.withdraw(job)
 
     def _admit_new(self, job: RequestJob) -> None:
         """Queue a job that no worker has had; UnavailableError says when to try again."""
@@ -150,9 +119,26 @@ class RequestTable:
         run_ns = self._profiles.run_ns(profile_key(job.payload))
         return retry_hint(run_ns and run_ns * max(1, self.queue.waiting(job.model)))
 
-    def refuse(self, peer: Peer, request: int, error: BriskError) -> None:
-        """Answer a request that has no job."""
-        self._transport.send(peer, failure(request, error))
+    def _leave_sequence(self, job: RequestJob) -> None:
+        """The job is answered: the one that waits for it goes on."""
+        binding, sequence = job.payload.binding, job.payload.sequence
+        if sequence is None or binding.sequences is None:
+            return
+        self._behind.pop(job.sequence, None)
+        following = binding.sequences.leave(sequence, job, time.monotonic_ns())
+        if following is not None:
+            del self._behind[following.sequence]
+            self.queue.add(following, None, binding.model.name)
+
+    def _withdraw(self, job: RequestJob) -> None:
+        """Out of the queue, if it is there."""
+        if job.sequence not in self._behind:
+            self.queue.withdraw(job)
+
+    def refuse(self, peer: Peer, request: int, error: Exception) -> None:
+        """Answer a request that has no job; the message, cut to a bounded length."""
+        code = error.code if isinstance(error, BriskError) else InternalError.code
+        self._transport.send(peer, Failure(request, code, str(error)[:MAX_MESSAGE_CHARACTERS]))
 
     def cancel(self, peer: Peer, request: int) -> bool:
         """End a job that waits or runs; False where there is none, or none any more."""
@@ -166,7 +152,7 @@ class RequestTable:
     def expire(self) -> None:
         """Answer the jobs whose deadline passed while they waited."""
         now_ns = time.monotonic_ns()
-        for job in self.queue.expire(now_ns):
+        for job in self.queue.expire(now_ns):  # who waits behind one of these, waits in the queue
             self.fail_late(job, now_ns)
         for job in [job for job in self._behind.values() if job.is_late(now_ns)]:
             self.fail_late(job, now_ns)
@@ -190,27 +176,30 @@ class RequestTable:
         a record holds; the job is unanswered then.
         """
         request = job.payload
+        peer, number = request.peer, request.record.request
+        region, forms, regions = write_tensors(values, peer.arena)
+        form = ResultForm(forms, exits_in_words(answerers) if answerers else "")
         timing_ns = (started_ns - job.arrival_ns, finished_ns - started_ns, started_ns)
-        region, record = result(request, values, timing_ns, answerers)
         answered_ns = time.monotonic_ns()  # before the peer can know of it
         try:
-            self._transport.send(request.peer, record)
+            self._transport.send(peer, Result(number, form, regions, *timing_ns))
         except ProtocolError as error:
             if region is not None:
-                request.peer.arena.free(region)
+                peer.arena.free(region)
             raise InternalError(f"the answer cannot be sent: {error}") from error
         request.binding.answered += 1
-        key = self._end(job, answered_ns)
+        self._end(job, answered_ns)
         if region is not None:
-            self._held[key] = region
+            self._held[peer.number, number] = region
 
     def fail(self, job: RequestJob, error: Exception) -> None:
         """Answer a job that has left the queue."""
-        _, request = self._end(job, time.monotonic_ns())
+        request = job.payload
+        self._end(job, time.monotonic_ns())
         if not isinstance(error, CancelledError):
-            job.payload.binding.failed += 1
-            INCIDENTS.note(f"request of model '{job.payload.binding.model.name}': {error}")
-        self._transport.send(job.payload.peer, failure(request, error))
+            request.binding.failed += 1
+            INCIDENTS.note(f"request of model '{request.binding.model.name}': {error}")
+        self.refuse(request.peer, request.record.request, error)
 
     def release(self, peer: Peer, request: int) -> None:
         """The peer has read the outputs of ``request``."""
@@ -229,41 +218,17 @@ class RequestTable:
         for key in [key for key in self._held if key[0] == peer.number]:
             del self._held[key]
 
-    def _end(self, job: RequestJob, answered_ns: int) -> tuple[int, int]:
+    def _end(self, job: RequestJob, answered_ns: int) -> None:
         job.state = JobState.ENDED
         trace_answer(job, answered_ns)
-        key = (job.payload.peer.number, job.payload.record.request)
-        del self._jobs[key]
+        del self._jobs[job.payload.peer.number, job.payload.record.request]
         self._controller.ended(job)
         self._leave_sequence(job)
-        return key
 
 
 def load_failed(model: int, error: BriskError) -> LoadFailed:
     """The error as a record, its message cut to a bounded length: it may quote the model."""
     return LoadFailed(model, error.code, str(error)[:MAX_MESSAGE_CHARACTERS])
-
-
-def failure(request: int, error: Exception) -> Failure:
-    """The error as a record, its message cut to a bounded length."""
-    code = error.code if isinstance(error, BriskError) else InternalError.code
-    return Failure(request, code, str(error)[:MAX_MESSAGE_CHARACTERS])
-
-
-def result(
-    request: Request,
-    values: Mapping[str, Value],
-    timing_ns: tuple[int, int, int],
-    answerers: Sequence[str] = (),
-) -> tuple[Region | None, Result]:
-    """The values in the peer's arena, and the region to free when it has read them.
-
-    ``timing_ns``: time queued, time executing, and when that began. ``answerers``: who answered
-    each row, where exits did. Raises as ``write_tensors`` does.
-    """
-    region, forms, regions = write_tensors(values, request.peer.arena)
-    form = ResultForm(forms, exits_in_words(answerers) if answerers else "")
-    return region, Result(request.record.request, form, regions, *timing_ns)
 
 
 def exits_in_words(answerers: Sequence[str]) -> str:

@@ -9,9 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.models.entry import Binding
 from brisk.runtime.models.session import Due, Frame, Servable
 from brisk.runtime.requests.connections import Peer
-from brisk.runtime.requests.sequences import OpenSequence, State, kept
+from brisk.runtime.requests.sequences import OpenSequence, State
 from brisk.runtime.worker.tracing import trace_run
 from brisk.scheduling.job import Job, JobClass, JobState, most_urgent_first
 from brisk.scheduling.profile import ProfileTable, RunProfile
@@ -37,10 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a job carries: the record, where it came from, what it is asked of, and its mark.
-
-    ``sequence``: the one that it is a step of, where the model has states.
-    """
+    """What a job carries. ``sequence``: the one it is a step of, where the model has states."""
 
     peer: Peer
     record: Infer
@@ -62,23 +58,29 @@ class Request:
         return values if self.sequence is None else {**values, **self.sequence.state}
 
     def divide(self, values: Mapping[str, Value]) -> tuple[Mapping[str, Value], State | None]:
-        """What its run has made: what is asked for, and its sequence's next state, a copy."""
+        """What its run has made: what is asked for, and its sequence's next state.
+
+        That is a copy: an answer may be a view of memory that others write to.
+        """
         if self.sequence is None:
             return values, None
-        state = {name: kept(values[output]) for name, output in self.sequence.outputs.items()}
+        state = {name: values[made].copy() for name, made in self.sequence.outputs.items()}
         return {name: values[name] for name in self.record.form.outputs}, state
 
 
 RequestJob = Job[Request]
-Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+Leaving = tuple[RequestJob, Mapping[str, Value], list[str]]
+"""A job of several whose rows are all answered, its answers, and who answered each row."""
 
 
 @dataclass(slots=True)
 class Run:
     """``rows`` is each job's share of the batch dimension.
 
-    ``early``: the frame, where caches may answer. ``layers_ns``: of each layer that is done, as it
-    would take alone, where best-effort work gives way.
+    ``is_disturbed``: parked, or begun while the session was loading: its time says nothing about
+    threads. ``cached``: its runs of networks with learned caches; a pipeline adds to them as its
+    nodes end. ``layers_ns``: of each layer that is done, as it would take alone, where best-effort
+    work gives way.
     """
 
     jobs: list[RequestJob]
@@ -88,16 +90,8 @@ class Run:
     session: Servable
     profile: RunProfile
     is_disturbed: bool
-    """Parked, or begun while the session was loading: its time says nothing about threads."""
-    early: ExitingFrame | None = None
     cached: Sequence[CachedRun] = ()
-    """Its runs of networks with learned caches; a pipeline adds to them as its nodes end."""
     layers_ns: list[int] = field(default_factory=list)
-
-    @property
-    def threads(self) -> int:
-        """How many compute it."""
-        return self.session.threads
 
     @property
     def job_class(self) -> JobClass:
@@ -105,18 +99,18 @@ class Run:
         return self.jobs[0].job_class
 
     @property
-    def is_wanted(self) -> bool:
-        """Whether anybody still waits for an answer of it."""
-        return any(job.state is not JobState.ENDED for job in self.jobs)
+    def live(self) -> list[RequestJob]:
+        """Jobs that somebody still waits for."""
+        return [job for job in self.jobs if job.state is JobState.RUNNING]
 
     def park(self) -> None:
         """Leave it at its layer boundary: it is not to blame for a worker's death meanwhile."""
         self.is_disturbed = True
-        for job in self._live():
+        for job in self.live:
             request_flags.reset(job.payload.mark)
 
     def resume(self) -> None:
-        for job in self._live():
+        for job in self.live:
             request_flags.begin(job.payload.mark)
 
     def count_preemption(self) -> None:
@@ -128,58 +122,78 @@ class Run:
         telemetry.observe_ns(metrics.PREEMPTION_SECONDS, labels, self.started_ns - job.arrival_ns)
 
     @property
+    def early(self) -> ExitingFrame | None:
+        """Its frame, where learned caches may answer."""
+        return cast("ExitingFrame", self.frame) if self.frame.can_answer_early else None
+
+    @property
     def has_early_answers(self) -> bool:
         """Whether a cache has answered a row of it."""
         return self.early is not None and self.early.has_early_answers
 
-    def answered_jobs(self) -> list[tuple[RequestJob, Mapping[str, Value], list[str]]]:
-        """Jobs of several whose rows are all answered while others' are not.
-
-        With the answers, and who answered each row.
-        """
+    def take_leaving(self) -> list[Leaving]:
+        """Those that leave the batch now, while others go on."""
         early = self.early
         if early is None or len(self.jobs) == 1 or not early.take_answers():
             return []
-        found: list[tuple[RequestJob, Mapping[str, Value], list[str]]] = []
+        found: list[Leaving] = []
         for job, rows in zip(self.jobs, self._rows_by_job(), strict=True):
-            values: Any = early.answer_of(rows) if job.state is JobState.RUNNING else None
+            values = early.answer_of(rows) if job.state is JobState.RUNNING else None
             if values is not None:
                 found.append((job, values, early.answerers(rows)))
         return found
 
     def answerers(self) -> list[list[str]]:
         """Who answered each row, by jobs; nothing where it was the model alone."""
-        if self.early is None:
+        early = self.early
+        if early is None:
             return [[] for _ in self.jobs]
-        return [self.early.answerers(rows) for rows in self._rows_by_job()]
+        return [early.answerers(rows) for rows in self._rows_by_job()]
 
     def _rows_by_job(self) -> list[range]:
         """Which of the run's rows are each job's."""
-        ends = list(accumulate(self.rows))
+        ends = accumulate(self.rows)
         return [range(end - rows, end) for end, rows in zip(ends, self.rows, strict=True)]
 
-    def _live(self) -> list[RequestJob]:
-        return [job for job in self.jobs if job.state is JobState.RUNNING]
+    def split(self, results: Mapping[str, Value]) -> list[Mapping[str, Value]]:
+        """Each job's rows of the results.
+
+        Raises InternalError where an output has not the batch's rows: such a model must not be
+        batched, which its ``max_batch_size`` claims.
+        """
+        if len(self.jobs) == 1:
+            return [results]
+        total = sum(self.rows)
+        for name, value in results.items():
+            if not value.shape or value.shape[0] != total:
+                raise InternalError(
+                    f"output '{name}' has shape {list(value.shape)} for a batch of {total} rows; "
+                    "a model with max_batch_size must have the batch as first dimension of every "
+                    "output"
+                )
+        return [
+            {name: value[rows.start : rows.stop] for name, value in results.items()}
+            for rows in self._rows_by_job()
+        ]
 
 
 NONE_EARLY = math.inf
 """The agreement of a request whose answer shall be the model's own: no cache promises it."""
 
 
-@lru_cache(1024)
-def _shapes_of(form: InferForm) -> Shapes:
+def _shapes_of(form: InferForm) -> tuple[tuple[int, ...], ...]:
     return tuple(tensor.shape for tensor in form.inputs)
 
 
-def profile_key(request: Request, shapes: Shapes | None = None) -> tuple[str, Shapes]:
-    """Names the profile of a run of ``request``, or of one of these ``shapes``."""
-    return request.binding.key, _shapes_of(request.record.form) if shapes is None else shapes
+def profile_key(request: Request) -> tuple[str, tuple[tuple[int, ...], ...]]:
+    """Names the profile of a run of ``request`` alone."""
+    return request.binding.key, _shapes_of(request.record.form)
 
 
 def batch_rows(request: Request) -> int:
     """Size of the batch dimension; 0 where the request has none."""
-    shapes = _shapes_of(request.record.form)
-    return shapes[0][0] if shapes and shapes[0] else 0
+    inputs = request.record.form.inputs
+    return inputs[0].shape[0] if inputs and inputs[0].shape else 0
 
 
 def can_join(first: Request, other: Request, rows: int) -> bool:
@@ -191,9 +205,7 @@ def can_join(first: Request, other: Request, rows: int) -> bool:
     model, form, others = first.binding.model, first.record.form, other.record.form
     return (
         other.binding.session is first.binding.session
-        and model.batching
         and others.job_class == form.job_class
-        and rows > 0
         and 0 < batch_rows(other) <= model.max_batch_size - rows
         and form.outputs == others.outputs
         and form.agreement_ppm == others.agreement_ppm
@@ -207,8 +219,7 @@ def _state_rows(sequence: OpenSequence | None) -> list[tuple[str, str, tuple[int
     if sequence is None:
         return []
     return [
-        (name, sequence.outputs[name], tuple(getattr(value, "shape", ()))[1:])
-        for name, value in sequence.state.items()
+        (name, sequence.outputs[name], value.shape[1:]) for name, value in sequence.state.items()
     ]
 
 
@@ -219,62 +230,32 @@ def _row_signature(form: InferForm) -> dict[str, tuple[str, tuple[int, ...]]]:
 def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -> Run:
     """Mark the jobs begun and make their frame; raises as ``Session.start`` does."""
     first = jobs[0].payload
-    session = first.binding.session
+    session, model, form = first.binding.session, first.binding.model, first.record.form
     if session is None:
-        raise InternalError(f"model '{first.binding.model.name}' was unloaded under a request")
+        raise InternalError(f"model '{model.name}' was unloaded under a request")
     for job in jobs:
         request_flags.begin(job.payload.mark)
-    inputs = [job.payload.inputs() for job in jobs]
-    rows = [batch_rows(job.payload) for job in jobs]
+    each = [job.payload.inputs() for job in jobs]
     if len(jobs) == 1:
-        joined, shapes = inputs[0], _shapes_of(first.record.form)
+        inputs, shapes = each[0], _shapes_of(form)
     else:
-        joined = {name: np.concatenate([values[name] for values in inputs]) for name in inputs[0]}
-        shapes = tuple(tuple(getattr(value, "shape", ())) for value in joined.values())
-    form, model = first.record.form, first.binding.model
+        inputs = {name: np.concatenate([values[name] for values in each]) for name in each[0]}
+        shapes = tuple(value.shape for value in inputs.values())
     agreement = None if form.agreement_ppm is None else form.agreement_ppm / 1e6
     if first.sequence is not None:
         agreement = NONE_EARLY  # caches know nothing of the next state
     dues = [Due(job.arrival_ns, job.deadline_ns) for job in jobs]
-    frame = session.start(joined, first.outputs, agreement, dues)
-    cached = session.cached_runs(frame, joined, (model.name, str(model.version)))
-    early = cast("ExitingFrame", frame) if frame.can_answer_early else None
-    key = profile_key(first, shapes)
+    frame = session.start(inputs, first.outputs, agreement, dues)
     return Run(
         jobs,
-        rows,
+        [batch_rows(job.payload) for job in jobs],
         trace_run(jobs, frame, started_ns),
         started_ns,
         session,
-        profiles.find(key) if session.has_steady_runs else RunProfile(),
+        profiles.find((first.binding.key, shapes)) if session.has_steady_runs else RunProfile(),
         is_disturbed=session.is_loading,
-        early=early,
-        cached=cached,
+        cached=session.cached_runs(frame, inputs, (model.name, str(model.version))),
     )
-
-
-def split_results(run: Run, results: Mapping[str, Value]) -> list[dict[str, Value]]:
-    """Each job's rows of the results.
-
-    Raises InternalError where an output has not the batch's rows: such a model must not be
-    batched, which its ``max_batch_size`` claims.
-    """
-    if len(run.jobs) == 1:
-        return [dict(results)]
-    total = sum(run.rows)
-    shares: list[dict[str, Value]] = [{} for _ in run.jobs]
-    for name, value in results.items():
-        shape = getattr(value, "shape", ())
-        if not shape or shape[0] != total:
-            raise InternalError(
-                f"output '{name}' has shape {list(shape)} for a batch of {total} rows; a model "
-                "with max_batch_size must have the batch as first dimension of every output"
-            )
-        start = 0
-        for share, rows in zip(shares, run.rows, strict=True):
-            share[name] = value[start : start + rows]
-            start += rows
-    return shares
 
 
 class Batcher:
@@ -339,14 +320,13 @@ class Batcher:
 
         def accept(other: RequestJob) -> bool:
             nonlocal rows
-            if rows + batch_rows(other.payload) > most:
+            more = batch_rows(other.payload)
+            if rows + more > most or not can_join(first.payload, other.payload, rows):
                 return False
-            if not can_join(first.payload, other.payload, rows):
-                return False
-            if first.job_class is JobClass.REALTIME and not self._in_time([*jobs, other]):
-                return False
-            rows += batch_rows(other.payload)
             jobs.append(other)
+            if first.job_class is JobClass.REALTIME and not self._in_time(jobs):
+                return False
+            rows += more
             return True
 
         return accept

@@ -7,35 +7,37 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from brisk.protocol import records
-from brisk.protocol.records import (
-    Sample,
-)
+from brisk.protocol.records import Span
 from brisk.protocol.runtime_paths import Role
+from brisk.runtime.models.entry import SessionEntry
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.requests.connections import Connections, Peer
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.worker.batch import Run
 from brisk.telemetry import STATISTICS, metrics
-from brisk.telemetry.events import INCIDENTS
+from brisk.telemetry.events import INCIDENTS, SPANS
 
 SAMPLES_PER_RECORD = 200
 """Of some 300 bytes each at most: well below what a record holds."""
 
+SPANS_PER_RECORD = 150
+MAX_TEXT_CHARACTERS = 200
+
 MODELS_PER_RECORD = 200
 MAX_EXITS = 8
-MAX_PATH_CHARACTERS = 200
 MAX_INCIDENTS = 50
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_Told = TypeVar("_Told")
 
 
 class Observation:
-    """Answers AskStatistics and AskStatus. ``runs``: the worker's own list, only read here."""
+    """Answers questions about the worker. ``runs``: the worker's own list, only read here."""
 
     def __init__(
         self,
@@ -60,16 +62,21 @@ class Observation:
     def tell_statistics(self, peer: Peer, question: records.AskStatistics) -> None:
         """Send what was counted; news to one frontend of each server only."""
         is_chosen = not question.takes_news or self._reader(peer) is peer
-        samples: list[Sample] = []
+        samples: Sequence[records.Sample] = []
         if is_chosen:
             self._measure()
             samples = (
                 STATISTICS.take_news(peer.parent) if question.takes_news else STATISTICS.samples()
             )
-        parts = list(_parts(samples)) or [[]]
-        for number, part in enumerate(parts, start=1):
-            is_last = number == len(parts)
-            told = records.StatisticsTold(self._role.value, is_chosen, tuple(part), is_last)
+        for part, is_last in _parts(samples, SAMPLES_PER_RECORD):
+            told = records.StatisticsTold(self._role.value, is_chosen, part, is_last)
+            self._transport.send(peer, told)
+
+    def tell_trace(self, peer: Peer) -> None:
+        """End the recording; send its spans."""
+        spans, left_out = SPANS.end()
+        for part, is_last in _parts(spans, SPANS_PER_RECORD):
+            told = records.TraceTold(os.getpid(), tuple(map(_cut, part)), left_out, is_last)
             self._transport.send(peer, told)
 
     def _reader(self, peer: Peer) -> Peer:
@@ -91,7 +98,8 @@ class Observation:
 
     def tell_status(self, peer: Peer, question: records.AskStatus) -> None:
         now_ns = time.monotonic_ns()
-        users = {each.peer.number for entry in self._sessions.entries() for each in entry.bindings}
+        entries = list(self._sessions.entries())
+        users = {each.peer.number for entry in entries for each in entry.bindings}
         incidents = INCIDENTS.newest(min(question.incidents, MAX_INCIDENTS))
         status = records.Status(
             pid=os.getpid(),
@@ -101,46 +109,55 @@ class Observation:
             threads=self._threads,
             frontends=len(users),
             model_count=len(self._sessions),
-            models=tuple(islice(self._models(), MODELS_PER_RECORD)),
+            models=tuple(map(self._model, entries[:MODELS_PER_RECORD])),
             runs=tuple(
-                _run(run, now_ns, is_parked=place < len(self._runs) - 1)
-                for place, run in enumerate(self._runs)
+                records.RunStatus(
+                    model=run.jobs[0].payload.binding.model.name,
+                    job_class=run.job_class.value,
+                    requests=len(run.jobs),
+                    is_parked=run is not self._runs[-1],
+                    running_ns=now_ns - run.started_ns,
+                    layers_done=run.frame.position,
+                )
+                for run in self._runs
             ),
             incidents=tuple(records.Incident(now_ns - at_ns, what) for at_ns, what in incidents),
         )
         self._transport.send(peer, status)
 
-    def _models(self) -> Iterator[records.ModelStatus]:
-        for entry in self._sessions.entries():
-            model, session, bindings = entry.bindings[0].model, entry.session, entry.bindings
-            table = None if session is None else session.table
-            exits = None if session is None else session.caches
-            caches = None if exits is None else exits.served
-            yield records.ModelStatus(
-                model.name[:MAX_PATH_CHARACTERS],
-                model.version,
-                session is not None,
-                len(bindings),
-                self._requests.queue.waiting(entry.key),
-                sum(binding.answered for binding in bindings),
-                model.path[-MAX_PATH_CHARACTERS:],
-                () if caches is None else caches.exits()[:MAX_EXITS],
-                0 if caches is None else caches.cascade.revision,
-                0 if caches is None else caches.tally.rows,
-                0 if table is None else len(table),
-                0 if table is None else table.loaded,
-                0 if table is None else table.lanes_at_work,
-                entry.is_settled,
-                model.job_class,
-                0 if session is None else session.weight_bytes,
-                sum(binding.failed for binding in bindings),
+    def _model(self, entry: SessionEntry) -> records.ModelStatus:
+        model, session, bindings = entry.bindings[0].model, entry.session, entry.bindings
+        status = records.ModelStatus(
+            model.name[:MAX_TEXT_CHARACTERS],
+            model.version,
+            session is not None,
+            len(bindings),
+            self._requests.queue.waiting(entry.key),
+            sum(binding.answered for binding in bindings),
+            model.path[-MAX_TEXT_CHARACTERS:],
+            is_settled=entry.is_settled,
+            job_class=model.job_class,
+            failed=sum(binding.failed for binding in bindings),
+        )
+        if session is None:
+            return status
+        if session.caches is not None and (caches := session.caches.served) is not None:
+            status = status._replace(
+                exits=caches.exits()[:MAX_EXITS],
+                revision=caches.cascade.revision,
+                offered_rows=caches.tally.rows,
             )
+        if (table := session.table) is not None:
+            status = status._replace(
+                layers=len(table), loaded_layers=table.loaded, lanes=table.lanes_at_work
+            )
+        return status._replace(weight_bytes=session.weight_bytes)
 
     def _measure(self) -> None:
         """Gauges are measured when somebody asks."""
         worker, peers = self._role.value, self._transport.peers()
         held = {
-            "resident": _resident_bytes(),
+            "resident": int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES,
             "answers": sum(peer.arena.statistics()["used_bytes"] for peer in peers),
             "inputs": sum(peer.view.held_bytes for peer in peers),
         }
@@ -150,23 +167,15 @@ class Observation:
         STATISTICS.hold(metrics.WAITING_REQUESTS, (worker,), len(self._requests.queue))
 
 
-def _run(run: Run, now_ns: int, *, is_parked: bool) -> records.RunStatus:
-    request = run.jobs[0].payload
-    return records.RunStatus(
-        model=request.binding.model.name,
-        job_class=request.record.form.job_class,
-        requests=len(run.jobs),
-        is_parked=is_parked,
-        running_ns=now_ns - run.started_ns,
-        layers_done=run.frame.position,
+def _parts(told: Sequence[_Told], size: int) -> Iterator[tuple[tuple[_Told, ...], bool]]:
+    """As many as a record holds, at least one part, and whether it is the last."""
+    for start in range(0, max(1, len(told)), size):
+        yield tuple(told[start : start + size]), start + size >= len(told)
+
+
+def _cut(span: Span) -> Span:
+    """Its texts cut to what a record holds."""
+    name, request, details = (
+        text[:MAX_TEXT_CHARACTERS] for text in (span.name, span.request, span.details)
     )
-
-
-def _parts(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
-    waiting = iter(samples)
-    while part := list(islice(waiting, SAMPLES_PER_RECORD)):
-        yield part
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+    return span._replace(name=name, request=request, details=details)

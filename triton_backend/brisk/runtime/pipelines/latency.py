@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 WINDOW = 64
 """Latest runs of one kind of input that count."""
@@ -30,8 +31,11 @@ the measurement ends the hope.
 OUTDATED = 50
 """Requests for which another variant ran, after which a new run replaces all that was known."""
 
-MOST_SIGNATURES = 64
+MOST_SHAPES = 64
 """Kinds of input remembered; the one that was not seen for longest is forgotten."""
+
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+"""Of a request's inputs."""
 
 
 @dataclass(slots=True)
@@ -41,7 +45,6 @@ class _Runs:
     ``passed_by``: requests since the last of them for which another variant ran.
     """
 
-    size: int
     latest: deque[int] = field(default_factory=deque)
     in_order: list[int] = field(default_factory=list)
     passed_by: int = 0
@@ -63,45 +66,44 @@ class _Runs:
 
 
 class LatencyProfile:
-    """Durations of one network by the kind of its input. Not thread-safe.
-
-    A kind is a hashable signature (the input shapes) and a size (its elements), by which the
-    durations of a kind never seen are guessed.
-    """
+    """Durations of one network, by the shapes of the request's inputs. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._runs: OrderedDict[Hashable, _Runs] = OrderedDict()
+        self._runs: OrderedDict[Shapes, _Runs] = OrderedDict()
 
-    def learn(self, signature: Hashable, size: int, duration_ns: int) -> None:
+    def learn(self, shapes: Shapes, duration_ns: int) -> None:
         """A run has taken ``duration_ns`` of computing."""
-        runs = self._runs.get(signature)
-        if runs is None:
-            if len(self._runs) == MOST_SIGNATURES:
+        if shapes not in self._runs:
+            if len(self._runs) == MOST_SHAPES:
                 self._runs.popitem(last=False)
-            runs = self._runs[signature] = _Runs(size)
-        self._runs.move_to_end(signature)
-        runs.add(duration_ns)
+            self._runs[shapes] = _Runs()
+        self._runs.move_to_end(shapes)
+        self._runs[shapes].add(duration_ns)
 
-    def pass_by(self, signature: Hashable) -> None:
+    def pass_by(self, shapes: Shapes) -> None:
         """Another variant of the same node has run on such an input."""
-        runs = self._runs.get(signature)
-        if runs is not None:
-            runs.passed_by += 1
+        if shapes in self._runs:
+            self._runs[shapes].passed_by += 1
 
     def forget(self) -> None:
         """Forget all runs: they were of a network that had to get warm first."""
         self._runs.clear()
 
-    def expect_ns(self, signature: Hashable, size: int) -> int | None:
+    def expect_ns(self, shapes: Shapes) -> int | None:
         """What a run of this kind takes, most probably; None where nothing at all has run.
 
         A kind never seen takes what the one of the nearest size takes, in proportion where it
         is larger.
         """
-        runs = self._runs.get(signature)
-        if runs is not None:
-            return runs.expect_ns()
+        if shapes in self._runs:
+            return self._runs[shapes].expect_ns()
         if not self._runs:
             return None
-        nearest = min(self._runs.values(), key=lambda other: abs(other.size - size))
-        return nearest.expect_ns() * max(size, nearest.size, 1) // max(nearest.size, 1)
+        size = _size(shapes)
+        nearest = min(self._runs, key=lambda other: abs(_size(other) - size))
+        known = max(_size(nearest), 1)
+        return self._runs[nearest].expect_ns() * max(size, known) // known
+
+
+def _size(shapes: Shapes) -> int:
+    return sum(map(math.prod, shapes))
