@@ -166,7 +166,7 @@ def test_what_it_ran_while_nobody_waited_is_no_debt() -> None:
 @pytest.mark.parametrize("name", POLICIES)
 def test_normal_work_keeps_its_place_only_while_it_is_owed_a_turn(name: str) -> None:
     policy = POLICIES[name]
-    urgent, normal, lazy = (Job(1, "m", each, 0, 5, None) for each in JobClass)
+    urgent, normal, lazy = (Job(1, "m", each, 0, 5) for each in JobClass)
     assert not policy.takes_place(urgent, normal, normal_is_owed=True)
     for waiting, running in ((urgent, normal), (urgent, lazy), (normal, lazy)):
         expected = policy.interrupts(waiting, running)

@@ -111,7 +111,6 @@ class PipelineDescription:
 
 
 def is_pipeline(path: Path) -> bool:
-    """Whether the file of a version is a pipeline's description rather than a model."""
     return path.suffix == Path(PIPELINE_FILE).suffix
 
 

@@ -12,8 +12,6 @@ MAX_PROBLEMS = 20
 
 
 class Problems:
-    """What is wrong with a file, collected."""
-
     def __init__(self, file: str) -> None:
         self._file = file
         self._found: list[str] = []
@@ -55,7 +53,6 @@ class Fields:
         self._problems.note(self._place, text)
 
     def take(self, name: str, default: Any = None) -> Any:
-        """The field as it is."""
         self._asked.add(name)
         return self._values.get(name, default)
 

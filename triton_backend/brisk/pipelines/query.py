@@ -28,7 +28,6 @@ class NetworkVariant:
 
     @property
     def may_be_early(self) -> bool:
-        """Whether most of its runs take less than a whole one."""
         return self.usual_ns is not None and self.usual_ns < self.full_ns
 
     def as_usual(self) -> NetworkVariant:

@@ -58,7 +58,7 @@ def run_worker(
         gate.enter()
         controller = Background(gate, policy, limits, processors)
     else:
-        controller = Foreground(gate, policy, limits, profiles, processors)
+        controller = Foreground(gate, policy, limits, processors, profiles)
     worker = Worker(transport, device, queues, controller, profiles, settings, role)
     with inference():
         while not worker.is_idle:

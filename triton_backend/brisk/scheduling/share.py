@@ -14,26 +14,19 @@ class ShareMeter:
     Not thread-safe.
     """
 
-    __slots__ = ("_held_ns", "_is_held", "_ran_ns", "_since_ns")
-
     def __init__(self) -> None:
         self._ran_ns = 0.0
         self._held_ns = 0.0
         self._is_held = False
         self._since_ns: int | None = None
 
-    def run(self, now_ns: int) -> None:
-        """Work runs from now on."""
+    def change(self, now_ns: int, *, is_held: bool) -> None:
+        """Work is held from now on, or else it runs."""
         self._advance(now_ns)
-        self._is_held = False
-
-    def hold(self, now_ns: int) -> None:
-        """Work is held from now on."""
-        self._advance(now_ns)
-        self._is_held = True
+        self._is_held = is_held
 
     def rest(self) -> None:
-        """There is no work, until ``run`` or ``hold`` is called again."""
+        """There is no work, until the next ``change``."""
         self._since_ns = None
 
     def share(self, now_ns: int) -> float:
@@ -87,8 +80,6 @@ class MinimumShare:
 
     Not thread-safe. Times with no such work halve what it is behind every PATIENCE_NS.
     """
-
-    __slots__ = ("_behind_ns", "_since_ns", "_state", "share")
 
     def __init__(self, share: float) -> None:
         """``share``: 0 to 1; with 0 nothing is ever owed."""

@@ -26,8 +26,12 @@ from brisk.runtime.pipelines.frame import (
     shapes_of,
 )
 from brisk.runtime.pipelines.latency import Shapes
-from brisk.runtime.pipelines.loading import WHOLE_MODEL, try_pipeline
-from brisk.runtime.pipelines.session import PipelineSession, assemble
+from brisk.runtime.pipelines.loading import (
+    WHOLE_MODEL,
+    PipelineSession,
+    assemble,
+    try_pipeline,
+)
 from brisk.segments.starting import usable_cores
 from brisk_client.benchmarks.pipeline.networks import PLATE, TrainedNetworks
 

@@ -56,14 +56,14 @@ def pair() -> Iterator[Pair]:
         made.gate.enter()
         while True:
             signal.pause()
-    wait_until(lambda: made.gate.process == child, "the child")
+    wait_until(lambda: made.gate.page.process == child, "the child")
     yield made
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 
 
 def stopped(pair: Pair) -> bool:
-    return state_of(pair.gate.process) == "T"
+    return state_of(pair.gate.page.process) == "T"
 
 
 def test_a_layer_is_stopped_from_the_first_run_to_the_last_answer(pair: Pair) -> None:
@@ -137,7 +137,7 @@ def test_a_process_that_has_gone_and_its_successor(pair: Pair) -> None:
             gate.enter()
             while True:
                 signal.pause()
-        wait_until(lambda child=child: gate.process == child, "the child")
+        wait_until(lambda child=child: gate.page.process == child, "the child")
         suspension.suspend(turn)
         assert suspension.since_ns == turn
         wait_until(lambda child=child: state_of(child) == "T", "the stop")

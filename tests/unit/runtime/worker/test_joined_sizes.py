@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from brisk.protocol.records import TensorForm
-from brisk.runtime.worker.batch import Batcher, Request, profile_key
+from brisk.runtime.worker.batch import Batcher, Request
 from brisk.scheduling.job import JobClass
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue
-from support.runtime.requests import ASession, a_job, a_model, a_request
+from support.runtime.requests import ASession, a_model, a_request
 
 
 def batcher_with(
@@ -26,9 +26,9 @@ def batcher_with(
     for number, count in enumerate(rows):
         tensors = (TensorForm("x", "FP32", (count, 3)),)
         request = a_request(number, model, session, tensors, deadline_ns, job_class)
-        queue.add(a_job(request), None, "m")
+        queue.add(request, None, "m")
         if run_ns is not None:
-            profiles.find(profile_key(request)).learn_run(run_ns, beside=False)
+            profiles.find(request.profile_key).learn_run(run_ns, beside=False)
     return Batcher(queue, profiles, lambda: 0)
 
 
@@ -48,7 +48,7 @@ def test_joined_runs_have_a_power_of_two_of_rows(rows: list[int], taken: list[in
     batcher = batcher_with(rows)
     found = []
     while jobs := batcher.take():
-        found.append(sum(job.payload.record.form.inputs[0].shape[0] for job in jobs))
+        found.append(sum(job.record.form.inputs[0].shape[0] for job in jobs))
     assert found == taken
 
 

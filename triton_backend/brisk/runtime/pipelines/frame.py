@@ -28,7 +28,7 @@ from brisk.telemetry import metrics
 
 if TYPE_CHECKING:
     from brisk.exits.serving.frame import ExitingFrame
-    from brisk.runtime.pipelines.session import PipelineSession
+    from brisk.runtime.pipelines.loading import PipelineSession
 
 
 def shapes_of(inputs: Mapping[str, Value]) -> Shapes:
@@ -62,8 +62,6 @@ class PipelineNetwork:
 
 @dataclass(frozen=True, slots=True)
 class NodeNetworks:
-    """A node with its networks."""
-
     description: NodeDescription
     variants: Mapping[str, PipelineNetwork]
     early: PipelineNetwork | None
@@ -97,7 +95,6 @@ class NetworkRun:
 
     @property
     def is_all_early(self) -> bool:
-        """Whether learned caches have answered all rows."""
         early = self.early
         return early is not None and all(one.exit_index is not None for one in early.answers)
 
@@ -162,7 +159,6 @@ class PipelineFrame:
 
     @property
     def position(self) -> int:
-        """Layers done so far, of all nodes."""
         return self._done + (0 if self._run is None else self._run.frame.position)
 
     @property
@@ -245,7 +241,6 @@ class PipelineFrame:
             self._count()
 
     def _count(self) -> None:
-        """What the finished request came to."""
         for node, (variant, was_early) in self.taken.items():
             how = "early" if was_early else "full"
             telemetry.count(metrics.PIPELINE_NODES, (*self._session.labels, node, variant, how))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 WINDOW = 64
@@ -38,31 +36,27 @@ Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 """Of a request's inputs."""
 
 
-@dataclass(slots=True)
 class _Runs:
-    """The latest durations, in order of time and in order of size.
-
-    ``passed_by``: requests since the last of them for which another variant ran.
+    """The latest durations. ``passed_by``: requests since the last of them for which another
+    variant ran.
     """
 
-    latest: deque[int] = field(default_factory=deque)
-    in_order: list[int] = field(default_factory=list)
-    passed_by: int = 0
+    def __init__(self) -> None:
+        self.passed_by = 0
+        self._latest: deque[int] = deque(maxlen=WINDOW)
+        self._quantile_ns = 0
 
     def add(self, duration_ns: int) -> None:
         if self.passed_by >= OUTDATED:
-            self.latest.clear()
-            self.in_order.clear()
-        if len(self.latest) == WINDOW:
-            del self.in_order[bisect_left(self.in_order, self.latest.popleft())]
-        self.latest.append(duration_ns)
-        insort(self.in_order, duration_ns)
+            self._latest.clear()
+        self._latest.append(duration_ns)
         self.passed_by = 0
+        count = len(self._latest)
+        place = (count - 1) // 2 if count < FEW else int(QUANTILE * count)
+        self._quantile_ns = sorted(self._latest)[place]
 
     def expect_ns(self) -> int:
-        count = len(self.in_order)
-        place = (count - 1) // 2 if count < FEW else min(count - 1, int(QUANTILE * count))
-        return int(self.in_order[place] * HOPE**self.passed_by)
+        return int(self._quantile_ns * HOPE**self.passed_by)
 
 
 class LatencyProfile:
@@ -72,7 +66,6 @@ class LatencyProfile:
         self._runs: OrderedDict[Shapes, _Runs] = OrderedDict()
 
     def learn(self, shapes: Shapes, duration_ns: int) -> None:
-        """A run has taken ``duration_ns`` of computing."""
         if shapes not in self._runs:
             if len(self._runs) == MOST_SHAPES:
                 self._runs.popitem(last=False)

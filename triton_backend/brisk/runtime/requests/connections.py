@@ -122,18 +122,12 @@ class Connections:
             self._poll.register(listener, select.EPOLLIN)
         self._alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._alarm, select.EPOLLIN)
-        self._peers: dict[int, Peer] = {}
+        self.peers: dict[int, Peer] = {}
+        """By their descriptors; not to be changed from outside."""
         self._departures: deque[Departure] = deque()
         self._accepted = 0
         self._is_accepting = True
         self._anticipation = Anticipation()
-
-    @property
-    def peer_count(self) -> int:
-        return len(self._peers)
-
-    def peers(self) -> tuple[Peer, ...]:
-        return tuple(self._peers.values())
 
     def watch(self, descriptor: int) -> None:
         """Let every write to an eventfd end a ``poll`` that waits, too; nobody reads it."""
@@ -143,21 +137,17 @@ class Connections:
         """End a ``poll`` that waits; any thread."""
         os.eventfd_write(self._alarm, 1)
 
-    def poll(self, timeout_s: float | None) -> Iterator[Arrival | Departure]:
-        """What has come within ``timeout_s``; 0 does not wait, None waits for anything."""
-        if self._departures:
-            timeout_s = 0
-        if timeout_s == 0:
+    def poll(self, timeout_s: float) -> Iterator[Arrival | Departure]:
+        """What has come within ``timeout_s``; 0 does not wait."""
+        if self._departures or not timeout_s:
             found = self._poll.poll(0)
         else:
-            found = self._anticipation.wait(
-                self._poll.poll, -1 if timeout_s is None else timeout_s
-            )
+            found = self._anticipation.wait(self._poll.poll, timeout_s)
         if not found and not self._is_accepting:
             self._listen(True)
         for _ in range(RECORDS_PER_TURN):
             for descriptor, events in found:
-                if (peer := self._peers.get(descriptor)) is not None:
+                if (peer := self.peers.get(descriptor)) is not None:
                     if events & select.EPOLLOUT:
                         self._flush(peer)
                     if events & _READABLE and (arrival := self._read(peer)) is not None:
@@ -191,7 +181,7 @@ class Connections:
         if not peer.is_open:
             return
         peer.is_open = False
-        del self._peers[peer.connection.fileno()]
+        del self.peers[peer.connection.fileno()]
         self._poll.unregister(peer.connection)
         peer.connection.close()
         for _, descriptor in peer.outbox:
@@ -221,7 +211,7 @@ class Connections:
                 continue
             connection.setblocking(False)
             self._accepted += 1
-            self._peers[connection.fileno()] = Peer(self._accepted, connection, pid)
+            self.peers[connection.fileno()] = Peer(self._accepted, connection, pid)
             self._poll.register(connection, select.EPOLLIN)
 
     def _listen(self, accepting: bool) -> None:
@@ -268,7 +258,7 @@ class Connections:
             self._poll.modify(peer.connection, select.EPOLLIN)
 
     def close(self) -> None:
-        for peer in list(self._peers.values()):
+        for peer in list(self.peers.values()):
             self.drop(peer, None)
         self._poll.close()
         os.close(self._alarm)
@@ -285,7 +275,7 @@ GREETING_TIMEOUT_NS = 10_000_000_000
 
 def retire_orphans(connections: Connections, now_ns: int) -> None:
     """End the stubs whose server has died; reads a file for each peer."""
-    for peer in connections.peers():
+    for peer in list(connections.peers.values()):
         if not peer.parent or birth_of(peer.parent) == peer.server_birth:
             peer.orphaned_ns = None
         elif peer.orphaned_ns is None:

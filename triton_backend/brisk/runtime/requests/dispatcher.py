@@ -179,5 +179,5 @@ class Dispatcher:
         peer.inputs.clear()
         peer.view.clear()
         peer.arena.close()
-        if all(other.parent != peer.parent for other in self._transport.peers()):
+        if all(other.parent != peer.parent for other in self._transport.peers.values()):
             self._observation.forget_server(peer.parent)

@@ -12,8 +12,9 @@ import math
 import os
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from brisk.errors import BriskError, InvalidModelError, UnavailableError
 from brisk.paths import open_inside
@@ -33,6 +34,7 @@ State: TypeAlias = Mapping[str, Value]
 """By the model's inputs; on the CPU, never changed."""
 
 
+@dataclass(slots=True, eq=False)
 class OpenSequence:
     """One life of a sequence, from the request that starts it to the one that ends it.
 
@@ -41,13 +43,10 @@ class OpenSequence:
     in order; the first one waits for its turn or runs, all others wait for it.
     """
 
-    __slots__ = ("line", "outputs", "state", "used_ns")
-
-    def __init__(self, state: State, outputs: Mapping[str, str], now_ns: int) -> None:
-        self.state = state
-        self.outputs = outputs
-        self.line: deque[Job[Any]] = deque()
-        self.used_ns = now_ns
+    state: State
+    outputs: Mapping[str, str]
+    used_ns: int
+    line: deque[Job] = field(default_factory=deque)
 
 
 class Sequences:
@@ -70,7 +69,7 @@ class Sequences:
         return len(self._alive)
 
     def enter(
-        self, job: Job[Any], step: SequenceStep, now_ns: int, most_behind: int | None
+        self, job: Job, step: SequenceStep, now_ns: int, most_behind: int | None
     ) -> OpenSequence:
         """The life that ``job`` takes a step of; it is the last one of its line now.
 
@@ -100,7 +99,7 @@ class Sequences:
         sequence.used_ns = now_ns
         return sequence
 
-    def leave(self, sequence: OpenSequence, job: Job[Any], now_ns: int) -> Job[Any] | None:
+    def leave(self, sequence: OpenSequence, job: Job, now_ns: int) -> Job | None:
         """``job`` is answered, well or not; the one whose turn it is now, if it was before it."""
         was_first = sequence.line[0] is job
         sequence.line.remove(job)

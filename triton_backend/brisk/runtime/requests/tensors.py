@@ -131,15 +131,15 @@ def write_tensors(
     InternalError for a value that is no tensor of a Triton datatype, UnavailableError where
     there is no memory.
     """
-    contents: list[Value | bytes] = []
+    contents: list[Value] = []
     kinds: list[_Kind] = []
     for name, value in values.items():
         if not isinstance(value, np.ndarray):
             raise InternalError(f"output '{name}' is no tensor")
         if value.dtype.kind in "OUS":
-            data = serialize_strings(value.reshape(-1))
-            contents.append(data)
-            kinds.append((name, None, value.shape, len(data)))
+            text = np.frombuffer(serialize_strings(value.reshape(-1)), np.uint8)
+            contents.append(text)
+            kinds.append((name, None, value.shape, len(text)))
         else:
             contents.append(value)
             kinds.append((name, value.dtype, value.shape, None))
@@ -186,10 +186,8 @@ def _layout(
     return tuple(forms), tuple(sizes), sum(map(padded, sizes))
 
 
-def _copy(content: Value | bytes, arena: Arena, region: Region) -> None:
-    if isinstance(content, bytes):
-        arena.memory(region)[:] = content
-    elif content.flags.c_contiguous:
+def _copy(content: Value, arena: Arena, region: Region) -> None:
+    if content.flags.c_contiguous:
         ctypes.memmove(arena.address(region), content.ctypes.data, region.size)
     else:
         target = np.frombuffer(arena.memory(region), content.dtype)

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, cast
@@ -24,7 +23,7 @@ from brisk.runtime.models.session import Due, Frame, Servable
 from brisk.runtime.requests.connections import Peer
 from brisk.runtime.requests.sequences import OpenSequence, State
 from brisk.runtime.worker.tracing import trace_run
-from brisk.scheduling.job import Job, JobClass, JobState, most_urgent_first
+from brisk.scheduling.job import Job, JobClass, JobState
 from brisk.scheduling.profile import ProfileTable, RunProfile
 from brisk.scheduling.queue import ReadyQueue
 from brisk.segments.values import Value
@@ -34,15 +33,32 @@ if TYPE_CHECKING:
     from brisk.exits.serving.frame import ExitingFrame
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a job carries. ``sequence``: the one it is a step of, where the model has states."""
+ProfileKey = tuple[str, tuple[tuple[int, ...], ...]]
+"""A model, and the shapes of a run's inputs."""
+
+
+@dataclass(slots=True, eq=False)
+class Request(Job):
+    """``sequence``: the one it is a step of, where the model has states. ``is_alone``: joined to
+    others, it has failed; only the bad one shall."""
 
     peer: Peer
     record: Infer
     binding: Binding
     mark: memoryview
     sequence: OpenSequence | None = None
+    is_alone: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Size of the batch dimension; 0 where the request has none."""
+        inputs = self.record.form.inputs
+        return inputs[0].shape[0] if inputs and inputs[0].shape else 0
+
+    @property
+    def profile_key(self) -> ProfileKey:
+        """Names the profile of a run of it alone."""
+        return self.binding.key, tuple(tensor.shape for tensor in self.record.form.inputs)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -68,14 +84,13 @@ class Request:
         return {name: values[name] for name in self.record.form.outputs}, state
 
 
-RequestJob = Job[Request]
-Leaving = tuple[RequestJob, Mapping[str, Value], list[str]]
+Leaving = tuple[Request, Mapping[str, Value], list[str]]
 """A job of several whose rows are all answered, its answers, and who answered each row."""
 
 
 @dataclass(slots=True)
 class Run:
-    """``rows`` is each job's share of the batch dimension.
+    """``rows``: of the batch dimension, each job's.
 
     ``is_disturbed``: parked, or begun while the session was loading: its time says nothing about
     threads. ``cached``: its runs of networks with learned caches; a pipeline adds to them as its
@@ -83,8 +98,8 @@ class Run:
     work gives way.
     """
 
-    jobs: list[RequestJob]
-    rows: list[int]
+    jobs: list[Request]
+    rows: list[range]
     frame: Frame
     started_ns: int
     session: Servable
@@ -99,7 +114,7 @@ class Run:
         return self.jobs[0].job_class
 
     @property
-    def live(self) -> list[RequestJob]:
+    def live(self) -> list[Request]:
         """Jobs that somebody still waits for."""
         return [job for job in self.jobs if job.state is JobState.RUNNING]
 
@@ -107,16 +122,16 @@ class Run:
         """Leave it at its layer boundary: it is not to blame for a worker's death meanwhile."""
         self.is_disturbed = True
         for job in self.live:
-            request_flags.reset(job.payload.mark)
+            request_flags.reset(job.mark)
 
     def resume(self) -> None:
         for job in self.live:
-            request_flags.begin(job.payload.mark)
+            request_flags.begin(job.mark)
 
     def count_preemption(self) -> None:
         """It has just taken the worker from a less urgent one."""
         job = self.jobs[0]
-        model = job.payload.binding.model
+        model = job.binding.model
         labels = (model.name, str(model.version), job.job_class.value)
         telemetry.count(metrics.PREEMPTIONS, labels)
         telemetry.observe_ns(metrics.PREEMPTION_SECONDS, labels, self.started_ns - job.arrival_ns)
@@ -128,7 +143,6 @@ class Run:
 
     @property
     def has_early_answers(self) -> bool:
-        """Whether a cache has answered a row of it."""
         return self.early is not None and self.early.has_early_answers
 
     def take_leaving(self) -> list[Leaving]:
@@ -137,23 +151,15 @@ class Run:
         if early is None or len(self.jobs) == 1 or not early.take_answers():
             return []
         found: list[Leaving] = []
-        for job, rows in zip(self.jobs, self._rows_by_job(), strict=True):
+        for job, rows in zip(self.jobs, self.rows, strict=True):
             values = early.answer_of(rows) if job.state is JobState.RUNNING else None
             if values is not None:
                 found.append((job, values, early.answerers(rows)))
         return found
 
-    def answerers(self) -> list[list[str]]:
-        """Who answered each row, by jobs; nothing where it was the model alone."""
-        early = self.early
-        if early is None:
-            return [[] for _ in self.jobs]
-        return [early.answerers(rows) for rows in self._rows_by_job()]
-
-    def _rows_by_job(self) -> list[range]:
-        """Which of the run's rows are each job's."""
-        ends = accumulate(self.rows)
-        return [range(end - rows, end) for end, rows in zip(ends, self.rows, strict=True)]
+    def answerers(self, rows: range) -> list[str]:
+        """Who answered each of ``rows``; nothing where it was the model alone."""
+        return [] if self.early is None else self.early.answerers(rows)
 
     def split(self, results: Mapping[str, Value]) -> list[Mapping[str, Value]]:
         """Each job's rows of the results.
@@ -163,7 +169,7 @@ class Run:
         """
         if len(self.jobs) == 1:
             return [results]
-        total = sum(self.rows)
+        total = self.rows[-1].stop
         for name, value in results.items():
             if not value.shape or value.shape[0] != total:
                 raise InternalError(
@@ -173,27 +179,12 @@ class Run:
                 )
         return [
             {name: value[rows.start : rows.stop] for name, value in results.items()}
-            for rows in self._rows_by_job()
+            for rows in self.rows
         ]
 
 
 NONE_EARLY = math.inf
 """The agreement of a request whose answer shall be the model's own: no cache promises it."""
-
-
-def _shapes_of(form: InferForm) -> tuple[tuple[int, ...], ...]:
-    return tuple(tensor.shape for tensor in form.inputs)
-
-
-def profile_key(request: Request) -> tuple[str, tuple[tuple[int, ...], ...]]:
-    """Names the profile of a run of ``request`` alone."""
-    return request.binding.key, _shapes_of(request.record.form)
-
-
-def batch_rows(request: Request) -> int:
-    """Size of the batch dimension; 0 where the request has none."""
-    inputs = request.record.form.inputs
-    return inputs[0].shape[0] if inputs and inputs[0].shape else 0
 
 
 def can_join(first: Request, other: Request, rows: int) -> bool:
@@ -204,9 +195,10 @@ def can_join(first: Request, other: Request, rows: int) -> bool:
     """
     model, form, others = first.binding.model, first.record.form, other.record.form
     return (
-        other.binding.session is first.binding.session
+        not other.is_alone
+        and other.binding.session is first.binding.session
         and others.job_class == form.job_class
-        and 0 < batch_rows(other) <= model.max_batch_size - rows
+        and 0 < other.rows <= model.max_batch_size - rows
         and form.outputs == others.outputs
         and form.agreement_ppm == others.agreement_ppm
         and (form is others or _row_signature(form) == _row_signature(others))
@@ -227,32 +219,33 @@ def _row_signature(form: InferForm) -> dict[str, tuple[str, tuple[int, ...]]]:
     return {tensor.name: (tensor.datatype, tensor.shape[1:]) for tensor in form.inputs}
 
 
-def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -> Run:
+def begin_run(jobs: list[Request], profiles: ProfileTable, started_ns: int) -> Run:
     """Mark the jobs begun and make their frame; raises as ``Session.start`` does."""
-    first = jobs[0].payload
+    first = jobs[0]
     session, model, form = first.binding.session, first.binding.model, first.record.form
     if session is None:
         raise InternalError(f"model '{model.name}' was unloaded under a request")
     for job in jobs:
-        request_flags.begin(job.payload.mark)
-    each = [job.payload.inputs() for job in jobs]
+        request_flags.begin(job.mark)
+    each = [job.inputs() for job in jobs]
     if len(jobs) == 1:
-        inputs, shapes = each[0], _shapes_of(form)
+        inputs, key = each[0], first.profile_key
     else:
         inputs = {name: np.concatenate([values[name] for values in each]) for name in each[0]}
-        shapes = tuple(value.shape for value in inputs.values())
+        key = first.binding.key, tuple(value.shape for value in inputs.values())
     agreement = None if form.agreement_ppm is None else form.agreement_ppm / 1e6
     if first.sequence is not None:
         agreement = NONE_EARLY  # caches know nothing of the next state
     dues = [Due(job.arrival_ns, job.deadline_ns) for job in jobs]
     frame = session.start(inputs, first.outputs, agreement, dues)
+    counts = [job.rows for job in jobs]
     return Run(
         jobs,
-        [batch_rows(job.payload) for job in jobs],
+        [range(end - count, end) for end, count in zip(accumulate(counts), counts, strict=True)],
         trace_run(jobs, frame, started_ns),
         started_ns,
         session,
-        profiles.find((first.binding.key, shapes)) if session.has_steady_runs else RunProfile(),
+        profiles.find(key) if session.has_steady_runs else RunProfile(),
         is_disturbed=session.is_loading,
         cached=session.cached_runs(frame, inputs, (model.name, str(model.version))),
     )
@@ -270,58 +263,32 @@ class Batcher:
         self._queue = queue
         self._profiles = profiles
         self._clock_ns = clock_ns
-        self._alone: deque[RequestJob] = deque()
-        """Jobs of a joined run that failed, tried on their own: only the bad one fails."""
 
-    def __len__(self) -> int:
-        return len(self._alone) + len(self._queue)
-
-    def retry(self, jobs: Iterable[RequestJob]) -> None:
-        """Let running jobs begin again, each alone."""
-        for job in jobs:
-            request_flags.reset(job.payload.mark)
-            self._alone.append(job)
-
-    def following(self, only: JobClass | None = None) -> RequestJob | None:
-        """The job whose turn is next, of a class or of all; None where none waits."""
-        while self._alone and self._alone[0].state is not JobState.RUNNING:
-            self._alone.popleft()
-        waiting = self._queue.peek(only)
-        if not self._alone or only not in (None, self._alone[0].job_class):
-            return waiting
-        if waiting is None or most_urgent_first(self._alone[0]) < most_urgent_first(waiting):
-            return self._alone[0]
-        return waiting
-
-    def take(self, only: JobClass | None = None) -> list[RequestJob]:
-        """What ``following`` says, now running, with those that are joined to it; empty where
-        none waits.
+    def take(self, only: JobClass | None = None) -> list[Request]:
+        """The job whose turn is next, of a class or of all, now running, with those that are
+        joined to it; empty where none waits.
         """
-        first = self.following(only)
+        first = self._queue.pop(only)
         if first is None:
             return []
-        if self._alone and first is self._alone[0]:
-            return [self._alone.popleft()]
-        popped = self._queue.pop(only)
-        assert popped is first
-        if not first.payload.binding.model.batching or not batch_rows(first.payload):
+        if first.is_alone or not first.binding.model.batching or not first.rows:
             return [first]
         return [first, *self._queue.pop_companions(first, self._joiner(first))]
 
-    def _joiner(self, first: RequestJob) -> Callable[[RequestJob], bool]:
+    def _joiner(self, first: Request) -> Callable[[Request], bool]:
         """Says of each further job of the model whether it joins.
 
         Up to a power of two of rows, unless requests have several: a kernel, its buffers and its
         measurements are then there for few batches, and memory settles.
         """
-        rows = batch_rows(first.payload)
+        rows = first.rows
         most = 1 << (rows + self._queue.waiting(first.model)).bit_length() - 1
         jobs = [first]
 
-        def accept(other: RequestJob) -> bool:
+        def accept(other: Request) -> bool:
             nonlocal rows
-            more = batch_rows(other.payload)
-            if rows + more > most or not can_join(first.payload, other.payload, rows):
+            more = other.rows
+            if rows + more > most or not can_join(first, other, rows):
                 return False
             jobs.append(other)
             if first.job_class is JobClass.REALTIME and not self._in_time(jobs):
@@ -331,7 +298,7 @@ class Batcher:
 
         return accept
 
-    def _in_time(self, jobs: list[RequestJob]) -> bool:
+    def _in_time(self, jobs: list[Request]) -> bool:
         """Whether no real-time job is late because of the last one, which must be the next anyway.
 
         Together they take at most as long as one after the other: then each must be done by the
@@ -342,7 +309,7 @@ class Batcher:
             return False
         total_ns = 0.0
         for job in jobs:
-            run_ns = self._profiles.run_ns(profile_key(job.payload))
+            run_ns = self._profiles.run_ns(job.profile_key)
             if run_ns is None or job.deadline_ns is None:
                 return False
             total_ns += run_ns

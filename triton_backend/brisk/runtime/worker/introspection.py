@@ -73,7 +73,6 @@ class Observation:
             self._transport.send(peer, told)
 
     def tell_trace(self, peer: Peer) -> None:
-        """End the recording; send its spans."""
         spans, left_out = SPANS.end()
         for part, is_last in _parts(spans, SPANS_PER_RECORD):
             told = records.TraceTold(os.getpid(), tuple(map(_cut, part)), left_out, is_last)
@@ -112,7 +111,7 @@ class Observation:
             models=tuple(map(self._model, entries[:MODELS_PER_RECORD])),
             runs=tuple(
                 records.RunStatus(
-                    model=run.jobs[0].payload.binding.model.name,
+                    model=run.jobs[0].binding.model.name,
                     job_class=run.job_class.value,
                     requests=len(run.jobs),
                     is_parked=run is not self._runs[-1],
@@ -127,7 +126,10 @@ class Observation:
 
     def _model(self, entry: SessionEntry) -> records.ModelStatus:
         model, session, bindings = entry.bindings[0].model, entry.session, entry.bindings
-        status = records.ModelStatus(
+        table = session.table if session else None
+        exits = session.caches if session else None
+        caches = exits.served if exits else None
+        return records.ModelStatus(
             model.name[:MAX_TEXT_CHARACTERS],
             model.version,
             session is not None,
@@ -135,27 +137,21 @@ class Observation:
             self._requests.queue.waiting(entry.key),
             sum(binding.answered for binding in bindings),
             model.path[-MAX_TEXT_CHARACTERS:],
-            is_settled=entry.is_settled,
-            job_class=model.job_class,
-            failed=sum(binding.failed for binding in bindings),
+            caches.exits()[:MAX_EXITS] if caches else (),
+            caches.cascade.revision if caches else 0,
+            caches.tally.rows if caches else 0,
+            len(table) if table else 0,
+            table.loaded if table else 0,
+            table.lanes_at_work if table else 0,
+            entry.is_settled,
+            model.job_class,
+            session.weight_bytes if session else 0,
+            sum(binding.failed for binding in bindings),
         )
-        if session is None:
-            return status
-        if session.caches is not None and (caches := session.caches.served) is not None:
-            status = status._replace(
-                exits=caches.exits()[:MAX_EXITS],
-                revision=caches.cascade.revision,
-                offered_rows=caches.tally.rows,
-            )
-        if (table := session.table) is not None:
-            status = status._replace(
-                layers=len(table), loaded_layers=table.loaded, lanes=table.lanes_at_work
-            )
-        return status._replace(weight_bytes=session.weight_bytes)
 
     def _measure(self) -> None:
         """Gauges are measured when somebody asks."""
-        worker, peers = self._role.value, self._transport.peers()
+        worker, peers = self._role.value, self._transport.peers.values()
         held = {
             "resident": int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES,
             "answers": sum(peer.arena.statistics()["used_bytes"] for peer in peers),

@@ -13,7 +13,7 @@ from brisk.runtime.models.session import Frame
 from brisk.telemetry.events import SPANS
 
 if TYPE_CHECKING:
-    from brisk.runtime.worker.batch import RequestJob
+    from brisk.runtime.worker.batch import Request
 
 FRONTEND = "frontend"
 """From when Triton handed a request to its stub to when the worker had it."""
@@ -43,7 +43,7 @@ class TracedFrame:
         return is_finished
 
 
-def trace_run(jobs: Sequence[RequestJob], frame: Frame, started_ns: int) -> Frame:
+def trace_run(jobs: Sequence[Request], frame: Frame, started_ns: int) -> Frame:
     """``frame``, wrapped while spans are recorded; notes how long its jobs have waited."""
     if not SPANS.is_on:
         return frame
@@ -52,7 +52,7 @@ def trace_run(jobs: Sequence[RequestJob], frame: Frame, started_ns: int) -> Fram
         name, context = _names(job)
         requests.append(name)
         contexts.append(context)
-        job_class, arrived_ns = job.job_class.value, job.payload.record.arrived_ns
+        job_class, arrived_ns = job.job_class.value, job.record.arrived_ns
         SPANS.add(QUEUE, f"waits, {job_class}", job.arrival_ns, started_ns, name, context)
         if arrived_ns > 0:
             way = f"to the worker, {job_class}"
@@ -61,16 +61,16 @@ def trace_run(jobs: Sequence[RequestJob], frame: Frame, started_ns: int) -> Fram
     return cast(Frame, TracedFrame(frame, ", ".join(requests), details))
 
 
-def trace_answer(job: RequestJob, answered_ns: int) -> None:
+def trace_answer(job: Request, answered_ns: int) -> None:
     """A request was answered, well or not, just after ``answered_ns``."""
     if SPANS.is_on:
         name, context = _names(job)
-        model = job.payload.binding.model
+        model = job.binding.model
         text = f"{model.name} {model.version}, {job.job_class.value}"
         SPANS.add(REQUESTS, text, job.arrival_ns, answered_ns, name, context)
 
 
-def _names(job: RequestJob) -> tuple[str, str]:
+def _names(job: Request) -> tuple[str, str]:
     """What the request is called in the stub, too, and its trace context."""
-    peer, record = job.payload.peer, job.payload.record
+    peer, record = job.peer, job.record
     return f"request {record.request} of process {peer.pid}", record.trace_context

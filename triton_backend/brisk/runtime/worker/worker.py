@@ -27,7 +27,7 @@ from brisk.runtime.requests.connections import Connections, retire_orphans
 from brisk.runtime.requests.dispatcher import Dispatcher
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.settings import Settings
-from brisk.runtime.worker.batch import Batcher, RequestJob, Run, begin_run
+from brisk.runtime.worker.batch import Batcher, Request, Run, begin_run
 from brisk.runtime.worker.device import LayerQueue
 from brisk.runtime.worker.introspection import Observation
 from brisk.scheduling.job import JobClass, JobState
@@ -84,9 +84,8 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """True when nobody has been connected for the idle time."""
         now_ns = time.monotonic_ns()
-        if self._connections.peer_count:
+        if self._connections.peers:
             self._last_peer_ns = now_ns
         return now_ns - self._last_peer_ns >= self._idle_exit_ns
 
@@ -111,21 +110,20 @@ class Worker:
             self._dispatcher.settle(outcome)
 
     def _patience_s(self) -> float:
-        """How long ``poll`` may wait."""
         if self._is_held:
             return RECHECK_S
         if self._loader.lone.is_wanted:
             return 0.0 if self._runs else RECHECK_S
-        if self._runs or self._pipelines.is_trying or len(self._batcher):
+        if self._runs or self._pipelines.is_trying or len(self._requests.queue):
             return 0.0
-        return (LOOK_INTERVAL_NS if self._connections.peer_count else self._idle_exit_ns) / 1e9
+        return (LOOK_INTERVAL_NS if self._connections.peers else self._idle_exit_ns) / 1e9
 
     def _try_pipelines(self) -> None:
         """A quantum of a loading pipeline's trial, unless a real-time job is there."""
         if not self._pipelines.is_trying or self._loader.lone.is_wanted:
             return
         top = self._runs[-1].jobs[0] if self._runs else None
-        present = [job for job in (top, self._batcher.following()) if job is not None]
+        present = [job for job in (top, self._requests.queue.peek()) if job is not None]
         if all(job.job_class is not JobClass.REALTIME for job in present):
             with self._queues[JobClass.NORMAL].issuing():
                 self._pipelines.advance()
@@ -138,9 +136,10 @@ class Worker:
             if not self._runs:
                 self._loader.lone.grant()
             return
+        queue = self._requests.queue
         is_owed = self._controller.owes_normal(time.monotonic_ns())
-        only = JobClass.NORMAL if is_owed and self._batcher.following(JobClass.NORMAL) else None
-        following = self._batcher.following(only)
+        only = JobClass.NORMAL if is_owed and queue.peek(JobClass.NORMAL) else None
+        following = queue.peek(only)
         if following is None:
             return
         takes_place = not self._runs or self._controller.policy.takes_place(
@@ -224,32 +223,35 @@ class Worker:
         shares = run.split(run.frame.results())
         kept = self._audits.keep(run.cached)
         self._sampler.sample(run.cached)
-        for job, share, answerers in zip(run.jobs, shares, run.answerers(), strict=True):
+        for job, rows, share in zip(run.jobs, run.rows, shares, strict=True):
             if job.state is JobState.RUNNING:
                 # The state is copied before the answer goes, and counts after it: whatever fails,
                 # a request with an error has not changed it. The next one begins after this.
-                asked, state = job.payload.divide(share)
+                asked, state = job.divide(share)
+                answerers = run.answerers(rows)
                 self._requests.succeed(job, asked, run.started_ns, finished_ns, answerers)
-                if state is not None and job.payload.sequence is not None:
-                    job.payload.sequence.state = state
+                if state is not None and job.sequence is not None:
+                    job.sequence.state = state
         self._audits.note(run.cached, kept)
 
-    def _fail(self, jobs: list[RequestJob], error: Exception) -> None:
+    def _fail(self, jobs: list[Request], error: Exception) -> None:
         """Answer a job alone; jobs that were joined are tried again, each on its own.
 
         A peer that named memory it has not is dropped.
         """
         if len(jobs) > 1:
-            self._batcher.retry(job for job in jobs if job.state is JobState.RUNNING)
+            for job in jobs:
+                if job.state is JobState.RUNNING:
+                    self._requests.retry(job)
             return
         (job,) = jobs
-        told = shortage(error, f"a request of model '{job.payload.binding.model.name}'") or error
+        told = shortage(error, f"a request of model '{job.binding.model.name}'") or error
         if not isinstance(told, BriskError):
             told = InternalError(f"{type(error).__name__}: {error}")
         if job.state is JobState.RUNNING:
             self._requests.fail(job, told)
         if isinstance(told, ProtocolError):
-            self._connections.drop(job.payload.peer, str(told))
+            self._connections.drop(job.peer, str(told))
 
     def _look_around(self) -> None:
         """What is looked after once a second, between runs where there is such a moment."""
