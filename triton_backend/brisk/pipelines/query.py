@@ -163,7 +163,7 @@ class Query:
         replanning: Replanning = Replanning.INCREMENTAL,
     ) -> None:
         """``nodes``: in the order in which they run, on one processor."""
-        self._left = tuple(nodes)
+        self.left = tuple(nodes)
         self.due_ns = started_ns + objective_ns
         self._policy = policy
         self._replanning = replanning
@@ -174,15 +174,15 @@ class Query:
         """The choice for the next node, which runs now. Precondition: there is one."""
         if self._replanning is Replanning.INCREMENTAL:
             self.plan = self._plan_anew(self.due_ns - now_ns)
-        node, self._left = self._left[0], self._left[1:]
+        node, self.left = self.left[0], self.left[1:]
         return self.plan[node.name]
 
     def _plan_anew(self, left_ns: int) -> Mapping[str, Choice]:
         """For all that is left, of which the first is about to begin."""
-        node, *behind = self._left
+        node, *behind = self.left
         usual = [
             replace(each, variants=tuple(variant.as_usual() for variant in each.variants))
-            for each in self._left
+            for each in self.left
         ]
         plan = self._policy(usual, left_ns)
         choice = plan[node.name]
@@ -190,4 +190,4 @@ class Query:
         least_ns = whole.full_ns + sum(each.fastest.full_ns for each in behind)
         if not whole.may_be_early or least_ns <= left_ns:
             return {**plan, node.name: Choice(whole, choice.budget_ns)}
-        return self._policy(self._left, left_ns)
+        return self._policy(self.left, left_ns)

@@ -18,7 +18,7 @@ from brisk.runtime.log import say
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.ready import import_everything
 from brisk.runtime.settings import Settings, read_settings
-from brisk.runtime.supervisor import WORKER_ENDED_IDLE, Supervisor, WorkerSlot, listen
+from brisk.runtime.supervisor import WORKER_ENDED_IDLE, WorkerSlot, listen, supervise
 
 
 def main() -> int:
@@ -46,7 +46,7 @@ def main() -> int:
             _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
             import_everything(device)
-            Supervisor(_slots(listeners, device, settings)).run()
+            supervise(_slots(listeners, device, settings))
         finally:
             place.remove(lock)
     except (BriskError, ImportError) as error:

@@ -31,8 +31,8 @@ from support.runtime.runtime_process import (
 from support.runtime.two_workers import background, foreground_worker_of
 from support.waiting import wait_until
 
-WIDTH = 3000
-"""Of the factors of one product, which takes half a second on one thread."""
+WIDTH = 2400
+"""Of the factors of one product, which takes a quarter of a second on one thread."""
 
 
 def state_of(process: int) -> str:
@@ -218,7 +218,7 @@ def staged(
     monkeypatch.setenv("BRISK_POLICY", "preemptive")
     long = one_long_layer(tmp_path / "long.onnx")
     with (
-        opened(place, describe(slow_model(tmp_path / "urgent.onnx"))) as urgent,
+        opened(place, describe(slow_model(tmp_path / "urgent.onnx", steps=200))) as urgent,
         opened(place, describe(long, job_class="besteffort")) as lazy,
     ):
         yield Staged(urgent, lazy, place)

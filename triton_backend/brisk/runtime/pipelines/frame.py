@@ -140,7 +140,7 @@ class PipelineFrame:
         """
         self._session = session
         self._agreement = agreement
-        self._left = deque(session.nodes[node.name] for node in session.needed(requested))
+        self._left = deque(session.nodes[node.name] for node in query.left)
         """Nodes that have not ended, the present one first."""
         self._outputs = {name: session.description.outputs[name] for name in requested}
         self._query = query

@@ -180,7 +180,6 @@ def assemble(
 
 
 def signature_of(session: Session) -> NetworkSignature:
-
     def kinds(variables: Sequence[Variable]) -> dict[str, TensorType]:
         found = {}
         for variable in variables:

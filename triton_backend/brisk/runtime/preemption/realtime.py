@@ -168,7 +168,7 @@ class Foreground(PreemptionController):
         beside = False
         if run.job_class is JobClass.REALTIME:
             gate = self._gate
-            outlasts = gate.page.layer_runs and self.suspension.since_ns is None
+            outlasts = bool(gate.page.layer_runs) and self.suspension.since_ns is None
             beside = outlasts or gate.page.layers_beside != self._layers_beside
         run.profile.learn_run(now_ns - run.started_ns, beside, run.session.threads)
 

@@ -9,16 +9,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from brisk.errors import ProtocolError
 from brisk.protocol.channel import Receiver, check_peer, send_bytes, slab_records
 from brisk.protocol.codec import encode_record
-from brisk.protocol.records import Record
+from brisk.protocol.records import Record, Region
 from brisk.protocol.shared_memory import Arena, ArenaView
 from brisk.protocol.stub_process import birth_of, end_orphan
 from brisk.runtime.log import say
 from brisk.runtime.requests.tensors import InputViews
+
+if TYPE_CHECKING:
+    from brisk.runtime.worker.batch import Request
 
 SPIN_NS = 100_000
 
@@ -69,7 +72,8 @@ class Peer:
     """A connected frontend and the memory shared with it.
 
     ``pid`` as the kernel attests it; ``parent`` and ``server_birth``, which together name its
-    tritonserver, 0 and None where that is not known.
+    tritonserver, 0 and None where that is not known. By its own numbers: ``jobs``, its requests
+    in flight, and ``held``, outputs that it has not read.
     """
 
     number: int
@@ -79,6 +83,8 @@ class Peer:
     view: ArenaView = field(default_factory=ArenaView)
     inputs: InputViews = field(init=False)
     arena: Arena = field(default_factory=Arena)
+    jobs: dict[int, Request] = field(default_factory=dict)
+    held: dict[int, Region] = field(default_factory=dict)
     outbox: deque[tuple[bytes, int | None]] = field(default_factory=deque)
     is_open: bool = True
     is_blocked: bool = False

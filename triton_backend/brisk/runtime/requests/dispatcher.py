@@ -7,6 +7,7 @@ thread.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 from brisk import __version__, telemetry
 from brisk.errors import (
@@ -34,18 +35,12 @@ from brisk.telemetry.events import INCIDENTS, SPANS
 _CLASSES = frozenset(job_class.value for job_class in JobClass)
 
 
+@dataclass(slots=True, eq=False)
 class Dispatcher:
-    def __init__(
-        self,
-        transport: Connections,
-        sessions: SessionTable,
-        requests: RequestTable,
-        observation: Observation,
-    ) -> None:
-        self._transport = transport
-        self._sessions = sessions
-        self._requests = requests
-        self._observation = observation
+    transport: Connections
+    sessions: SessionTable
+    requests: RequestTable
+    observation: Observation
 
     def take(self, event: Arrival | Departure) -> None:
         peer = event.peer
@@ -60,7 +55,7 @@ class Dispatcher:
                     os.close(event.descriptor)
                 self._greet(peer, event.record)
         except ProtocolError as error:
-            self._transport.drop(peer, str(error))
+            self.transport.drop(peer, str(error))
 
     def _handle(self, peer: Peer, record: records.Record, descriptor: int | None) -> None:
         """What comes most often is looked for first."""
@@ -68,12 +63,12 @@ class Dispatcher:
             case records.Infer():
                 self._infer(peer, record)
             case records.Release(request):
-                self._requests.release(peer, request)
+                self.requests.release(peer, request)
             case records.Cancel(request):
-                if self._requests.cancel(peer, request):
+                if self.requests.cancel(peer, request):
                     return
-                if self._sessions.withdraw(peer, request):
-                    self._requests.refuse(peer, request, CancelledError(CANCELLED))
+                if self.sessions.withdraw(peer, request):
+                    self.requests.refuse(peer, request, CancelledError(CANCELLED))
             case records.AttachSlab(slab, size):
                 assert descriptor is not None
                 peer.view.attach(slab, size, descriptor)
@@ -83,24 +78,24 @@ class Dispatcher:
             case records.LoadModel():
                 self._load(peer, record)
             case records.AskStatistics():
-                self._observation.tell_statistics(peer, record)
+                self.observation.tell_statistics(peer, record)
             case records.ForgetStatistics():
-                self._observation.forget_statistics(peer)
+                self.observation.forget_statistics(peer)
             case records.AskStatus():
-                self._observation.tell_status(peer, record)
+                self.observation.tell_status(peer, record)
             case records.BeginTrace():
                 SPANS.begin()
             case records.AskTrace():
-                self._observation.tell_trace(peer)
+                self.observation.tell_trace(peer)
             case unexpected:
                 raise ProtocolError(f"a frontend may not send {type(unexpected).__name__}")
 
     def settle(self, outcome: LoadOutcome | LoadCompletion) -> None:
         """Tell everybody who waits for a load how it ended; let its requests in, or refuse."""
         if isinstance(outcome, LoadCompletion):
-            self._sessions.complete(outcome)
+            self.sessions.complete(outcome)
             return
-        session, bindings = outcome.session, self._sessions.settle(outcome)
+        session, bindings = outcome.session, self.sessions.settle(outcome)
         if bindings:  # counted once, however many instances wait, under the name that asked first
             first = bindings[0].model
             labels = (first.name, str(first.version))
@@ -115,16 +110,16 @@ class Dispatcher:
             backlog, binding.backlog = binding.backlog, []
             if session is not None:
                 # the log last: the stub, for which Triton waits, takes 5 ms to write it
-                self._transport.send(peer, records.ModelLoaded(model.model, session.load_ns))
-                self._transport.send(peer, records.Log("info", session.summary))
+                self.transport.send(peer, records.ModelLoaded(model.model, session.load_ns))
+                self.transport.send(peer, records.Log("info", session.summary))
                 for record in backlog:
-                    self._requests.admit(binding, record)
+                    self.requests.admit(binding, record)
                 continue
             error = outcome.error or InternalError("the load ended without a session")
             error = shortage(error, f"loading model '{model.name}'") or error
-            self._transport.send(peer, load_failed(model.model, error))
+            self.transport.send(peer, load_failed(model.model, error))
             for record in backlog:
-                self._requests.refuse(peer, record.request, error)
+                self.requests.refuse(peer, record.request, error)
 
     def _greet(self, peer: Peer, hello: records.Record) -> None:
         if not isinstance(hello, records.Hello):
@@ -135,49 +130,49 @@ class Dispatcher:
                 f"is {hello.version} (protocol {hello.protocol}); end the runtime (process "
                 f"{os.getppid()}) or give the backend a BRISK_RUNTIME_DIR of its own"
             )
-            self._transport.send(peer, records.Refused(ProtocolError.code, message))
+            self.transport.send(peer, records.Refused(ProtocolError.code, message))
             raise ProtocolError(message)
         if hello.pid == peer.pid:  # else it lives in another process namespace than ours
             peer.parent = hello.parent
             peer.server_birth = birth_of(hello.parent)
         peer.is_welcome = True
-        self._transport.send(peer, records.Welcome(PROTOCOL_VERSION, __version__, os.getpid()))
+        self.transport.send(peer, records.Welcome(PROTOCOL_VERSION, __version__, os.getpid()))
 
     def _load(self, peer: Peer, model: records.LoadModel) -> None:
         if model.job_class not in _CLASSES:
             raise ProtocolError(f"unknown job class {model.job_class!r:.40}")
         try:
-            binding = self._sessions.bind(peer, model)
+            binding = self.sessions.bind(peer, model)
         except ProtocolError:
             raise
         except BriskError as error:
-            self._transport.send(peer, load_failed(model.model, error))
+            self.transport.send(peer, load_failed(model.model, error))
             return
         if binding.session is not None:
-            self._transport.send(peer, records.ModelLoaded(model.model, 0))
+            self.transport.send(peer, records.ModelLoaded(model.model, 0))
 
     def _infer(self, peer: Peer, record: records.Infer) -> None:
         peer.view.memory(request_flags.checked(record.mark))
-        binding = self._sessions.find(peer, record.form.model)
+        binding = self.sessions.find(peer, record.form.model)
         if binding is None:
             missing = ModelNotLoadedError(f"model number {record.form.model} is not loaded")
-            self._requests.refuse(peer, record.request, missing)
+            self.requests.refuse(peer, record.request, missing)
         elif record.form.job_class not in _CLASSES:
             unknown = InvalidRequestError(f"unknown class '{record.form.job_class:.40}'")
-            self._requests.refuse(peer, record.request, unknown)
+            self.requests.refuse(peer, record.request, unknown)
         elif binding.session is None:
-            self._sessions.wait_for(binding, record)
+            self.sessions.wait_for(binding, record)
         else:
-            self._requests.admit(binding, record)
+            self.requests.admit(binding, record)
 
     def _forget(self, peer: Peer, reason: str | None) -> None:
         """Give back all that a peer held; its jobs end unanswered."""
         if reason is not None:
             tell(f"connection of process {peer.pid} closed: {reason}")
-        self._requests.forget(peer)
-        self._sessions.release_all(peer)
+        self.requests.forget(peer)
+        self.sessions.release_all(peer)
         peer.inputs.clear()
         peer.view.clear()
         peer.arena.close()
-        if all(other.parent != peer.parent for other in self._transport.peers.values()):
-            self._observation.forget_server(peer.parent)
+        if all(other.parent != peer.parent for other in self.transport.peers.values()):
+            self.observation.forget_server(peer.parent)

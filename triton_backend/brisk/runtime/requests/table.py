@@ -18,7 +18,7 @@ from brisk.errors import (
     UnavailableError,
 )
 from brisk.protocol import request_flags
-from brisk.protocol.records import Failure, Infer, LoadFailed, Region, Result, ResultForm
+from brisk.protocol.records import Failure, Infer, LoadFailed, Result, ResultForm
 from brisk.runtime.models.entry import Binding
 from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.requests.connections import Connections, Peer
@@ -38,7 +38,7 @@ CANCELLED = "the client cancelled the request"
 
 
 class RequestTable:
-    """``queue`` holds those that wait; every one in flight has a job here."""
+    """``queue`` holds those that wait; every one in flight is among its peer's ``jobs``."""
 
     def __init__(
         self,
@@ -51,8 +51,6 @@ class RequestTable:
         self._transport = transport
         self._controller = controller
         self._profiles = profiles
-        self._jobs: dict[tuple[int, int], Request] = {}
-        self._held: dict[tuple[int, int], Region] = {}
         self._behind: dict[int, Request] = {}
         """Those that wait for another one of their sequence, and not in the queue."""
         self._arrived = 0
@@ -67,7 +65,7 @@ class RequestTable:
 
     def _queue(self, binding: Binding, record: Infer) -> None:
         peer, model = binding.peer, binding.model
-        if (peer.number, record.request) in self._jobs:
+        if record.request in peer.jobs:
             raise InvalidRequestError(f"request number {record.request} is in flight already")
         if (binding.sequences is None) is not (record.step is None):
             raise InvalidRequestError(
@@ -98,7 +96,7 @@ class RequestTable:
             except BaseException:
                 self._leave_sequence(job)
                 raise
-        self._jobs[peer.number, record.request] = job
+        peer.jobs[record.request] = job
         self._controller.admitted(job)
 
     def _admit_new(self, job: Request) -> None:
@@ -143,7 +141,7 @@ class RequestTable:
 
     def cancel(self, peer: Peer, request: int) -> bool:
         """End a job that waits or runs; False where there is none, or none any more."""
-        job = self._jobs.get((peer.number, request))
+        job = peer.jobs.get(request)
         if job is None:
             return False
         self._withdraw(job)
@@ -189,7 +187,7 @@ class RequestTable:
         job.binding.answered += 1
         self._end(job, answered_ns)
         if region is not None:
-            self._held[peer.number, number] = region
+            peer.held[number] = region
 
     def fail(self, job: Request, error: Exception) -> None:
         self._end(job, time.monotonic_ns())
@@ -206,25 +204,23 @@ class RequestTable:
 
     def release(self, peer: Peer, request: int) -> None:
         """The peer has read the outputs of ``request``."""
-        region = self._held.pop((peer.number, request), None)
+        region = peer.held.pop(request, None)
         if region is not None:
             peer.arena.free(region)
 
     def forget(self, peer: Peer) -> None:
         """End everything of a peer that has gone, unanswered."""
-        for key in [key for key in self._jobs if key[0] == peer.number]:
-            job = self._jobs.pop(key)
+        for job in peer.jobs.values():
             self._withdraw(job)
             self._behind.pop(job.number, None)
             job.state = JobState.ENDED
             self._controller.ended(job)
-        for key in [key for key in self._held if key[0] == peer.number]:
-            del self._held[key]
+        peer.jobs.clear()
 
     def _end(self, job: Request, answered_ns: int) -> None:
         job.state = JobState.ENDED
         trace_answer(job, answered_ns)
-        del self._jobs[job.peer.number, job.record.request]
+        del job.peer.jobs[job.record.request]
         self._controller.ended(job)
         self._leave_sequence(job)
 

@@ -251,66 +251,51 @@ def begin_run(jobs: list[Request], profiles: ProfileTable, started_ns: int) -> R
     )
 
 
-class Batcher:
-    """Takes jobs from ``queue``; used by the worker's main thread."""
+def take_batch(
+    queue: ReadyQueue[Request],
+    profiles: ProfileTable,
+    only: JobClass | None = None,
+    clock_ns: Callable[[], int] = time.monotonic_ns,
+) -> list[Request]:
+    """The job whose turn is next, of a class or of all, now running, with those that are joined
+    to it; empty where none waits.
 
-    def __init__(
-        self,
-        queue: ReadyQueue[Request],
-        profiles: ProfileTable,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
-        self._queue = queue
-        self._profiles = profiles
-        self._clock_ns = clock_ns
+    Up to a power of two of rows, unless requests have several: a kernel, its buffers and its
+    measurements are then there for few batches, and memory settles. Real-time jobs are joined only
+    to the very next one, and where none is late because of it.
+    """
+    first = queue.pop(only)
+    if first is None:
+        return []
+    if first.is_alone or not first.binding.model.batching or not first.rows:
+        return [first]
+    jobs, rows = [first], first.rows
+    most = 1 << (rows + queue.waiting(first.model)).bit_length() - 1
 
-    def take(self, only: JobClass | None = None) -> list[Request]:
-        """The job whose turn is next, of a class or of all, now running, with those that are
-        joined to it; empty where none waits.
-        """
-        first = self._queue.pop(only)
-        if first is None:
-            return []
-        if first.is_alone or not first.binding.model.batching or not first.rows:
-            return [first]
-        return [first, *self._queue.pop_companions(first, self._joiner(first))]
-
-    def _joiner(self, first: Request) -> Callable[[Request], bool]:
-        """Says of each further job of the model whether it joins.
-
-        Up to a power of two of rows, unless requests have several: a kernel, its buffers and its
-        measurements are then there for few batches, and memory settles.
-        """
-        rows = first.rows
-        most = 1 << (rows + self._queue.waiting(first.model)).bit_length() - 1
-        jobs = [first]
-
-        def accept(other: Request) -> bool:
-            nonlocal rows
-            more = other.rows
-            if rows + more > most or not can_join(first, other, rows):
-                return False
-            jobs.append(other)
-            if first.job_class is JobClass.REALTIME and not self._in_time(jobs):
-                return False
-            rows += more
-            return True
-
-        return accept
-
-    def _in_time(self, jobs: list[Request]) -> bool:
-        """Whether no real-time job is late because of the last one, which must be the next anyway.
-
-        Together they take at most as long as one after the other: then each must be done by the
-        earliest of their deadlines. Without deadlines, or where times are not known, a real-time
-        job waits for no other.
-        """
-        if self._queue.peek() is not jobs[-1]:
+    def accept(other: Request) -> bool:
+        nonlocal rows
+        if rows + other.rows > most or not can_join(first, other, rows):
             return False
-        total_ns = 0.0
-        for job in jobs:
-            run_ns = self._profiles.run_ns(job.profile_key)
-            if run_ns is None or job.deadline_ns is None:
-                return False
-            total_ns += run_ns
-        return all(self._clock_ns() + total_ns <= (job.deadline_ns or 0) for job in jobs)
+        if first.job_class is JobClass.REALTIME and not (
+            queue.peek() is other and _are_in_time([*jobs, other], profiles, clock_ns())
+        ):
+            return False
+        jobs.append(other)
+        rows += other.rows
+        return True
+
+    queue.pop_companions(first, accept)
+    return jobs
+
+
+def _are_in_time(jobs: list[Request], profiles: ProfileTable, now_ns: int) -> bool:
+    """Whether all are done by the earliest of their deadlines, which is sure where they would be
+    one after the other. Not where a deadline or a time is not known.
+    """
+    total_ns = 0.0
+    for job in jobs:
+        run_ns = profiles.run_ns(job.profile_key)
+        if run_ns is None or job.deadline_ns is None:
+            return False
+        total_ns += run_ns
+    return all(now_ns + total_ns <= (job.deadline_ns or 0) for job in jobs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,28 +37,22 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _Told = TypeVar("_Told")
 
 
+@dataclass(slots=True, eq=False)
 class Observation:
-    """Answers questions about the worker. ``runs``: the worker's own list, only read here."""
+    """Answers questions about the worker. ``runs``: the worker's own list, only read here.
 
-    def __init__(
-        self,
-        role: Role,
-        device: str,
-        threads: int,
-        transport: Connections,
-        sessions: SessionTable,
-        requests: RequestTable,
-        runs: Sequence[Run],
-    ) -> None:
-        self._role = role
-        self._device = device
-        self._threads = threads
-        self._transport = transport
-        self._sessions = sessions
-        self._requests = requests
-        self._runs = runs
-        self._started_ns = time.monotonic_ns()
-        self._readers: dict[int, Peer] = {}  # by the process number of their server
+    ``readers``: by the process number of a server, which of its frontends is told the news.
+    """
+
+    role: Role
+    device: str
+    threads: int
+    transport: Connections
+    sessions: SessionTable
+    requests: RequestTable
+    runs: Sequence[Run]
+    started_ns: int = field(default_factory=time.monotonic_ns)
+    readers: dict[int, Peer] = field(default_factory=dict)
 
     def tell_statistics(self, peer: Peer, question: records.AskStatistics) -> None:
         """Send what was counted; news to one frontend of each server only."""
@@ -69,60 +64,59 @@ class Observation:
                 STATISTICS.take_news(peer.parent) if question.takes_news else STATISTICS.samples()
             )
         for part, is_last in _parts(samples, SAMPLES_PER_RECORD):
-            told = records.StatisticsTold(self._role.value, is_chosen, part, is_last)
-            self._transport.send(peer, told)
+            told = records.StatisticsTold(self.role.value, is_chosen, part, is_last)
+            self.transport.send(peer, told)
 
     def tell_trace(self, peer: Peer) -> None:
         spans, left_out = SPANS.end()
         for part, is_last in _parts(spans, SPANS_PER_RECORD):
             told = records.TraceTold(os.getpid(), tuple(map(_cut, part)), left_out, is_last)
-            self._transport.send(peer, told)
+            self.transport.send(peer, told)
 
     def _reader(self, peer: Peer) -> Peer:
-        """Who is told the news among the frontends of ``peer``'s server."""
-        reader = self._readers.get(peer.parent)
+        reader = self.readers.get(peer.parent)
         if reader is None or not reader.is_open:
-            reader = self._readers[peer.parent] = peer
+            reader = self.readers[peer.parent] = peer
         return reader
 
     def forget_statistics(self, peer: Peer) -> None:
         """Nothing counts as told to ``peer``'s server, if ``peer`` was the one that was told."""
-        if self._readers.get(peer.parent) is peer:
+        if self.readers.get(peer.parent) is peer:
             STATISTICS.forget_reader(peer.parent)
 
     def forget_server(self, parent: int) -> None:
         """The last frontend of a server has gone."""
         STATISTICS.forget_reader(parent)
-        self._readers.pop(parent, None)
+        self.readers.pop(parent, None)
 
     def tell_status(self, peer: Peer, question: records.AskStatus) -> None:
         now_ns = time.monotonic_ns()
-        entries = list(self._sessions.entries())
+        entries = list(self.sessions.entries())
         users = {each.peer.number for entry in entries for each in entry.bindings}
         incidents = INCIDENTS.newest(min(question.incidents, MAX_INCIDENTS))
         status = records.Status(
             pid=os.getpid(),
-            role=self._role.value,
-            device=self._device,
-            uptime_ns=now_ns - self._started_ns,
-            threads=self._threads,
+            role=self.role.value,
+            device=self.device,
+            uptime_ns=now_ns - self.started_ns,
+            threads=self.threads,
             frontends=len(users),
-            model_count=len(self._sessions),
+            model_count=len(self.sessions),
             models=tuple(map(self._model, entries[:MODELS_PER_RECORD])),
             runs=tuple(
                 records.RunStatus(
                     model=run.jobs[0].binding.model.name,
                     job_class=run.job_class.value,
                     requests=len(run.jobs),
-                    is_parked=run is not self._runs[-1],
+                    is_parked=run is not self.runs[-1],
                     running_ns=now_ns - run.started_ns,
                     layers_done=run.frame.position,
                 )
-                for run in self._runs
+                for run in self.runs
             ),
             incidents=tuple(records.Incident(now_ns - at_ns, what) for at_ns, what in incidents),
         )
-        self._transport.send(peer, status)
+        self.transport.send(peer, status)
 
     def _model(self, entry: SessionEntry) -> records.ModelStatus:
         model, session, bindings = entry.bindings[0].model, entry.session, entry.bindings
@@ -134,7 +128,7 @@ class Observation:
             model.version,
             session is not None,
             len(bindings),
-            self._requests.queue.waiting(entry.key),
+            self.requests.queue.waiting(entry.key),
             sum(binding.answered for binding in bindings),
             model.path[-MAX_TEXT_CHARACTERS:],
             caches.exits()[:MAX_EXITS] if caches else (),
@@ -151,7 +145,7 @@ class Observation:
 
     def _measure(self) -> None:
         """Gauges are measured when somebody asks."""
-        worker, peers = self._role.value, self._transport.peers.values()
+        worker, peers = self.role.value, self.transport.peers.values()
         held = {
             "resident": int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES,
             "answers": sum(peer.arena.statistics()["used_bytes"] for peer in peers),
@@ -159,8 +153,8 @@ class Observation:
         }
         for what, size in held.items():
             STATISTICS.hold(metrics.HELD_BYTES, (worker, what), size)
-        STATISTICS.hold(metrics.LOADED_MODELS, (worker,), len(self._sessions))
-        STATISTICS.hold(metrics.WAITING_REQUESTS, (worker,), len(self._requests.queue))
+        STATISTICS.hold(metrics.LOADED_MODELS, (worker,), len(self.sessions))
+        STATISTICS.hold(metrics.WAITING_REQUESTS, (worker,), len(self.requests.queue))
 
 
 def _parts(told: Sequence[_Told], size: int) -> Iterator[tuple[tuple[_Told, ...], bool]]:

@@ -27,7 +27,7 @@ from brisk.runtime.requests.connections import Connections, retire_orphans
 from brisk.runtime.requests.dispatcher import Dispatcher
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.settings import Settings
-from brisk.runtime.worker.batch import Batcher, Request, Run, begin_run
+from brisk.runtime.worker.batch import Request, Run, begin_run, take_batch
 from brisk.runtime.worker.device import LayerQueue
 from brisk.runtime.worker.introspection import Observation
 from brisk.scheduling.job import JobClass, JobState
@@ -63,7 +63,6 @@ class Worker:
         )
         self._pipelines = PipelineLoads(self._loader.tell)
         self._requests = RequestTable(connections, settings.max_waiting, controller, profiles)
-        self._batcher = Batcher(self._requests.queue, profiles)
         self._audits = Audits(Auditor())
         self._sampler = Sampler(settings.sampled_share, settings.sample_bytes)
         self._runs: list[Run] = []
@@ -147,7 +146,7 @@ class Worker:
         )
         if not takes_place:
             return
-        jobs = self._batcher.take(only)
+        jobs = take_batch(queue, self._profiles, only)
         now_ns = time.monotonic_ns()
         try:
             with self._queues[jobs[0].job_class].issuing():
