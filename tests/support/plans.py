@@ -7,7 +7,7 @@ import math
 
 from hypothesis import strategies
 
-from brisk.planning.query import NetworkVariant, QueryNode
+from brisk.pipelines.query import NetworkVariant, QueryNode
 
 MS = 1_000_000
 

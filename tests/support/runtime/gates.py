@@ -7,8 +7,8 @@ import select
 from brisk.runtime.preemption.best_effort import Background
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.preemption.realtime import Foreground
-from brisk.runtime.worker.batch import RequestJob, Run
-from brisk.scheduling.job import Job, JobClass
+from brisk.runtime.worker.batch import Request, Run
+from brisk.scheduling.job import JobClass
 from brisk.scheduling.policies import POLICIES, Limits
 from brisk.scheduling.profile import ProfileTable, RunProfile
 from support.runtime.requests import AFrame, ASession, a_request
@@ -25,7 +25,7 @@ class Pair:
         self.now_ns = 0
         chosen = POLICIES[policy]
         self.foreground = Foreground(
-            self.gate, chosen, limits, self.profiles, 2, lambda: self.now_ns
+            self.gate, chosen, limits, 2, self.profiles, lambda: self.now_ns
         )
         self.background = Background(self.gate, chosen, limits, processors=2)
 
@@ -35,19 +35,18 @@ class Pair:
 
 def job(
     sequence: int, job_class: JobClass = JobClass.REALTIME, deadline_ns: int | None = None
-) -> RequestJob:
-    request = a_request(sequence, deadline_ns=deadline_ns, job_class=job_class)
-    return Job(sequence, "model", job_class, 0, deadline_ns, request)
+) -> Request:
+    return a_request(sequence, deadline_ns=deadline_ns, job_class=job_class)
 
 
 def run_of(
-    one: RequestJob,
+    one: Request,
     profile: RunProfile | None = None,
     started_ns: int = 0,
     session: ASession | None = None,
 ) -> Run:
     return Run(
-        *([one], [1], AFrame(), started_ns, session or ASession()),
+        *([one], [range(1)], AFrame(), started_ns, session or ASession()),
         *(profile or RunProfile(), False),
     )
 

@@ -18,8 +18,8 @@ from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.models.entry import Binding
 from brisk.runtime.models.session import Due, Frame, Servable
 from brisk.runtime.requests.connections import Peer
-from brisk.runtime.worker.batch import Request, RequestJob
-from brisk.scheduling.job import Job, JobClass
+from brisk.runtime.worker.batch import Request
+from brisk.scheduling.job import JobClass
 from brisk.segments.table import LayerTable
 from brisk.segments.values import Value
 
@@ -111,18 +111,10 @@ def a_request(
     deadline_ns: int | None = None,
     job_class: JobClass = JobClass.NORMAL,
 ) -> Request:
-    """Of a peer of its own, for a model whose key is ``model``."""
+    """Of a peer of its own, waiting for a model whose key is ``model``."""
     peer = a_peer()
     form = InferForm(0, tensors, ("y",) if tensors else (), job_class.value)
     record = Infer(number, form, (NOWHERE,) * len(tensors), NOWHERE, deadline_ns)
     binding = Binding(peer, model or a_model(), "model", session)
-    return Request(peer, record, binding, peer.view.memory(NOWHERE))
-
-
-def a_job(request: Request) -> RequestJob:
-    """Waiting, since the time of its number."""
-    record = request.record
-    return Job(
-        *(record.request, request.binding.key, JobClass(record.form.job_class)),
-        *(record.request, record.deadline_ns, request),
-    )
+    mark = peer.view.memory(NOWHERE)
+    return Request(number, "model", job_class, 0, deadline_ns, peer, record, binding, mark)

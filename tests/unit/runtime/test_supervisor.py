@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brisk.protocol.runtime_paths import Role
-from brisk.runtime.supervisor import WORKER_ENDED_IDLE, Supervisor, WorkerSlot
+from brisk.runtime.supervisor import WORKER_ENDED_IDLE, WorkerSlot, supervise
 
 
 @pytest.mark.parametrize("has_descriptors", [True, False])
@@ -40,7 +40,7 @@ def test_a_worker_that_dies_is_replaced_until_one_ends_idle(
         died.append(slot.process)
 
     slot = WorkerSlot(Role.FOREGROUND, (), work, note)
-    Supervisor([slot]).run()
+    supervise([slot])
     assert lives.read_text() == "xxx"
     assert len(set(died)) == 3
     assert slot.handle is None

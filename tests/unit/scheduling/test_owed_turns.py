@@ -10,7 +10,7 @@ import pytest
 
 from brisk.scheduling.job import Job, JobClass
 from brisk.scheduling.policies import POLICIES
-from brisk.scheduling.share import PATIENCE_NS, MinimumShare
+from brisk.scheduling.share import PATIENCE_NS, Demand, MinimumShare
 
 MS = 1_000_000
 SHARE = 0.05
@@ -57,26 +57,23 @@ def simulate(
         is_due = due_ns <= now_ns
         if is_due and not (there and meter.is_owed(now_ns)):
             waits_ns.append(now_ns - due_ns)
-            if there:
-                meter.hold(now_ns)
-            else:
-                meter.rest(now_ns)
+            meter.change(Demand.HELD if there else Demand.NONE, now_ns)
             now_ns += run_ns
             if load is None:
                 due_ns = now_ns + pause_ns
             else:
                 due_ns += int(chance.expovariate(load / run_ns))
         elif there:
-            meter.run(now_ns, is_contested=is_due)
+            meter.change(Demand.CONTESTED if is_due else Demand.FREE, now_ns)
             now_ns += layer_ns
             normal_ns += layer_ns
             first_ns = now_ns if first_ns is None else first_ns
             layers += 1
             if layers % 10 == 0 and answer_gap_ns:
                 asks_ns = now_ns + answer_gap_ns
-                meter.rest(now_ns)
+                meter.change(Demand.NONE, now_ns)
         else:
-            meter.rest(now_ns)
+            meter.change(Demand.NONE, now_ns)
             now_ns = min(asks_ns, due_ns)
     return Outcome(normal_ns, now_ns, first_ns, waits_ns)
 
@@ -132,13 +129,13 @@ def test_turns_that_it_had_nothing_to_do_in_are_not_taken_all_at_once_later() ->
     meter = MinimumShare(SHARE)
     now_ns = 0
     for _ in range(1000):  # a request of 0.2 ms, and runs of 20 ms between two of them
-        meter.hold(now_ns)
+        meter.change(Demand.HELD, now_ns)
         now_ns += 20 * MS
-        meter.run(now_ns, is_contested=True)
+        meter.change(Demand.CONTESTED, now_ns)
         now_ns += MS // 5
-        meter.rest(now_ns)
-    meter.hold(now_ns)
-    meter.run(now_ns, is_contested=True)
+        meter.change(Demand.NONE, now_ns)
+    meter.change(Demand.HELD, now_ns)
+    meter.change(Demand.CONTESTED, now_ns)
     assert meter.is_owed(now_ns)
     assert not meter.is_owed(now_ns + int(SHARE * PATIENCE_NS / (1 - SHARE)) + MS)
 
@@ -150,26 +147,26 @@ def test_short_gaps_that_are_too_little_do_not_count_as_the_share() -> None:
 
 def test_what_it_is_behind_is_forgotten_while_there_is_none() -> None:
     meter = MinimumShare(SHARE)
-    meter.hold(0)
+    meter.change(Demand.HELD, 0)
     assert not meter.is_owed(PATIENCE_NS - 1)
     assert meter.is_owed(PATIENCE_NS)
-    meter.rest(PATIENCE_NS)
-    meter.hold(3 * PATIENCE_NS)
+    meter.change(Demand.NONE, PATIENCE_NS)
+    meter.change(Demand.HELD, 3 * PATIENCE_NS)
     assert not meter.is_owed(3 * PATIENCE_NS + PATIENCE_NS // 2)
     assert meter.is_owed(4 * PATIENCE_NS)
 
 
 def test_what_it_ran_while_nobody_waited_is_no_debt() -> None:
     meter = MinimumShare(SHARE)
-    meter.run(0, is_contested=False)
-    meter.hold(1000 * PATIENCE_NS)
+    meter.change(Demand.FREE, 0)
+    meter.change(Demand.HELD, 1000 * PATIENCE_NS)
     assert meter.is_owed(1001 * PATIENCE_NS)
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_normal_work_keeps_its_place_only_while_it_is_owed_a_turn(name: str) -> None:
     policy = POLICIES[name]
-    urgent, normal, lazy = (Job(1, "m", each, 0, 5, None) for each in JobClass)
+    urgent, normal, lazy = (Job(1, "m", each, 0, 5) for each in JobClass)
     assert not policy.takes_place(urgent, normal, normal_is_owed=True)
     for waiting, running in ((urgent, normal), (urgent, lazy), (normal, lazy)):
         expected = policy.interrupts(waiting, running)

@@ -52,8 +52,8 @@ def beside(**changes: object) -> Snapshot:
     return replace(NOW, realtime=replace(BUSY, **changes))  # type: ignore[arg-type]
 
 
-def job(job_class: JobClass, deadline_ns: int | None = None, sequence: int = 1) -> Job[None]:
-    return Job(sequence, "model", job_class, 0, deadline_ns, None)
+def job(job_class: JobClass, deadline_ns: int | None = None, sequence: int = 1) -> Job:
+    return Job(sequence, "model", job_class, 0, deadline_ns)
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)

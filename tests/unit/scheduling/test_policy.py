@@ -9,18 +9,18 @@ import pytest
 from brisk.scheduling.job import Job, JobClass, more_urgent
 from brisk.scheduling.queue import ReadyQueue
 
-_sequence = itertools.count(1)
+_number = itertools.count(1)
 
 
-def job(job_class: JobClass, name: str = "", deadline_ns: int | None = None) -> Job[str]:
-    return Job(next(_sequence), "model", job_class, 0, deadline_ns, name)
+def job(job_class: JobClass, name: str = "", deadline_ns: int | None = None) -> Job:
+    return Job(next(_number), name, job_class, 0, deadline_ns)
 
 
-def order(*jobs: Job[str]) -> list[str]:
-    queue: ReadyQueue[str] = ReadyQueue()
+def order(*jobs: Job) -> list[str]:
+    queue: ReadyQueue[Job] = ReadyQueue()
     for each in jobs:
         queue.add(each, None, "model")
-    return [popped.payload for popped in iter(queue.pop, None)]
+    return [popped.model for popped in iter(queue.pop, None)]
 
 
 def test_a_more_urgent_class_goes_first_however_late_it_came() -> None:
@@ -52,7 +52,7 @@ def test_only_a_more_urgent_class_interrupts(waiting: JobClass, running: JobClas
 
 
 def test_a_look_at_the_next_job_leaves_it_where_it_is() -> None:
-    queue: ReadyQueue[str] = ReadyQueue()
+    queue: ReadyQueue[Job] = ReadyQueue()
     first = job(JobClass.NORMAL, "a")
     queue.add(first, None, "model")
     assert queue.peek() is first

@@ -7,7 +7,6 @@ import itertools
 import pytest
 
 from brisk.errors import UnavailableError
-from brisk.scheduling.admission import refuse_if_late, retry_hint
 from brisk.scheduling.policies import PaddingTrial
 from brisk.scheduling.profile import (
     FIRST_PAIRS,
@@ -18,6 +17,7 @@ from brisk.scheduling.profile import (
     ProfileTable,
     RunProfile,
 )
+from brisk.scheduling.queue import refuse_if_late, retry_hint
 from brisk.scheduling.share import HALF_LIFE_NS, ShareMeter
 
 
@@ -171,17 +171,17 @@ def test_a_hint_is_whole_milliseconds_and_never_none() -> None:
 
 def test_a_share_is_the_part_of_the_recent_time_in_which_work_ran() -> None:
     meter = ShareMeter()
-    meter.run(0)
+    meter.change(0, is_held=False)
     assert meter.share(1_000_000) == 1.0
-    meter.hold(1_000_000)
+    meter.change(1_000_000, is_held=True)
     assert meter.share(4_000_000) == pytest.approx(0.25, abs=0.01)
-    meter.run(4_000_000)
+    meter.change(4_000_000, is_held=False)
     assert meter.share(4_000_000 + 10 * HALF_LIFE_NS) == pytest.approx(1.0, abs=0.01)
 
 
 def test_time_without_work_does_not_count_as_held() -> None:
     meter = ShareMeter()
-    meter.run(0)
-    meter.hold(1_000_000)
+    meter.change(0, is_held=False)
+    meter.change(1_000_000, is_held=True)
     meter.rest()
     assert meter.share(10**12) == 1.0

@@ -12,7 +12,7 @@ from typing import Any
 from brisk.errors import InvalidModelError
 from brisk.paths import find_inside, open_file
 from brisk.pipelines.fields import Fields, Problems, hint, is_number, parse_object, shown
-from brisk.planning.query import POLICIES, Replanning
+from brisk.pipelines.query import POLICIES, Replanning
 from brisk.protocol.entry_files import MODEL_FILE, PIPELINE_FILE
 
 MAX_BYTES = 1_000_000
@@ -73,7 +73,9 @@ class NodeDescription:
 
     @property
     def networks(self) -> tuple[tuple[str, Path], ...]:
-        """Every network of the node with the words that errors name it by."""
+        """Every network of the node, its early answer first, with the words that errors name it
+        by.
+        """
         named = [(f"node '{self.name}', variant '{v.name}'", v.path) for v in self.variants]
         if self.early_answer is not None:
             named.insert(0, (f"node '{self.name}', its early answer", self.early_answer.path))
@@ -84,7 +86,7 @@ class NodeDescription:
 class PipelineDescription:
     """``nodes`` are in an order in which they can run.
 
-    ``policy`` and ``replanning`` are names that ``brisk.planning`` knows. ``trial_shapes``: of
+    ``policy`` and ``replanning`` are names that ``query`` knows. ``trial_shapes``: of
     inputs of the pipeline for the trial run, whole shapes with the batch.
     """
 
@@ -109,7 +111,6 @@ class PipelineDescription:
 
 
 def is_pipeline(path: Path) -> bool:
-    """Whether the file of a version is a pipeline's description rather than a model."""
     return path.suffix == Path(PIPELINE_FILE).suffix
 
 
@@ -118,7 +119,6 @@ def read_pipeline(path: Path) -> PipelineDescription:
 
     Raises InvalidModelError with everything that is wrong.
     """
-    problems = Problems(str(path))
     try:
         with open_file(path, "the pipeline") as file:
             data = file.read(MAX_BYTES + 1)
@@ -127,149 +127,135 @@ def read_pipeline(path: Path) -> PipelineDescription:
         text = data.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidModelError(f"{path} cannot be read: {error}") from error
-    whole = Fields(parse_object(text, problems), "", problems)
-    objective_ms = whole.number("objective_ms", 0, MAX_OBJECTIVE_MS)
-    policy = whole.text("policy", "proportional", POLICIES)
-    replanning = whole.text("replanning", "incremental", [r.value for r in Replanning])
-    given = whole.objects("nodes")
-    nodes = {name: _node(name, value, given, path, problems) for name, value in given.items()}
-    outputs = _sources(whole.objects("outputs"), "outputs", given, problems)
-    for name, source in outputs.items():
-        if source.node is None:
-            problems.note("outputs", f"'{name:.60}' must come from a node, not from {source}")
-    shapes = _shapes(whole.optional("trial_shapes"), problems)
-    whole.finish()
-    description = PipelineDescription(
-        path,
-        int(objective_ms * 1e6),
-        policy,
-        replanning,
-        _in_order(nodes, problems),
-        outputs,
-        shapes,
-    )
-    for name in set(shapes) - set(description.inputs):
-        known = hint(name, description.inputs)
-        problems.note("trial_shapes", f"the pipeline has no input '{name:.60}'{known}")
-    problems.report()
-    return description
+    return _PipelineReader(path).read(text)
 
 
-def _node(
-    name: str, value: Any, nodes: Mapping[str, Any], path: Path, problems: Problems
-) -> NodeDescription:
-    place = f"node '{name:.60}'"
-    fields = Fields(value, place, problems)
-    if not _NAME.fullmatch(name) or name == REQUEST:
-        fields.note(f"a name has 1 to 64 letters, digits, _ or -, and is not '{REQUEST}'")
-    inputs = _sources(fields.objects("inputs"), f"{place}, inputs", nodes, problems)
-    variants = tuple(
-        _variant(variant, given, f"{place}, variant '{variant:.60}'", path, problems)
-        for variant, given in fields.objects("variants").items()
-    )
-    early = fields.optional("early_answer")
-    answer = None if early is None else _early_answer(early, place, path, problems)
-    fields.finish()
-    return NodeDescription(name, inputs, variants, answer)
+class _PipelineReader:
+    """``problems``: all that is wrong with the file, told when it has been read."""
 
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._problems = Problems(str(path))
+        self._nodes: Mapping[str, Any] = {}
 
-def _variant(
-    name: str, value: Any, place: str, path: Path, problems: Problems
-) -> VariantDescription:
-    fields = Fields(value, place, problems)
-    if not _NAME.fullmatch(name):
-        fields.note("a name has 1 to 64 letters, digits, _ or -")
-    found = _locate(fields, path)
-    accuracy = fields.number("accuracy", 0, 1)
-    fields.finish()
-    return VariantDescription(name, found, accuracy)
-
-
-def _early_answer(value: Any, node: str, path: Path, problems: Problems) -> EarlyAnswer:
-    fields = Fields(value, f"{node}, early_answer", problems)
-    found = _locate(fields, path)
-    confidence = fields.text("confidence")
-    at_least = fields.number("at_least", 0, 1)
-    fields.finish()
-    return EarlyAnswer(found, confidence, at_least)
-
-
-def _sources(
-    given: Mapping[str, Any], place: str, nodes: Mapping[str, Any], problems: Problems
-) -> dict[str, NodeSource]:
-    sources = {}
-    for tensor, text in given.items():
-        node, dot, name = text.partition(".") if isinstance(text, str) else ("", "", "")
-        if not (node and dot and name):
-            wanted = f"must come from '{REQUEST}.TENSOR' or 'NODE.TENSOR'"
-            problems.note(place, f"'{tensor:.60}' {wanted}, not {shown(text)}")
-        elif node != REQUEST and node not in nodes:
-            known = hint(node, [*nodes, REQUEST])
-            problems.note(place, f"'{tensor:.60}' comes from unknown node '{node:.60}'{known}")
-        else:
-            sources[tensor] = NodeSource(None if node == REQUEST else node, name)
-    return sources
-
-
-def _shapes(value: Any, problems: Problems) -> dict[str, tuple[int, ...]]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        problems.note("trial_shapes", f"expected an object, not {shown(value)}")
-        return {}
-    shapes = {}
-    for name, shape in value.items():
-        sizes = shape if isinstance(shape, list) else [None]
-        if all(is_number(size) and isinstance(size, int) and size > 0 for size in sizes):
-            shapes[name] = tuple(sizes)
-        else:
-            problems.note(
-                "trial_shapes", f"'{name:.60}' must be sizes above 0, not {shown(shape)}"
-            )
-    return shapes
-
-
-def _in_order(
-    nodes: Mapping[str, NodeDescription], problems: Problems
-) -> tuple[NodeDescription, ...]:
-    """In an order in which they can run: of those that can, the one that is named first."""
-    sorter = graphlib.TopologicalSorter({name: node.after for name, node in nodes.items()})
-    try:
-        return tuple(nodes[name] for name in sorter.static_order())
-    except graphlib.CycleError as error:
-        problems.note("nodes", f"they wait for each other: {' -> '.join(error.args[1])}")
-        return tuple(nodes.values())
-
-
-# Where the networks lie: in the pipeline's own version folder or in another entry's.
-
-
-def _locate(fields: Fields, pipeline: Path) -> Path:
-    """The ONNX file that ``file``, or ``entry`` and ``version``, name; its absolute path.
-
-    ``file`` is relative to the pipeline's version directory; ``entry`` is a sibling of the
-    pipeline's own, whose ``model.onnx`` is used, of its newest version where none is said. Notes
-    a problem, and gives any path, where there is no such file in that version's directory.
-    """
-    version_directory = pipeline.absolute().parent
-    file, entry = fields.optional("file"), fields.optional("entry")
-    version = fields.optional("version")
-    found: Path | None = None
-    if isinstance(file, str) and file and entry is None and version is None:
-        found = _file(fields, version_directory, file, "file")
-    elif isinstance(entry, str) and entry and file is None:
-        folder = _entry_folder(fields, version_directory.parent.parent, entry, version)
-        if folder is not None:
-            found = _file(fields, folder, MODEL_FILE, f"entry '{entry:.60}', its file")
-    else:
-        fields.note(
-            "names its network by 'file' alone, or by 'entry' and, if it is not to be the "
-            "newest, 'version'"
+    def read(self, text: str) -> PipelineDescription:
+        problems = self._problems
+        whole = Fields(parse_object(text, problems), "", problems)
+        objective_ms = whole.number("objective_ms", MAX_OBJECTIVE_MS)
+        policy = whole.text("policy", "proportional", POLICIES)
+        replanning = whole.text("replanning", "incremental", [r.value for r in Replanning])
+        self._nodes = whole.objects("nodes")
+        nodes = {name: self._node(name, value) for name, value in self._nodes.items()}
+        outputs = self._sources(whole.objects("outputs"), "outputs")
+        for name, source in outputs.items():
+            if source.node is None:
+                problems.note("outputs", f"'{name:.60}' must come from a node, not from {source}")
+        shapes = self._shapes(whole.take("trial_shapes"))
+        whole.finish()
+        description = PipelineDescription(
+            *(self._path, int(objective_ms * 1e6), policy, replanning),
+            *(self._in_order(nodes), outputs, shapes),
         )
-    return found or pipeline
+        for name in set(shapes) - set(description.inputs):
+            known = hint(name, description.inputs)
+            problems.note("trial_shapes", f"the pipeline has no input '{name:.60}'{known}")
+        problems.report()
+        return description
+
+    def _node(self, name: str, value: Any) -> NodeDescription:
+        place = f"node '{name:.60}'"
+        fields = Fields(value, place, self._problems)
+        if not _NAME.fullmatch(name) or name == REQUEST:
+            fields.note(f"a name has 1 to 64 letters, digits, _ or -, and is not '{REQUEST}'")
+        inputs = self._sources(fields.objects("inputs"), f"{place}, inputs")
+        variants = tuple(
+            self._variant(
+                variant, Fields(given, f"{place}, variant '{variant:.60}'", self._problems)
+            )
+            for variant, given in fields.objects("variants").items()
+        )
+        early, answer = fields.take("early_answer"), None
+        if early is not None:
+            given = Fields(early, f"{place}, early_answer", self._problems)
+            found, confidence = self._locate(given), given.text("confidence")
+            answer = EarlyAnswer(found, confidence, given.number("at_least", 1))
+            given.finish()
+        fields.finish()
+        return NodeDescription(name, inputs, variants, answer)
+
+    def _variant(self, name: str, fields: Fields) -> VariantDescription:
+        if not _NAME.fullmatch(name):
+            fields.note("a name has 1 to 64 letters, digits, _ or -")
+        variant = VariantDescription(name, self._locate(fields), fields.number("accuracy", 1))
+        fields.finish()
+        return variant
+
+    def _sources(self, given: Mapping[str, Any], place: str) -> dict[str, NodeSource]:
+        sources = {}
+        for tensor, text in given.items():
+            node, dot, name = text.partition(".") if isinstance(text, str) else ("", "", "")
+            if not (node and dot and name):
+                wanted = f"must come from '{REQUEST}.TENSOR' or 'NODE.TENSOR'"
+                self._problems.note(place, f"'{tensor:.60}' {wanted}, not {shown(text)}")
+            elif node != REQUEST and node not in self._nodes:
+                known = hint(node, [*self._nodes, REQUEST])
+                text = f"'{tensor:.60}' comes from unknown node '{node:.60}'{known}"
+                self._problems.note(place, text)
+            else:
+                sources[tensor] = NodeSource(None if node == REQUEST else node, name)
+        return sources
+
+    def _shapes(self, value: Any) -> dict[str, tuple[int, ...]]:
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self._problems.note("trial_shapes", f"expected an object, not {shown(value)}")
+            return {}
+        shapes = {}
+        for name, shape in value.items():
+            sizes = shape if isinstance(shape, list) else [None]
+            if all(is_number(size) and isinstance(size, int) and size > 0 for size in sizes):
+                shapes[name] = tuple(sizes)
+            else:
+                text = f"'{name:.60}' must be sizes above 0, not {shown(shape)}"
+                self._problems.note("trial_shapes", text)
+        return shapes
+
+    def _in_order(self, nodes: Mapping[str, NodeDescription]) -> tuple[NodeDescription, ...]:
+        """In an order in which they can run: of those that can, the one that is named first."""
+        sorter = graphlib.TopologicalSorter({name: node.after for name, node in nodes.items()})
+        try:
+            return tuple(nodes[name] for name in sorter.static_order())
+        except graphlib.CycleError as error:
+            circle = " -> ".join(error.args[1])
+            self._problems.note("nodes", f"they wait for each other: {circle}")
+            return tuple(nodes.values())
+
+    def _locate(self, fields: Fields) -> Path:
+        """The ONNX file that ``file``, or ``entry`` and ``version``, name; its absolute path.
+
+        ``file`` is relative to the pipeline's version directory; ``entry`` is a sibling of the
+        pipeline's own, whose ``model.onnx`` is used, of its newest version where none is said.
+        Notes a problem, and gives any path, where there is no such file in that version's
+        directory.
+        """
+        version_folder = self._path.absolute().parent
+        folder: Path | None = version_folder
+        file, entry, version = map(fields.take, ("file", "entry", "version"))
+        what = "file"
+        if isinstance(entry, str) and entry and file is None:
+            folder = _entry_folder(fields, version_folder.parent.parent, entry, version)
+            file, what = MODEL_FILE, f"entry '{entry:.60}', its file"
+        elif not isinstance(file, str) or not file or entry is not None or version is not None:
+            fields.note(
+                "names its network by 'file' alone, or by 'entry' and, if it is not to be the "
+                "newest, 'version'"
+            )
+            return self._path
+        return (folder and _find(fields, folder, file, what)) or self._path
 
 
-def _file(fields: Fields, folder: Path, name: str, what: str) -> Path | None:
+def _find(fields: Fields, folder: Path, name: str, what: str) -> Path | None:
     """A file, or the model in a directory of that name. Notes a problem where it is none."""
     try:
         found = find_inside(folder, name, what)

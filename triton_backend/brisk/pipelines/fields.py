@@ -12,8 +12,6 @@ MAX_PROBLEMS = 20
 
 
 class Problems:
-    """What is wrong with a file, collected."""
-
     def __init__(self, file: str) -> None:
         self._file = file
         self._found: list[str] = []
@@ -21,25 +19,20 @@ class Problems:
     def note(self, place: str, text: str) -> None:
         self._found.append(f"{place}: {text}" if place else text)
 
-    def __bool__(self) -> bool:
-        return bool(self._found)
-
     def report(self) -> None:
         """Raise InvalidModelError with all of them, where there are any."""
         if self._found:
-            shown = self._found[:MAX_PROBLEMS]
-            left = len(self._found) - len(shown)
-            more = f"; and {left} more" if left else ""
-            raise InvalidModelError(f"{self._file}: {'; '.join(shown)}{more}")
+            left = len(self._found) - MAX_PROBLEMS
+            more = f"; and {left} more" if left > 0 else ""
+            raise InvalidModelError(f"{self._file}: {'; '.join(self._found[:MAX_PROBLEMS])}{more}")
 
 
 def hint(name: str, known: Iterable[str]) -> str:
     """``, did you mean 'x'?`` where something similar is known; else what is known."""
-    known = sorted(known)
     import difflib
 
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if nearest:
+    known = sorted(known)
+    if nearest := difflib.get_close_matches(name, known, n=1, cutoff=0.5):
         return f", did you mean '{nearest[0]}'?"
     return f"; there are {', '.join(known)}" if known else "; there is none"
 
@@ -48,46 +41,45 @@ class Fields:
     """One JSON object, of which each field is asked for once."""
 
     def __init__(self, value: Any, place: str, problems: Problems) -> None:
-        self._values: dict[str, Any] = value if isinstance(value, dict) else {}
+        self._is_object = isinstance(value, dict)
+        self._values: dict[str, Any] = value if self._is_object else {}
         self._asked: set[str] = set()
         self._place = place
         self._problems = problems
-        self.is_object = isinstance(value, dict)
-        if not self.is_object:
-            problems.note(place, f"expected an object, not {shown(value)}")
+        if not self._is_object:
+            self.note(f"expected an object, not {shown(value)}")
 
     def note(self, text: str) -> None:
         self._problems.note(self._place, text)
 
+    def take(self, name: str, default: Any = None) -> Any:
+        self._asked.add(name)
+        return self._values.get(name, default)
+
     def objects(self, name: str) -> dict[str, Any]:
         """An object with at least one field; empty, with a problem, where there is none."""
-        value = self._take(name, None)
+        value = self.take(name)
         if isinstance(value, dict) and value:
             return value
-        if self.is_object:
-            self._wrong(name, "an object with at least one field", value)
+        self._wrong(name, "an object with at least one field", value)
         return {}
 
     def text(self, name: str, default: str | None = None, among: Iterable[str] = ()) -> str:
-        value = self._take(name, default)
+        value = self.take(name, default)
         if not isinstance(value, str) or not value:
             self._wrong(name, "a text", value)
             return ""
         if among and value not in among:
-            self._problems.note(self._place, f"{name} is '{value:.60}'{hint(value, among)}")
+            self.note(f"{name} is '{value:.60}'{hint(value, among)}")
         return value
 
-    def number(self, name: str, least: float, most: float) -> float:
-        """Above ``least``, up to ``most``."""
-        value = self._take(name, None)
-        if is_number(value) and least < value <= most:
+    def number(self, name: str, most: float) -> float:
+        """Above 0, up to ``most``."""
+        value = self.take(name)
+        if is_number(value) and 0 < value <= most:
             return float(value)
-        self._wrong(name, f"a number above {least:g} and up to {most:g}", value)
+        self._wrong(name, f"a number above 0 and up to {most:g}", value)
         return most
-
-    def optional(self, name: str) -> Any:
-        """The field as it is; None where it is not there."""
-        return self._take(name, None)
 
     def finish(self) -> None:
         """Note every field that nobody has asked for."""
@@ -95,12 +87,8 @@ class Fields:
             if name not in self._asked:
                 self.note(f"unknown field '{name:.60}'{hint(name, self._asked)}")
 
-    def _take(self, name: str, default: Any) -> Any:
-        self._asked.add(name)
-        return self._values.get(name, default)
-
     def _wrong(self, name: str, expected: str, value: Any) -> None:
-        if self.is_object:
+        if self._is_object:
             found = f"not {shown(value)}" if name in self._values else "but it is missing"
             self.note(f"{name} must be {expected}, {found}")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
-from brisk.pipelines.description import EarlyAnswer, NodeSource, PipelineDescription
+from brisk.pipelines.description import NodeSource, PipelineDescription
 from brisk.pipelines.fields import Problems, hint
+
+_PROBABILITIES = ("float32", "float16", "float64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,115 +45,79 @@ def check_networks(
     problems = Problems(str(description.path))
     made = {node.name: [networks[path] for _, path in node.networks] for node in description.nodes}
     taken: dict[str, TensorType] = {}
-    for node in description.nodes:
-        for words, path in node.networks:
-            signature = networks[path]
-            for tensor in signature.inputs:
-                if tensor not in node.inputs and not signature.inputs[tensor].is_optional:
-                    problems.note(words, f"nothing is said of its input '{tensor}'")
-            for tensor, source in node.inputs.items():
-                if tensor not in signature.inputs:
-                    text = f"it has no input '{tensor}'{hint(tensor, signature.inputs)}"
-                    problems.note(words, text)
-                    continue
-                wanted = signature.inputs[tensor]
-                if source.node is None:
-                    _take(taken, source.tensor, wanted, words, problems)
-                for given in _types(source, made):
-                    if not _fits(given, wanted):
-                        text = f"its input '{tensor}' is {wanted}, but {source} is {given}"
-                        problems.note(words, text)
-        if node.early_answer is not None:
-            _check_early_answer(node.name, node.early_answer, networks, problems)
-    outputs = _outputs(description, made, problems)
-    problems.report()
-    return NetworkSignature(taken, outputs)
 
+    def given(source: NodeSource) -> list[TensorType]:
+        """As each variant makes it."""
+        found = [network.outputs.get(source.tensor) for network in made.get(source.node or "", ())]
+        return [each for each in found if each is not None]
 
-def _outputs(
-    description: PipelineDescription,
-    made: Mapping[str, Sequence[NetworkSignature]],
-    problems: Problems,
-) -> dict[str, TensorType]:
-    """Of the pipeline; also notes whatever no variant makes though it is read."""
-    for words, source in _reads(description):
+    def check_made(words: str, source: NodeSource) -> None:
         for network in made.get(source.node or "", ()):
             if source.tensor not in network.outputs:
                 known = hint(source.tensor, network.outputs)
                 problems.note(words, f"not every variant makes {source}{known}")
-                break
-    outputs = {}
-    for name, source in description.outputs.items():
-        given = list(_types(source, made))
-        if given:
-            outputs[name] = given[0]
-            for other in given[1:]:
-                outputs[name] = _merged(outputs[name], other)
-    return outputs
+                return
 
+    def check_input(words: str, tensor: str, source: NodeSource, wanted: TensorType) -> None:
+        if source.node is None:
+            before = taken.get(source.tensor, TensorType(None, None))
+            both = _both(before, wanted)
+            if both is None:
+                text = f"it takes '{source}' as {wanted}, another one as {before}"
+                problems.note(words, text)
+            else:
+                taken[source.tensor] = both
+        for each in given(source):
+            if _both(each, wanted) is None:
+                text = f"its input '{tensor}' is {wanted}, but {source} is {each}"
+                problems.note(words, text)
 
-def _reads(description: PipelineDescription) -> Iterator[tuple[str, NodeSource]]:
     for node in description.nodes:
-        yield from ((f"node '{node.name}'", source) for source in node.inputs.values())
-    yield from (("outputs", source) for source in description.outputs.values())
+        for words, path in node.networks:
+            inputs = networks[path].inputs
+            for tensor in inputs:
+                if tensor not in node.inputs and not inputs[tensor].is_optional:
+                    problems.note(words, f"nothing is said of its input '{tensor}'")
+            for tensor, source in node.inputs.items():
+                if tensor in inputs:
+                    check_input(words, tensor, source, inputs[tensor])
+                else:
+                    problems.note(words, f"it has no input '{tensor}'{hint(tensor, inputs)}")
+        for source in node.inputs.values():
+            check_made(f"node '{node.name}'", source)
+        if (early := node.early_answer) is not None:
+            place, outputs = f"node '{node.name}', early_answer", networks[early.path].outputs
+            name = f"'{early.confidence:.60}'"
+            if early.confidence not in outputs:
+                problems.note(place, f"it has no output {name}{hint(early.confidence, outputs)}")
+            elif outputs[early.confidence].element not in (None, *_PROBABILITIES):
+                problems.note(place, f"{name} is {outputs[early.confidence]}, no probabilities")
+    for source in description.outputs.values():
+        check_made("outputs", source)
+    problems.report()
+    results = {
+        name: reduce(_either, given(source)) for name, source in description.outputs.items()
+    }
+    return NetworkSignature(taken, results)
 
 
-def _check_early_answer(
-    name: str, early: EarlyAnswer, networks: Mapping[Path, NetworkSignature], problems: Problems
-) -> None:
-    place, outputs = f"node '{name}', early_answer", networks[early.path].outputs
-    if early.confidence not in outputs:
-        text = f"it has no output '{early.confidence:.60}'{hint(early.confidence, outputs)}"
-        problems.note(place, text)
-    elif outputs[early.confidence].element not in (None, "float32", "float16", "float64"):
-        problems.note(
-            place, f"'{early.confidence}' is {outputs[early.confidence]}, no probabilities"
-        )
+def _both(one: TensorType, other: TensorType) -> TensorType | None:
+    """What is of both types; None where nothing is."""
+    if one.element and other.element and one.element != other.element:
+        return None
+    element, shape = one.element or other.element, one.shape or other.shape
+    if one.shape is not None and other.shape is not None:
+        if len(one.shape) != len(other.shape):
+            return None
+        pairs = list(zip(one.shape, other.shape, strict=True))
+        if any(size and another and size != another for size, another in pairs):
+            return None
+        shape = tuple(size or another for size, another in pairs)
+    return TensorType(element, shape)
 
 
-def _take(
-    taken: dict[str, TensorType], name: str, wanted: TensorType, words: str, problems: Problems
-) -> None:
-    before = taken.get(name)
-    if before is None:
-        taken[name] = TensorType(wanted.element, wanted.shape)
-    elif not _fits(before, wanted):
-        problems.note(words, f"it takes 'request.{name}' as {wanted}, another one as {before}")
-    else:
-        shape = _narrowed(before.shape, wanted.shape)
-        taken[name] = TensorType(before.element or wanted.element, shape)
-
-
-def _types(
-    source: NodeSource, made: Mapping[str, Sequence[NetworkSignature]]
-) -> Iterator[TensorType]:
-    for network in made.get(source.node or "", ()):
-        if source.tensor in network.outputs:
-            yield network.outputs[source.tensor]
-
-
-def _fits(given: TensorType, wanted: TensorType) -> bool:
-    if given.element and wanted.element and given.element != wanted.element:
-        return False
-    if given.shape is None or wanted.shape is None:
-        return True
-    return len(given.shape) == len(wanted.shape) and all(
-        not (size and other) or size == other
-        for size, other in zip(given.shape, wanted.shape, strict=True)
-    )
-
-
-def _narrowed(
-    one: tuple[int | None, ...] | None, other: tuple[int | None, ...] | None
-) -> tuple[int | None, ...] | None:
-    """What fits both; precondition: something does."""
-    if one is None or other is None:
-        return one or other
-    return tuple(a or b for a, b in zip(one, other, strict=True))
-
-
-def _merged(one: TensorType, other: TensorType) -> TensorType:
-    """What both are."""
+def _either(one: TensorType, other: TensorType) -> TensorType:
+    """What a value of one of the types is in any case."""
     element = one.element if one.element == other.element else None
     if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
         return TensorType(element, None)

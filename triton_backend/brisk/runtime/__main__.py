@@ -18,7 +18,7 @@ from brisk.runtime.log import say
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.ready import import_everything
 from brisk.runtime.settings import Settings, read_settings
-from brisk.runtime.supervisor import WORKER_ENDED_IDLE, Supervisor, WorkerSlot, listen
+from brisk.runtime.supervisor import WORKER_ENDED_IDLE, WorkerSlot, listen, supervise
 
 
 def main() -> int:
@@ -42,9 +42,11 @@ def main() -> int:
         try:
             listeners = {role: listen(place, role) for role in Role}
             _prepare_environment(settings)
-            _allow_descriptors()
+            # A peer takes a socket and a descriptor for each of its slabs: use all there may be.
+            _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
             import_everything(device)
-            Supervisor(_slots(listeners, device, settings)).run()
+            supervise(_slots(listeners, device, settings))
         finally:
             place.remove(lock)
     except (BriskError, ImportError) as error:
@@ -77,12 +79,6 @@ def _prepare_environment(settings: Settings) -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 
-def _allow_descriptors() -> None:
-    """A peer takes a socket and a descriptor for each of its slabs: use all that may be had."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def _slots(
     listeners: Mapping[Role, socket.socket], device: str, settings: Settings
 ) -> list[WorkerSlot]:
@@ -92,31 +88,26 @@ def _slots(
     where the policy runs one job at a time.
     """
     gate = Gate()
+
+    def slot(role: Role, *served: socket.socket) -> WorkerSlot:
+        def work(inherited: Sequence[socket.socket]) -> int:
+            from brisk.runtime.worker_main import run_worker
+
+            run_worker(inherited, role, gate, device, settings)
+            return WORKER_ENDED_IDLE
+
+        def clear() -> None:
+            if role is Role.FOREGROUND:
+                gate.open()
+                gate.resume_worker()
+            else:
+                gate.leave()
+
+        return WorkerSlot(role, served, work, clear)
+
     if device != "cpu" or not settings.policy.separates:
-        everything = tuple(listeners.values())
-        return [_slot(everything, Role.FOREGROUND, gate, device, settings)]
-    return [
-        _slot((listener,), role, gate, device, settings) for role, listener in listeners.items()
-    ]
-
-
-def _slot(
-    listeners: Sequence[socket.socket], role: Role, gate: Gate, device: str, settings: Settings
-) -> WorkerSlot:
-    def work(inherited: Sequence[socket.socket]) -> int:
-        from brisk.runtime.worker_main import run_worker
-
-        run_worker(inherited, role, gate, device, settings)
-        return WORKER_ENDED_IDLE
-
-    def clear() -> None:
-        if role is Role.FOREGROUND:
-            gate.open()
-            gate.resume_worker()
-        else:
-            gate.leave()
-
-    return WorkerSlot(role, listeners, work, clear)
+        return [slot(Role.FOREGROUND, *listeners.values())]
+    return [slot(role, listener) for role, listener in listeners.items()]
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import NoReturn
 
 from brisk.errors import InvalidConfigurationError
 from brisk.os_priority import realtime_niceness
@@ -19,7 +20,6 @@ CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 """Of a container with a control group of version 2, in bytes."""
 
 SAMPLED_SHARE = 0.2
-SAMPLES_MIB = 64
 ADAPTATION_S = 60.0
 
 NORMAL_SHARE = 0.05
@@ -58,11 +58,11 @@ class Settings:
     outstanding_layers: int
     max_waiting: int
     background_bytes: int
-    artefacts: ArtefactUse = ArtefactUse.BUILD
-    sampled_share: float = SAMPLED_SHARE
-    sample_bytes: int = SAMPLES_MIB * MIB
-    adaptation_s: float = ADAPTATION_S
-    realtime_niceness: int = 0
+    artefacts: ArtefactUse
+    sampled_share: float
+    sample_bytes: int
+    adaptation_s: float
+    realtime_niceness: int
 
 
 def read_settings() -> Settings:
@@ -84,7 +84,7 @@ def read_settings() -> Settings:
         background_bytes=int(_positive("BRISK_BACKGROUND_MIB", _half_of_the_memory_mib()) * MIB),
         artefacts=_artefact_use(),
         sampled_share=_between("BRISK_SAMPLED_SHARE", SAMPLED_SHARE, 0.0, 1.0),
-        sample_bytes=int(_positive("BRISK_SAMPLES_MIB", SAMPLES_MIB) * MIB),
+        sample_bytes=int(_positive("BRISK_SAMPLES_MIB", 64) * MIB),
         adaptation_s=_between("BRISK_ADAPTATION_S", ADAPTATION_S, 0.0, LARGEST),
         realtime_niceness=realtime_niceness(),
     )
@@ -98,45 +98,42 @@ def _half_of_the_memory_mib() -> float:
     return min(max(1.0, size / MIB / 2), LARGEST)
 
 
-def _text(name: str) -> str:
-    return os.environ.get(name, "")
-
-
 def _number(name: str, default: float) -> float:
     """NaN where the variable is something else."""
     try:
-        return float(_text(name) or default)
+        return float(os.environ.get(name) or default)
     except ValueError:
         return math.nan
+
+
+def _refuse(name: str, expected: str) -> NoReturn:
+    text = os.environ.get(name, "")
+    raise InvalidConfigurationError(f"{name} must be {expected}, not '{text}'")
 
 
 def _between(name: str, default: float, least: float, greatest: float) -> float:
     value = _number(name, default)
     if not least <= value <= greatest:
-        raise InvalidConfigurationError(
-            f"{name} must be a number from {least:g} to {greatest:g}, not '{_text(name)}'"
-        )
+        _refuse(name, f"a number from {least:g} to {greatest:g}")
     return value
 
 
 def _positive(name: str, default: float) -> float:
     value = _number(name, default)
     if not 0 < value <= LARGEST:
-        raise InvalidConfigurationError(
-            f"{name} must be a positive number of at most {LARGEST:.0f}, not '{_text(name)}'"
-        )
+        _refuse(name, f"a positive number of at most {LARGEST:.0f}")
     return value
 
 
 def _whole(name: str, default: int) -> int:
     value = _positive(name, default)
     if not value.is_integer():
-        raise InvalidConfigurationError(f"{name} must be a whole number, not '{value}'")
+        _refuse(name, "a whole number")
     return int(value)
 
 
 def _artefact_use() -> ArtefactUse:
-    text = _text("BRISK_ARTEFACTS") or ArtefactUse.BUILD.value
+    text = os.environ.get("BRISK_ARTEFACTS") or ArtefactUse.BUILD.value
     known = [choice.value for choice in ArtefactUse]
     if text not in known:
         import difflib

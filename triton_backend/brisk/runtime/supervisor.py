@@ -18,6 +18,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from brisk import telemetry
 from brisk.protocol.runtime_paths import Role, RuntimePaths, new_socket
@@ -54,6 +55,7 @@ def listen(place: RuntimePaths, role: Role) -> socket.socket:
     return listener
 
 
+@dataclass(slots=True, eq=False)
 class WorkerSlot:
     """Where at most one worker lives at a time.
 
@@ -62,53 +64,63 @@ class WorkerSlot:
     ``handle`` is readable then; None where the kernel has no such descriptors (before 5.3).
     """
 
-    def __init__(
-        self,
-        role: Role,
-        listeners: Sequence[socket.socket],
-        work: Callable[[Sequence[socket.socket]], int],
-        on_death: Callable[[], None],
-    ) -> None:
-        self.role = role
-        self.name = _NAMES[role]
-        self.listeners = listeners
-        self.process = 0
-        self.handle: int | None = None
-        self._work = work
-        self._on_death = on_death
-        self._started_s = 0.0
-        self._quick_deaths = 0
-        self._due_s: float | None = None
+    role: Role
+    listeners: Sequence[socket.socket]
+    work: Callable[[Sequence[socket.socket]], int]
+    on_death: Callable[[], None]
+    process: int = 0
+    handle: int | None = None
+    _started_s: float = 0.0
+    _quick_deaths: int = 0
+    _due_s: float | None = None
 
     @property
     def pause_s(self) -> float | None:
         """Seconds until a worker that died is to be replaced; None where none is."""
         return None if self._due_s is None else max(0.0, self._due_s - time.monotonic())
 
-    def is_awaited(self) -> bool:
-        """Whether a frontend has connected that no worker has seen yet."""
+    @property
+    def is_due(self) -> bool:
+        """Whether a worker has died and its pause is over, or a frontend has connected that no
+        worker has seen yet.
+        """
+        if self.process:
+            return False
+        if self.pause_s is not None:
+            return self.pause_s <= 0
         return bool(select.select(self.listeners, [], [], 0)[0])
 
-    def fork(self, prepare: Callable[[], None]) -> None:
-        """Start a worker; ``prepare`` is called in it first."""
+    def fork(self, slots: Sequence[WorkerSlot]) -> None:
+        """Start a worker, which closes the listeners of the other ``slots``.
+
+        The signals stay blocked until it has left the supervisor's handlers.
+        """
         parent = os.getpid()
         is_replacing = self._due_s is not None
         self._due_s = None
         self._started_s = time.monotonic()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self.process = os.fork()
         if self.process:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             with contextlib.suppress(OSError, AttributeError):
                 self.handle = os.pidfd_open(self.process)
             return
         status = 1
         try:
-            prepare()
+            signal.set_wakeup_fd(-1)
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            for slot in slots:
+                for listener in slot.listeners if slot is not self else ():
+                    listener.close()
             library = ctypes.CDLL(None)
             library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            library.prctl(_PR_SET_NAME, self.name.encode())
+            library.prctl(_PR_SET_NAME, _NAMES[self.role].encode())
             telemetry.count(metrics.WORKER_RESTARTS, (self.role.value,), int(is_replacing))
             if os.getppid() == parent:  # else the parent died before the line above
-                status = self._work(self.listeners)
+                status = self.work(self.listeners)
         except BaseException:  # noqa: BLE001  # nothing may return into the supervisor's code
             sys.excepthook(*sys.exc_info())
         finally:
@@ -120,17 +132,17 @@ class WorkerSlot:
             return
         if os.waitid(os.P_PID, self.process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return
-        self._on_death()
+        self.on_death()
         process = self.process
         exit_status = self._collect()
         if exit_status == WORKER_ENDED_IDLE:
             return
-        quick = time.monotonic() - self._started_s < 1.0
-        self._quick_deaths = self._quick_deaths + 1 if quick else 0
+        is_quick = time.monotonic() - self._started_s < 1.0
+        self._quick_deaths = self._quick_deaths + 1 if is_quick else 0
         is_signal = exit_status < 0
         cause = signal.Signals(-exit_status).name if is_signal else f"exit status {exit_status}"
         say(
-            f"worker {process} ({self.name}) died ({cause}); starting another, "
+            f"worker {process} ({_NAMES[self.role]}) died ({cause}); starting another, "
             "which gets its requests"
         )
         pause_s = _RESTART_PAUSE_S[min(self._quick_deaths, len(_RESTART_PAUSE_S) - 1)]
@@ -151,80 +163,47 @@ class WorkerSlot:
         return os.waitstatus_to_exitcode(status)
 
 
-class Supervisor:
-    """Of the ``slots``, the first has a worker from the start, the others when asked for."""
+def supervise(slots: Sequence[WorkerSlot]) -> None:
+    """Until all workers ended idle and nobody waits, or SIGTERM or SIGINT comes.
 
-    def __init__(self, slots: Sequence[WorkerSlot]) -> None:
-        self._slots = slots
-        self._is_told_to_end = False
+    The first of the ``slots`` has a worker from the start, the others when asked for.
+    """
+    with _told_signals() as alarm:
+        slots[0].fork(slots)
+        while _wait(slots, alarm):
+            for slot in slots:
+                slot.reap()
+                if slot.is_due:
+                    slot.fork(slots)
+            if not any(slot.process or slot.pause_s is not None for slot in slots):
+                return
+        for slot in slots:
+            slot.end()
 
-    def run(self) -> None:
-        """Until all workers ended idle and nobody waits, or SIGTERM or SIGINT comes."""
-        with _alarmed(self._note_signal) as alarm:
-            self._fork(self._slots[0])
-            while not self._is_told_to_end:
-                self._wait(alarm)
-                for slot in self._slots:
-                    slot.reap()
-                for slot in self._slots:
-                    self._restart(slot)
-                if not any(slot.process or slot.pause_s is not None for slot in self._slots):
-                    return
-            for slot in self._slots:
-                slot.end()
 
-    def _note_signal(self, number: int) -> None:
-        self._is_told_to_end = True
+def _wait(slots: Sequence[WorkerSlot], alarm: int) -> bool:
+    """Until the end of a worker, a connection that none serves, or that of a pause; or a signal,
+    of which ``alarm`` tells: False then.
 
-    def _wait(self, alarm: int) -> None:
-        """Until a signal, the end of a worker, a connection that none serves, or that of a pause.
-
-        A worker that is only stopped wakes nobody, as its SIGCHLD would.
-        """
-        vacant = [slot for slot in self._slots if not slot.process]
-        living = [slot for slot in self._slots if slot.process]
-        handles = [slot.handle for slot in living if slot.handle is not None]
-        pauses = [slot.pause_s for slot in vacant if slot.pause_s is not None]
-        if len(handles) < len(living):
-            pauses.append(UNWATCHED_S)
-        unserved = [
-            listener for slot in vacant if slot.pause_s is None for listener in slot.listeners
-        ]
-        watched: list[int | socket.socket] = [alarm, *handles, *unserved]
-        ready, _, _ = select.select(watched, [], [], min(pauses) if pauses else None)
-        if alarm in ready:
-            os.read(alarm, 4096)
-
-    def _restart(self, slot: WorkerSlot) -> None:
-        """Fork where a worker has died and its pause is over, or where one is asked for."""
-        if slot.process:
-            return
-        if slot.is_awaited() if slot.pause_s is None else slot.pause_s <= 0:
-            self._fork(slot)
-
-    def _fork(self, slot: WorkerSlot) -> None:
-        """The signals stay blocked until the child has left the supervisor's handlers."""
-
-        def prepare() -> None:
-            signal.set_wakeup_fd(-1)
-            for number in _SIGNALS:
-                signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-            for other in self._slots:
-                if other is not slot:
-                    for listener in other.listeners:
-                        listener.close()
-
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        slot.fork(prepare)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    A worker that is only stopped wakes nobody, as its SIGCHLD would.
+    """
+    vacant = [slot for slot in slots if not slot.process]
+    living = [slot for slot in slots if slot.process]
+    handles = [slot.handle for slot in living if slot.handle is not None]
+    pauses = [slot.pause_s for slot in vacant if slot.pause_s is not None]
+    if len(handles) < len(living):
+        pauses.append(UNWATCHED_S)
+    unserved = [each for slot in vacant if slot.pause_s is None for each in slot.listeners]
+    watched: list[int | socket.socket] = [alarm, *handles, *unserved]
+    ready, _, _ = select.select(watched, [], [], min(pauses, default=None))
+    return alarm not in ready
 
 
 @contextlib.contextmanager
-def _alarmed(note: Callable[[int], None]) -> Iterator[int]:
-    """While entered: ``note`` is told every signal, and the descriptor is readable then."""
+def _told_signals() -> Iterator[int]:
+    """A descriptor that is readable once a signal has come."""
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    before = {number: signal.signal(number, lambda number, _: note(number)) for number in _SIGNALS}
+    before = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     try:
         yield reading

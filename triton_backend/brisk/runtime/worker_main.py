@@ -38,27 +38,25 @@ def run_worker(
     gc.freeze()  # what came with the fork lives as long as the worker: no collection visits it
     if device != "cpu":
         import_torch(settings.threads)
+    profiles = ProfileTable()
+    controller: PreemptionController
+    policy, limits, processors = settings.policy, settings.limits, len(os.sched_getaffinity(0))
     if role is Role.BACKGROUND:
         limit_memory(settings.background_bytes)
-        if settings.policy.stands_back:
-            stand_back(settings.limits.share)
+        if policy.stands_back:
+            stand_back(limits.share)
+        gate.enter()
+        controller = Background(gate, policy, limits, processors)
     else:
         shorten_slices()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        controller = Foreground(gate, policy, limits, processors, profiles)
     transport = Connections(listeners)
     try:
         queues = open_queues(device, settings.outstanding_layers)
     except InvalidConfigurationError as error:
         _refuse_all(transport, error, settings.idle_exit_s)
         return
-    profiles = ProfileTable()
-    controller: PreemptionController
-    policy, limits, processors = settings.policy, settings.limits, len(os.sched_getaffinity(0))
-    if role is Role.BACKGROUND:
-        gate.enter()
-        controller = Background(gate, policy, limits, processors)
-    else:
-        controller = Foreground(gate, policy, limits, profiles, processors)
     worker = Worker(transport, device, queues, controller, profiles, settings, role)
     with inference():
         while not worker.is_idle:

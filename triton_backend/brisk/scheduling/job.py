@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, TypeVar
-
-Payload = TypeVar("Payload")
 
 
 class JobClass(str, Enum):
@@ -18,7 +15,7 @@ class JobClass(str, Enum):
 
 
 class JobState(Enum):
-    """Where a job is; it leaves ``WAITING`` and ``RUNNING`` at most once each."""
+    """A job that was joined to one that failed waits again; else it goes only down."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -26,23 +23,19 @@ class JobState(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Job(Generic[Payload]):
-    """One request.
-
-    ``sequence``: order of arrival, unique in a queue. ``model``: whose bound it counts
+class Job:
+    """``number``: order of arrival, unique in a queue. ``model``: whose bound it counts
     against. ``arrival_ns`` and ``deadline_ns``: times of the queue's clock; no deadline: None.
     """
 
-    sequence: int
+    number: int
     model: str
     job_class: JobClass
     arrival_ns: int
     deadline_ns: int | None
-    payload: Payload
-    state: JobState = field(default=JobState.WAITING)
+    state: JobState = field(default=JobState.WAITING, init=False)
 
     def is_late(self, now_ns: int) -> bool:
-        """Whether its answer is of no use any more."""
         return self.deadline_ns is not None and self.deadline_ns <= now_ns
 
 
@@ -52,7 +45,7 @@ RANKS = {job_class: rank for rank, job_class in enumerate(JobClass)}
 """0: the most urgent."""
 
 
-def most_urgent_first(job: Job[Any]) -> tuple[int, int, int]:
+def most_urgent_first(job: Job) -> tuple[int, int, int]:
     """The ordering key, smaller runs first, whatever policy shares the device between classes:
     class, then earliest deadline (none is latest), then arrival, over all models.
 
@@ -60,9 +53,8 @@ def most_urgent_first(job: Job[Any]) -> tuple[int, int, int]:
     their requests came.
     """
     deadline_ns = NO_DEADLINE_NS if job.deadline_ns is None else job.deadline_ns
-    return (RANKS[job.job_class], deadline_ns, job.sequence)
+    return (RANKS[job.job_class], deadline_ns, job.number)
 
 
-def more_urgent(one: Job[Any], other: Job[Any]) -> bool:
-    """Whether ``one`` is of a more urgent class."""
+def more_urgent(one: Job, other: Job) -> bool:
     return RANKS[one.job_class] < RANKS[other.job_class]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 from brisk.errors import InvalidConfigurationError
 from brisk.scheduling.job import Job, JobClass, more_urgent, most_urgent_first
@@ -87,88 +86,57 @@ class Policy:
     """One way to share a device between classes.
 
     ``interrupts(waiting, running)``: whether a job takes a running one's place in its worker.
-    ``lets_run(snapshot)``: whether a best-effort layer may begin while real-time work is in
-    flight. ``separates``: best-effort work has a worker of its own. ``stands_back``: which runs
-    only on what processors others leave.
+    ``lets_beside(snapshot)``: whether a best-effort layer may begin beside real-time work.
+    ``separates``: best-effort work has a worker of its own. ``stands_back``: which runs only on
+    what processors others leave.
     """
 
     name: str
-    interrupts: Callable[[Job[Any], Job[Any]], bool]
-    lets_run: Callable[[Snapshot], bool]
+    interrupts: Callable[[Job, Job], bool]
+    lets_beside: Callable[[Snapshot], bool]
     separates: bool
     stands_back: bool
 
-    def takes_place(self, waiting: Job[Any], running: Job[Any], *, normal_is_owed: bool) -> bool:
+    def takes_place(self, waiting: Job, running: Job, *, normal_is_owed: bool) -> bool:
         """``interrupts``, but of normal work that is owed its minimum share."""
         is_protected = normal_is_owed and running.job_class is JobClass.NORMAL
         return not is_protected and self.interrupts(waiting, running)
+
+    def lets_run(self, snapshot: Snapshot) -> bool:
+        return snapshot.realtime.count == 0 or self.lets_beside(snapshot)
 
     def admits(self, snapshot: Snapshot) -> bool:
         """``lets_run``, unless best-effort work has had less than its minimum share."""
         return snapshot.share < snapshot.limits.share or self.lets_run(snapshot)
 
 
-def never(waiting: Job[Any], running: Job[Any]) -> bool:
-    """No job takes the place of a running one."""
+def never(*_: object) -> bool:
     return False
 
 
-def always(snapshot: Snapshot) -> bool:
-    """Best-effort layers run beside real-time ones as they come."""
+def always(*_: object) -> bool:
     return True
 
 
-# Real-time work has the device to itself the moment it comes (REEF without padding, 4).
-
-
-def nothing_else_runs(snapshot: Snapshot) -> bool:
-    return snapshot.realtime.count == 0
-
-
-PREEMPTIVE = Policy("preemptive", more_urgent, nothing_else_runs, separates=True, stands_back=True)
-
-
-# One job at a time, the most urgent first, each to its end (Clockwork; REEF, 2.2 and 7.1).
-#
-# A real-time job has the device to itself once it runs, and waits until what runs has ended.
-
-SEQUENTIAL = Policy("sequential", never, always, separates=False, stands_back=False)
-
-
-# No control: best-effort work is the equal of real-time work (REEF, 2.2: GPU streams).
-
-SHARED = Policy("shared", never, always, separates=True, stands_back=False)
-
-
 # Earliest deadline first; best-effort work runs beside real-time work that has time to spare.
-#
-# Within a class, a job with an earlier deadline interrupts one with a later one.
 
 SAFETY = 2.0
 """Times the expected remainder that must fit before the deadline: beside best-effort work a run
 may take longer than alone."""
 
 
-def is_due_sooner(waiting: Job[Any], running: Job[Any]) -> bool:
+def is_due_sooner(waiting: Job, running: Job) -> bool:
     """By class, then by deadline; of two without a deadline the one that runs goes on."""
-    return more_urgent(waiting, running) or (
-        waiting.job_class is running.job_class
-        and most_urgent_first(waiting)[:2] < most_urgent_first(running)[:2]
-    )
+    return most_urgent_first(waiting)[:2] < most_urgent_first(running)[:2]
 
 
 def has_time_to_spare(snapshot: Snapshot) -> bool:
     """Without a deadline, or where the remainder is not known, real-time work runs alone."""
     realtime = snapshot.realtime
-    if realtime.count == 0:
-        return True
     if realtime.deadline_ns is None or realtime.end_ns is None:
         return False
     remainder_ns = max(0, realtime.end_ns - snapshot.now_ns)
     return snapshot.now_ns + SAFETY * remainder_ns <= realtime.deadline_ns
-
-
-DEADLINE = Policy("deadline", is_due_sooner, has_time_to_spare, separates=True, stands_back=True)
 
 
 # Best-effort layers pad what real-time work leaves (REEF, 5: dynamic kernel padding).
@@ -189,37 +157,35 @@ DEADLINE = Policy("deadline", is_due_sooner, has_time_to_spare, separates=True, 
 
 
 def fits_in(snapshot: Snapshot) -> bool:
-    realtime = snapshot.realtime
-    if realtime.count == 0:
-        return True
+    """What is not known yet may run, if there are processors: that is how it becomes known."""
+    realtime, layer_ns = snapshot.realtime, snapshot.layer_ns
     if realtime.trial is not PaddingTrial.NONE:
         return realtime.trial is PaddingTrial.BESIDE
-    return _ends_with_it(snapshot) and _takes_what_is_left(snapshot)
-
-
-def _ends_with_it(snapshot: Snapshot) -> bool:
-    """Rule 1. What is not known yet may run: that is how it becomes known."""
-    end_ns, layer_ns = snapshot.realtime.end_ns, snapshot.layer_ns
-    if end_ns is None or layer_ns is None:
-        return True
-    return snapshot.now_ns + layer_ns <= end_ns
-
-
-def _takes_what_is_left(snapshot: Snapshot) -> bool:
-    """Rule 2. With no processor left, only what has been measured to do no harm may run."""
-    realtime = snapshot.realtime
-    if realtime.slowdown is None:
+    if (
+        realtime.end_ns is not None
+        and layer_ns is not None
+        and snapshot.now_ns + layer_ns > realtime.end_ns  # rule 1
+    ):
+        return False
+    if realtime.slowdown is None:  # rule 2
         return realtime.threads < snapshot.processors
     return realtime.slowdown <= run_slowdown(snapshot.limits, realtime.load)
 
 
-PADDED = Policy("padded", more_urgent, fits_in, separates=True, stands_back=True)
-
-
 POLICIES: Mapping[str, Policy] = {
-    policy.name: policy for policy in (PADDED, PREEMPTIVE, DEADLINE, SEQUENTIAL, SHARED)
+    policy.name: policy
+    for policy in (
+        Policy("padded", more_urgent, fits_in, separates=True, stands_back=True),
+        # Real-time work has the device to itself the moment it comes (REEF without padding, 4).
+        Policy("preemptive", more_urgent, never, separates=True, stands_back=True),
+        Policy("deadline", is_due_sooner, has_time_to_spare, separates=True, stands_back=True),
+        # One job at a time, the most urgent first, each to its end (Clockwork; REEF, 2.2 and 7.1).
+        Policy("sequential", never, always, separates=False, stands_back=False),
+        # No control: best-effort work is the equal of real-time work (REEF, 2.2: GPU streams).
+        Policy("shared", never, always, separates=True, stands_back=False),
+    )
 }
-DEFAULT_POLICY = PADDED.name
+DEFAULT_POLICY = "padded"
 
 
 def find_policy(name: str) -> Policy:

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from brisk.scheduling.policies import PaddingTrial
 
@@ -46,8 +46,7 @@ MOST_PROFILES = 512
 """Models and shapes remembered; the one not used for longest goes first."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Whole:
+class _Whole(NamedTuple):
     taken_ns: int
     beside: bool
     threads: int
@@ -56,12 +55,9 @@ class _Whole:
 class RunProfile:
     """Of one model and one set of input shapes."""
 
-    __slots__ = (
-        *("_block", "_is_harmed", "_last", "_layers", "_left", "_pause", "_ratios", "_recent_ns"),
-        "slowdown",
-    )
-
     def __init__(self) -> None:
+        self.run_ns: float | None = None
+        """What a run takes at present; None until one has ended."""
         self._recent_ns: deque[int] = deque(maxlen=RECENT_RUNS)
         self._ratios: deque[float] = deque(maxlen=RECENT_PAIRS)
         self._last: _Whole | None = None
@@ -104,14 +100,16 @@ class RunProfile:
         last, whole = self._last, _Whole(taken_ns, beside, threads)
         self._last = whole
         self._recent_ns.append(taken_ns)
-        self._block = self._block + 1 if last is not None and last.beside is beside else 1
-        if last is not None and last.beside is not beside and last.threads == threads:
-            one, other = (whole, last) if beside else (last, whole)
-            self._ratios.append(one.taken_ns / max(1, other.taken_ns))
-            self.slowdown = self._compared()
+        self.run_ns = statistics.median(self._recent_ns)
+        if last is None or last.beside is not beside:
+            self._block = 0
+            if last is not None and last.threads == threads:
+                one, other = (whole, last) if beside else (last, whole)
+                self._ratios.append(one.taken_ns / max(1, other.taken_ns))
+                self.slowdown = self._compared()
+        self._block += 1
 
     def learn_layers(self, layers_ns: Sequence[int]) -> None:
-        """What each layer of a whole run took."""
         if len(self._layers) != len(layers_ns):
             self._layers = [float(taken_ns) for taken_ns in layers_ns]
             return
@@ -123,11 +121,6 @@ class RunProfile:
     def layer_ns(self, position: int) -> int | None:
         """What the layer at ``position`` takes; None where no run has ended yet."""
         return int(self._layers[position]) if position < len(self._layers) else None
-
-    @property
-    def run_ns(self) -> float | None:
-        """What a run takes at present; None until one has ended."""
-        return statistics.median(self._recent_ns) if self._recent_ns else None
 
     def _compared(self) -> float | None:
         """The median of the comparisons and its standard error: single ones differ by a fifth,
@@ -142,8 +135,6 @@ class RunProfile:
 
 
 class ProfileTable:
-    """Profiles by model and shapes."""
-
     def __init__(self) -> None:
         self._profiles: OrderedDict[Hashable, RunProfile] = OrderedDict()
 

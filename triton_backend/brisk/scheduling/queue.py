@@ -6,17 +6,17 @@ Used by the worker's one scheduling thread; not thread-safe.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
-from typing import Generic
+from typing import Generic, TypeVar
 
 from brisk.errors import UnavailableError
 from brisk.scheduling.job import (
     Job,
     JobClass,
     JobState,
-    Payload,
     more_urgent,
     most_urgent_first,
 )
@@ -24,28 +24,32 @@ from brisk.scheduling.job import (
 DEFAULT_BOUND = 4096
 """Jobs of all models that may wait."""
 
+DEFAULT_RETRY_NS = 100_000_000
+"""Hint where nothing is known of how long the requests that wait will take."""
 
-class ReadyQueue(Generic[Payload]):
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+
+
+class ReadyQueue(Generic[AnyJob]):
     """Jobs that wait, smallest ordering key first."""
 
     def __init__(self, bound: int = DEFAULT_BOUND) -> None:
         self._bound = bound
-        self._ready: dict[JobClass, list[tuple[tuple[int, ...], Job[Payload]]]] = {
+        self._ready: dict[JobClass, list[tuple[tuple[int, ...], AnyJob]]] = {
             job_class: [] for job_class in JobClass
         }
-        """A heap for each class: the next of a class is found at once, as the next of all is."""
-        self._deadlines: list[tuple[int, int, Job[Payload]]] = []
-        self._waiting: dict[str, int] = {}
+        """A heap for each class, the most urgent first."""
+        self._waiting: Counter[str] = Counter()
         self._total = 0
 
     def __len__(self) -> int:
         return self._total
 
     def waiting(self, model: str) -> int:
-        """How many jobs of ``model`` wait."""
-        return self._waiting.get(model, 0)
+        return self._waiting[model]
 
-    def add(self, job: Job[Payload], limit: int | None, name: str) -> Job[Payload] | None:
+    def add(self, job: AnyJob, limit: int | None, name: str) -> AnyJob | None:
         """Take a job in; the job that had to make room for it, or None.
 
         Room is short where ``limit`` jobs of its model or ``bound`` in all wait already. Then the
@@ -56,7 +60,12 @@ class ReadyQueue(Generic[Payload]):
         if limit is not None:
             is_full = self.waiting(job.model) >= limit
             if is_full or len(self) >= self._bound:
-                shed = self._least_urgent(job.model if is_full else None)
+                waiting = (
+                    entry
+                    for entry in self._waiting_entries()
+                    if not is_full or entry[1].model == job.model
+                )
+                _, shed = max(waiting, key=itemgetter(0), default=(None, None))
                 if shed is None or not more_urgent(job, shed):
                     raise UnavailableError(
                         f"{limit} requests of model '{name}' wait already, which is its "
@@ -65,25 +74,25 @@ class ReadyQueue(Generic[Payload]):
                         else f"{self._bound} requests wait already, which is BRISK_MAX_WAITING"
                     )
                 self.withdraw(shed)
-        self._waiting[job.model] = self.waiting(job.model) + 1
+        self._waiting[job.model] += 1
         self._total += 1
         heapq.heappush(self._ready[job.job_class], (most_urgent_first(job), job))
-        if job.deadline_ns is not None:
-            heapq.heappush(self._deadlines, (job.deadline_ns, job.sequence, job))
-        self._forget_left()
+        if self.entries > 2 * len(self) + 64:  # most of them have left without being first
+            for ready in self._ready.values():
+                ready[:] = [entry for entry in ready if entry[1].state is JobState.WAITING]
+                heapq.heapify(ready)
         return shed
 
-    def peek(self, only: JobClass | None = None) -> Job[Payload] | None:
+    def peek(self, only: JobClass | None = None) -> AnyJob | None:
         """The next job, of a class or of all, left where it is; None where nothing waits."""
-        first: tuple[tuple[int, ...], Job[Payload]] | None = None
         for ready in self._ready.values() if only is None else (self._ready[only],):
             while ready and ready[0][1].state is not JobState.WAITING:
                 heapq.heappop(ready)
-            if ready and (first is None or ready[0][0] < first[0]):
-                first = ready[0]
-        return None if first is None else first[1]
+            if ready:
+                return ready[0][1]
+        return None
 
-    def pop(self, only: JobClass | None = None) -> Job[Payload] | None:
+    def pop(self, only: JobClass | None = None) -> AnyJob | None:
         """The next job, of a class or of all, now running; None where nothing waits."""
         job = self.peek(only)
         if job is not None:
@@ -91,9 +100,7 @@ class ReadyQueue(Generic[Payload]):
             self._leave(job, JobState.RUNNING)
         return job
 
-    def pop_companions(
-        self, first: Job[Payload], accept: Callable[[Job[Payload]], bool]
-    ) -> list[Job[Payload]]:
+    def pop_companions(self, first: AnyJob, accept: Callable[[AnyJob], bool]) -> list[AnyJob]:
         """Further jobs of ``first``'s model, in order, while ``accept`` says yes; running now.
 
         Stops at the first one refused, so that no job of a model overtakes another.
@@ -107,64 +114,82 @@ class ReadyQueue(Generic[Payload]):
             companions.append(job)
         return companions
 
-    def withdraw(self, job: Job[Payload]) -> bool:
+    def withdraw(self, job: AnyJob) -> bool:
         """Take a waiting job out; False where it does not wait any more."""
         if job.state is not JobState.WAITING:
             return False
         self._leave(job, JobState.ENDED)
         return True
 
-    def expire(self, now_ns: int) -> list[Job[Payload]]:
-        """Take out the jobs whose deadline has passed."""
-        expired = []
-        while self._deadlines and self._deadlines[0][0] <= now_ns:
-            _, _, job = heapq.heappop(self._deadlines)
-            if self.withdraw(job):
-                expired.append(job)
+    def expire(self, now_ns: int) -> list[AnyJob]:
+        """Take out the jobs whose deadline has passed: of each class they come first."""
+        expired: list[AnyJob] = []
+        if not self._total:
+            return expired
+        for ready in self._ready.values():
+            while ready:
+                job = ready[0][1]
+                if job.state is JobState.WAITING:
+                    if not job.is_late(now_ns):
+                        break
+                    self._leave(job, JobState.ENDED)
+                    expired.append(job)
+                heapq.heappop(ready)
         return expired
 
     @property
     def entries(self) -> int:
         """Of its heaps, jobs that have left included."""
-        return sum(map(len, self._ready.values())) + len(self._deadlines)
+        return sum(map(len, self._ready.values()))
 
     def check_integrity(self) -> None:
         """AssertionError where the counts and the heap disagree."""
         counted = Counter(job.model for _, job in self._waiting_entries())
-        assert counted == self._waiting, f"{counted} wait, {self._waiting} counted"
+        assert counted == self._waiting, f"{counted} wait, {dict(self._waiting)} counted"
         assert counted.total() == self._total, f"{counted.total()} wait, {self._total} counted"
 
-    def _waiting_entries(self) -> Iterator[tuple[tuple[int, ...], Job[Payload]]]:
+    def _waiting_entries(self) -> Iterator[tuple[tuple[int, ...], AnyJob]]:
         for ready in self._ready.values():
             yield from (entry for entry in ready if entry[1].state is JobState.WAITING)
 
-    def _least_urgent(self, model: str | None) -> Job[Payload] | None:
-        """The waiting job, of ``model`` or of any, whose turn would come last."""
-        waiting = (entry for entry in self._waiting_entries() if model in (None, entry[1].model))
-        last = max(waiting, key=itemgetter(0), default=None)
-        return None if last is None else last[1]
-
-    def _leave(self, job: Job[Payload], state: JobState) -> None:
+    def _leave(self, job: AnyJob, state: JobState) -> None:
         job.state = state
         self._total -= 1
-        left = self._waiting[job.model] - 1
-        if left:
-            self._waiting[job.model] = left
-        else:
+        self._waiting[job.model] -= 1
+        if not self._waiting[job.model]:
             del self._waiting[job.model]
 
-    def _forget_left(self) -> None:
-        """Rebuild the heaps when most of them is jobs that have left.
 
-        However they left: a job that was answered long before its deadline would else be kept
-        until then.
-        """
-        if sum(map(len, self._ready.values())) > 2 * len(self) + 64:
-            for ready in self._ready.values():
-                ready[:] = [entry for entry in ready if entry[1].state is JobState.WAITING]
-                heapq.heapify(ready)
-        if len(self._deadlines) > 2 * len(self) + 64:
-            self._deadlines = [
-                entry for entry in self._deadlines if entry[2].state is JobState.WAITING
-            ]
-            heapq.heapify(self._deadlines)
+# Whom it refuses, and when to try again: layer times are predictable (REEF, 2.1).
+
+
+def refuse_if_late(
+    now_ns: int,
+    deadline_ns: int,
+    running_end_ns: int | None,
+    ahead_ns: Iterable[float | None],
+    run_ns: float | None,
+) -> None:
+    """UnavailableError, with a hint when to try again, where the deadline cannot be met.
+
+    ``running_end_ns``: expected end of the run under way that it will not interrupt. ``ahead_ns``:
+    the times of the jobs that go first, ``run_ns``: its own; what is not known counts nothing, so
+    that no request is refused on a guess.
+    """
+    if run_ns is None:
+        return
+    start_ns = max(now_ns, running_end_ns or now_ns) + sum(taken_ns or 0 for taken_ns in ahead_ns)
+    end_ns = start_ns + run_ns
+    if end_ns <= deadline_ns:
+        return
+    raise UnavailableError(
+        f"the time-out of {(deadline_ns - now_ns) / 1e6:.1f} ms cannot be met: the device is "
+        f"expected to be free in {(start_ns - now_ns) / 1e6:.1f} ms and the request takes "
+        f"{run_ns / 1e6:.1f} ms; {retry_hint(end_ns - deadline_ns)}"
+    )
+
+
+def retry_hint(wait_ns: float | None) -> str:
+    """The end of a refusal: ``retry in N ms``, N a whole number of at least 1."""
+    wait_ms = math.ceil((DEFAULT_RETRY_NS if wait_ns is None else wait_ns) / 1e6)
+    return f"retry in {max(1, wait_ms)} ms"

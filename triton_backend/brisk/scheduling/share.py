@@ -14,26 +14,19 @@ class ShareMeter:
     Not thread-safe.
     """
 
-    __slots__ = ("_held_ns", "_is_held", "_ran_ns", "_since_ns")
-
     def __init__(self) -> None:
         self._ran_ns = 0.0
         self._held_ns = 0.0
         self._is_held = False
         self._since_ns: int | None = None
 
-    def run(self, now_ns: int) -> None:
-        """Work runs from now on."""
+    def change(self, now_ns: int, *, is_held: bool) -> None:
+        """Work is held from now on, or else it runs."""
         self._advance(now_ns)
-        self._is_held = False
-
-    def hold(self, now_ns: int) -> None:
-        """Work is held from now on."""
-        self._advance(now_ns)
-        self._is_held = True
+        self._is_held = is_held
 
     def rest(self) -> None:
-        """There is no work, until ``run`` or ``hold`` is called again."""
+        """There is no work, until the next ``change``."""
         self._since_ns = None
 
     def share(self, now_ns: int) -> float:
@@ -67,7 +60,7 @@ MOST_SAVED = 2.0
 offered turns and had nothing to do in them does not take them all at once later."""
 
 
-class _Demand(Enum):
+class Demand(Enum):
     """What becomes of the work at the moment."""
 
     NONE = "there is none"
@@ -88,46 +81,33 @@ class MinimumShare:
     Not thread-safe. Times with no such work halve what it is behind every PATIENCE_NS.
     """
 
-    __slots__ = ("_behind_ns", "_since_ns", "_state", "share")
-
     def __init__(self, share: float) -> None:
         """``share``: 0 to 1; with 0 nothing is ever owed."""
         self.share = share
         self._behind_ns = 0.0
-        self._state = _Demand.NONE
+        self._state = Demand.NONE
         self._since_ns = 0
 
-    def run(self, now_ns: int, *, is_contested: bool) -> None:
-        """It runs from now on. ``is_contested``: while other work, which goes first, waits."""
-        self._change(_Demand.CONTESTED if is_contested else _Demand.FREE, now_ns)
-
-    def hold(self, now_ns: int) -> None:
-        """It waits from now on, and other work runs."""
-        self._change(_Demand.HELD, now_ns)
-
-    def rest(self, now_ns: int) -> None:
-        """There is none from now on."""
-        self._change(_Demand.NONE, now_ns)
+    def change(self, state: Demand, now_ns: int) -> None:
+        """What becomes of it from now on."""
+        passed_ns = now_ns - self._since_ns
+        if self._state is Demand.HELD:
+            self._behind_ns += self.share * passed_ns
+        elif self._state is Demand.NONE:
+            if self._behind_ns:  # most of the time it is 0, and this is asked beside every layer
+                self._behind_ns *= 0.5 ** (passed_ns / PATIENCE_NS)
+        else:
+            left_ns = self._behind_ns - (1.0 - self.share) * passed_ns
+            if self._state is Demand.FREE:  # what it takes from nobody is no debt
+                left_ns = min(self._behind_ns, max(0.0, left_ns))
+            self._behind_ns = left_ns
+        if state is Demand.HELD and self._state is not Demand.HELD:
+            self._behind_ns = min(self._behind_ns, MOST_SAVED * self.share * PATIENCE_NS)
+        self._state, self._since_ns = state, now_ns
 
     def is_owed(self, now_ns: int) -> bool:
         """Whether it should run, although other work goes first, if there is any."""
         if not self.share:
             return False
-        self._change(self._state, now_ns)
+        self.change(self._state, now_ns)
         return self._behind_ns >= self.share * PATIENCE_NS
-
-    def _change(self, state: _Demand, now_ns: int) -> None:
-        passed_ns = now_ns - self._since_ns
-        if self._state is _Demand.HELD:
-            self._behind_ns += self.share * passed_ns
-        elif self._state is _Demand.NONE:
-            if self._behind_ns:  # most of the time it is 0, and this is asked beside every layer
-                self._behind_ns *= 0.5 ** (passed_ns / PATIENCE_NS)
-        else:
-            left_ns = self._behind_ns - (1.0 - self.share) * passed_ns
-            if self._state is _Demand.FREE:  # what it takes from nobody is no debt
-                left_ns = min(self._behind_ns, max(0.0, left_ns))
-            self._behind_ns = left_ns
-        if state is _Demand.HELD and self._state is not _Demand.HELD:
-            self._behind_ns = min(self._behind_ns, MOST_SAVED * self.share * PATIENCE_NS)
-        self._state, self._since_ns = state, now_ns

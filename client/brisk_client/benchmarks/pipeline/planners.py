@@ -15,13 +15,23 @@ import onnx
 
 from brisk.exits.files.versions import caches_file
 from brisk.pipelines import read_pipeline
-from brisk.planning.query import POLICIES, Query, QueryNode, Replanning
+from brisk.pipelines.query import POLICIES, Query, QueryNode, Replanning
 from brisk.runtime.early_exit.served_caches import read_version
 from brisk.runtime.models.segment_session import SegmentSession
 from brisk.runtime.models.session import Session, load_session
-from brisk.runtime.pipelines.frame import NetworkRun, PipelineFrame, PipelineNetwork, Signature
-from brisk.runtime.pipelines.loading import WHOLE_MODEL, try_pipeline
-from brisk.runtime.pipelines.session import PipelineSession, assemble
+from brisk.runtime.pipelines.frame import (
+    NetworkRun,
+    PipelineFrame,
+    PipelineNetwork,
+    shapes_of,
+)
+from brisk.runtime.pipelines.latency import Shapes
+from brisk.runtime.pipelines.loading import (
+    WHOLE_MODEL,
+    PipelineSession,
+    assemble,
+    try_pipeline,
+)
 from brisk.segments.starting import usable_cores
 from brisk_client.benchmarks.pipeline.networks import PLATE, TrainedNetworks
 
@@ -63,7 +73,7 @@ class PlannerBench:
         session = self.plain if planner == PLANNERS[0] else self.early
         replanning = Replanning.INCREMENTAL if planner == "incremental" else Replanning.STATIC
         begun_ns = time.monotonic_ns()
-        nodes = session.query_nodes(Signature.of(inputs))
+        nodes = session.query_nodes(shapes_of(inputs))
         if planner == "oracle":
             policy, nodes = "exact", _known(nodes, self.reading_ns[frame])
         query = Query(nodes, objective_ns, begun_ns, POLICIES[policy], replanning)
@@ -163,11 +173,11 @@ def node_inputs(task: str) -> tuple[str, ...]:
 
 
 def _begin(
-    network: PipelineNetwork, image: np.ndarray, signature: Signature, agreement: float | None
+    network: PipelineNetwork, image: np.ndarray, shapes: Shapes, agreement: float | None
 ) -> NetworkRun:
     outputs = [each.name for each in network.session.outputs]
     inputs = {"image": image}
-    return NetworkRun(network, inputs, outputs, signature, agreement)
+    return NetworkRun(network, inputs, outputs, shapes, agreement)
 
 
 def _end_ns(run: NetworkRun) -> int:
@@ -180,8 +190,8 @@ def _end_ns(run: NetworkRun) -> int:
 
 def _takes_ns(network: PipelineNetwork, image: np.ndarray) -> float:
     """The median of some whole runs: objectives must not follow a moment's noise."""
-    signature = Signature.of({"image": image})
-    runs = (_begin(network, image, signature, WHOLE_MODEL) for _ in range(TIMED))
+    shapes = shapes_of({"image": image})
+    runs = (_begin(network, image, shapes, WHOLE_MODEL) for _ in range(TIMED))
     return statistics.median(_end_ns(run) for run in runs)
 
 
@@ -198,7 +208,7 @@ def _read(
     """What each reader takes for the plate, and whether caches answer it."""
     found = {}
     for name, network in session.nodes[PLATE].variants.items():
-        run = _begin(network, inputs["plate"], Signature.of(inputs), None)
+        run = _begin(network, inputs["plate"], shapes_of(inputs), None)
         found[name] = _end_ns(run), run.is_all_early
     return found
 

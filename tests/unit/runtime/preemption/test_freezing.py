@@ -31,8 +31,8 @@ from support.runtime.runtime_process import (
 from support.runtime.two_workers import background, foreground_worker_of
 from support.waiting import wait_until
 
-WIDTH = 3000
-"""Of the factors of one product, which takes half a second on one thread."""
+WIDTH = 2400
+"""Of the factors of one product, which takes a quarter of a second on one thread."""
 
 
 def state_of(process: int) -> str:
@@ -56,14 +56,14 @@ def pair() -> Iterator[Pair]:
         made.gate.enter()
         while True:
             signal.pause()
-    wait_until(lambda: made.gate.process == child, "the child")
+    wait_until(lambda: made.gate.page.process == child, "the child")
     yield made
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 
 
 def stopped(pair: Pair) -> bool:
-    return state_of(pair.gate.process) == "T"
+    return state_of(pair.gate.page.process) == "T"
 
 
 def test_a_layer_is_stopped_from_the_first_run_to_the_last_answer(pair: Pair) -> None:
@@ -137,7 +137,7 @@ def test_a_process_that_has_gone_and_its_successor(pair: Pair) -> None:
             gate.enter()
             while True:
                 signal.pause()
-        wait_until(lambda child=child: gate.process == child, "the child")
+        wait_until(lambda child=child: gate.page.process == child, "the child")
         suspension.suspend(turn)
         assert suspension.since_ns == turn
         wait_until(lambda child=child: state_of(child) == "T", "the stop")
@@ -218,7 +218,7 @@ def staged(
     monkeypatch.setenv("BRISK_POLICY", "preemptive")
     long = one_long_layer(tmp_path / "long.onnx")
     with (
-        opened(place, describe(slow_model(tmp_path / "urgent.onnx"))) as urgent,
+        opened(place, describe(slow_model(tmp_path / "urgent.onnx", steps=200))) as urgent,
         opened(place, describe(long, job_class="besteffort")) as lazy,
     ):
         yield Staged(urgent, lazy, place)

@@ -40,9 +40,9 @@ def test_what_one_process_writes_the_other_reads() -> None:
         return 0
 
     assert in_child(begin) == -signal.SIGKILL
-    assert gate.layer_runs
+    assert gate.page.layer_runs
     gate.pause_layers()
-    assert not gate.layer_runs
+    assert not gate.page.layer_runs
 
 
 @pytest.mark.parametrize(("share", "niceness"), [(0.0, 19), (0.1, 9)])

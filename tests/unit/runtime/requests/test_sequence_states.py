@@ -6,7 +6,6 @@ import itertools
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -195,8 +194,8 @@ def test_a_first_state_that_cannot_be_read_refuses_the_model(
         pass
 
 
-def waiting(number: int) -> Job[Any]:
-    return Job(number, "m", JobClass.NORMAL, 0, None, None)
+def waiting(number: int) -> Job:
+    return Job(number, "m", JobClass.NORMAL, 0, None)
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from support.open_files import nothing_left_open
 
 pytestmark = pytest.mark.timing
 
+ADDRESS = f"\0brisk-test-{os.getpid()}"
+
 LARGE = Log("info", "x" * 150_000)
 """A socket's buffer takes two such records."""
 
@@ -29,7 +31,7 @@ LARGE = Log("info", "x" * 150_000)
 def transport() -> Iterator[Connections]:
     with nothing_left_open():
         listener = new_socket()
-        listener.bind(f"\0brisk-test-{os.getpid()}-{time.monotonic_ns()}")
+        listener.bind(ADDRESS)
         listener.listen(64)
         made = Connections([listener])
         yield made
@@ -37,16 +39,16 @@ def transport() -> Iterator[Connections]:
         listener.close()
 
 
-def connect(transport: Connections) -> socket.socket:
+def connect() -> socket.socket:
     connection = new_socket()
     connection.settimeout(10.0)
-    connection.connect(next(iter(transport._listeners.values())).getsockname())
+    connection.connect(ADDRESS)
     return connection
 
 
 def only_peer(transport: Connections) -> Peer:
     assert list(transport.poll(1.0)) == []
-    (peer,) = transport.peers()
+    (peer,) = transport.peers.values()
     return peer
 
 
@@ -60,7 +62,7 @@ def events(transport: Connections, count: int) -> list[Arrival | Departure]:
 
 
 def test_records_arrive_with_their_peer_and_the_end_as_a_departure(transport: Connections) -> None:
-    connection = connect(transport)
+    connection = connect()
     peer = only_peer(transport)
     assert peer.pid == os.getpid()
     send_record(connection, Cancel(1))
@@ -72,11 +74,11 @@ def test_records_arrive_with_their_peer_and_the_end_as_a_departure(transport: Co
         Arrival(peer, Cancel(2), None),
         Departure(peer, None),
     ]
-    assert transport.peer_count == 0
+    assert not transport.peers
 
 
 def test_garbage_is_a_departure_with_its_reason(transport: Connections) -> None:
-    connection = connect(transport)
+    connection = connect()
     peer = only_peer(transport)
     connection.send(b"garbage")
     (departure,) = events(transport, 1)
@@ -87,7 +89,7 @@ def test_garbage_is_a_departure_with_its_reason(transport: Connections) -> None:
 
 
 def test_one_busy_peer_does_not_keep_another_waiting(transport: Connections) -> None:
-    first, second = connect(transport), connect(transport)
+    first, second = connect(), connect()
     list(transport.poll(1.0))
     for number in range(module.RECORDS_PER_TURN + 10):
         send_record(first, Cancel(number))
@@ -102,7 +104,7 @@ def test_one_busy_peer_does_not_keep_another_waiting(transport: Connections) -> 
 def test_a_slow_reader_gets_everything_in_order_and_then_nothing_is_left_to_do(
     transport: Connections, count: int
 ) -> None:
-    connection = connect(transport)
+    connection = connect()
     peer = only_peer(transport)
     expected: list[Record] = []
     for number in range(count):
@@ -123,7 +125,7 @@ def test_a_slow_reader_gets_everything_in_order_and_then_nothing_is_left_to_do(
 
 
 def test_exactly_one_record_too_many_leaves_no_spinning_behind(transport: Connections) -> None:
-    connection = connect(transport)
+    connection = connect()
     peer = only_peer(transport)
     receiver = Receiver(connection)
     sent = 0
@@ -144,7 +146,7 @@ def test_exactly_one_record_too_many_leaves_no_spinning_behind(transport: Connec
 def test_a_slab_given_up_before_the_peer_reads_of_it_can_still_be_sent(
     transport: Connections,
 ) -> None:
-    connection = connect(transport)
+    connection = connect()
     peer = only_peer(transport)
     transport.send(peer, LARGE)
     transport.send(peer, LARGE)
@@ -167,7 +169,7 @@ def test_a_slab_given_up_before_the_peer_reads_of_it_can_still_be_sent(
 
 
 def test_what_a_dropped_peer_never_read_is_given_back(transport: Connections) -> None:
-    connection = connect(transport)
+    connection = connect()
     peer = only_peer(transport)
     transport.send(peer, LARGE)
     transport.send(peer, LARGE)
@@ -176,7 +178,7 @@ def test_what_a_dropped_peer_never_read_is_given_back(transport: Connections) ->
     transport.drop(peer, "enough")
     transport.drop(peer, "twice")
     transport.send(peer, Cancel(1))
-    assert list(transport.poll(None)) == [Departure(peer, "enough")]
+    assert list(transport.poll(10.0)) == [Departure(peer, "enough")]
     peer.arena.close()
     connection.close()
 
@@ -185,7 +187,7 @@ def test_a_peer_that_never_reads_is_given_up(
     transport: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_OUTBOX_RECORDS", 10)
-    connection = connect(transport)
+    connection = connect()
     peer = only_peer(transport)
     for _ in range(14):
         transport.send(peer, LARGE)
@@ -206,13 +208,13 @@ def test_connections_beyond_the_limit_of_open_files_wait_for_others_to_go(
     transport: Connections,
 ) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    crowd = [connect(transport) for _ in range(6)]
+    crowd = [connect() for _ in range(6)]
     used = {int(name) for name in os.listdir("/proc/self/fd")}
     free = (number for number in itertools.count() if number not in used)
     resource.setrlimit(resource.RLIMIT_NOFILE, (list(itertools.islice(free, 4))[-1], limits[1]))
     try:
         assert list(transport.poll(1.0)) == []
-        taken = transport.peer_count
+        taken = len(transport.peers)
         assert 0 < taken < 6
         started_s = time.monotonic()
         assert list(transport.poll(0.2)) == []
@@ -220,9 +222,9 @@ def test_connections_beyond_the_limit_of_open_files_wait_for_others_to_go(
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     deadline_s = time.monotonic() + 5.0
-    while transport.peer_count < 6 and time.monotonic() < deadline_s:
+    while len(transport.peers) < 6 and time.monotonic() < deadline_s:
         list(transport.poll(0.1))
-    assert transport.peer_count == 6
+    assert len(transport.peers) == 6
     for connection in crowd:
         connection.close()
 
@@ -230,10 +232,10 @@ def test_connections_beyond_the_limit_of_open_files_wait_for_others_to_go(
 def test_closing_leaves_nothing_open(tmp_path: Path) -> None:
     with nothing_left_open():
         listener = new_socket()
-        listener.bind(f"\0brisk-test-closing-{os.getpid()}")
+        listener.bind(ADDRESS)
         listener.listen(4)
         transport = Connections([listener])
-        connections = [connect(transport) for _ in range(3)]
+        connections = [connect() for _ in range(3)]
         list(transport.poll(1.0))
         transport.close()
         listener.close()

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from brisk.protocol.records import TensorForm
-from brisk.runtime.worker.batch import Batcher, Request, profile_key
+from brisk.runtime.worker.batch import Request, take_batch
 from brisk.scheduling.job import JobClass
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue
-from support.runtime.requests import ASession, a_job, a_model, a_request
+from support.runtime.requests import ASession, a_model, a_request
 
 
-def batcher_with(
+def batches_of(
     rows: list[int],
     max_batch_size: int = 8,
     job_class: JobClass = JobClass.NORMAL,
     deadline_ns: int | None = None,
     run_ns: int | None = None,
-) -> Batcher:
+) -> Callable[[], list[Request]]:
     """Requests of so many rows, waiting, for a model that batches; each takes ``run_ns`` alone."""
     model, session = a_model(max_batch_size=max_batch_size), ASession()
     queue: ReadyQueue[Request] = ReadyQueue()
@@ -26,10 +28,10 @@ def batcher_with(
     for number, count in enumerate(rows):
         tensors = (TensorForm("x", "FP32", (count, 3)),)
         request = a_request(number, model, session, tensors, deadline_ns, job_class)
-        queue.add(a_job(request), None, "m")
+        queue.add(request, None, "m")
         if run_ns is not None:
-            profiles.find(profile_key(request)).learn_run(run_ns, beside=False)
-    return Batcher(queue, profiles, lambda: 0)
+            profiles.find(request.profile_key).learn_run(run_ns, beside=False)
+    return lambda: take_batch(queue, profiles, None, lambda: 0)
 
 
 @pytest.mark.parametrize(
@@ -45,10 +47,10 @@ def batcher_with(
     ],
 )
 def test_joined_runs_have_a_power_of_two_of_rows(rows: list[int], taken: list[int]) -> None:
-    batcher = batcher_with(rows)
+    take = batches_of(rows)
     found = []
-    while jobs := batcher.take():
-        found.append(sum(job.payload.record.form.inputs[0].shape[0] for job in jobs))
+    while jobs := take():
+        found.append(sum(job.record.form.inputs[0].shape[0] for job in jobs))
     assert found == taken
 
 
@@ -65,5 +67,5 @@ def test_joined_runs_have_a_power_of_two_of_rows(rows: list[int], taken: list[in
 def test_real_time_requests_are_joined_only_where_all_are_in_time_even_one_after_the_other(
     deadline_ns: int | None, run_ns: int | None, joined: int
 ) -> None:
-    batcher = batcher_with([1] * 4, 8, JobClass.REALTIME, deadline_ns, run_ns)
-    assert len(batcher.take()) == joined
+    take = batches_of([1] * 4, 8, JobClass.REALTIME, deadline_ns, run_ns)
+    assert len(take()) == joined

@@ -7,9 +7,8 @@ others; what they take is remembered by the shapes of requests.
 
 from __future__ import annotations
 
-import math
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
@@ -19,32 +18,22 @@ import numpy as np
 from brisk import telemetry
 from brisk.errors import BriskError, InternalError
 from brisk.pipelines import NodeDescription, NodeSource
-from brisk.planning.profile import LatencyProfile
-from brisk.planning.query import Query
+from brisk.pipelines.query import Query
 from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.models.session import Session
+from brisk.runtime.pipelines.latency import LatencyProfile, Shapes
 from brisk.runtime.worker.device import synchronise
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
 
 if TYPE_CHECKING:
     from brisk.exits.serving.frame import ExitingFrame
-    from brisk.runtime.pipelines.session import PipelineSession
-
-Shapes = tuple[tuple[int, ...], ...]
+    from brisk.runtime.pipelines.loading import PipelineSession
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """The kind of a request, by which latencies are remembered: its inputs' shapes."""
-
-    shapes: Shapes
-    size: int
-
-    @classmethod
-    def of(cls, inputs: Mapping[str, Value]) -> Signature:
-        shapes = tuple(tuple(getattr(value, "shape", ())) for value in inputs.values())
-        return cls(shapes, sum(math.prod(shape) for shape in shapes))
+def shapes_of(inputs: Mapping[str, Value]) -> Shapes:
+    """The kind of a request, by which latencies are remembered."""
+    return tuple(value.shape for value in inputs.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +49,11 @@ class PipelineNetwork:
     profile: LatencyProfile = field(default_factory=LatencyProfile)
     usual: LatencyProfile = field(default_factory=LatencyProfile)
 
-    def expect_ns(self, signature: Signature) -> int:
+    def expect_ns(self, shapes: Shapes) -> int:
         """Precondition: it has been tried."""
-        expected_ns = self.profile.expect_ns(signature.shapes, signature.size)
-        if expected_ns is None:
-            raise InternalError(f"{self.words}: it was never tried")
+        expected_ns = self.profile.expect_ns(shapes)
+        assert expected_ns is not None, f"{self.words}: it was never tried"
         return expected_ns
-
-    def expect_usually_ns(self, signature: Signature) -> int | None:
-        """None where it has answered nothing yet, and where nothing answers early."""
-        return self.usual.expect_ns(signature.shapes, signature.size)
-
-    def pass_by(self, signature: Signature) -> None:
-        """Another variant of its node has run on such an input."""
-        self.profile.pass_by(signature.shapes)
-        self.usual.pass_by(signature.shapes)
 
     def named(self, error: BriskError) -> BriskError:
         """``error`` with its name before the text."""
@@ -83,8 +62,6 @@ class PipelineNetwork:
 
 @dataclass(frozen=True, slots=True)
 class NodeNetworks:
-    """A node with its networks."""
-
     description: NodeDescription
     variants: Mapping[str, PipelineNetwork]
     early: PipelineNetwork | None
@@ -98,31 +75,26 @@ class NetworkRun:
         network: PipelineNetwork,
         inputs: Mapping[str, Value],
         outputs: Sequence[str],
-        signature: Signature,
+        shapes: Shapes,
         agreement: float | None = None,
     ) -> None:
-        """``agreement``: as ``Session.start`` takes it.
+        """``shapes``: of the request. ``agreement``: as ``Session.start`` takes it.
 
         Raises the errors of the network's frame, with its name before their text.
         """
-        self.session = network.session
+        self.network = network
         self.inputs = inputs
         self.spent_ns = 0
-        self._network = network
-        self._signature = signature
+        self._shapes = shapes
         try:
             self.frame = network.session.start(inputs, outputs, agreement)
         except BriskError as error:
             raise network.named(error) from error
-
-    @property
-    def early(self) -> ExitingFrame | None:
+        self.early = cast("ExitingFrame", self.frame) if self.frame.can_answer_early else None
         """Its frame, where learned caches may answer."""
-        return cast("ExitingFrame", self.frame) if self.frame.can_answer_early else None
 
     @property
     def is_all_early(self) -> bool:
-        """Whether learned caches have answered all rows."""
         early = self.early
         return early is not None and all(one.exit_index is not None for one in early.answers)
 
@@ -135,13 +107,12 @@ class NetworkRun:
         try:
             is_over = self.frame.step()
         except BriskError as error:
-            raise self._network.named(error) from error
+            raise self.network.named(error) from error
         if is_over:
             synchronise()
         self.spent_ns += time.monotonic_ns() - begun_ns
         if is_over and (self.early is None or not self.early.has_early_answers):
-            signature = self._signature
-            self._network.profile.learn(signature.shapes, signature.size, self.spent_ns)
+            self.network.profile.learn(self._shapes, self.spent_ns)
         return is_over
 
 
@@ -169,20 +140,18 @@ class PipelineFrame:
         """
         self._session = session
         self._agreement = agreement
-        self._nodes = [session.nodes[node.name] for node in session.needed(requested)]
+        self._left = deque(session.nodes[node.name] for node in query.left)
+        """Nodes that have not ended, the present one first."""
         self._outputs = {name: session.description.outputs[name] for name in requested}
         self._query = query
-        self._signature = Signature.of(inputs)
+        self._shapes = shapes_of(inputs)
         self._values = {NodeSource(None, name): value for name, value in inputs.items()}
-        sources = [s for node in self._nodes for s in node.description.inputs.values()]
+        sources = [s for node in self._left for s in node.description.inputs.values()]
         self._reads = Counter([*sources, *self._outputs.values()])
-        self._place = 0
         self._done = 0
         self._run: NetworkRun | None = None
-        self._is_early = False
         self._variant = ""
         self._spent_ns = 0
-        self._inputs: dict[str, Value] = {}
         self.taken: dict[str, tuple[str, bool]] = {}
         """By node: the variant chosen, and whether it, or the early answer, answered early."""
         self.cached: list[CachedRun] = []
@@ -190,7 +159,6 @@ class PipelineFrame:
 
     @property
     def position(self) -> int:
-        """Layers done so far, of all nodes."""
         return self._done + (0 if self._run is None else self._run.frame.position)
 
     @property
@@ -198,92 +166,81 @@ class PipelineFrame:
         """The next layer in words, for traces: its node's name before it."""
         if self.is_finished:
             return ""
-        name = self._nodes[self._place].description.name
-        return f"{name}: {'planned' if self._run is None else self._run.frame.upcoming}"
+        layer = "planned" if self._run is None else self._run.frame.upcoming
+        return f"{self._left[0].description.name}: {layer}"
 
     @property
     def is_finished(self) -> bool:
-        return self._place == len(self._nodes)
+        return not self._left
 
     def step(self) -> bool:
         """Run one layer of the node that is due; True where the last node is finished."""
         if self.is_finished:
             return True
-        if self._run is None:
-            self._begin(self._nodes[self._place])
-        assert self._run is not None
-        if self._run.step():
-            self._finish(self._nodes[self._place], self._run)
+        run = self._run or self._begin(self._left[0])
+        if run.step():
+            self._finish(self._left[0], run)
         return self.is_finished
 
     def results(self) -> dict[str, Value]:
         """The requested outputs by name. Precondition: the job is finished."""
         if not self.is_finished:
-            raise InternalError(
-                f"results were asked for after {self._place} of {len(self._nodes)} nodes"
-            )
+            raise InternalError(f"results were asked for {len(self._left)} nodes too early")
         return {name: self._values[source] for name, source in self._outputs.items()}
 
-    def _begin(self, node: NodeNetworks) -> None:
-        description = node.description
-        self._variant = self._query.begin(description.name, time.monotonic_ns()).variant.name
-        self._inputs = {
-            tensor: self._take(source) for tensor, source in description.inputs.items()
-        }
-        self._is_early = node.early is not None
+    def _begin(self, node: NodeNetworks) -> NetworkRun:
+        self._variant = self._query.begin(time.monotonic_ns()).variant.name
         self._spent_ns = 0
-        self._start(node, node.early or node.variants[self._variant])
+        inputs = {tensor: self._take(s) for tensor, s in node.description.inputs.items()}
+        return self._start(node, node.early or node.variants[self._variant], inputs)
 
     def _take(self, source: NodeSource) -> Value:
         """The value, forgotten if nothing behind reads it."""
         self._reads[source] -= 1
         return self._values[source] if self._reads[source] else self._values.pop(source)
 
-    def _start(self, node: NodeNetworks, network: PipelineNetwork) -> None:
+    def _start(
+        self, node: NodeNetworks, network: PipelineNetwork, inputs: Mapping[str, Value]
+    ) -> NetworkRun:
         wanted = [s.tensor for s, count in self._reads.items() if s.node == node.description.name]
         early = node.description.early_answer
-        if self._is_early and early is not None and early.confidence not in wanted:
+        if network is node.early and early is not None and early.confidence not in wanted:
             wanted.append(early.confidence)
-        self._run = NetworkRun(network, self._inputs, wanted, self._signature, self._agreement)
+        self._run = NetworkRun(network, inputs, wanted, self._shapes, self._agreement)
+        return self._run
 
     def _finish(self, node: NodeNetworks, run: NetworkRun) -> None:
+        """A network has ended, and the node with it unless an early answer is not good enough."""
         results = run.frame.results()
         self._done += run.frame.position
         self._spent_ns += run.spent_ns
         self._run = None
-        name = node.description.name
-        early_frame = run.early
-        if early_frame is not None:
+        name, early = node.description.name, node.description.early_answer
+        if run.early is not None:
             pipeline, version = self._session.labels
             labels = (f"{pipeline}:{name}", version)
-            self.cached.append(CachedRun(run.session, early_frame, run.inputs, labels))
-        if self._is_early:
-            self._is_early = False
-            early = node.description.early_answer
-            assert early is not None
-            is_taken = is_confident(results[early.confidence], early.at_least)
-            if not is_taken:
-                self._start(node, node.variants[self._variant])
+            self.cached.append(CachedRun(run.network.session, run.early, run.inputs, labels))
+        is_early = run.is_all_early
+        if run.network is node.early and early is not None:
+            is_early = is_confident(results[early.confidence], early.at_least)
+            if not is_early:
+                self._start(node, node.variants[self._variant], run.inputs)
                 return
-            self.taken[name] = (self._variant, True)
-        else:
-            self.taken[name] = (self._variant, run.is_all_early)
-        for other, network in node.variants.items():
-            if other != self._variant:
-                network.pass_by(self._signature)
-        if node.early is not None or early_frame is not None:
-            signature, usual = self._signature, node.variants[self._variant].usual
-            usual.learn(signature.shapes, signature.size, self._spent_ns)
-        self._inputs = {}
+        self.taken[name] = (self._variant, is_early)
+        for variant, network in node.variants.items():
+            if variant != self._variant:
+                network.profile.pass_by(self._shapes)
+                network.usual.pass_by(self._shapes)
+        if node.early is not None or run.early is not None:
+            node.variants[self._variant].usual.learn(self._shapes, self._spent_ns)
         for tensor, value in results.items():
             if self._reads[NodeSource(name, tensor)]:
                 self._values[NodeSource(name, tensor)] = value
-        self._place += 1
+        self._left.popleft()
         if self.is_finished:
             self._count()
 
     def _count(self) -> None:
-        """What the finished request came to."""
         for node, (variant, was_early) in self.taken.items():
             how = "early" if was_early else "full"
             telemetry.count(metrics.PIPELINE_NODES, (*self._session.labels, node, variant, how))

@@ -1,4 +1,5 @@
-"""Pipelines whose networks load: put together when the last one is there, and tried.
+"""A pipeline in memory: its nodes' networks, each a session shared with ordinary entries; put
+together when the last one is there, and tried.
 
 The trial run tells what each network takes, before any request. It runs on the worker's main
 thread, because frames of a session that serves already must not overlap, a quantum at a time
@@ -9,19 +10,37 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, cast
 
 import numpy as np
 
-from brisk.errors import BriskError, InternalError
+from brisk.errors import BriskError, InternalError, InvalidRequestError
 from brisk.graph.files.element_types import dtype_of_name
-from brisk.pipelines import NodeSource, TensorType
+from brisk.graph.program import Variable
+from brisk.pipelines import (
+    NetworkSignature,
+    NodeDescription,
+    NodeSource,
+    PipelineDescription,
+    TensorType,
+    check_networks,
+)
+from brisk.pipelines.query import POLICIES, NetworkVariant, Query, QueryNode, Replanning
+from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.models.entry import LoadState, SessionEntry
 from brisk.runtime.models.loader import LoadOutcome
-from brisk.runtime.models.session import Session
-from brisk.runtime.pipelines.frame import NetworkRun, NodeNetworks, Signature
-from brisk.runtime.pipelines.session import PipelineSession, assemble
+from brisk.runtime.models.session import Due, Frame, Session
+from brisk.runtime.pipelines.frame import (
+    NetworkRun,
+    NodeNetworks,
+    PipelineFrame,
+    PipelineNetwork,
+    shapes_of,
+)
+from brisk.runtime.pipelines.latency import Shapes
 from brisk.segments.values import Value
 
 RUNS = 4
@@ -34,6 +53,143 @@ LONG_RUN_NS = 300_000_000
 """A network that takes longer is run once only."""
 
 QUANTUM_NS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSession:
+    """What a binding of a pipeline has where another one has a Session.
+
+    ``signature`` is what it takes and gives. Used by the worker's main thread alone.
+    """
+
+    description: PipelineDescription
+    signature: NetworkSignature
+    nodes: Mapping[str, NodeNetworks]
+    load_ns: int
+    labels: tuple[str, str]
+    threads: ClassVar[int] = 1
+    weight_bytes: ClassVar[int] = 0
+    has_steady_runs: ClassVar[bool] = False
+    """They are as long as their time allows."""
+    is_loading: ClassVar[bool] = False
+    """Its networks have been loaded before it was made."""
+    table: ClassVar[None] = None
+    caches: ClassVar[None] = None
+
+    def close(self) -> None:
+        """Its networks are freed by whoever counts their users."""
+
+    @property
+    def summary(self) -> str:
+        counts = ", ".join(f"{n} ×{len(node.variants)}" for n, node in self.nodes.items())
+        return f"pipeline of {len(self.nodes)} nodes ({counts}) in {self.load_ns / 1e6:.0f} ms"
+
+    def start(
+        self,
+        inputs: Mapping[str, Value],
+        requested: Sequence[str],
+        agreement: float | None = None,
+        dues: Sequence[Due] = (),
+    ) -> PipelineFrame:
+        """As ``Servable``: planned for the request that is due first, by its own time-out or else
+        by the entry's objective. Raises InvalidRequestError where names do not fit the pipeline.
+        """
+        for kind, given, known in (
+            ("input", list(inputs), list(self.signature.inputs)),
+            ("output", list(requested), list(self.signature.outputs)),
+        ):
+            for name in given:
+                if name not in known:
+                    raise InvalidRequestError(
+                        f"the pipeline has no {kind} '{name}'; its {kind}s are {known}"
+                    )
+        for name in self.signature.inputs:
+            if name not in inputs:
+                raise InvalidRequestError(f"input '{name}' of the pipeline is missing")
+        objective_ns = self.description.objective_ns
+        due_ns = min(
+            each.arrival_ns + objective_ns if each.deadline_ns is None else each.deadline_ns
+            for each in dues
+        )
+        now_ns = time.monotonic_ns()
+        query = Query(
+            self.query_nodes(shapes_of(inputs), requested),
+            due_ns - now_ns,
+            now_ns,
+            POLICIES[self.description.policy],
+            Replanning(self.description.replanning),
+        )
+        return PipelineFrame(self, inputs, requested, query, agreement)
+
+    def cached_runs(
+        self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
+    ) -> Sequence[CachedRun]:
+        """As ``Servable``; a frame adds to them as its nodes end."""
+        return cast(PipelineFrame, frame).cached
+
+    def needed(self, requested: Sequence[str] | None) -> list[NodeDescription]:
+        """The nodes that the requested outputs need, in order; None: all outputs."""
+        requested = list(self.description.outputs) if requested is None else requested
+        needed = {self.description.outputs[name].node for name in requested}
+        order: list[NodeDescription] = []
+        for node in reversed(self.description.nodes):
+            if node.name in needed:
+                order.insert(0, node)
+                needed |= set(node.after)
+        return order
+
+    def query_nodes(
+        self, shapes: Shapes, requested: Sequence[str] | None = None
+    ) -> tuple[QueryNode, ...]:
+        """What the requested outputs need, with what each variant is expected to take now: whole
+        runs with the attempt at an early answer.
+        """
+        nodes = []
+        for node in self.needed(requested):
+            networks = self.nodes[node.name]
+            early_ns = 0 if networks.early is None else networks.early.expect_ns(shapes)
+            variants = []
+            for each in node.variants:
+                network = networks.variants[each.name]
+                full_ns = early_ns + network.expect_ns(shapes)
+                usual_ns = network.usual.expect_ns(shapes)
+                variants.append(NetworkVariant(each.name, each.accuracy, full_ns, usual_ns))
+            nodes.append(QueryNode(node.name, tuple(variants)))
+        return tuple(nodes)
+
+
+def assemble(
+    description: PipelineDescription,
+    sessions: Mapping[Path, Session],
+    labels: tuple[str, str],
+    started_ns: int,
+) -> PipelineSession:
+    """The pipeline of loaded networks, not tried yet; ``labels``: name and version for counters.
+
+    Raises InvalidModelError where the networks do not fit together.
+    """
+    signatures = {path: signature_of(session) for path, session in sessions.items()}
+    signature = check_networks(description, signatures)
+    nodes = {}
+    for node in description.nodes:
+        networks = [PipelineNetwork(words, sessions[path]) for words, path in node.networks]
+        early = None if node.early_answer is None else networks.pop(0)
+        names = (variant.name for variant in node.variants)
+        nodes[node.name] = NodeNetworks(node, dict(zip(names, networks, strict=True)), early)
+    return PipelineSession(description, signature, nodes, time.monotonic_ns() - started_ns, labels)
+
+
+def signature_of(session: Session) -> NetworkSignature:
+    def kinds(variables: Sequence[Variable]) -> dict[str, TensorType]:
+        found = {}
+        for variable in variables:
+            shape = variable.type.shape
+            if shape is not None:
+                shape = tuple(size if isinstance(size, int) else None for size in shape)
+            found[variable.name] = TensorType(variable.type.dtype, shape, variable.optional)
+        return found
+
+    return NetworkSignature(kinds(session.inputs), kinds(session.outputs))
 
 
 class PipelineLoads:
@@ -71,8 +227,12 @@ class PipelineLoads:
             if len(sessions) < len(entry.parts) and not has_failed:
                 continue
             self._waiting.remove(entry)
+            assert entry.pipeline is not None
             try:
-                session = _assembled(entry, sessions)
+                for words, path in entry.pipeline.networks:
+                    if (error := entry.parts[path].error) is not None:
+                        raise type(error)(f"{words}: {error}")
+                session = assemble(entry.pipeline, sessions, entry.labels, entry.asked_ns)
             except BriskError as error:
                 self._tell(LoadOutcome(entry, None, error))
             else:
@@ -97,18 +257,6 @@ class PipelineLoads:
             self._tell(outcome)
 
 
-def _assembled(entry: SessionEntry, sessions: dict[Path, Session]) -> PipelineSession:
-    """Raises the error of the first network that was not loaded, with its name in the pipeline,
-    and InvalidModelError where they do not fit together.
-    """
-    assert entry.pipeline is not None
-    for words, path in entry.pipeline.networks:
-        error = entry.parts[path].error
-        if error is not None:
-            raise type(error)(f"{words}: {error}")
-    return assemble(entry.pipeline, sessions, entry.labels, entry.asked_ns)
-
-
 def try_pipeline(session: PipelineSession) -> Iterator[None]:
     """Run every network of every node; yields after each layer.
 
@@ -120,15 +268,12 @@ def try_pipeline(session: PipelineSession) -> Iterator[None]:
     inputs = {
         name: _zeros(kind, shapes.get(name)) for name, kind in session.signature.inputs.items()
     }
-    signature = Signature.of(inputs)
     values = {NodeSource(None, name): value for name, value in inputs.items()}
     for node in session.nodes.values():
         try:
-            yield from _try_node(node, values, signature)
+            yield from _try_node(node, values, shapes_of(inputs))
         except BriskError as error:
-            tried = ", ".join(
-                f"'{n}' {list(s)}" for n, s in zip(inputs, signature.shapes, strict=True)
-            )
+            tried = ", ".join(f"'{name}' {list(value.shape)}" for name, value in inputs.items())
             raise type(error)(
                 f"{error}; that was the trial run, with zeros as {tried}; trial_shapes in the "
                 "entry's file can say others"
@@ -136,9 +281,7 @@ def try_pipeline(session: PipelineSession) -> Iterator[None]:
 
 
 def _try_node(
-    node: NodeNetworks,
-    values: dict[NodeSource, Value],
-    signature: Signature,
+    node: NodeNetworks, values: dict[NodeSource, Value], shapes: Shapes
 ) -> Iterator[None]:
     taken = {tensor: values[s] for tensor, s in node.description.inputs.items()}
     networks = list(node.variants.values()) + ([node.early] if node.early else [])
@@ -146,10 +289,10 @@ def _try_node(
     for network in networks:
         outputs = [variable.name for variable in network.session.outputs]
         for number in range(RUNS):
-            run = NetworkRun(network, taken, outputs, signature, WHOLE_MODEL)
+            run = NetworkRun(network, taken, outputs, shapes, WHOLE_MODEL)
             while not run.step():
                 yield
-            if network.expect_ns(signature) > LONG_RUN_NS:
+            if network.expect_ns(shapes) > LONG_RUN_NS:
                 break
             if number == 0:
                 network.profile.forget()

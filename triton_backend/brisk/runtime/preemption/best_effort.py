@@ -24,44 +24,34 @@ class Background(PreemptionController):
     quanta_ns: ClassVar = dict.fromkeys(JobClass, 2_000_000)
 
     def __init__(self, gate: Gate, policy: Policy, limits: Limits, processors: int) -> None:
-        self.policy = policy
+        super().__init__(gate, policy, limits, processors)
         self.alarm = gate.alarm
-        self._gate = gate
-        self._limits = limits
-        self._processors = processors
         self._share = ShareMeter()
         self._was_open = True
         self._held_since_ns: int | None = None
 
     def holds(self, run: Run, now_ns: int) -> bool:
-        gate = self._gate
-        self._was_open = gate.is_open
-        if not self._was_open and not self.policy.admits(self._snapshot(run, now_ns)):
-            gate.hold_layers()
-            self._share.hold(now_ns)
-            self._count_held(now_ns)
-            self._held_since_ns = now_ns
-            return True
-        if self._held_since_ns is not None:
-            self._count_held(now_ns)
-            self._held_since_ns = None
-        self._share.run(now_ns)
-        gate.begin_layer()
-        return False
-
-    def _count_held(self, now_ns: int) -> None:
         if self._held_since_ns is not None:
             telemetry.count(metrics.HELD_SECONDS, (), now_ns - self._held_since_ns)
-
-    def _snapshot(self, run: Run, now_ns: int) -> Snapshot:
-        return Snapshot(
-            now_ns=now_ns,
-            processors=self._processors,
-            realtime=self._gate.realtime(),
-            layer_ns=run.profile.layer_ns(run.frame.position),
-            share=self._share.share(now_ns),
-            limits=self._limits,
-        )
+            self._held_since_ns = None
+        self._was_open = self._gate.is_open
+        if not self._was_open and not self.policy.admits(
+            Snapshot(
+                now_ns=now_ns,
+                processors=self._processors,
+                realtime=self._gate.realtime(),
+                layer_ns=run.profile.layer_ns(run.frame.position),
+                share=self._share.share(now_ns),
+                limits=self._limits,
+            )
+        ):
+            self._gate.hold_layers()
+            self._share.change(now_ns, is_held=True)
+            self._held_since_ns = now_ns
+            return True
+        self._share.change(now_ns, is_held=False)
+        self._gate.begin_layer()
+        return False
 
     def layer_done(self, run: Run, taken_ns: int) -> None:
         """Only a layer that had the processors to itself tells what it takes."""

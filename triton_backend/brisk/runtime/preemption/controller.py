@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from brisk.runtime.worker.batch import RequestJob, Run
+from brisk.runtime.preemption.gate import Gate
+from brisk.runtime.worker.batch import Request, Run
 from brisk.scheduling.job import JobClass
-from brisk.scheduling.policies import Policy
+from brisk.scheduling.policies import Limits, Policy
 
 
 class PreemptionController:
@@ -18,17 +19,22 @@ class PreemptionController:
     layers. A look takes some microseconds, and what can interrupt the run comes that much sooner.
     """
 
-    policy: Policy
     quanta_ns: ClassVar[Mapping[JobClass, int]]
     alarm: int | None = None
 
-    def check(self, job: RequestJob) -> None:
+    def __init__(self, gate: Gate, policy: Policy, limits: Limits, processors: int) -> None:
+        self.policy = policy
+        self._gate = gate
+        self._limits = limits
+        self._processors = processors
+
+    def check(self, job: Request) -> None:
         """Raise UnavailableError where it is known that the job cannot be in time."""
 
-    def admitted(self, job: RequestJob) -> None:
+    def admitted(self, job: Request) -> None:
         """A job has been taken in."""
 
-    def ended(self, job: RequestJob) -> None:
+    def ended(self, job: Request) -> None:
         """A job that was admitted has been answered, or its peer has gone."""
 
     def begins(self, run: Run, now_ns: int) -> None:

@@ -37,17 +37,13 @@ def limit_memory(budget_bytes: int) -> None:
     _budget_bytes = budget_bytes
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OUT_OF_MEMORY_SCORE))
-    present = _private_bytes() + budget_bytes
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"^VmData:\s+(\d+) kB", status, re.MULTILINE)
+    present = (int(found.group(1)) * 1024 if found else 0) + budget_bytes
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
         present = min(present, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (present, hard))
-
-
-def _private_bytes() -> int:
-    status = Path("/proc/self/status").read_text()
-    found = re.search(r"^VmData:\s+(\d+) kB", status, re.MULTILINE)
-    return int(found.group(1)) * 1024 if found else 0
 
 
 def shortage(error: BaseException, what: str) -> BriskError | None:

@@ -12,12 +12,12 @@ from brisk import telemetry
 from brisk.runtime.log import say
 from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.preemption.gate import Gate
-from brisk.runtime.worker.batch import RequestJob, Run, profile_key
-from brisk.scheduling.admission import refuse_if_late
+from brisk.runtime.worker.batch import Request, Run
 from brisk.scheduling.job import JobClass, JobState, most_urgent_first
 from brisk.scheduling.policies import Limits, Policy, Snapshot, run_slowdown
 from brisk.scheduling.profile import ProfileTable
-from brisk.scheduling.share import MinimumShare, ShareMeter
+from brisk.scheduling.queue import refuse_if_late
+from brisk.scheduling.share import Demand, MinimumShare, ShareMeter
 from brisk.telemetry import metrics
 
 LONGEST_SUSPENSION_NS = 100_000_000
@@ -43,68 +43,63 @@ class Foreground(PreemptionController):
         gate: Gate,
         policy: Policy,
         limits: Limits,
-        profiles: ProfileTable,
         processors: int,
+        profiles: ProfileTable,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._clock_ns = clock_ns
-        self._processors = processors
+        super().__init__(gate, policy, limits, processors)
         self.suspension = Suspension(gate)
-        self.policy = policy
-        self._gate = gate
-        self._limits = limits
         self._profiles = profiles
-        self._realtime: dict[int, RequestJob] = {}
+        self._clock_ns = clock_ns
+        self._realtime: dict[int, Request] = {}
         self._run_end_ns: int | None = None
         """When the last real-time run that began is expected to end."""
         self._layers_beside = 0
         self._presence = ShareMeter()
         """Of real-time work."""
         self._normal: set[int] = set()
-        """Sequences of the normal jobs that wait or run."""
+        """Numbers of the normal jobs that wait or run."""
         self._normal_share = MinimumShare(limits.normal_share)
         self._computes: JobClass | None = None
 
-    def check(self, job: RequestJob) -> None:
+    def check(self, job: Request) -> None:
         """Only real-time jobs with a deadline are refused: others may be in time by luck."""
         if job.job_class is not JobClass.REALTIME or job.deadline_ns is None:
             return
         key = most_urgent_first(job)
         ahead = [
-            self._profiles.run_ns(profile_key(other.payload))
+            self._profiles.run_ns(other.profile_key)
             for other in self._realtime.values()
             if other.state is JobState.WAITING and most_urgent_first(other) < key
         ]
-        own_ns = self._profiles.run_ns(profile_key(job.payload))
+        own_ns = self._profiles.run_ns(job.profile_key)
         refuse_if_late(job.arrival_ns, job.deadline_ns, self._run_end_ns, ahead, own_ns)
 
-    def admitted(self, job: RequestJob) -> None:
+    def admitted(self, job: Request) -> None:
         if job.job_class is JobClass.REALTIME:
             if not self._realtime:
-                self._presence.run(self._clock_ns())
-            self._realtime[job.sequence] = job
+                self._presence.change(self._clock_ns(), is_held=False)
+            self._realtime[job.number] = job
             self._tell()
         elif job.job_class is JobClass.NORMAL:
-            self._normal.add(job.sequence)
+            self._normal.add(job.number)
         self._measure(self._clock_ns())
 
-    def ended(self, job: RequestJob) -> None:
-        if self._realtime.pop(job.sequence, None) is not None:
+    def ended(self, job: Request) -> None:
+        if self._realtime.pop(job.number, None) is not None:
             self._tell()
-        self._normal.discard(job.sequence)
+        self._normal.discard(job.number)
         self._measure(self._clock_ns())
 
     def _measure(self, now_ns: int) -> None:
         """Tell the minimum share what becomes of normal work from now on."""
-        share = self._normal_share
-        if not share.share:
-            return
         if not self._normal or self._computes is None:
-            share.rest(now_ns)
-        elif self._computes is JobClass.NORMAL:
-            share.run(now_ns, is_contested=bool(self._realtime))
+            demand = Demand.NONE
+        elif self._computes is not JobClass.NORMAL:
+            demand = Demand.HELD
         else:
-            share.hold(now_ns)
+            demand = Demand.CONTESTED if self._realtime else Demand.FREE
+        self._normal_share.change(demand, now_ns)
 
     def owes_normal(self, now_ns: int) -> bool:
         return self._normal_share.is_owed(now_ns)
@@ -112,7 +107,7 @@ class Foreground(PreemptionController):
     def _tell(self) -> None:
         waiting = self._realtime.values()
         if not waiting:
-            self._presence.hold(self._clock_ns())
+            self._presence.change(self._clock_ns(), is_held=True)
             self._run_end_ns = None
             self._gate.open()
             self.suspension.resume()
@@ -127,18 +122,18 @@ class Foreground(PreemptionController):
         self._measure(now_ns)
         if run.job_class is not JobClass.REALTIME:
             return
-        expected_ns = run.profile.run_ns
-        end_ns = None if expected_ns is None else int(now_ns + expected_ns)
+        run_ns = run.profile.run_ns
+        self._run_end_ns = None if run_ns is None else int(now_ns + run_ns)
         load = self._presence.share(now_ns)
         trial = run.profile.next_trial(run_slowdown(self._limits, load))
-        self._run_end_ns = end_ns
-        self._gate.describe_run(end_ns, run.threads, run.profile.slowdown, trial, load)
-        self._layers_beside = self._gate.layers_beside
+        threads, slowdown = run.session.threads, run.profile.slowdown
+        self._gate.describe_run(self._run_end_ns, threads, slowdown, trial, load)
+        self._layers_beside = self._gate.page.layers_beside
         self._suspend_or_resume(run, now_ns)
 
     def _suspend_or_resume(self, run: Run, now_ns: int) -> None:
         """A layer under way goes on beside ``run`` where the policy would let it begin."""
-        if not self._gate.layer_runs:
+        if not self._gate.page.layer_runs:
             return
         suspended_ns = self.suspension.since_ns
         if (
@@ -154,11 +149,9 @@ class Foreground(PreemptionController):
 
     def admits_layers(self, now_ns: int) -> bool:
         """Whether the policy lets best-effort layers run now; what they take is not known here."""
-        limits = self._limits
-        if limits.share > 0:
-            return True
-        return self.policy.lets_run(
-            Snapshot(now_ns, self._processors, self._gate.realtime(), None, 0.0, limits)
+        realtime = self._gate.realtime()
+        return self._limits.share > 0 or self.policy.lets_run(
+            Snapshot(now_ns, self._processors, realtime, None, 0.0, self._limits)
         )
 
     def pauses(self) -> None:
@@ -175,9 +168,9 @@ class Foreground(PreemptionController):
         beside = False
         if run.job_class is JobClass.REALTIME:
             gate = self._gate
-            outlasts = gate.layer_runs and self.suspension.since_ns is None
-            beside = outlasts or gate.layers_beside != self._layers_beside
-        run.profile.learn_run(now_ns - run.started_ns, beside, run.threads)
+            outlasts = bool(gate.page.layer_runs) and self.suspension.since_ns is None
+            beside = outlasts or gate.page.layers_beside != self._layers_beside
+        run.profile.learn_run(now_ns - run.started_ns, beside, run.session.threads)
 
 
 # Best-effort work stopped in the middle of a layer (REEF's reset, 4.3, on processors).
@@ -218,7 +211,7 @@ class Suspension:
         if not self._is_allowed:
             return False
         try:
-            if self._gate.process != self._process:
+            if self._gate.page.process != self._process:
                 self._open()
             if self._handle is None:
                 return False
@@ -238,11 +231,11 @@ class Suspension:
         """A handle of the present process."""
         if self._handle is not None:
             os.close(self._handle)
-        self._handle, self._process = None, self._gate.process
+        self._handle, self._process = None, self._gate.page.process
         if self._process:
             self._handle = os.pidfd_open(self._process)
             # The supervisor takes the number from the gate before it lets the kernel give it
             # again: one that is still there was the worker's when the handle was opened.
-            if self._gate.process != self._process:
+            if self._gate.page.process != self._process:
                 os.close(self._handle)
                 self._handle, self._process = None, 0

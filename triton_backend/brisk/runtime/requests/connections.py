@@ -9,21 +9,32 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from brisk.errors import ProtocolError
 from brisk.protocol.channel import Receiver, check_peer, send_bytes, slab_records
 from brisk.protocol.codec import encode_record
-from brisk.protocol.records import Record
+from brisk.protocol.records import Record, Region
 from brisk.protocol.shared_memory import Arena, ArenaView
 from brisk.protocol.stub_process import birth_of, end_orphan
 from brisk.runtime.log import say
 from brisk.runtime.requests.tensors import InputViews
 
+if TYPE_CHECKING:
+    from brisk.runtime.worker.batch import Request
+
 SPIN_NS = 100_000
 
 _MOST_GAP_NS = 4 * SPIN_NS
 """A long silence counts no more than this, so that a handful of quick records end it."""
+
+MAX_OUTBOX_RECORDS = 65536
+"""Records a peer may leave unread before its connection is given up."""
+
+RECORDS_PER_TURN = 32
+"""Records read from a peer in one ``poll``; the peers are read in turns, a record each."""
+
+_READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 
 Found = TypeVar("Found")
 
@@ -42,15 +53,11 @@ class Anticipation:
         self._clock_ns = clock_ns
         self._gap_ns = _MOST_GAP_NS
 
-    @property
-    def is_eager(self) -> bool:
-        return self._gap_ns < SPIN_NS
-
     def wait(self, look: Callable[[float], list[Found]], timeout_s: float) -> list[Found]:
         """What ``look(timeout_s)`` finds; ``look(0)`` is asked again and again first if eager."""
         begun_ns = now_ns = self._clock_ns()
         found: list[Found] = []
-        until_ns = begun_ns + SPIN_NS if self.is_eager else begun_ns
+        until_ns = begun_ns + SPIN_NS if self._gap_ns < SPIN_NS else begun_ns
         while not found and now_ns < until_ns:
             found = look(0)
             now_ns = self._clock_ns()
@@ -60,19 +67,13 @@ class Anticipation:
         return found
 
 
-MAX_OUTBOX_RECORDS = 65536
-"""Records a peer may leave unread before its connection is given up."""
-
-RECORDS_PER_TURN = 32
-"""Records read from a peer in one ``poll``; the peers are read in turns, a record each."""
-
-
 @dataclass(slots=True, eq=False)
 class Peer:
     """A connected frontend and the memory shared with it.
 
     ``pid`` as the kernel attests it; ``parent`` and ``server_birth``, which together name its
-    tritonserver, 0 and None where that is not known.
+    tritonserver, 0 and None where that is not known. By its own numbers: ``jobs``, its requests
+    in flight, and ``held``, outputs that it has not read.
     """
 
     number: int
@@ -82,6 +83,8 @@ class Peer:
     view: ArenaView = field(default_factory=ArenaView)
     inputs: InputViews = field(init=False)
     arena: Arena = field(default_factory=Arena)
+    jobs: dict[int, Request] = field(default_factory=dict)
+    held: dict[int, Region] = field(default_factory=dict)
     outbox: deque[tuple[bytes, int | None]] = field(default_factory=deque)
     is_open: bool = True
     is_blocked: bool = False
@@ -95,9 +98,6 @@ class Peer:
     def __post_init__(self) -> None:
         self.receiver = Receiver(self.connection)
         self.inputs = InputViews(self.view)
-
-
-_READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,23 +123,17 @@ class Connections:
     def __init__(self, listeners: Sequence[socket.socket]) -> None:
         self._poll = select.epoll()
         self._listeners = {listener.fileno(): listener for listener in listeners}
-        for descriptor, listener in self._listeners.items():
+        for listener in listeners:
             listener.setblocking(False)
-            self._poll.register(descriptor, select.EPOLLIN)
+            self._poll.register(listener, select.EPOLLIN)
         self._alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._alarm, select.EPOLLIN)
-        self._peers: dict[int, Peer] = {}
+        self.peers: dict[int, Peer] = {}
+        """By their descriptors; not to be changed from outside."""
         self._departures: deque[Departure] = deque()
         self._accepted = 0
         self._is_accepting = True
         self._anticipation = Anticipation()
-
-    @property
-    def peer_count(self) -> int:
-        return len(self._peers)
-
-    def peers(self) -> tuple[Peer, ...]:
-        return tuple(self._peers.values())
 
     def watch(self, descriptor: int) -> None:
         """Let every write to an eventfd end a ``poll`` that waits, too; nobody reads it."""
@@ -149,21 +143,17 @@ class Connections:
         """End a ``poll`` that waits; any thread."""
         os.eventfd_write(self._alarm, 1)
 
-    def poll(self, timeout_s: float | None) -> Iterator[Arrival | Departure]:
-        """What has come within ``timeout_s``; 0 does not wait, None waits for anything."""
-        if self._departures:
-            timeout_s = 0
-        if timeout_s == 0:
+    def poll(self, timeout_s: float) -> Iterator[Arrival | Departure]:
+        """What has come within ``timeout_s``; 0 does not wait."""
+        if self._departures or not timeout_s:
             found = self._poll.poll(0)
         else:
-            found = self._anticipation.wait(
-                self._poll.poll, -1 if timeout_s is None else timeout_s
-            )
-        if not found:
-            self._accept_again()
+            found = self._anticipation.wait(self._poll.poll, timeout_s)
+        if not found and not self._is_accepting:
+            self._listen(True)
         for _ in range(RECORDS_PER_TURN):
             for descriptor, events in found:
-                if (peer := self._peers.get(descriptor)) is not None:
+                if (peer := self.peers.get(descriptor)) is not None:
                     if events & select.EPOLLOUT:
                         self._flush(peer)
                     if events & _READABLE and (arrival := self._read(peer)) is not None:
@@ -178,25 +168,18 @@ class Connections:
         while self._departures:
             yield self._departures.popleft()
 
-    def send(self, peer: Peer, record: Record, descriptor: int | None = None) -> None:
-        """Send now or as soon as the peer reads; slabs made meanwhile are announced first.
-
-        A ``descriptor`` that goes along is closed, whatever becomes of it.
-        """
+    def send(self, peer: Peer, record: Record) -> None:
+        """Send now or as soon as the peer reads; slabs made meanwhile are announced first."""
         if not peer.is_open:
-            if descriptor is not None:
-                os.close(descriptor)
             return
         try:
             changes = peer.arena.take_changes()
         except OSError as error:
-            if descriptor is not None:
-                os.close(descriptor)
             self.drop(peer, f"no descriptor for its answers: {error}")
             return
         for change, slab in slab_records(changes):
             peer.outbox.append((encode_record(change), slab))
-        peer.outbox.append((encode_record(record), descriptor))
+        peer.outbox.append((encode_record(record), None))
         self._flush(peer)
 
     def drop(self, peer: Peer, reason: str | None) -> None:
@@ -204,14 +187,15 @@ class Connections:
         if not peer.is_open:
             return
         peer.is_open = False
-        del self._peers[peer.connection.fileno()]
-        self._poll.unregister(peer.connection.fileno())
+        del self.peers[peer.connection.fileno()]
+        self._poll.unregister(peer.connection)
         peer.connection.close()
         for _, descriptor in peer.outbox:
             if descriptor is not None:
                 os.close(descriptor)
         peer.outbox.clear()
-        self._accept_again()
+        if not self._is_accepting:
+            self._listen(True)
         self._departures.append(Departure(peer, reason))
 
     def _accept(self, listener: socket.socket) -> None:
@@ -233,12 +217,8 @@ class Connections:
                 continue
             connection.setblocking(False)
             self._accepted += 1
-            self._peers[connection.fileno()] = Peer(self._accepted, connection, pid)
-            self._poll.register(connection.fileno(), select.EPOLLIN)
-
-    def _accept_again(self) -> None:
-        if not self._is_accepting:
-            self._listen(True)
+            self.peers[connection.fileno()] = Peer(self._accepted, connection, pid)
+            self._poll.register(connection, select.EPOLLIN)
 
     def _listen(self, accepting: bool) -> None:
         self._is_accepting = accepting
@@ -271,7 +251,7 @@ class Connections:
                     self.drop(peer, f"{MAX_OUTBOX_RECORDS} records left unread")
                 elif not peer.is_blocked:
                     peer.is_blocked = True
-                    self._poll.modify(peer.connection.fileno(), select.EPOLLIN | select.EPOLLOUT)
+                    self._poll.modify(peer.connection, select.EPOLLIN | select.EPOLLOUT)
                 return
             except OSError as error:
                 self.drop(peer, None if isinstance(error, ConnectionError) else str(error))
@@ -281,10 +261,10 @@ class Connections:
                 os.close(descriptor)
         if peer.is_blocked:
             peer.is_blocked = False
-            self._poll.modify(peer.connection.fileno(), select.EPOLLIN)
+            self._poll.modify(peer.connection, select.EPOLLIN)
 
     def close(self) -> None:
-        for peer in list(self._peers.values()):
+        for peer in list(self.peers.values()):
             self.drop(peer, None)
         self._poll.close()
         os.close(self._alarm)
@@ -301,7 +281,7 @@ GREETING_TIMEOUT_NS = 10_000_000_000
 
 def retire_orphans(connections: Connections, now_ns: int) -> None:
     """End the stubs whose server has died; reads a file for each peer."""
-    for peer in connections.peers():
+    for peer in list(connections.peers.values()):
         if not peer.parent or birth_of(peer.parent) == peer.server_birth:
             peer.orphaned_ns = None
         elif peer.orphaned_ns is None:

@@ -12,12 +12,11 @@ import math
 import os
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
-
-from brisk.errors import BriskError, InvalidModelError, InvalidRequestError, UnavailableError
+from brisk.errors import BriskError, InvalidModelError, UnavailableError
 from brisk.paths import open_inside
 from brisk.protocol.datatypes import DATATYPES
 from brisk.protocol.records import LoadModel, SequenceStep, StateForm, TensorForm
@@ -35,6 +34,7 @@ State: TypeAlias = Mapping[str, Value]
 """By the model's inputs; on the CPU, never changed."""
 
 
+@dataclass(slots=True, eq=False)
 class OpenSequence:
     """One life of a sequence, from the request that starts it to the one that ends it.
 
@@ -43,13 +43,10 @@ class OpenSequence:
     in order; the first one waits for its turn or runs, all others wait for it.
     """
 
-    __slots__ = ("line", "outputs", "state", "used_ns")
-
-    def __init__(self, state: State, outputs: Mapping[str, str], now_ns: int) -> None:
-        self.state = state
-        self.outputs = outputs
-        self.line: deque[Job[Any]] = deque()
-        self.used_ns = now_ns
+    state: State
+    outputs: Mapping[str, str]
+    used_ns: int
+    line: deque[Job] = field(default_factory=deque)
 
 
 class Sequences:
@@ -72,7 +69,7 @@ class Sequences:
         return len(self._alive)
 
     def enter(
-        self, job: Job[Any], step: SequenceStep, now_ns: int, most_behind: int | None
+        self, job: Job, step: SequenceStep, now_ns: int, most_behind: int | None
     ) -> OpenSequence:
         """The life that ``job`` takes a step of; it is the last one of its line now.
 
@@ -102,18 +99,15 @@ class Sequences:
         sequence.used_ns = now_ns
         return sequence
 
-    def leave(self, sequence: OpenSequence, job: Job[Any], now_ns: int) -> Job[Any] | None:
+    def leave(self, sequence: OpenSequence, job: Job, now_ns: int) -> Job | None:
         """``job`` is answered, well or not; the one whose turn it is now, if it was before it."""
         was_first = sequence.line[0] is job
         sequence.line.remove(job)
         sequence.used_ns = now_ns
-        if not was_first:
-            self._behind -= 1
-            return None
-        if not sequence.line:
+        if was_first and not sequence.line:
             return None
         self._behind -= 1
-        return sequence.line[0]
+        return sequence.line[0] if was_first else None
 
     def forget_idle(self, now_ns: int) -> None:
         """Give the states back of sequences that Triton has ended by now."""
@@ -135,16 +129,8 @@ class Sequences:
             del self._alive[idle]
 
 
-def kept(value: Value) -> Value:
-    """A copy on the CPU of its own: an answer may be a view of memory that others write to."""
-    if isinstance(value, np.ndarray):
-        return value.copy(order="C")
-    raise InvalidRequestError("a state is no tensor")
-
-
 def _first_value(state: StateForm) -> Value:
     """Raises InvalidModelError where it cannot be made."""
-    form = TensorForm(state.input, state.datatype, state.shape)
     datatype = DATATYPES.get(state.datatype)
     try:
         if datatype is None or any(size < 0 for size in state.shape):
@@ -152,15 +138,13 @@ def _first_value(state: StateForm) -> Value:
         size = math.prod(state.shape) * (datatype.item_bytes or 4)
         if size > MAX_STATE_BYTES:
             raise InvalidModelError(f"it takes {size} bytes, the most is {MAX_STATE_BYTES}")
-        content = _content(Path(state.file)) if state.file else bytes(size)
-        return read_tensor(form, content)
+        content = bytes(size)
+        if state.file:
+            path = Path(state.file)
+            with open_inside(path.parent, path.name, "data_file") as file:
+                if os.fstat(file.fileno()).st_size > MAX_STATE_BYTES:
+                    raise InvalidModelError(f"{path} has more than {MAX_STATE_BYTES} bytes")
+                content = file.read(MAX_STATE_BYTES + 1)
+        return read_tensor(TensorForm(state.input, state.datatype, state.shape), content)
     except (BriskError, OSError, ValueError, MemoryError) as error:
         raise InvalidModelError(f"the first state '{state.input}': {error}") from error
-
-
-def _content(path: Path) -> bytes:
-    """Of a regular file; raises OSError or InvalidModelError where it is none, or too large."""
-    with open_inside(path.parent, path.name, "data_file") as file:
-        if os.fstat(file.fileno()).st_size > MAX_STATE_BYTES:
-            raise InvalidModelError(f"{path} has more than {MAX_STATE_BYTES} bytes")
-        return file.read(MAX_STATE_BYTES + 1)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from brisk import telemetry
 from brisk.errors import (
@@ -18,31 +17,28 @@ from brisk.errors import (
     ProtocolError,
     UnavailableError,
 )
-from brisk.protocol.records import Failure, Infer, LoadFailed, Region, Result, ResultForm
+from brisk.protocol import request_flags
+from brisk.protocol.records import Failure, Infer, LoadFailed, Result, ResultForm
 from brisk.runtime.models.entry import Binding
 from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.requests.connections import Connections, Peer
-from brisk.runtime.requests.sequences import OpenSequence
 from brisk.runtime.requests.tensors import write_tensors
-from brisk.runtime.worker.batch import Request, RequestJob, profile_key
+from brisk.runtime.worker.batch import Request
 from brisk.runtime.worker.tracing import trace_answer
-from brisk.scheduling.admission import retry_hint
-from brisk.scheduling.job import Job, JobClass, JobState
+from brisk.scheduling.job import JobClass, JobState
 from brisk.scheduling.profile import ProfileTable
-from brisk.scheduling.queue import ReadyQueue
+from brisk.scheduling.queue import ReadyQueue, retry_hint
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
 from brisk.telemetry.events import INCIDENTS
 
 MAX_MESSAGE_CHARACTERS = 4096
 MAX_EXITS_CHARACTERS = 1000
-
-
 CANCELLED = "the client cancelled the request"
 
 
 class RequestTable:
-    """``queue`` holds those that wait; every one in flight has a job here."""
+    """``queue`` holds those that wait; every one in flight is among its peer's ``jobs``."""
 
     def __init__(
         self,
@@ -55,11 +51,9 @@ class RequestTable:
         self._transport = transport
         self._controller = controller
         self._profiles = profiles
-        self._jobs: dict[tuple[int, int], RequestJob] = {}
-        self._held: dict[tuple[int, int], Region] = {}
-        self._behind: dict[int, RequestJob] = {}
+        self._behind: dict[int, Request] = {}
         """Those that wait for another one of their sequence, and not in the queue."""
-        self._sequence = 0
+        self._arrived = 0
 
     def admit(self, binding: Binding, record: Infer) -> None:
         """Queue a request, or answer at once why it may not wait."""
@@ -70,93 +64,84 @@ class RequestTable:
             self.refuse(binding.peer, record.request, error)
 
     def _queue(self, binding: Binding, record: Infer) -> None:
-        peer = binding.peer
-        if (peer.number, record.request) in self._jobs:
+        peer, model = binding.peer, binding.model
+        if record.request in peer.jobs:
             raise InvalidRequestError(f"request number {record.request} is in flight already")
-        self._sequence += 1
-        job = Job(
-            sequence=self._sequence,
+        if (binding.sequences is None) is not (record.step is None):
+            raise InvalidRequestError(
+                f"model '{model.name}' has states, and a request no sequence"
+            )
+        self._arrived += 1
+        job = Request(
+            number=self._arrived,
             model=binding.key,
             job_class=JobClass(record.form.job_class),
             arrival_ns=time.monotonic_ns(),
             deadline_ns=record.deadline_ns,
-            payload=Request(peer, record, binding, peer.view.memory(record.mark)),
+            peer=peer,
+            record=record,
+            binding=binding,
+            mark=peer.view.memory(record.mark),
         )
-        sequence = self._enter(job)
-        if sequence is not None and sequence.line[0] is not job:
-            self._behind[job.sequence] = job
+        if binding.sequences is not None and record.step is not None:
+            most = None if record.is_replay else model.max_queue_size
+            job.sequence = binding.sequences.enter(job, record.step, job.arrival_ns, most)
+        if job.sequence is not None and job.sequence.line[0] is not job:
+            self._behind[job.number] = job
         elif record.is_replay:
-            self.queue.add(job, None, binding.model.name)
+            self.queue.add(job, None, model.name)
         else:
             try:
                 self._admit_new(job)
             except BaseException:
                 self._leave_sequence(job)
                 raise
-        self._jobs[peer.number, record.request] = job
+        peer.jobs[record.request] = job
         self._controller.admitted(job)
 
-    def _enter(self, job: RequestJob) -> OpenSequence | None:
-        """Give the job its place in its sequence; None where the model has no states.
-
-        Raises UnavailableError where the sequence has none any more.
-        """
-        request = job.payload
-        sequences, step = request.binding.sequences, request.record.step
-        if (sequences is None) is not (step is None):
-            model = request.binding.model.name
-            raise InvalidRequestError(f"model '{model}' has states, and a request no sequence")
-        if sequences is None or step is None:
-            return None
-        most = None if request.record.is_replay else request.binding.model.max_queue_size
-        sequence = sequences.enter(job, step, job.arrival_ns, most)
-        job.payload = replace(request, sequence=sequence)
-        return sequence
-
-    def _leave_sequence(self, job: RequestJob) -> None:
-        """The job is answered: the one that waits for it goes on."""
-        request = job.payload
-        sequences = request.binding.sequences
-        if request.sequence is None or sequences is None:
-            return
-        self._behind.pop(job.sequence, None)
-        following = sequences.leave(request.sequence, job, time.monotonic_ns())
-        if following is not None:
-            del self._behind[following.sequence]
-            self.queue.add(following, None, request.binding.model.name)
-
-    def _withdraw(self, job: RequestJob) -> None:
-        """Out of the queue, if it is there."""
-        if job.sequence not in self._behind:
-            self.queue.withdraw(job)
-
-    def _admit_new(self, job: RequestJob) -> None:
+    def _admit_new(self, job: Request) -> None:
         """Queue a job that no worker has had; UnavailableError says when to try again."""
         self._controller.check(job)
-        model = job.payload.binding.model
+        model = job.binding.model
         try:
             shed = self.queue.add(job, model.max_queue_size, model.name)
         except UnavailableError as error:
             raise UnavailableError(f"{error}; {self._hint(job)}") from None
         if shed is not None:
-            gone = shed.payload.binding.model
+            gone = shed.binding.model
             labels = (gone.name, str(gone.version), shed.job_class.value)
             telemetry.count(metrics.SHED, labels)
             text = f"a more urgent request took its place in the queue; {self._hint(shed)}"
             self.fail(shed, UnavailableError(text))
 
-    def _hint(self, job: RequestJob) -> str:
+    def _hint(self, job: Request) -> str:
         """When those that wait of its model will have run."""
-        run_ns = self._profiles.run_ns(profile_key(job.payload))
+        run_ns = self._profiles.run_ns(job.profile_key)
         return retry_hint(run_ns and run_ns * max(1, self.queue.waiting(job.model)))
 
-    def refuse(self, peer: Peer, request: int, error: BriskError) -> None:
-        """Answer a request that has no job."""
-        self._transport.send(peer, failure(request, error))
+    def _leave_sequence(self, job: Request) -> None:
+        """The job is answered: the one that waits for it goes on."""
+        binding = job.binding
+        if job.sequence is None or binding.sequences is None:
+            return
+        self._behind.pop(job.number, None)
+        following = binding.sequences.leave(job.sequence, job, time.monotonic_ns())
+        if following is not None:
+            self.queue.add(self._behind.pop(following.number), None, binding.model.name)
+
+    def _withdraw(self, job: Request) -> None:
+        """Out of the queue, if it is there."""
+        if job.number not in self._behind:
+            self.queue.withdraw(job)
+
+    def refuse(self, peer: Peer, request: int, error: Exception) -> None:
+        """Answer a request that has no job; the message, cut to a bounded length."""
+        code = error.code if isinstance(error, BriskError) else InternalError.code
+        self._transport.send(peer, Failure(request, code, str(error)[:MAX_MESSAGE_CHARACTERS]))
 
     def cancel(self, peer: Peer, request: int) -> bool:
         """End a job that waits or runs; False where there is none, or none any more."""
-        job = self._jobs.get((peer.number, request))
+        job = peer.jobs.get(request)
         if job is None:
             return False
         self._withdraw(job)
@@ -164,21 +149,20 @@ class RequestTable:
         return True
 
     def expire(self) -> None:
-        """Answer the jobs whose deadline passed while they waited."""
         now_ns = time.monotonic_ns()
-        for job in self.queue.expire(now_ns):
+        for job in self.queue.expire(now_ns):  # who waits behind one of these, waits in the queue
             self.fail_late(job, now_ns)
         for job in [job for job in self._behind.values() if job.is_late(now_ns)]:
             self.fail_late(job, now_ns)
 
-    def fail_late(self, job: RequestJob, now_ns: int) -> None:
+    def fail_late(self, job: Request, now_ns: int) -> None:
         """Answer a job that has left the queue and whose deadline has passed."""
         spent_ms = (now_ns - job.arrival_ns) / 1e6
         self.fail(job, UnavailableError(f"the request's time-out ran out after {spent_ms:.1f} ms"))
 
     def succeed(
         self,
-        job: RequestJob,
+        job: Request,
         values: Mapping[str, Value],
         started_ns: int,
         finished_ns: int,
@@ -189,81 +173,61 @@ class RequestTable:
         Raises as ``write_tensors`` does, and InternalError where the answer has more outputs than
         a record holds; the job is unanswered then.
         """
-        request = job.payload
+        peer, number = job.peer, job.record.request
+        region, forms, regions = write_tensors(values, peer.arena)
+        form = ResultForm(forms, exits_in_words(answerers) if answerers else "")
         timing_ns = (started_ns - job.arrival_ns, finished_ns - started_ns, started_ns)
-        region, record = result(request, values, timing_ns, answerers)
         answered_ns = time.monotonic_ns()  # before the peer can know of it
         try:
-            self._transport.send(request.peer, record)
+            self._transport.send(peer, Result(number, form, regions, *timing_ns))
         except ProtocolError as error:
             if region is not None:
-                request.peer.arena.free(region)
+                peer.arena.free(region)
             raise InternalError(f"the answer cannot be sent: {error}") from error
-        request.binding.answered += 1
-        key = self._end(job, answered_ns)
+        job.binding.answered += 1
+        self._end(job, answered_ns)
         if region is not None:
-            self._held[key] = region
+            peer.held[number] = region
 
-    def fail(self, job: RequestJob, error: Exception) -> None:
-        """Answer a job that has left the queue."""
-        _, request = self._end(job, time.monotonic_ns())
+    def fail(self, job: Request, error: Exception) -> None:
+        self._end(job, time.monotonic_ns())
         if not isinstance(error, CancelledError):
-            job.payload.binding.failed += 1
-            INCIDENTS.note(f"request of model '{job.payload.binding.model.name}': {error}")
-        self._transport.send(job.payload.peer, failure(request, error))
+            job.binding.failed += 1
+            INCIDENTS.note(f"request of model '{job.binding.model.name}': {error}")
+        self.refuse(job.peer, job.record.request, error)
+
+    def retry(self, job: Request) -> None:
+        """Queue a running job again, to run alone."""
+        request_flags.reset(job.mark)
+        job.state, job.is_alone = JobState.WAITING, True
+        self.queue.add(job, None, job.binding.model.name)
 
     def release(self, peer: Peer, request: int) -> None:
         """The peer has read the outputs of ``request``."""
-        region = self._held.pop((peer.number, request), None)
+        region = peer.held.pop(request, None)
         if region is not None:
             peer.arena.free(region)
 
     def forget(self, peer: Peer) -> None:
         """End everything of a peer that has gone, unanswered."""
-        for key in [key for key in self._jobs if key[0] == peer.number]:
-            job = self._jobs.pop(key)
+        for job in peer.jobs.values():
             self._withdraw(job)
-            self._behind.pop(job.sequence, None)
+            self._behind.pop(job.number, None)
             job.state = JobState.ENDED
             self._controller.ended(job)
-        for key in [key for key in self._held if key[0] == peer.number]:
-            del self._held[key]
+        peer.jobs.clear()
 
-    def _end(self, job: RequestJob, answered_ns: int) -> tuple[int, int]:
+    def _end(self, job: Request, answered_ns: int) -> None:
         job.state = JobState.ENDED
         trace_answer(job, answered_ns)
-        key = (job.payload.peer.number, job.payload.record.request)
-        del self._jobs[key]
+        del job.peer.jobs[job.record.request]
         self._controller.ended(job)
         self._leave_sequence(job)
-        return key
 
 
 def load_failed(model: int, error: BriskError) -> LoadFailed:
     """The error as a record, its message cut to a bounded length: it may quote the model."""
     return LoadFailed(model, error.code, str(error)[:MAX_MESSAGE_CHARACTERS])
-
-
-def failure(request: int, error: Exception) -> Failure:
-    """The error as a record, its message cut to a bounded length."""
-    code = error.code if isinstance(error, BriskError) else InternalError.code
-    return Failure(request, code, str(error)[:MAX_MESSAGE_CHARACTERS])
-
-
-def result(
-    request: Request,
-    values: Mapping[str, Value],
-    timing_ns: tuple[int, int, int],
-    answerers: Sequence[str] = (),
-) -> tuple[Region | None, Result]:
-    """The values in the peer's arena, and the region to free when it has read them.
-
-    ``timing_ns``: time queued, time executing, and when that began. ``answerers``: who answered
-    each row, where exits did. Raises as ``write_tensors`` does.
-    """
-    region, forms, regions = write_tensors(values, request.peer.arena)
-    form = ResultForm(forms, exits_in_words(answerers) if answerers else "")
-    return region, Result(request.record.request, form, regions, *timing_ns)
 
 
 def exits_in_words(answerers: Sequence[str]) -> str:

@@ -40,25 +40,25 @@ class _Input:
     count: int
     size: int
 
-    @classmethod
-    def of(cls, form: TensorForm) -> _Input:
-        """Raises InvalidRequestError where datatype or shape are none."""
-        datatype = DATATYPES.get(form.datatype)
-        if datatype is None:
-            raise InvalidRequestError(
-                f"input '{form.name}' has unknown datatype '{form.datatype}'; "
-                f"expected one of {', '.join(DATATYPES)}"
-            )
-        if any(size < 0 for size in form.shape):
-            raise InvalidRequestError(f"input '{form.name}' has shape {list(form.shape)}")
-        count = math.prod(form.shape)
-        dtype = dtype_of_name(datatype.element_name) if datatype.item_bytes else None
-        return cls(form, dtype, count, count * datatype.item_bytes)
+
+def _input(form: TensorForm) -> _Input:
+    """Raises InvalidRequestError where datatype or shape are none."""
+    datatype = DATATYPES.get(form.datatype)
+    if datatype is None:
+        raise InvalidRequestError(
+            f"input '{form.name}' has unknown datatype '{form.datatype}'; "
+            f"expected one of {', '.join(DATATYPES)}"
+        )
+    if any(size < 0 for size in form.shape):
+        raise InvalidRequestError(f"input '{form.name}' has shape {list(form.shape)}")
+    count = math.prod(form.shape)
+    dtype = dtype_of_name(datatype.element_name) if datatype.item_bytes else None
+    return _Input(form, dtype, count, count * datatype.item_bytes)
 
 
 @lru_cache(1024)
 def _inputs_of(form: InferForm) -> tuple[_Input, ...]:
-    return tuple(_Input.of(tensor) for tensor in form.inputs)
+    return tuple(map(_input, form.inputs))
 
 
 class InputViews:
@@ -100,17 +100,16 @@ def read_tensor(form: TensorForm, content: bytes) -> Value:
 
     Raises InvalidRequestError where datatype, shape and size do not fit together.
     """
-    return _read(_Input.of(form), memoryview(bytearray(content)))
+    return _read(_input(form), memoryview(bytearray(content)))
 
 
 def _read(wanted: _Input, memory: memoryview) -> Value:
     if wanted.dtype is None:
-        elements = [
+        array = np.empty(wanted.count, object)
+        array[:] = [
             element.decode("utf-8", "surrogateescape")
             for element in deserialize_strings(memory, wanted.count)
         ]
-        array = np.empty(wanted.count, object)
-        array[:] = elements
         return array.reshape(wanted.form.shape)
     if len(memory) != wanted.size:
         form = wanted.form
@@ -123,15 +122,6 @@ def _read(wanted: _Input, memory: memoryview) -> Value:
     return np.frombuffer(memory, wanted.dtype).reshape(wanted.form.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Of some outputs in one region. ``sizes`` in bytes, ``total`` with what aligns them."""
-
-    forms: tuple[TensorForm, ...]
-    sizes: tuple[int, ...]
-    total: int
-
-
 def write_tensors(
     values: Mapping[str, Value], arena: Arena
 ) -> tuple[Region | None, tuple[TensorForm, ...], tuple[Region, ...]]:
@@ -141,23 +131,23 @@ def write_tensors(
     InternalError for a value that is no tensor of a Triton datatype, UnavailableError where
     there is no memory.
     """
-    contents: list[Value | bytes] = []
+    contents: list[Value] = []
     kinds: list[_Kind] = []
     for name, value in values.items():
         if not isinstance(value, np.ndarray):
             raise InternalError(f"output '{name}' is no tensor")
         if value.dtype.kind in "OUS":
-            data = serialize_strings(value.reshape(-1))
-            contents.append(data)
-            kinds.append((name, None, value.shape, len(data)))
+            text = np.frombuffer(serialize_strings(value.reshape(-1)), np.uint8)
+            contents.append(text)
+            kinds.append((name, None, value.shape, len(text)))
         else:
             contents.append(value)
             kinds.append((name, value.dtype, value.shape, None))
-    layout = _layout(tuple(kinds))
-    whole = arena.allocate(layout.total) if layout.total else None
+    forms, sizes, total = _layout(tuple(kinds))
+    whole = arena.allocate(total) if total else None
     slab, offset = (whole.slab, whole.offset) if whole else (0, 0)
     regions = []
-    for content, size in zip(contents, layout.sizes, strict=True):
+    for content, size in zip(contents, sizes, strict=True):
         region = Region(slab, offset, size)
         if size:
             try:
@@ -168,7 +158,7 @@ def write_tensors(
                 raise
         regions.append(region)
         offset += padded(size)
-    return whole, layout.forms, tuple(regions)
+    return whole, forms, tuple(regions)
 
 
 _Kind: TypeAlias = "tuple[str, np.dtype | None, tuple[int, ...], int | None]"
@@ -176,8 +166,13 @@ _Kind: TypeAlias = "tuple[str, np.dtype | None, tuple[int, ...], int | None]"
 
 
 @lru_cache(maxsize=256)
-def _layout(kinds: tuple[_Kind, ...]) -> _Layout:
-    """Raises InternalError for a dtype that Triton has not."""
+def _layout(
+    kinds: tuple[_Kind, ...],
+) -> tuple[tuple[TensorForm, ...], tuple[int, ...], int]:
+    """Forms and sizes in bytes of outputs in one region, and the whole's, with what aligns them.
+
+    Raises InternalError for a dtype that Triton has not.
+    """
     forms, sizes = [], []
     for name, dtype, shape, size in kinds:
         element = "string" if dtype is None else name_of_dtype(dtype)
@@ -188,13 +183,11 @@ def _layout(kinds: tuple[_Kind, ...]) -> _Layout:
             )
         forms.append(TensorForm(name, datatype.name, shape))
         sizes.append(math.prod(shape) * datatype.item_bytes if size is None else size)
-    return _Layout(tuple(forms), tuple(sizes), sum(map(padded, sizes)))
+    return tuple(forms), tuple(sizes), sum(map(padded, sizes))
 
 
-def _copy(content: Value | bytes, arena: Arena, region: Region) -> None:
-    if isinstance(content, bytes):
-        arena.memory(region)[:] = content
-    elif content.flags.c_contiguous:
+def _copy(content: Value, arena: Arena, region: Region) -> None:
+    if content.flags.c_contiguous:
         ctypes.memmove(arena.address(region), content.ctypes.data, region.size)
     else:
         target = np.frombuffer(arena.memory(region), content.dtype)

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -23,9 +21,9 @@ from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.models.entry import Binding
 from brisk.runtime.models.session import Due, Frame, Servable
 from brisk.runtime.requests.connections import Peer
-from brisk.runtime.requests.sequences import OpenSequence, State, kept
+from brisk.runtime.requests.sequences import OpenSequence, State
 from brisk.runtime.worker.tracing import trace_run
-from brisk.scheduling.job import Job, JobClass, JobState, most_urgent_first
+from brisk.scheduling.job import Job, JobClass, JobState
 from brisk.scheduling.profile import ProfileTable, RunProfile
 from brisk.scheduling.queue import ReadyQueue
 from brisk.segments.values import Value
@@ -35,18 +33,32 @@ if TYPE_CHECKING:
     from brisk.exits.serving.frame import ExitingFrame
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a job carries: the record, where it came from, what it is asked of, and its mark.
+ProfileKey = tuple[str, tuple[tuple[int, ...], ...]]
+"""A model, and the shapes of a run's inputs."""
 
-    ``sequence``: the one that it is a step of, where the model has states.
-    """
+
+@dataclass(slots=True, eq=False)
+class Request(Job):
+    """``sequence``: the one it is a step of, where the model has states. ``is_alone``: joined to
+    others, it has failed; only the bad one shall."""
 
     peer: Peer
     record: Infer
     binding: Binding
     mark: memoryview
     sequence: OpenSequence | None = None
+    is_alone: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Size of the batch dimension; 0 where the request has none."""
+        inputs = self.record.form.inputs
+        return inputs[0].shape[0] if inputs and inputs[0].shape else 0
+
+    @property
+    def profile_key(self) -> ProfileKey:
+        """Names the profile of a run of it alone."""
+        return self.binding.key, tuple(tensor.shape for tensor in self.record.form.inputs)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -62,42 +74,39 @@ class Request:
         return values if self.sequence is None else {**values, **self.sequence.state}
 
     def divide(self, values: Mapping[str, Value]) -> tuple[Mapping[str, Value], State | None]:
-        """What its run has made: what is asked for, and its sequence's next state, a copy."""
+        """What its run has made: what is asked for, and its sequence's next state.
+
+        That is a copy: an answer may be a view of memory that others write to.
+        """
         if self.sequence is None:
             return values, None
-        state = {name: kept(values[output]) for name, output in self.sequence.outputs.items()}
+        state = {name: values[made].copy() for name, made in self.sequence.outputs.items()}
         return {name: values[name] for name in self.record.form.outputs}, state
 
 
-RequestJob = Job[Request]
-Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+Leaving = tuple[Request, Mapping[str, Value], list[str]]
+"""A job of several whose rows are all answered, its answers, and who answered each row."""
 
 
 @dataclass(slots=True)
 class Run:
-    """``rows`` is each job's share of the batch dimension.
+    """``rows``: of the batch dimension, each job's.
 
-    ``early``: the frame, where caches may answer. ``layers_ns``: of each layer that is done, as it
-    would take alone, where best-effort work gives way.
+    ``is_disturbed``: parked, or begun while the session was loading: its time says nothing about
+    threads. ``cached``: its runs of networks with learned caches; a pipeline adds to them as its
+    nodes end. ``layers_ns``: of each layer that is done, as it would take alone, where best-effort
+    work gives way.
     """
 
-    jobs: list[RequestJob]
-    rows: list[int]
+    jobs: list[Request]
+    rows: list[range]
     frame: Frame
     started_ns: int
     session: Servable
     profile: RunProfile
     is_disturbed: bool
-    """Parked, or begun while the session was loading: its time says nothing about threads."""
-    early: ExitingFrame | None = None
     cached: Sequence[CachedRun] = ()
-    """Its runs of networks with learned caches; a pipeline adds to them as its nodes end."""
     layers_ns: list[int] = field(default_factory=list)
-
-    @property
-    def threads(self) -> int:
-        """How many compute it."""
-        return self.session.threads
 
     @property
     def job_class(self) -> JobClass:
@@ -105,81 +114,77 @@ class Run:
         return self.jobs[0].job_class
 
     @property
-    def is_wanted(self) -> bool:
-        """Whether anybody still waits for an answer of it."""
-        return any(job.state is not JobState.ENDED for job in self.jobs)
+    def live(self) -> list[Request]:
+        """Jobs that somebody still waits for."""
+        return [job for job in self.jobs if job.state is JobState.RUNNING]
 
     def park(self) -> None:
         """Leave it at its layer boundary: it is not to blame for a worker's death meanwhile."""
         self.is_disturbed = True
-        for job in self._live():
-            request_flags.reset(job.payload.mark)
+        for job in self.live:
+            request_flags.reset(job.mark)
 
     def resume(self) -> None:
-        for job in self._live():
-            request_flags.begin(job.payload.mark)
+        for job in self.live:
+            request_flags.begin(job.mark)
 
     def count_preemption(self) -> None:
         """It has just taken the worker from a less urgent one."""
         job = self.jobs[0]
-        model = job.payload.binding.model
+        model = job.binding.model
         labels = (model.name, str(model.version), job.job_class.value)
         telemetry.count(metrics.PREEMPTIONS, labels)
         telemetry.observe_ns(metrics.PREEMPTION_SECONDS, labels, self.started_ns - job.arrival_ns)
 
     @property
+    def early(self) -> ExitingFrame | None:
+        """Its frame, where learned caches may answer."""
+        return cast("ExitingFrame", self.frame) if self.frame.can_answer_early else None
+
+    @property
     def has_early_answers(self) -> bool:
-        """Whether a cache has answered a row of it."""
         return self.early is not None and self.early.has_early_answers
 
-    def answered_jobs(self) -> list[tuple[RequestJob, Mapping[str, Value], list[str]]]:
-        """Jobs of several whose rows are all answered while others' are not.
-
-        With the answers, and who answered each row.
-        """
+    def take_leaving(self) -> list[Leaving]:
+        """Those that leave the batch now, while others go on."""
         early = self.early
         if early is None or len(self.jobs) == 1 or not early.take_answers():
             return []
-        found: list[tuple[RequestJob, Mapping[str, Value], list[str]]] = []
-        for job, rows in zip(self.jobs, self._rows_by_job(), strict=True):
-            values: Any = early.answer_of(rows) if job.state is JobState.RUNNING else None
+        found: list[Leaving] = []
+        for job, rows in zip(self.jobs, self.rows, strict=True):
+            values = early.answer_of(rows) if job.state is JobState.RUNNING else None
             if values is not None:
                 found.append((job, values, early.answerers(rows)))
         return found
 
-    def answerers(self) -> list[list[str]]:
-        """Who answered each row, by jobs; nothing where it was the model alone."""
-        if self.early is None:
-            return [[] for _ in self.jobs]
-        return [self.early.answerers(rows) for rows in self._rows_by_job()]
+    def answerers(self, rows: range) -> list[str]:
+        """Who answered each of ``rows``; nothing where it was the model alone."""
+        return [] if self.early is None else self.early.answerers(rows)
 
-    def _rows_by_job(self) -> list[range]:
-        """Which of the run's rows are each job's."""
-        ends = list(accumulate(self.rows))
-        return [range(end - rows, end) for end, rows in zip(ends, self.rows, strict=True)]
+    def split(self, results: Mapping[str, Value]) -> list[Mapping[str, Value]]:
+        """Each job's rows of the results.
 
-    def _live(self) -> list[RequestJob]:
-        return [job for job in self.jobs if job.state is JobState.RUNNING]
+        Raises InternalError where an output has not the batch's rows: such a model must not be
+        batched, which its ``max_batch_size`` claims.
+        """
+        if len(self.jobs) == 1:
+            return [results]
+        total = self.rows[-1].stop
+        for name, value in results.items():
+            if not value.shape or value.shape[0] != total:
+                raise InternalError(
+                    f"output '{name}' has shape {list(value.shape)} for a batch of {total} rows; "
+                    "a model with max_batch_size must have the batch as first dimension of every "
+                    "output"
+                )
+        return [
+            {name: value[rows.start : rows.stop] for name, value in results.items()}
+            for rows in self.rows
+        ]
 
 
 NONE_EARLY = math.inf
 """The agreement of a request whose answer shall be the model's own: no cache promises it."""
-
-
-@lru_cache(1024)
-def _shapes_of(form: InferForm) -> Shapes:
-    return tuple(tensor.shape for tensor in form.inputs)
-
-
-def profile_key(request: Request, shapes: Shapes | None = None) -> tuple[str, Shapes]:
-    """Names the profile of a run of ``request``, or of one of these ``shapes``."""
-    return request.binding.key, _shapes_of(request.record.form) if shapes is None else shapes
-
-
-def batch_rows(request: Request) -> int:
-    """Size of the batch dimension; 0 where the request has none."""
-    shapes = _shapes_of(request.record.form)
-    return shapes[0][0] if shapes and shapes[0] else 0
 
 
 def can_join(first: Request, other: Request, rows: int) -> bool:
@@ -190,11 +195,10 @@ def can_join(first: Request, other: Request, rows: int) -> bool:
     """
     model, form, others = first.binding.model, first.record.form, other.record.form
     return (
-        other.binding.session is first.binding.session
-        and model.batching
+        not other.is_alone
+        and other.binding.session is first.binding.session
         and others.job_class == form.job_class
-        and rows > 0
-        and 0 < batch_rows(other) <= model.max_batch_size - rows
+        and 0 < other.rows <= model.max_batch_size - rows
         and form.outputs == others.outputs
         and form.agreement_ppm == others.agreement_ppm
         and (form is others or _row_signature(form) == _row_signature(others))
@@ -207,8 +211,7 @@ def _state_rows(sequence: OpenSequence | None) -> list[tuple[str, str, tuple[int
     if sequence is None:
         return []
     return [
-        (name, sequence.outputs[name], tuple(getattr(value, "shape", ()))[1:])
-        for name, value in sequence.state.items()
+        (name, sequence.outputs[name], value.shape[1:]) for name, value in sequence.state.items()
     ]
 
 
@@ -216,154 +219,83 @@ def _row_signature(form: InferForm) -> dict[str, tuple[str, tuple[int, ...]]]:
     return {tensor.name: (tensor.datatype, tensor.shape[1:]) for tensor in form.inputs}
 
 
-def begin_run(jobs: list[RequestJob], profiles: ProfileTable, started_ns: int) -> Run:
+def begin_run(jobs: list[Request], profiles: ProfileTable, started_ns: int) -> Run:
     """Mark the jobs begun and make their frame; raises as ``Session.start`` does."""
-    first = jobs[0].payload
-    session = first.binding.session
+    first = jobs[0]
+    session, model, form = first.binding.session, first.binding.model, first.record.form
     if session is None:
-        raise InternalError(f"model '{first.binding.model.name}' was unloaded under a request")
+        raise InternalError(f"model '{model.name}' was unloaded under a request")
     for job in jobs:
-        request_flags.begin(job.payload.mark)
-    inputs = [job.payload.inputs() for job in jobs]
-    rows = [batch_rows(job.payload) for job in jobs]
+        request_flags.begin(job.mark)
+    each = [job.inputs() for job in jobs]
     if len(jobs) == 1:
-        joined, shapes = inputs[0], _shapes_of(first.record.form)
+        inputs, key = each[0], first.profile_key
     else:
-        joined = {name: np.concatenate([values[name] for values in inputs]) for name in inputs[0]}
-        shapes = tuple(tuple(getattr(value, "shape", ())) for value in joined.values())
-    form, model = first.record.form, first.binding.model
+        inputs = {name: np.concatenate([values[name] for values in each]) for name in each[0]}
+        key = first.binding.key, tuple(value.shape for value in inputs.values())
     agreement = None if form.agreement_ppm is None else form.agreement_ppm / 1e6
     if first.sequence is not None:
         agreement = NONE_EARLY  # caches know nothing of the next state
     dues = [Due(job.arrival_ns, job.deadline_ns) for job in jobs]
-    frame = session.start(joined, first.outputs, agreement, dues)
-    cached = session.cached_runs(frame, joined, (model.name, str(model.version)))
-    early = cast("ExitingFrame", frame) if frame.can_answer_early else None
-    key = profile_key(first, shapes)
+    frame = session.start(inputs, first.outputs, agreement, dues)
+    counts = [job.rows for job in jobs]
     return Run(
         jobs,
-        rows,
+        [range(end - count, end) for end, count in zip(accumulate(counts), counts, strict=True)],
         trace_run(jobs, frame, started_ns),
         started_ns,
         session,
         profiles.find(key) if session.has_steady_runs else RunProfile(),
         is_disturbed=session.is_loading,
-        early=early,
-        cached=cached,
+        cached=session.cached_runs(frame, inputs, (model.name, str(model.version))),
     )
 
 
-def split_results(run: Run, results: Mapping[str, Value]) -> list[dict[str, Value]]:
-    """Each job's rows of the results.
+def take_batch(
+    queue: ReadyQueue[Request],
+    profiles: ProfileTable,
+    only: JobClass | None = None,
+    clock_ns: Callable[[], int] = time.monotonic_ns,
+) -> list[Request]:
+    """The job whose turn is next, of a class or of all, now running, with those that are joined
+    to it; empty where none waits.
 
-    Raises InternalError where an output has not the batch's rows: such a model must not be
-    batched, which its ``max_batch_size`` claims.
+    Up to a power of two of rows, unless requests have several: a kernel, its buffers and its
+    measurements are then there for few batches, and memory settles. Real-time jobs are joined only
+    to the very next one, and where none is late because of it.
     """
-    if len(run.jobs) == 1:
-        return [dict(results)]
-    total = sum(run.rows)
-    shares: list[dict[str, Value]] = [{} for _ in run.jobs]
-    for name, value in results.items():
-        shape = getattr(value, "shape", ())
-        if not shape or shape[0] != total:
-            raise InternalError(
-                f"output '{name}' has shape {list(shape)} for a batch of {total} rows; a model "
-                "with max_batch_size must have the batch as first dimension of every output"
-            )
-        start = 0
-        for share, rows in zip(shares, run.rows, strict=True):
-            share[name] = value[start : start + rows]
-            start += rows
-    return shares
+    first = queue.pop(only)
+    if first is None:
+        return []
+    if first.is_alone or not first.binding.model.batching or not first.rows:
+        return [first]
+    jobs, rows = [first], first.rows
+    most = 1 << (rows + queue.waiting(first.model)).bit_length() - 1
 
-
-class Batcher:
-    """Takes jobs from ``queue``; used by the worker's main thread."""
-
-    def __init__(
-        self,
-        queue: ReadyQueue[Request],
-        profiles: ProfileTable,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
-        self._queue = queue
-        self._profiles = profiles
-        self._clock_ns = clock_ns
-        self._alone: deque[RequestJob] = deque()
-        """Jobs of a joined run that failed, tried on their own: only the bad one fails."""
-
-    def __len__(self) -> int:
-        return len(self._alone) + len(self._queue)
-
-    def retry(self, jobs: Iterable[RequestJob]) -> None:
-        """Let running jobs begin again, each alone."""
-        for job in jobs:
-            request_flags.reset(job.payload.mark)
-            self._alone.append(job)
-
-    def following(self, only: JobClass | None = None) -> RequestJob | None:
-        """The job whose turn is next, of a class or of all; None where none waits."""
-        while self._alone and self._alone[0].state is not JobState.RUNNING:
-            self._alone.popleft()
-        waiting = self._queue.peek(only)
-        if not self._alone or only not in (None, self._alone[0].job_class):
-            return waiting
-        if waiting is None or most_urgent_first(self._alone[0]) < most_urgent_first(waiting):
-            return self._alone[0]
-        return waiting
-
-    def take(self, only: JobClass | None = None) -> list[RequestJob]:
-        """What ``following`` says, now running, with those that are joined to it; empty where
-        none waits.
-        """
-        first = self.following(only)
-        if first is None:
-            return []
-        if self._alone and first is self._alone[0]:
-            return [self._alone.popleft()]
-        popped = self._queue.pop(only)
-        assert popped is first
-        if not first.payload.binding.model.batching or not batch_rows(first.payload):
-            return [first]
-        return [first, *self._queue.pop_companions(first, self._joiner(first))]
-
-    def _joiner(self, first: RequestJob) -> Callable[[RequestJob], bool]:
-        """Says of each further job of the model whether it joins.
-
-        Up to a power of two of rows, unless requests have several: a kernel, its buffers and its
-        measurements are then there for few batches, and memory settles.
-        """
-        rows = batch_rows(first.payload)
-        most = 1 << (rows + self._queue.waiting(first.model)).bit_length() - 1
-        jobs = [first]
-
-        def accept(other: RequestJob) -> bool:
-            nonlocal rows
-            if rows + batch_rows(other.payload) > most:
-                return False
-            if not can_join(first.payload, other.payload, rows):
-                return False
-            if first.job_class is JobClass.REALTIME and not self._in_time([*jobs, other]):
-                return False
-            rows += batch_rows(other.payload)
-            jobs.append(other)
-            return True
-
-        return accept
-
-    def _in_time(self, jobs: list[RequestJob]) -> bool:
-        """Whether no real-time job is late because of the last one, which must be the next anyway.
-
-        Together they take at most as long as one after the other: then each must be done by the
-        earliest of their deadlines. Without deadlines, or where times are not known, a real-time
-        job waits for no other.
-        """
-        if self._queue.peek() is not jobs[-1]:
+    def accept(other: Request) -> bool:
+        nonlocal rows
+        if rows + other.rows > most or not can_join(first, other, rows):
             return False
-        total_ns = 0.0
-        for job in jobs:
-            run_ns = self._profiles.run_ns(profile_key(job.payload))
-            if run_ns is None or job.deadline_ns is None:
-                return False
-            total_ns += run_ns
-        return all(self._clock_ns() + total_ns <= (job.deadline_ns or 0) for job in jobs)
+        if first.job_class is JobClass.REALTIME and not (
+            queue.peek() is other and _are_in_time([*jobs, other], profiles, clock_ns())
+        ):
+            return False
+        jobs.append(other)
+        rows += other.rows
+        return True
+
+    queue.pop_companions(first, accept)
+    return jobs
+
+
+def _are_in_time(jobs: list[Request], profiles: ProfileTable, now_ns: int) -> bool:
+    """Whether all are done by the earliest of their deadlines, which is sure where they would be
+    one after the other. Not where a deadline or a time is not known.
+    """
+    total_ns = 0.0
+    for job in jobs:
+        run_ns = profiles.run_ns(job.profile_key)
+        if run_ns is None or job.deadline_ns is None:
+            return False
+        total_ns += run_ns
+    return all(now_ns + total_ns <= (job.deadline_ns or 0) for job in jobs)

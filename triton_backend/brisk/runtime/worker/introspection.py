@@ -7,166 +7,165 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from brisk.protocol import records
-from brisk.protocol.records import (
-    Sample,
-)
+from brisk.protocol.records import Span
 from brisk.protocol.runtime_paths import Role
+from brisk.runtime.models.entry import SessionEntry
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.requests.connections import Connections, Peer
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.worker.batch import Run
 from brisk.telemetry import STATISTICS, metrics
-from brisk.telemetry.events import INCIDENTS
+from brisk.telemetry.events import INCIDENTS, SPANS
 
 SAMPLES_PER_RECORD = 200
 """Of some 300 bytes each at most: well below what a record holds."""
 
+SPANS_PER_RECORD = 150
+MAX_TEXT_CHARACTERS = 200
+
 MODELS_PER_RECORD = 200
 MAX_EXITS = 8
-MAX_PATH_CHARACTERS = 200
 MAX_INCIDENTS = 50
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_Told = TypeVar("_Told")
 
 
+@dataclass(slots=True, eq=False)
 class Observation:
-    """Answers AskStatistics and AskStatus. ``runs``: the worker's own list, only read here."""
+    """Answers questions about the worker. ``runs``: the worker's own list, only read here.
 
-    def __init__(
-        self,
-        role: Role,
-        device: str,
-        threads: int,
-        transport: Connections,
-        sessions: SessionTable,
-        requests: RequestTable,
-        runs: Sequence[Run],
-    ) -> None:
-        self._role = role
-        self._device = device
-        self._threads = threads
-        self._transport = transport
-        self._sessions = sessions
-        self._requests = requests
-        self._runs = runs
-        self._started_ns = time.monotonic_ns()
-        self._readers: dict[int, Peer] = {}  # by the process number of their server
+    ``readers``: by the process number of a server, which of its frontends is told the news.
+    """
+
+    role: Role
+    device: str
+    threads: int
+    transport: Connections
+    sessions: SessionTable
+    requests: RequestTable
+    runs: Sequence[Run]
+    started_ns: int = field(default_factory=time.monotonic_ns)
+    readers: dict[int, Peer] = field(default_factory=dict)
 
     def tell_statistics(self, peer: Peer, question: records.AskStatistics) -> None:
         """Send what was counted; news to one frontend of each server only."""
         is_chosen = not question.takes_news or self._reader(peer) is peer
-        samples: list[Sample] = []
+        samples: Sequence[records.Sample] = []
         if is_chosen:
             self._measure()
             samples = (
                 STATISTICS.take_news(peer.parent) if question.takes_news else STATISTICS.samples()
             )
-        parts = list(_parts(samples)) or [[]]
-        for number, part in enumerate(parts, start=1):
-            is_last = number == len(parts)
-            told = records.StatisticsTold(self._role.value, is_chosen, tuple(part), is_last)
-            self._transport.send(peer, told)
+        for part, is_last in _parts(samples, SAMPLES_PER_RECORD):
+            told = records.StatisticsTold(self.role.value, is_chosen, part, is_last)
+            self.transport.send(peer, told)
+
+    def tell_trace(self, peer: Peer) -> None:
+        spans, left_out = SPANS.end()
+        for part, is_last in _parts(spans, SPANS_PER_RECORD):
+            told = records.TraceTold(os.getpid(), tuple(map(_cut, part)), left_out, is_last)
+            self.transport.send(peer, told)
 
     def _reader(self, peer: Peer) -> Peer:
-        """Who is told the news among the frontends of ``peer``'s server."""
-        reader = self._readers.get(peer.parent)
+        reader = self.readers.get(peer.parent)
         if reader is None or not reader.is_open:
-            reader = self._readers[peer.parent] = peer
+            reader = self.readers[peer.parent] = peer
         return reader
 
     def forget_statistics(self, peer: Peer) -> None:
         """Nothing counts as told to ``peer``'s server, if ``peer`` was the one that was told."""
-        if self._readers.get(peer.parent) is peer:
+        if self.readers.get(peer.parent) is peer:
             STATISTICS.forget_reader(peer.parent)
 
     def forget_server(self, parent: int) -> None:
         """The last frontend of a server has gone."""
         STATISTICS.forget_reader(parent)
-        self._readers.pop(parent, None)
+        self.readers.pop(parent, None)
 
     def tell_status(self, peer: Peer, question: records.AskStatus) -> None:
         now_ns = time.monotonic_ns()
-        users = {each.peer.number for entry in self._sessions.entries() for each in entry.bindings}
+        entries = list(self.sessions.entries())
+        users = {each.peer.number for entry in entries for each in entry.bindings}
         incidents = INCIDENTS.newest(min(question.incidents, MAX_INCIDENTS))
         status = records.Status(
             pid=os.getpid(),
-            role=self._role.value,
-            device=self._device,
-            uptime_ns=now_ns - self._started_ns,
-            threads=self._threads,
+            role=self.role.value,
+            device=self.device,
+            uptime_ns=now_ns - self.started_ns,
+            threads=self.threads,
             frontends=len(users),
-            model_count=len(self._sessions),
-            models=tuple(islice(self._models(), MODELS_PER_RECORD)),
+            model_count=len(self.sessions),
+            models=tuple(map(self._model, entries[:MODELS_PER_RECORD])),
             runs=tuple(
-                _run(run, now_ns, is_parked=place < len(self._runs) - 1)
-                for place, run in enumerate(self._runs)
+                records.RunStatus(
+                    model=run.jobs[0].binding.model.name,
+                    job_class=run.job_class.value,
+                    requests=len(run.jobs),
+                    is_parked=run is not self.runs[-1],
+                    running_ns=now_ns - run.started_ns,
+                    layers_done=run.frame.position,
+                )
+                for run in self.runs
             ),
             incidents=tuple(records.Incident(now_ns - at_ns, what) for at_ns, what in incidents),
         )
-        self._transport.send(peer, status)
+        self.transport.send(peer, status)
 
-    def _models(self) -> Iterator[records.ModelStatus]:
-        for entry in self._sessions.entries():
-            model, session, bindings = entry.bindings[0].model, entry.session, entry.bindings
-            table = None if session is None else session.table
-            exits = None if session is None else session.caches
-            caches = None if exits is None else exits.served
-            yield records.ModelStatus(
-                model.name[:MAX_PATH_CHARACTERS],
-                model.version,
-                session is not None,
-                len(bindings),
-                self._requests.queue.waiting(entry.key),
-                sum(binding.answered for binding in bindings),
-                model.path[-MAX_PATH_CHARACTERS:],
-                () if caches is None else caches.exits()[:MAX_EXITS],
-                0 if caches is None else caches.cascade.revision,
-                0 if caches is None else caches.tally.rows,
-                0 if table is None else len(table),
-                0 if table is None else table.loaded,
-                0 if table is None else table.lanes_at_work,
-                entry.is_settled,
-                model.job_class,
-                0 if session is None else session.weight_bytes,
-                sum(binding.failed for binding in bindings),
-            )
+    def _model(self, entry: SessionEntry) -> records.ModelStatus:
+        model, session, bindings = entry.bindings[0].model, entry.session, entry.bindings
+        table = session.table if session else None
+        exits = session.caches if session else None
+        caches = exits.served if exits else None
+        return records.ModelStatus(
+            model.name[:MAX_TEXT_CHARACTERS],
+            model.version,
+            session is not None,
+            len(bindings),
+            self.requests.queue.waiting(entry.key),
+            sum(binding.answered for binding in bindings),
+            model.path[-MAX_TEXT_CHARACTERS:],
+            caches.exits()[:MAX_EXITS] if caches else (),
+            caches.cascade.revision if caches else 0,
+            caches.tally.rows if caches else 0,
+            len(table) if table else 0,
+            table.loaded if table else 0,
+            table.lanes_at_work if table else 0,
+            entry.is_settled,
+            model.job_class,
+            session.weight_bytes if session else 0,
+            sum(binding.failed for binding in bindings),
+        )
 
     def _measure(self) -> None:
         """Gauges are measured when somebody asks."""
-        worker, peers = self._role.value, self._transport.peers()
+        worker, peers = self.role.value, self.transport.peers.values()
         held = {
-            "resident": _resident_bytes(),
+            "resident": int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES,
             "answers": sum(peer.arena.statistics()["used_bytes"] for peer in peers),
             "inputs": sum(peer.view.held_bytes for peer in peers),
         }
         for what, size in held.items():
             STATISTICS.hold(metrics.HELD_BYTES, (worker, what), size)
-        STATISTICS.hold(metrics.LOADED_MODELS, (worker,), len(self._sessions))
-        STATISTICS.hold(metrics.WAITING_REQUESTS, (worker,), len(self._requests.queue))
+        STATISTICS.hold(metrics.LOADED_MODELS, (worker,), len(self.sessions))
+        STATISTICS.hold(metrics.WAITING_REQUESTS, (worker,), len(self.requests.queue))
 
 
-def _run(run: Run, now_ns: int, *, is_parked: bool) -> records.RunStatus:
-    request = run.jobs[0].payload
-    return records.RunStatus(
-        model=request.binding.model.name,
-        job_class=request.record.form.job_class,
-        requests=len(run.jobs),
-        is_parked=is_parked,
-        running_ns=now_ns - run.started_ns,
-        layers_done=run.frame.position,
+def _parts(told: Sequence[_Told], size: int) -> Iterator[tuple[tuple[_Told, ...], bool]]:
+    """As many as a record holds, at least one part, and whether it is the last."""
+    for start in range(0, max(1, len(told)), size):
+        yield tuple(told[start : start + size]), start + size >= len(told)
+
+
+def _cut(span: Span) -> Span:
+    """Its texts cut to what a record holds."""
+    name, request, details = (
+        text[:MAX_TEXT_CHARACTERS] for text in (span.name, span.request, span.details)
     )
-
-
-def _parts(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
-    waiting = iter(samples)
-    while part := list(islice(waiting, SAMPLES_PER_RECORD)):
-        yield part
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+    return span._replace(name=name, request=request, details=details)

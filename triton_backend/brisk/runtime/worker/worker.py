@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from brisk.errors import BriskError, InternalError, ProtocolError
 from brisk.os_priority import Precedence
 from brisk.protocol.runtime_paths import Role
 from brisk.runtime.early_exit.audits import Auditor, Audits
@@ -21,15 +22,15 @@ from brisk.runtime.models.table import SessionTable
 from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.preemption.gate import RECHECK_S
+from brisk.runtime.preemption.memory_limit import shortage
 from brisk.runtime.requests.connections import Connections, retire_orphans
 from brisk.runtime.requests.dispatcher import Dispatcher
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.settings import Settings
-from brisk.runtime.worker.batch import Batcher, Run, begin_run
-from brisk.runtime.worker.completion import Completion
+from brisk.runtime.worker.batch import Request, Run, begin_run, take_batch
 from brisk.runtime.worker.device import LayerQueue
 from brisk.runtime.worker.introspection import Observation
-from brisk.scheduling.job import JobClass
+from brisk.scheduling.job import JobClass, JobState
 from brisk.scheduling.profile import ProfileTable
 
 LOOK_INTERVAL_NS = 1_000_000_000
@@ -53,52 +54,49 @@ class Worker:
             connections.watch(controller.alarm)
         self._connections = connections
         self._queues = queues
-        adapts = role is Role.FOREGROUND
-        caches = CacheWatch(Adaptation(settings.adaptation_s) if adapts else None)
+        self._controller = controller
+        self._profiles = profiles
+        is_foreground = role is Role.FOREGROUND
+        caches = CacheWatch(Adaptation(settings.adaptation_s) if is_foreground else None)
         self._loader = Loader(
             device, settings.threads, connections.wake, settings.artefacts, caches
         )
         self._pipelines = PipelineLoads(self._loader.tell)
-        self._controller = controller
-        self._profiles = profiles
         self._requests = RequestTable(connections, settings.max_waiting, controller, profiles)
-        self._batcher = Batcher(self._requests.queue, profiles)
         self._audits = Audits(Auditor())
-        sampler = Sampler(settings.sampled_share, settings.sample_bytes)
-        self._completion = Completion(
-            connections, self._requests, self._batcher, controller, self._audits, sampler
-        )
+        self._sampler = Sampler(settings.sampled_share, settings.sample_bytes)
+        self._runs: list[Run] = []
+        """The last one computes. Those before it are parked at their layer boundaries; when they
+        resume, nothing is computed again."""
         self._is_held = False
         """The run on top waits for the gate."""
-        self._stack = RunStack(controller)
-        goes_first = role is Role.FOREGROUND and controller.policy.stands_back
+        goes_first = is_foreground and controller.policy.stands_back
         precedence = Precedence(settings.realtime_niceness if goes_first else 0, say)
-        sessions = self._sessions = SessionTable(self._loader, self._pipelines, precedence)
+        self._sessions = SessionTable(self._loader, self._pipelines, precedence)
         observation = Observation(
             *(role, device, settings.threads, connections),
-            *(sessions, self._requests, self._stack.runs),
+            *(self._sessions, self._requests, self._runs),
         )
-        self._dispatcher = Dispatcher(connections, sessions, self._requests, observation)
+        self._dispatcher = Dispatcher(connections, self._sessions, self._requests, observation)
         self._idle_exit_ns = int(settings.idle_exit_s * 1e9)
         self._last_peer_ns = self._looked_around_ns = time.monotonic_ns()
 
     @property
     def is_idle(self) -> bool:
-        """True when nobody has been connected for the idle time."""
-        if self._connections.peer_count:
-            self._last_peer_ns = time.monotonic_ns()
-            return False
-        return time.monotonic_ns() - self._last_peer_ns >= self._idle_exit_ns
+        now_ns = time.monotonic_ns()
+        if self._connections.peers:
+            self._last_peer_ns = now_ns
+        return now_ns - self._last_peer_ns >= self._idle_exit_ns
 
     def step(self) -> None:
         """Hear what has come, choose what runs, compute a quantum of it, answer what is done."""
         self._hear()
         self._try_pipelines()
         self._requests.expire()
-        self._take_turn()
-        self._loader.attend(self._stack.runs)
+        self._choose()
+        self._loader.attend(self._runs)
         self._run_top()
-        self._loader.attend(self._stack.runs)
+        self._loader.attend(self._runs)
         self._look_around()
 
     def _hear(self) -> None:
@@ -110,88 +108,89 @@ class Worker:
         while (outcome := self._loader.take()) is not None:
             self._dispatcher.settle(outcome)
 
-    def _run_top(self) -> None:
-        """A quantum of the run on top of the stack, which leaves it when it is over."""
-        top = self._stack.top
-        if top is not None and self._advance(top):
-            self._stack.end()
+    def _patience_s(self) -> float:
+        if self._is_held:
+            return RECHECK_S
+        if self._loader.lone.is_wanted:
+            return 0.0 if self._runs else RECHECK_S
+        if self._runs or self._pipelines.is_trying or len(self._requests.queue):
+            return 0.0
+        return (LOOK_INTERVAL_NS if self._connections.peers else self._idle_exit_ns) / 1e9
 
     def _try_pipelines(self) -> None:
         """A quantum of a loading pipeline's trial, unless a real-time job is there."""
         if not self._pipelines.is_trying or self._loader.lone.is_wanted:
             return
-        present = [run.jobs[0] for run in self._stack.runs[-1:]]
-        if (following := self._batcher.following()) is not None:
-            present.append(following)
+        top = self._runs[-1].jobs[0] if self._runs else None
+        present = [job for job in (top, self._requests.queue.peek()) if job is not None]
         if all(job.job_class is not JobClass.REALTIME for job in present):
             with self._queues[JobClass.NORMAL].issuing():
                 self._pipelines.advance()
 
-    def _patience_s(self) -> float:
-        """How long ``poll`` may wait."""
-        if self._is_held:
-            return RECHECK_S
+    def _choose(self) -> None:
+        """Begin the next job, with those that may be joined to it, if nothing runs or if the
+        policy says so.
+        """
         if self._loader.lone.is_wanted:
-            return 0.0 if self._stack.runs else RECHECK_S
-        if self._stack.runs or self._pipelines.is_trying:
-            return 0.0
-        if len(self._batcher):
-            return 0.0
-        if self._connections.peer_count:
-            return LOOK_INTERVAL_NS / 1e9
-        return self._idle_exit_ns / 1e9
-
-    def _take_turn(self) -> None:
-        """Begin the next job if nothing runs, or if the policy says so."""
-        if self._loader.lone.is_wanted:
-            if not self._stack.runs:
+            if not self._runs:
                 self._loader.lone.grant()
             return
-        only, top = self._next_class(), self._stack.top
-        following = self._batcher.following(only)
+        queue = self._requests.queue
+        is_owed = self._controller.owes_normal(time.monotonic_ns())
+        only = JobClass.NORMAL if is_owed and queue.peek(JobClass.NORMAL) else None
+        following = queue.peek(only)
         if following is None:
             return
-        owed = self._controller.owes_normal(time.monotonic_ns())
-        takes_place = top is None or self._controller.policy.takes_place(
-            following, top.jobs[0], normal_is_owed=owed
+        takes_place = not self._runs or self._controller.policy.takes_place(
+            following, self._runs[-1].jobs[0], normal_is_owed=is_owed
         )
-        if takes_place and (run := self._begin_next(only)) is not None:
-            self._stack.begin(run)
-
-    def _next_class(self) -> JobClass | None:
-        """Whose turn is next; None: that of the job that goes first."""
-        if not self._controller.owes_normal(time.monotonic_ns()):
-            return None
-        return None if self._batcher.following(JobClass.NORMAL) is None else JobClass.NORMAL
-
-    def _begin_next(self, only: JobClass | None) -> Run | None:
-        """Begin the next job with those that may be joined to it; None where none can begin."""
-        jobs = self._batcher.take(only)
+        if not takes_place:
+            return
+        jobs = take_batch(queue, self._profiles, only)
         now_ns = time.monotonic_ns()
         try:
             with self._queues[jobs[0].job_class].issuing():
-                return begin_run(jobs, self._profiles, now_ns)
+                run = begin_run(jobs, self._profiles, now_ns)
         except Exception as error:  # noqa: BLE001  # the worker must outlive any request
-            self._completion.fail(jobs, error)
-            return None
+            self._fail(jobs, error)
+            return
+        if self._runs:
+            self._runs[-1].park()
+            run.count_preemption()
+        self._runs.append(run)
+        self._controller.begins(run, time.monotonic_ns())
+
+    def _run_top(self) -> None:
+        """A quantum of the run on top; when it is over, the one before it goes on."""
+        if not self._runs or not self._advance(self._runs[-1]):
+            return
+        self._runs.pop()
+        self._controller.pauses()
+        if self._runs:
+            self._runs[-1].resume()
+            self._controller.begins(self._runs[-1], time.monotonic_ns())
 
     def _advance(self, run: Run) -> bool:
         """Run layers for a quantum; True where the run is over, answered or not."""
         now_ns = time.monotonic_ns()
-        self._completion.fail_late(run, now_ns)
-        if not run.is_wanted:
+        for job in run.live:
+            if job.is_late(now_ns):
+                self._requests.fail_late(job, now_ns)
+        if not run.live:
             return True
         queue = self._queues[run.job_class]
         try:
             with queue.issuing():
                 if not run.frame.is_finished and not self._compute(run, queue, now_ns):
-                    self._completion.answer_leaving(run)
+                    for job, values, answerers in run.take_leaving():
+                        ended_ns = time.monotonic_ns()
+                        self._requests.succeed(job, values, run.started_ns, ended_ns, answerers)
                     return False
                 if not queue.is_done():
                     return False
-                self._completion.answer(run)
+                self._answer(run)
         except Exception as error:  # noqa: BLE001  # the worker must outlive any request
-            self._completion.fail(run.jobs, error)
+            self._fail(run.jobs, error)
         return True
 
     def _compute(self, run: Run, queue: LayerQueue, now_ns: int) -> bool:
@@ -213,49 +212,52 @@ class Worker:
             now_ns = done_ns
         return False
 
+    def _answer(self, run: Run) -> None:
+        """The run is finished; some of what caches answered is sampled and audited.
+
+        Raises what writing an answer does.
+        """
+        finished_ns = time.monotonic_ns()
+        self._controller.finished(run, finished_ns)
+        shares = run.split(run.frame.results())
+        kept = self._audits.keep(run.cached)
+        self._sampler.sample(run.cached)
+        for job, rows, share in zip(run.jobs, run.rows, shares, strict=True):
+            if job.state is JobState.RUNNING:
+                # The state is copied before the answer goes, and counts after it: whatever fails,
+                # a request with an error has not changed it. The next one begins after this.
+                asked, state = job.divide(share)
+                answerers = run.answerers(rows)
+                self._requests.succeed(job, asked, run.started_ns, finished_ns, answerers)
+                if state is not None and job.sequence is not None:
+                    job.sequence.state = state
+        self._audits.note(run.cached, kept)
+
+    def _fail(self, jobs: list[Request], error: Exception) -> None:
+        """Answer a job alone; jobs that were joined are tried again, each on its own.
+
+        A peer that named memory it has not is dropped.
+        """
+        if len(jobs) > 1:
+            for job in jobs:
+                if job.state is JobState.RUNNING:
+                    self._requests.retry(job)
+            return
+        (job,) = jobs
+        told = shortage(error, f"a request of model '{job.binding.model.name}'") or error
+        if not isinstance(told, BriskError):
+            told = InternalError(f"{type(error).__name__}: {error}")
+        if job.state is JobState.RUNNING:
+            self._requests.fail(job, told)
+        if isinstance(told, ProtocolError):
+            self._connections.drop(job.peer, str(told))
+
     def _look_around(self) -> None:
         """What is looked after once a second, between runs where there is such a moment."""
         now_ns = time.monotonic_ns()
         passed_ns = now_ns - self._looked_around_ns
-        if passed_ns < (LONGEST_UNCHECKED_NS if self._stack.runs else LOOK_INTERVAL_NS):
+        if passed_ns < (LONGEST_UNCHECKED_NS if self._runs else LOOK_INTERVAL_NS):
             return
         self._looked_around_ns = now_ns
         retire_orphans(self._connections, now_ns)
         self._sessions.forget_idle_sequences(now_ns)
-
-
-# The worker's own runs: the last one computes, those before it are parked.
-#
-# Used by the worker's main thread.
-
-
-class RunStack:
-    """A parked run stays at its layer boundary; when it resumes, nothing is computed again.
-
-    ``runs`` is not to be changed from outside.
-    """
-
-    def __init__(self, controller: PreemptionController) -> None:
-        self.runs: list[Run] = []
-        self._controller = controller
-
-    @property
-    def top(self) -> Run | None:
-        """The one that computes."""
-        return self.runs[-1] if self.runs else None
-
-    def begin(self, run: Run) -> None:
-        """Compute ``run`` now."""
-        if self.runs:
-            self.runs[-1].park()
-            run.count_preemption()
-        self.runs.append(run)
-        self._controller.begins(run, time.monotonic_ns())
-
-    def end(self) -> None:
-        """The top one is over: go on with the one before it."""
-        self.runs.pop()
-        self._controller.pauses()
-        if self.runs:
-            self.runs[-1].resume()
-            self._controller.begins(self.runs[-1], time.monotonic_ns())

@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given, strategies
 
-from brisk.planning.query import (
+from brisk.pipelines.query import (
     POLICIES,
     exact,
     most_accurate_within,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given, strategies
 
-from brisk.planning.query import (
+from brisk.pipelines.query import (
     POLICIES,
     NetworkVariant,
     Policy,
@@ -28,22 +28,22 @@ def test_the_paper_s_early_answer_buys_a_better_second_network() -> None:
     static = Query(TRAFFIC, 80 * MS, 0, split_equally, Replanning.STATIC)
     incremental = Query(TRAFFIC, 80 * MS, 0, split_equally)
     for query in (static, incremental):
-        assert query.begin("detect", 0).variant.name == "27 ms"
-    assert static.begin("face", 20 * MS).variant.name == "36 ms"
-    assert incremental.begin("face", 20 * MS).variant.name == "58 ms"
+        assert query.begin(0).variant.name == "27 ms"
+    assert static.begin(20 * MS).variant.name == "36 ms"
+    assert incremental.begin(20 * MS).variant.name == "58 ms"
 
 
 def test_a_late_node_makes_the_next_one_hurry() -> None:
     query = Query(TRAFFIC, 160 * MS, 1000, split_equally)
     assert query.plan["face"].variant.name == "58 ms"
-    assert query.begin("detect", 1000).budget_ns == 80 * MS
-    assert query.begin("face", 1000 + 120 * MS).variant.name == "36 ms"
+    assert query.begin(1000).budget_ns == 80 * MS
+    assert query.begin(1000 + 120 * MS).variant.name == "36 ms"
 
 
 def test_a_query_past_its_time_ends_as_fast_as_it_can() -> None:
     query = Query(TRAFFIC, 50 * MS, 0, split_in_proportion)
-    query.begin("detect", 0)
-    choice = query.begin("face", 300 * MS)
+    query.begin(0)
+    choice = query.begin(300 * MS)
     assert choice.variant.name == "36 ms"
     assert choice.budget_ns < 0
 
@@ -59,10 +59,10 @@ def test_a_variant_that_usually_answers_early_is_planned_so_where_a_whole_run_is
         (100, Replanning.STATIC, "27 ms"),
     ):
         query = Query(nodes, left_ms * MS, 0, split_equally, replanning)
-        assert query.begin("detect", 0).variant.name == expected
+        assert query.begin(0).variant.name == expected
     query = Query(nodes, 100 * MS, 0, split_equally)
-    query.begin("detect", 0)
-    assert query.begin("face", 54 * MS).variant.name == "36 ms", "it was not early this time"
+    query.begin(0)
+    assert query.begin(54 * MS).variant.name == "36 ms", "it was not early this time"
 
 
 @given(queries(), strategies.integers(0, 300), strategies.data())
@@ -86,7 +86,7 @@ def test_hopes_that_fail_break_no_objective_that_whole_runs_kept(
     query = Query(hoping, objective_ms * MS, 0, policy)
     now_ns = 0
     for each in nodes:
-        now_ns += full_ns[each.name, query.begin(each.name, now_ns).variant.name]
+        now_ns += full_ns[each.name, query.begin(now_ns).variant.name]
     planned = [
         c.variant.full_ns <= c.budget_ns
         for c in Query(nodes, objective_ms * MS, 0, policy).plan.values()
@@ -109,7 +109,7 @@ def test_what_is_left_over_is_shared_as_pseudocode_1_shares_it(
         budgets = {each.name: objective_ms * MS * weigh(each) / total for each in nodes}
         now_ns = 0
         for place, each in enumerate(nodes):
-            choice = query.begin(each.name, now_ns)
+            choice = query.begin(now_ns)
             assert abs(choice.budget_ns - budgets[each.name]) <= len(nodes)
             took_ns = data.draw(strategies.integers(0, 100 * MS))
             now_ns += took_ns
@@ -129,8 +129,8 @@ def test_nodes_that_take_what_was_planned_leave_the_objective_kept(
     first = query.plan.values()
     fits = all(choice.variant.full_ns <= choice.budget_ns for choice in first)
     now_ns = 0
-    for each in nodes:
-        now_ns += query.begin(each.name, now_ns).variant.full_ns
+    for _ in nodes:
+        now_ns += query.begin(now_ns).variant.full_ns
     if fits:
         assert now_ns <= objective_ms * MS
 
@@ -143,5 +143,5 @@ def test_a_static_plan_is_kept_whatever_happens(
     planned = dict(query.plan)
     now_ns = 0
     for each in nodes:
-        assert query.begin(each.name, now_ns) == planned[each.name]
+        assert query.begin(now_ns) == planned[each.name]
         now_ns += data.draw(strategies.integers(0, 100 * MS))

@@ -1,4 +1,5 @@
-"""Which variant of each network a query runs: policies, and a plan made anew on its way.
+"""Which variant of each network a query runs (GATI, 5.1 and 5.2): policies, and a plan made anew
+on its way. Nothing here reads a clock.
 
 A policy is a pure function of the nodes that are left, which run one after the other, and of the
 time that is left for them.
@@ -27,7 +28,6 @@ class NetworkVariant:
 
     @property
     def may_be_early(self) -> bool:
-        """Whether most of its runs take less than a whole one."""
         return self.usual_ns is not None and self.usual_ns < self.full_ns
 
     def as_usual(self) -> NetworkVariant:
@@ -91,18 +91,7 @@ def most_accurate_within(node: QueryNode, budget_ns: int) -> NetworkVariant:
     Of equally accurate ones the faster.
     """
     fitting = [v for v in node.variants if v.full_ns <= budget_ns]
-    if not fitting:
-        return node.fastest
-    return max(fitting, key=lambda variant: (variant.accuracy, -variant.full_ns))
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Variants for some nodes: what they take in all, and the product of their accuracies."""
-
-    latency_ns: int
-    accuracy: float
-    variants: tuple[NetworkVariant, ...]
+    return max(fitting, key=lambda v: (v.accuracy, -v.full_ns), default=node.fastest)
 
 
 def exact(nodes: Sequence[QueryNode], left_ns: int) -> dict[str, Choice]:
@@ -111,39 +100,27 @@ def exact(nodes: Sequence[QueryNode], left_ns: int) -> dict[str, Choice]:
     Beyond GATI: a split leaves every node's remainder unused, this does not. Where nothing fits:
     every node's fastest. What is left over is added to the last node's budget.
     """
-    parts = [_Part(0, 1.0, ())]
+    if not nodes:
+        return {}
+    parts: list[tuple[int, float, tuple[NetworkVariant, ...]]] = [(0, 1.0, ())]
     for node in nodes:
-        grown = (
-            _Part(
-                part.latency_ns + variant.full_ns,
-                part.accuracy * variant.accuracy,
-                (*part.variants, variant),
-            )
-            for part in parts
-            for variant in node.variants
-        )
-        parts = _undominated(list(grown))
-    fitting = [part for part in parts if part.latency_ns <= left_ns]
-    best = max(fitting, key=lambda part: part.accuracy) if fitting else parts[0]
-    choices = {
-        node.name: Choice(variant, variant.full_ns)
-        for node, variant in zip(nodes, best.variants, strict=True)
+        grown = [
+            (taken_ns + each.full_ns, accuracy * each.accuracy, (*chosen, each))
+            for taken_ns, accuracy, chosen in parts
+            for each in node.variants
+        ]
+        grown.sort(key=lambda part: (part[0], -part[1]))
+        parts = []
+        for part in grown:  # without those that another one beats in time and accuracy
+            if not parts or part[1] > parts[-1][1]:
+                parts.append(part)
+    fitting = [part for part in parts if part[0] <= left_ns]
+    taken_ns, _, variants = fitting[-1] if fitting else parts[0]
+    over_ns = [0] * (len(nodes) - 1) + [left_ns - taken_ns]
+    return {
+        node.name: Choice(variant, variant.full_ns + more_ns)
+        for node, variant, more_ns in zip(nodes, variants, over_ns, strict=True)
     }
-    if nodes:
-        last = choices[nodes[-1].name]
-        over_ns = left_ns - best.latency_ns
-        choices[nodes[-1].name] = Choice(last.variant, last.budget_ns + over_ns)
-    return choices
-
-
-def _undominated(parts: list[_Part]) -> list[_Part]:
-    """Without those that another one beats in both respects; fastest first."""
-    parts.sort(key=lambda part: (part.latency_ns, -part.accuracy))
-    kept: list[_Part] = []
-    for part in parts:
-        if not kept or part.accuracy > kept[-1].accuracy:
-            kept.append(part)
-    return kept
 
 
 POLICIES: Mapping[str, Policy] = {
@@ -186,39 +163,31 @@ class Query:
         replanning: Replanning = Replanning.INCREMENTAL,
     ) -> None:
         """``nodes``: in the order in which they run, on one processor."""
-        self._left = tuple(nodes)
+        self.left = tuple(nodes)
         self.due_ns = started_ns + objective_ns
         self._policy = policy
         self._replanning = replanning
-        self._plan = policy(nodes, objective_ns)
+        self.plan = policy(nodes, objective_ns)
+        """The latest choice for every node that has not begun."""
 
-    @property
-    def plan(self) -> Mapping[str, Choice]:
-        """The latest choice for every node; final for those that have begun."""
-        return self._plan
-
-    def begin(self, name: str, now_ns: int) -> Choice:
-        """The choice for a node that runs now. Precondition: the nodes before it have run."""
+    def begin(self, now_ns: int) -> Choice:
+        """The choice for the next node, which runs now. Precondition: there is one."""
         if self._replanning is Replanning.INCREMENTAL:
-            self._plan = {**self._plan, **self._plan_anew(name, self.due_ns - now_ns)}
-        self._left = tuple(node for node in self._left if node.name != name)
-        return self._plan[name]
+            self.plan = self._plan_anew(self.due_ns - now_ns)
+        node, self.left = self.left[0], self.left[1:]
+        return self.plan[node.name]
 
-    def _plan_anew(self, name: str, left_ns: int) -> Mapping[str, Choice]:
-        """For all that is left, with node ``name`` about to begin."""
-        if any(variant.may_be_early for node in self._left for variant in node.variants):
-            usual = [
-                replace(node, variants=tuple(each.as_usual() for each in node.variants))
-                for node in self._left
-            ]
-            plan = self._policy(usual, left_ns)
-            chosen = next(
-                variant
-                for node in self._left
-                for variant in node.variants
-                if node.name == name and variant.name == plan[name].variant.name
-            )
-            others = [node.fastest.full_ns for node in self._left if node.name != name]
-            if not chosen.may_be_early or chosen.full_ns + sum(others) <= left_ns:
-                return {**plan, name: Choice(chosen, plan[name].budget_ns)}
-        return self._policy(self._left, left_ns)
+    def _plan_anew(self, left_ns: int) -> Mapping[str, Choice]:
+        """For all that is left, of which the first is about to begin."""
+        node, *behind = self.left
+        usual = [
+            replace(each, variants=tuple(variant.as_usual() for variant in each.variants))
+            for each in self.left
+        ]
+        plan = self._policy(usual, left_ns)
+        choice = plan[node.name]
+        whole = next(each for each in node.variants if each.name == choice.variant.name)
+        least_ns = whole.full_ns + sum(each.fastest.full_ns for each in behind)
+        if not whole.may_be_early or least_ns <= left_ns:
+            return {**plan, node.name: Choice(whole, choice.budget_ns)}
+        return self._policy(self.left, left_ns)

@@ -4,87 +4,89 @@ from __future__ import annotations
 
 from hypothesis import given, strategies
 
-from brisk.planning.profile import FEW, MOST_SIGNATURES, QUANTILE, WINDOW, LatencyProfile
+from brisk.runtime.pipelines.latency import FEW, MOST_SHAPES, QUANTILE, WINDOW, LatencyProfile
+
+SHAPES = ((1, 4),)
 
 
 @given(strategies.lists(strategies.integers(0, 10**9), min_size=1, max_size=3 * WINDOW))
 def test_a_profile_is_the_quantile_of_the_latest_runs(durations: list[int]) -> None:
     profile = LatencyProfile()
     for duration in durations:
-        profile.learn("shape", 4, duration)
+        profile.learn(SHAPES, duration)
     latest = sorted(durations[-WINDOW:])
     count = len(latest)
     place = (count - 1) // 2 if count < FEW else min(count - 1, int(QUANTILE * count))
-    assert profile.expect_ns("shape", 4) == latest[place]
+    assert profile.expect_ns(SHAPES) == latest[place]
 
 
 def test_a_first_measurement_is_forgotten_when_enough_others_have_come() -> None:
     profile = LatencyProfile()
-    profile.learn("shape", 4, 10**9)
+    profile.learn(SHAPES, 10**9)
     for _ in range(10):
-        profile.learn("shape", 4, 100)
-    assert profile.expect_ns("shape", 4) == 100
+        profile.learn(SHAPES, 100)
+    assert profile.expect_ns(SHAPES) == 100
 
 
 def test_larger_inputs_are_guessed_in_proportion_to_the_nearest_ones() -> None:
     profile = LatencyProfile()
-    assert profile.expect_ns("one", 100) is None
-    profile.learn("one", 100, 1000)
-    profile.learn("four", 400, 2000)
-    assert profile.expect_ns("eight", 800) == 4000
-    assert profile.expect_ns("half", 50) == 1000, "a smaller input is not promised to be faster"
+    assert profile.expect_ns(((1, 100),)) is None
+    profile.learn(((1, 100),), 1000)
+    profile.learn(((4, 100),), 2000)
+    assert profile.expect_ns(((8, 100),)) == 4000
+    assert profile.expect_ns(((50,),)) == 1000, "a smaller input is not promised to be faster"
 
 
 def test_kinds_of_input_are_bounded_and_the_one_unseen_for_longest_goes() -> None:
     profile = LatencyProfile()
-    for kind in range(MOST_SIGNATURES):
-        profile.learn(kind, 10, kind)
-    profile.learn(0, 10, 0)
-    profile.learn("new", 10, 7)
-    assert profile.expect_ns("new", 10) == 7
-    assert profile.expect_ns(0, 10) == 0
-    assert profile.expect_ns(2, 10) == 2
+    for kind in range(MOST_SHAPES):
+        profile.learn(((kind, 0),), kind)
+    profile.learn(((0, 0),), 0)
+    profile.learn(((0, 1),), 7)
+    assert profile.expect_ns(((0, 1),)) == 7
+    assert profile.expect_ns(((0, 0),)) == 0
+    assert profile.expect_ns(((2, 0),)) == 2
 
 
 def test_the_median_stands_for_few_runs() -> None:
     profile = LatencyProfile()
     for duration in (100, 10**9, 110):
-        profile.learn("shape", 4, duration)
-    assert profile.expect_ns("shape", 4) == 110
+        profile.learn(SHAPES, duration)
+    assert profile.expect_ns(SHAPES) == 110
 
 
 def test_a_variant_that_is_thought_too_slow_is_tried_again_in_time() -> None:
     """Measured beside other work at first: 300 where it takes 100, with 200 to spend."""
     slow, other = LatencyProfile(), LatencyProfile()
-    slow.learn("shape", 4, 300)
-    other.learn("shape", 4, 150)
+    slow.learn(SHAPES, 300)
+    other.learn(SHAPES, 150)
     requests = 0
-    while (slow.expect_ns("shape", 4) or 0) > 200:
-        other.learn("shape", 4, 150)
-        slow.pass_by("shape")
+    while (slow.expect_ns(SHAPES) or 0) > 200:
+        other.learn(SHAPES, 150)
+        slow.pass_by(SHAPES)
         requests += 1
     assert 50 < requests < 500
-    slow.learn("shape", 4, 100)
-    assert slow.expect_ns("shape", 4) == 100, "what is measured now is believed"
+    slow.learn(SHAPES, 100)
+    assert slow.expect_ns(SHAPES) == 100, "what is measured now is believed"
 
 
 def test_one_that_is_too_slow_indeed_costs_a_request_now_and_then() -> None:
     slow, tried, requests = LatencyProfile(), 0, 5000
-    slow.learn("shape", 4, 400)
+    slow.learn(SHAPES, 400)
     for _ in range(requests):
-        if (slow.expect_ns("shape", 4) or 0) <= 200:
-            slow.learn("shape", 4, 400)
+        if (slow.expect_ns(SHAPES) or 0) <= 200:
+            slow.learn(SHAPES, 400)
             tried += 1
         else:
-            slow.pass_by("shape")
+            slow.pass_by(SHAPES)
     assert 1 <= tried <= requests / 100
 
 
 def test_a_variant_that_runs_all_the_time_is_not_hoped_for() -> None:
     profile = LatencyProfile()
     for _ in range(100):
-        profile.learn("shape", 4, 100)
-    profile.pass_by("shape")
-    assert profile.expect_ns("shape", 4) == 99
-    profile.learn("shape", 4, 300)
-    assert profile.expect_ns("shape", 4) == 100, "one slow run of a hundred"
+        profile.learn(SHAPES, 100)
+    profile.pass_by(SHAPES)
+    assert profile.expect_ns(SHAPES) == 99
+    profile.learn(SHAPES, 300)
+    assert profile.expect_ns(SHAPES) == 100, "one slow run of a hundred"

@@ -1,0 +1,102 @@
+"""What a network has taken so far: running quantiles, learned while it serves."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from typing import TypeAlias
+
+WINDOW = 64
+"""Latest runs of one kind of input that count."""
+
+QUANTILE = 0.75
+"""What a variant is planned with: three runs of four took no longer. Beside other work one run in
+ten takes many times as long, which says nothing of the variant."""
+
+FEW = 10
+"""Fewer runs have no tail to speak of: the slowest of three is an accident as often as not, and
+their median stands for them."""
+
+HOPE = 0.995
+"""Each time another variant runs instead, this one is expected to take so much less.
+
+What was measured once, beside other work, may be true no more, and a variant that is thought too
+slow is never measured again. So it is tried again in time: one that is 5 % too slow for its place
+after 10 requests, twice as slow after 140, ten times after 460. A mistake costs one request, and
+the measurement ends the hope.
+"""
+
+OUTDATED = 50
+"""Requests for which another variant ran, after which a new run replaces all that was known."""
+
+MOST_SHAPES = 64
+"""Kinds of input remembered; the one that was not seen for longest is forgotten."""
+
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+"""Of a request's inputs."""
+
+
+class _Runs:
+    """The latest durations. ``passed_by``: requests since the last of them for which another
+    variant ran.
+    """
+
+    def __init__(self) -> None:
+        self.passed_by = 0
+        self._latest: deque[int] = deque(maxlen=WINDOW)
+        self._quantile_ns = 0
+
+    def add(self, duration_ns: int) -> None:
+        if self.passed_by >= OUTDATED:
+            self._latest.clear()
+        self._latest.append(duration_ns)
+        self.passed_by = 0
+        count = len(self._latest)
+        place = (count - 1) // 2 if count < FEW else int(QUANTILE * count)
+        self._quantile_ns = sorted(self._latest)[place]
+
+    def expect_ns(self) -> int:
+        return int(self._quantile_ns * HOPE**self.passed_by)
+
+
+class LatencyProfile:
+    """Durations of one network, by the shapes of the request's inputs. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[Shapes, _Runs] = OrderedDict()
+
+    def learn(self, shapes: Shapes, duration_ns: int) -> None:
+        if shapes not in self._runs:
+            if len(self._runs) == MOST_SHAPES:
+                self._runs.popitem(last=False)
+            self._runs[shapes] = _Runs()
+        self._runs.move_to_end(shapes)
+        self._runs[shapes].add(duration_ns)
+
+    def pass_by(self, shapes: Shapes) -> None:
+        """Another variant of the same node has run on such an input."""
+        if shapes in self._runs:
+            self._runs[shapes].passed_by += 1
+
+    def forget(self) -> None:
+        """Forget all runs: they were of a network that had to get warm first."""
+        self._runs.clear()
+
+    def expect_ns(self, shapes: Shapes) -> int | None:
+        """What a run of this kind takes, most probably; None where nothing at all has run.
+
+        A kind never seen takes what the one of the nearest size takes, in proportion where it
+        is larger.
+        """
+        if shapes in self._runs:
+            return self._runs[shapes].expect_ns()
+        if not self._runs:
+            return None
+        size = _size(shapes)
+        nearest = min(self._runs, key=lambda other: abs(_size(other) - size))
+        known = max(_size(nearest), 1)
+        return self._runs[nearest].expect_ns() * max(size, known) // known
+
+
+def _size(shapes: Shapes) -> int:
+    return sum(map(math.prod, shapes))
