@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias, get_args
 
 from brisk.tuning import SessionTuning
 
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 
 # The start of a connection, and the memory that goes with it.
 

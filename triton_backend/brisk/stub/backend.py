@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import triton_python_backend_utils as pb_utils
 from brisk.errors import BriskError
 from brisk.fork_server.start import attend_launchers, start_when_quiet
 from brisk.os_priority import realtime_niceness, set_threads
+from brisk.protocol.records import AskStatistics, ForgetStatistics
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.protocol.stub_process import command_line, end_with_server, server_of_stub
 from brisk.stub.config.entry import Entry, find_model, read_entry
@@ -79,9 +81,9 @@ class ModelInstance:
         except BriskError as error:
             raise pb_utils.TritonModelException(f"{self._label}: {error}") from None
         self._intake = intake(self._entry, self._connection, self._log)
-        self._publisher.start(self._connection.ask_statistics)
+        self._publisher.start(partial(self._connection.send, AskStatistics(takes_news=True)))
         self._tell(self._entry, load_ns)
-        start_when_quiet(command_line(), NICENESS)
+        start_when_quiet()
 
     def execute(self, requests: list[Any]) -> list[Any] | None:
         """Take the requests in: see ``RequestHandler.execute``."""
@@ -90,7 +92,7 @@ class ModelInstance:
     def finalize(self) -> None:
         """Give the session back; requests still in flight have been answered by Triton's rules."""
         self._publisher.close()
-        self._connection.forget_statistics()
+        self._connection.send(ForgetStatistics())
         self._intake.close()
         self._connection.close()
 

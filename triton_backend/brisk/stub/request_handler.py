@@ -15,7 +15,7 @@ from brisk.protocol.records import SequenceStep
 from brisk.protocol.runtime_paths import role_of
 from brisk.stub.config.entry import Entry
 from brisk.stub.config.parameters import request_agreement, request_class, request_deadline_ns
-from brisk.stub.response import CancellationWatcher, TritonReply, send_nothing
+from brisk.stub.response import CancellationWatcher, TritonReply
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.sync_wait import EYES_OPEN_NS, WAIT_NS, Promptness
 from brisk.stub.tensors import read_inputs
@@ -38,7 +38,11 @@ class RequestHandler:
         self._account = RequestAccount(STATISTICS, entry.model.name, entry.model.version)
         self._promptness = Promptness()
         self._watcher = CancellationWatcher(connection.cancel)
-        self._steps = _steps(entry)
+        self._steps: Steps | None = None
+        if entry.sequences is not None:
+            from brisk.stub.sequence_steps import Steps  # other starts shall not pay for them
+
+            self._steps = Steps(entry.sequences)
 
     def close(self) -> None:
         """Requests in flight are no longer watched."""
@@ -51,11 +55,9 @@ class RequestHandler:
         ``promptness``): that is the result.
         """
         arrived_ns = time.monotonic_ns()
-        asked = requests
-        if self._steps is not None and any(map(self._steps.is_filler, requests)):
-            asked = self._without_fillers(requests)
-        promptness = self._promptness
-        if asked is requests and promptness.wants(
+        asked = requests if self._steps is None else self._steps.without_fillers(requests)
+        promptness, response = self._promptness, None
+        if len(asked) == len(requests) and promptness.wants(
             len(requests), self._connection.pending, arrived_ns
         ):
             reply, number = self._take(requests[0], arrived_ns, is_awaited=True)
@@ -66,38 +68,19 @@ class RequestHandler:
             response = reply.wait(0.0 if has_read else WAIT_NS / 1e9)
             if response is None and number:
                 self._watcher.watch(number, reply)
-            responses = [response]
         else:
             for request in asked:
                 reply, number = self._take(request, arrived_ns, is_awaited=False)
                 if number:
                     self._watcher.watch(number, reply)
-            responses = [None]
         promptness.returns(time.monotonic_ns())
-        return None if responses == [None] else responses
-
-    def _without_fillers(self, requests: list[Any]) -> list[Any]:
-        """Those of clients; nobody reads the answers to the others."""
-        assert self._steps is not None
-        asked = []
-        for request in requests:
-            if self._steps.is_filler(request):
-                send_nothing(request)
-            else:
-                asked.append(request)
-        return asked
+        return None if response is None else [response]
 
     def _take(self, request: Any, arrived_ns: int, *, is_awaited: bool) -> tuple[TritonReply, int]:
         """Send the request on, or answer why not; its reply, and its number, 0 where not sent."""
         job_class = self._entry.parameters.job_class
-        reply = TritonReply(
-            request,
-            self._account,
-            self._promptness,
-            job_class,
-            arrived_ns,
-            is_awaited=is_awaited,
-        )
+        counted = (self._account, self._promptness, job_class, arrived_ns)
+        reply = TritonReply(request, *counted, is_awaited=is_awaited)
         try:
             if self._steps is None:
                 return reply, self._submit(request, reply, arrived_ns, None)
@@ -140,15 +123,6 @@ class RequestHandler:
         context = trace_context(request)
         asked = (staged, outputs, job_class, deadline_ns, reply, context, agreement_ppm)
         return connection.submit(*asked, arrived_ns, step)
-
-
-def _steps(entry: Entry) -> Steps | None:
-    """None for an entry without sequences, whose start shall not pay for them."""
-    if entry.sequences is None:
-        return None
-    from brisk.stub.sequence_steps import Steps
-
-    return Steps(entry.sequences)
 
 
 # What a request says apart from its inputs.

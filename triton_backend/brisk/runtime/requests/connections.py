@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from brisk.errors import ProtocolError
-from brisk.protocol.channel import Receiver, check_peer, send_bytes, slab_records
+from brisk.protocol.channel import Receiver, check_peer, send_bytes
 from brisk.protocol.codec import encode_record
 from brisk.protocol.records import Record
 from brisk.protocol.shared_memory import Arena, ArenaView
@@ -194,7 +194,7 @@ class Connections:
                 os.close(descriptor)
             self.drop(peer, f"no descriptor for its answers: {error}")
             return
-        for change, slab in slab_records(changes):
+        for change, slab in changes:
             peer.outbox.append((encode_record(change), slab))
         peer.outbox.append((encode_record(record), descriptor))
         self._flush(peer)

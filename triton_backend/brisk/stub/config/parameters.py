@@ -12,8 +12,10 @@ JOB_CLASSES = (REALTIME, "normal", "besteffort")
 
 DEFAULT_MAX_QUEUE_SIZE = 512
 
-
 _CLASS, _MAX_CLASS = "brisk_class", "brisk_max_class"
+
+Parser = Callable[[str], Any]
+"""Raises ValueError that says what the text must be."""
 
 
 class Parameters(NamedTuple):
@@ -32,16 +34,15 @@ class Parameters(NamedTuple):
     ignored_onnxruntime: tuple[str, ...]
 
 
-def _job_class(text: str) -> str:
-    if text not in JOB_CLASSES:
-        raise ValueError(f"must be one of {', '.join(JOB_CLASSES)}")
-    return text
+def choice(words: Mapping[str, Any], expected: str) -> Parser:
+    """A parser of one of ``words``, to its value."""
 
+    def parse(text: str) -> Any:
+        if text not in words:
+            raise ValueError(f"must be {expected}")
+        return words[text]
 
-def _is_lazy(text: str) -> bool:
-    if text not in ("eager", "lazy"):
-        raise ValueError("must be eager or lazy")
-    return text == "lazy"
+    return parse
 
 
 def _positive_integer(text: str) -> int:
@@ -50,13 +51,14 @@ def _positive_integer(text: str) -> int:
     return int(text)
 
 
-_KNOWN: Mapping[str, tuple[Callable[[str], Any], Any]] = {
-    _CLASS: (_job_class, "normal"),
-    _MAX_CLASS: (_job_class, None),  # the entry's brisk_class
-    "brisk_load": (_is_lazy, False),
-    "brisk_max_queue_size": (_positive_integer, DEFAULT_MAX_QUEUE_SIZE),
+_job_class = choice({name: name for name in JOB_CLASSES}, f"one of {', '.join(JOB_CLASSES)}")
+
+ENTRY_PARAMETERS: Mapping[str, Parser] = {
+    _CLASS: _job_class,
+    _MAX_CLASS: _job_class,
+    "brisk_load": choice({"eager": False, "lazy": True}, "eager or lazy"),
+    "brisk_max_queue_size": _positive_integer,
 }
-"""Parser and default by name; ``docs`` and messages are made from this table alone."""
 
 MILLION = 1_000_000
 _EARLY_EXIT, _ACCURACY = "brisk_early_exit", "brisk_accuracy"
@@ -91,51 +93,64 @@ ONNXRUNTIME_PARAMETERS = frozenset(
 ``session_tuning`` takes mean something on a CPU."""
 
 
+def read_texts(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """The ``parameters`` field of a model configuration, by name, in order of the names."""
+    return {
+        name: str(entry.get("string_value", "") if isinstance(entry, Mapping) else entry).strip()
+        for name, entry in sorted(parameters.items())
+    }
+
+
+def parse_texts(
+    texts: Mapping[str, str], parsers: Mapping[str, Parser], problems: Collection[str] = ()
+) -> dict[str, Any]:
+    """Values by name of those that have a parser.
+
+    Raises InvalidConfigurationError with what is wrong with these, and with ``problems``.
+    """
+    values: dict[str, Any] = {}
+    found = list(problems)
+    for name in texts.keys() & parsers.keys():
+        try:
+            values[name] = parsers[name](texts[name])
+        except ValueError as error:
+            found.append(f"{name} {error}, not '{texts[name]:.60}'")
+    if found:
+        raise InvalidConfigurationError("in the parameters: " + "; ".join(sorted(found)))
+    return values
+
+
 def parse_parameters(parameters: Mapping[str, Any], taken: Collection[str] = ()) -> Parameters:
     """Parse the ``parameters`` field of a model configuration; ``taken``: names read by others.
 
     Raises InvalidConfigurationError naming every wrong or unknown ``brisk_*`` key.
     """
-    problems: list[str] = []
-    values: dict[str, Any] = {name: default for name, (_, default) in _KNOWN.items()}
-    foreign, onnxruntime = [], []
-    for name, entry in parameters.items():
-        text = str(entry.get("string_value", "") if isinstance(entry, Mapping) else entry).strip()
-        if name in _KNOWN:
-            try:
-                values[name] = _KNOWN[name][0](text)
-            except ValueError as error:
-                problems.append(f"{name} {error}, not '{text}'")
-        elif name.lower().startswith("brisk_"):
-            problems.append(_unknown(name))
-        elif name in taken:
-            continue
-        elif name in ONNXRUNTIME_PARAMETERS:
-            onnxruntime.append(name)
-        else:
-            foreign.append(name)
-    job_class, max_class = values[_CLASS], values[_MAX_CLASS] or values[_CLASS]
-    if not problems and _is_above(job_class, max_class):
-        problems.append(
-            f"{_MAX_CLASS} '{max_class}' is below {_CLASS} '{job_class}', which the entry's own "
-            f"requests have; it must be one of {', '.join(_up_from(job_class))}"
+    texts = read_texts(parameters)
+    others = [name for name in texts if name not in ENTRY_PARAMETERS and name not in taken]
+    unknown = [_unknown(name) for name in others if name.lower().startswith("brisk_")]
+    values = parse_texts(texts, ENTRY_PARAMETERS, unknown)
+    job_class = values.get(_CLASS, "normal")
+    max_class = values.get(_MAX_CLASS, job_class)
+    if _is_above(job_class, max_class):
+        allowed = JOB_CLASSES[: JOB_CLASSES.index(job_class) + 1]
+        raise InvalidConfigurationError(
+            f"in the parameters: {_MAX_CLASS} '{max_class}' is below {_CLASS} '{job_class}', "
+            f"which the entry's own requests have; it must be one of {', '.join(allowed)}"
         )
-    if problems:
-        raise InvalidConfigurationError("in the parameters: " + "; ".join(sorted(problems)))
     return Parameters(
         job_class,
         max_class,
-        values["brisk_max_queue_size"],
-        values["brisk_load"],
-        tuple(sorted(foreign)),
-        tuple(sorted(onnxruntime)),
+        values.get("brisk_max_queue_size", DEFAULT_MAX_QUEUE_SIZE),
+        values.get("brisk_load", False),
+        foreign=tuple(name for name in others if name not in ONNXRUNTIME_PARAMETERS),
+        ignored_onnxruntime=tuple(name for name in others if name in ONNXRUNTIME_PARAMETERS),
     )
 
 
 def _unknown(name: str) -> str:
     import difflib
 
-    nearest = difflib.get_close_matches(name.lower(), _KNOWN, n=1, cutoff=0.0)
+    nearest = difflib.get_close_matches(name.lower(), ENTRY_PARAMETERS, n=1, cutoff=0.0)
     return f"unknown parameter '{name}', did you mean '{nearest[0]}'?"
 
 
@@ -153,11 +168,6 @@ def request_deadline_ns(arrived_ns: int, timeout_us: int) -> int | None:
 def _is_above(one: str, other: str) -> bool:
     """Whether class ``one`` is more urgent than ``other``."""
     return JOB_CLASSES.index(one) < JOB_CLASSES.index(other)
-
-
-def _up_from(job_class: str) -> tuple[str, ...]:
-    """The classes that are not less urgent."""
-    return JOB_CLASSES[: JOB_CLASSES.index(job_class) + 1]
 
 
 def request_class(parameters: Mapping[str, Any], entry: Parameters) -> str:
