@@ -12,7 +12,6 @@ import triton_python_backend_utils as pb_utils
 from brisk.errors import BriskError
 from brisk.protocol.records import Result
 from brisk.stub.runtime_client.pending import OutputReader, Reply
-from brisk.stub.sync_wait import Promptness
 from brisk.stub.tensors import make_output
 from brisk.telemetry.statistics import RequestAccount
 
@@ -57,8 +56,8 @@ class TritonReply(Reply):
     __slots__ = (
         "_account",
         "_is_answered",
+        "_learn",
         "_lock",
-        "_promptness",
         "_request",
         "_response",
         "_sender",
@@ -71,20 +70,22 @@ class TritonReply(Reply):
         self,
         request: Any,
         account: RequestAccount,
-        promptness: Promptness,
+        learn: Callable[[int], None],
         job_class: str,
         created_ns: int,
         *,
         is_awaited: bool,
     ) -> None:
-        """``job_class``: the entry's, until the request is known to have one of its own.
+        """``learn`` is told how long the answer took, in ns, before it is sent.
+
+        ``job_class``: the entry's, until the request is known to have one of its own.
 
         ``is_awaited``: ``execute`` will call ``wait``. Otherwise the sender is taken here, so that
         from now on nothing may be raised to Triton.
         """
         self._request = request
         self._account = account
-        self._promptness = promptness
+        self._learn = learn
         self.job_class = job_class
         self._response: Any = None
         self._waiting: threading.Lock | None = None
@@ -131,7 +132,7 @@ class TritonReply(Reply):
         except Exception as error:  # noqa: BLE001  # the request must be answered, whatever it is
             self.fail(error)
         else:
-            self._promptness.learn(time.monotonic_ns() - self.created_ns)
+            self._learn(time.monotonic_ns() - self.created_ns)
             self._send(response)
             took_ns = time.monotonic_ns() - self.created_ns
             self._account.succeeded(self.job_class, took_ns, result.queue_ns, result.execution_ns)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from brisk.errors import InvalidConfigurationError, InvalidRequestError
+from brisk.errors import InvalidConfigurationError
 
 REALTIME = "realtime"
 JOB_CLASSES = (REALTIME, "normal", "besteffort")
 
 DEFAULT_MAX_QUEUE_SIZE = 512
 
-_CLASS, _MAX_CLASS = "brisk_class", "brisk_max_class"
+CLASS, MAX_CLASS = "brisk_class", "brisk_max_class"
 
 Parser = Callable[[str], Any]
 """Raises ValueError that says what the text must be."""
@@ -54,15 +54,11 @@ def _positive_integer(text: str) -> int:
 _job_class = choice({name: name for name in JOB_CLASSES}, f"one of {', '.join(JOB_CLASSES)}")
 
 ENTRY_PARAMETERS: Mapping[str, Parser] = {
-    _CLASS: _job_class,
-    _MAX_CLASS: _job_class,
+    CLASS: _job_class,
+    MAX_CLASS: _job_class,
     "brisk_load": choice({"eager": False, "lazy": True}, "eager or lazy"),
     "brisk_max_queue_size": _positive_integer,
 }
-
-MILLION = 1_000_000
-_EARLY_EXIT, _ACCURACY = "brisk_early_exit", "brisk_accuracy"
-_REQUEST_PARAMETERS = (_CLASS, _EARLY_EXIT, _ACCURACY)
 
 ONNXRUNTIME_PARAMETERS = frozenset(
     {
@@ -129,12 +125,12 @@ def parse_parameters(parameters: Mapping[str, Any], taken: Collection[str] = ())
     others = [name for name in texts if name not in ENTRY_PARAMETERS and name not in taken]
     unknown = [_unknown(name) for name in others if name.lower().startswith("brisk_")]
     values = parse_texts(texts, ENTRY_PARAMETERS, unknown)
-    job_class = values.get(_CLASS, "normal")
-    max_class = values.get(_MAX_CLASS, job_class)
-    if _is_above(job_class, max_class):
+    job_class = values.get(CLASS, "normal")
+    max_class = values.get(MAX_CLASS, job_class)
+    if is_above(job_class, max_class):
         allowed = JOB_CLASSES[: JOB_CLASSES.index(job_class) + 1]
         raise InvalidConfigurationError(
-            f"in the parameters: {_MAX_CLASS} '{max_class}' is below {_CLASS} '{job_class}', "
+            f"in the parameters: {MAX_CLASS} '{max_class}' is below {CLASS} '{job_class}', "
             f"which the entry's own requests have; it must be one of {', '.join(allowed)}"
         )
     return Parameters(
@@ -154,80 +150,6 @@ def _unknown(name: str) -> str:
     return f"unknown parameter '{name}', did you mean '{nearest[0]}'?"
 
 
-LONGEST_TIMEOUT_US = 30 * 24 * 3600 * MILLION
-"""A longer one is no deadline at all, and its end in ns might be no integer of the protocol."""
-
-
-def request_deadline_ns(arrived_ns: int, timeout_us: int) -> int | None:
-    """When a request is late; None where it sets no time-out or one of more than 30 days."""
-    if not 0 < timeout_us <= LONGEST_TIMEOUT_US:
-        return None
-    return arrived_ns + timeout_us * 1000
-
-
-def _is_above(one: str, other: str) -> bool:
+def is_above(one: str, other: str) -> bool:
     """Whether class ``one`` is more urgent than ``other``."""
     return JOB_CLASSES.index(one) < JOB_CLASSES.index(other)
-
-
-def request_class(parameters: Mapping[str, Any], entry: Parameters) -> str:
-    """A request's class: its parameter ``brisk_class``, else the entry's.
-
-    Raises InvalidRequestError for an unknown ``brisk_*`` parameter or class, and for a class above
-    the entry's ``brisk_max_class``: who may ask a model may not therefore go before all others.
-    """
-    job_class = entry.job_class
-    for name, value in parameters.items():
-        if name == _CLASS:
-            if value not in JOB_CLASSES:
-                raise InvalidRequestError(
-                    f"request parameter {_CLASS} must be one of {', '.join(JOB_CLASSES)}, "
-                    f"not {value!r:.60}"
-                )
-            if _is_above(value, entry.max_class):
-                raise InvalidRequestError(
-                    f"request parameter {_CLASS} asks for class '{value}', but the entry allows "
-                    f"'{entry.max_class}' at most; its parameter {_MAX_CLASS} may allow more"
-                )
-            job_class = value
-        elif name.startswith("brisk_") and name not in _REQUEST_PARAMETERS:
-            raise InvalidRequestError(
-                f"unknown request parameter '{name:.60}'; "
-                f"requests take {', '.join(_REQUEST_PARAMETERS)}"
-            )
-    return job_class
-
-
-def request_agreement(parameters: Mapping[str, Any]) -> int | None:
-    """How many of a million early answers must be the model's own; None where nothing is asked.
-
-    From ``brisk_early_exit`` (false: a million, no early answers) and ``brisk_accuracy``, the
-    least share. Raises InvalidRequestError for other values.
-    """
-    wanted: int | None = None
-    if _ACCURACY in parameters:
-        wanted = _share_ppm(parameters[_ACCURACY])
-    if _EARLY_EXIT in parameters:
-        text = str(parameters[_EARLY_EXIT]).lower()
-        if text not in ("true", "false"):
-            raise InvalidRequestError(
-                f"request parameter {_EARLY_EXIT} must be true or false, "
-                f"not {parameters[_EARLY_EXIT]!r:.60}"
-            )
-        if text == "false":
-            return MILLION
-    return wanted
-
-
-def _share_ppm(value: Any) -> int:
-    """``0.99`` or ``"0.99"`` in parts of a million."""
-    try:
-        share = float(value)
-    except (TypeError, ValueError, OverflowError):
-        share = 0.0
-    if isinstance(value, bool) or not 0 < share <= 1:
-        raise InvalidRequestError(
-            f"request parameter {_ACCURACY} must be a number above 0 and at most 1, "
-            f"not {value!r:.60}"
-        )
-    return round(share * MILLION)

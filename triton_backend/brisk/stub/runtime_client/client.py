@@ -19,7 +19,7 @@ from brisk.protocol.records import (
     StatisticsTold,
     TensorForm,
 )
-from brisk.protocol.runtime_paths import Role, RuntimePaths, role_of
+from brisk.protocol.runtime_paths import ROLE_OF_CLASS, Role, RuntimePaths
 from brisk.protocol.shared_memory import Arena
 from brisk.stub.runtime_client.pending import ModelLoad, Reply, StagedRequest, stage_request
 from brisk.stub.runtime_client.runtime_process import reap_started
@@ -46,7 +46,7 @@ class RuntimeClient:
         self._log = log
         self._tell = tell
         self._arena = Arena()
-        self._role = role_of(model.job_class)
+        self._role = ROLE_OF_CLASS[model.job_class]
         self._connections: dict[Role, WorkerConnection] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -113,7 +113,7 @@ class RuntimeClient:
         ``agreement_ppm`` as in ``InferForm``, ``arrived_ns`` as in ``Infer``.
         """
         number = next(self._numbers)
-        worker = self._connection(role_of(job_class))
+        worker = self._connection(ROLE_OF_CLASS[job_class])
         if worker is None:
             self.discard(staged)
             reply.fail(UnavailableError(f"model '{self._model.name}' is being unloaded"))
@@ -138,7 +138,7 @@ class RuntimeClient:
         self, job_class: str, is_answered: Callable[[], bool], awake_ns: int, asleep_ns: int = 0
     ) -> bool:
         """Await the answer to a request of ``job_class``: see ``WorkerConnection.attend``."""
-        worker = self._connections.get(role_of(job_class))
+        worker = self._connections.get(ROLE_OF_CLASS[job_class])
         return worker is not None and worker.attend(is_answered, awake_ns, asleep_ns)
 
     def cancel(self, number: int) -> None:
