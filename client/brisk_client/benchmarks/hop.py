@@ -21,8 +21,8 @@ from onnx import TensorProto, helper
 
 from brisk.protocol.records import LoadModel, TensorForm
 from brisk.protocol.runtime_paths import RuntimePaths
+from brisk.stub.request_handler import EYES_OPEN_NS
 from brisk.stub.runtime_client.client import RuntimeClient
-from brisk.stub.sync_wait import EYES_OPEN_NS
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.surroundings import environment, wait_until_gone

@@ -19,7 +19,7 @@ import onnx
 
 from brisk.observer import Observer
 from brisk.protocol.records import LoadModel, Sample, TensorForm
-from brisk.protocol.runtime_paths import Role, RuntimePaths, role_of
+from brisk.protocol.runtime_paths import ROLE_OF_CLASS, Role, RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.telemetry import metrics
 from brisk_client.benchmarks.harness.surroundings import environment, wait_until_gone
@@ -154,7 +154,7 @@ def wait_until_settled(place: RuntimePaths, model: str, job_class: str, alias: s
     """
     names = (model, alias)
     until_s = time.monotonic() + _SETTLE_TIMEOUT_S
-    with Observer(place, role_of(job_class)) as observer:
+    with Observer(place, ROLE_OF_CLASS[job_class]) as observer:
         while not any(each.name in names and each.is_settled for each in observer.status().models):
             if time.monotonic() > until_s:
                 raise TimeoutError(f"the {job_class} kernels of '{model}' do not settle")

@@ -37,7 +37,7 @@ def test_every_environment_variable_of_the_code_is_documented_and_no_other() -> 
 
 
 def test_every_parameter_of_an_entry_has_its_line() -> None:
-    for name in parameters._KNOWN:
+    for name in parameters.ENTRY_PARAMETERS:
         found = re.search(rf"^\| `{name}` \| \S", PAGES["configuration.md"], re.MULTILINE)
         assert found, f"docs/configuration.md has no line of {name}"
 

@@ -26,10 +26,12 @@ exit 5
 """
 
 FORK_SERVER = """
-import os, sys, time
-from brisk.fork_server.server import ForkServer, listen
+import os, socket, sys, time
+from brisk.fork_server.server import ForkServer
 
-listener = listen(sys.argv[1])
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind("\\0" + sys.argv[1])
+listener.listen()
 server = ForkServer(listener, int(sys.argv[2]))
 print("listening", flush=True)
 

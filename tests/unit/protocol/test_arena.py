@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from brisk.errors import ProtocolError, UnavailableError
-from brisk.protocol.records import Region
+from brisk.protocol.records import AttachSlab, Region
 from brisk.protocol.shared_memory import (
     ALIGNMENT,
     MAX_SLAB_BYTES,
@@ -20,6 +20,7 @@ from brisk.protocol.shared_memory import (
     ArenaView,
     SlabChange,
 )
+from support.arena_views import follow
 from support.open_files import nothing_left_open
 
 SLAB_BYTES = 64 * 1024
@@ -36,14 +37,10 @@ class ArenaBesideItsModel(RuleBasedStateMachine):
         self.regions: dict[Region, bytes] = {}
         self.known: set[int] = set()
 
-    def follow(self) -> None:
-        for change in self.arena.take_changes():
-            if change.descriptor is None:
-                self.view.detach(change.slab)
-                self.known.remove(change.slab)
-            else:
-                self.view.attach(change.slab, change.size, change.descriptor)
-                self.known.add(change.slab)
+    def follow(self, changes: list[SlabChange]) -> None:
+        follow(self.view, changes)
+        for record, descriptor in changes:
+            (self.known.remove if descriptor is None else self.known.add)(record.slab)
 
     @rule(size=SIZES)
     def allocate(self, size: int) -> None:
@@ -63,16 +60,13 @@ class ArenaBesideItsModel(RuleBasedStateMachine):
 
     @rule()
     def announce(self) -> None:
-        self.follow()
+        self.follow(self.arena.take_changes())
 
     @rule()
     def another_peer_comes(self) -> None:
         self.view.clear()
         self.known.clear()
-        for change in self.arena.announce_all():
-            assert change.descriptor is not None
-            self.view.attach(change.slab, change.size, change.descriptor)
-            self.known.add(change.slab)
+        self.follow(self.arena.announce_all())
 
     @invariant()
     def regions_never_overlap(self) -> None:
@@ -128,9 +122,7 @@ def test_of_several_empty_slabs_one_is_kept() -> None:
     arena = Arena(SLAB_BYTES)
     regions = [arena.allocate(SLAB_BYTES) for _ in range(5)]
     view = ArenaView()
-    for change in arena.take_changes():
-        assert change.descriptor is not None
-        view.attach(change.slab, change.size, change.descriptor)
+    follow(view, arena.take_changes())
     for region in regions:
         arena.free(region)
     assert arena.statistics() == {"slabs": 1, "slab_bytes": SLAB_BYTES, "used_bytes": 0}
@@ -144,7 +136,7 @@ def test_a_slab_that_came_and_went_untold_is_never_told() -> None:
     arena.free(kept)
     arena.free(gone)
     (change,) = arena.take_changes()
-    assert change.slab == kept.slab
+    assert change.record == AttachSlab(kept.slab, SLAB_BYTES)
     assert change.descriptor is not None
     os.close(change.descriptor)
     arena.close()
@@ -152,24 +144,16 @@ def test_a_slab_that_came_and_went_untold_is_never_told() -> None:
 
 def test_each_follower_is_told_every_change_once_from_its_first_announcement_on() -> None:
     arena, views = Arena(SLAB_BYTES), {"one": ArenaView(), "other": ArenaView()}
-
-    def follow(name: str, changes: list[SlabChange]) -> None:
-        for change in changes:
-            if change.descriptor is None:
-                views[name].detach(change.slab)
-            else:
-                views[name].attach(change.slab, change.size, change.descriptor)
-
     with nothing_left_open():
         first = arena.allocate(SLAB_BYTES)
-        follow("one", arena.announce_all("one"))
+        follow(views["one"], arena.announce_all("one"))
         second = arena.allocate(SLAB_BYTES)
-        follow("other", arena.announce_all("other"))
+        follow(views["other"], arena.announce_all("other"))
         arena.free(first)
         arena.free(second)
         arena.memory(first)[0] = 7
         assert len(arena.take_changes("other")) == 1
-        follow("one", arena.take_changes("one"))
+        follow(views["one"], arena.take_changes("one"))
         assert views["one"].memory(first)[0] == 7
         with pytest.raises(ProtocolError, match="is unknown"):
             views["one"].memory(second)
@@ -186,9 +170,7 @@ def test_a_copy_to_send_outlives_the_slab() -> None:
     for region in regions:
         arena.free(region)
     arena.close()
-    for change in changes:
-        assert change.descriptor is not None
-        view.attach(change.slab, change.size, change.descriptor)
+    follow(view, changes)
 
 
 def test_closing_gives_descriptors_and_mappings_back() -> None:
@@ -196,9 +178,7 @@ def test_closing_gives_descriptors_and_mappings_back() -> None:
         arena, view = Arena(SLAB_BYTES), ArenaView()
         for size in (1, SLAB_BYTES, 5 * SLAB_BYTES):
             arena.allocate(size)
-        for change in arena.take_changes():
-            assert change.descriptor is not None
-            view.attach(change.slab, change.size, change.descriptor)
+        follow(view, arena.take_changes())
         arena.close()
         view.clear()
 

@@ -16,11 +16,10 @@ from brisk.protocol.channel import (
     send_bytes,
     send_changes,
     send_record,
-    slab_records,
 )
 from brisk.protocol.codec import MAX_RECORD_BYTES, encode_record
 from brisk.protocol.records import AttachSlab, Cancel, DetachSlab, Log
-from brisk.protocol.shared_memory import Arena
+from brisk.protocol.shared_memory import Arena, close_descriptors
 from support.open_files import nothing_left_open
 
 
@@ -69,12 +68,10 @@ def test_a_slab_s_memory_comes_with_its_record(pair: Pair) -> None:
 def test_slabs_given_up_are_records_without_descriptors(pair: Pair) -> None:
     arena = Arena(4096)
     regions = [arena.allocate(4096) for _ in range(2)]
-    for change in arena.take_changes():
-        assert change.descriptor is not None
-        os.close(change.descriptor)
+    close_descriptors(arena.take_changes())
     for region in regions:
         arena.free(region)
-    assert list(slab_records(arena.take_changes())) == [(DetachSlab(regions[1].slab), None)]
+    assert arena.take_changes() == [(DetachSlab(regions[1].slab), None)]
     arena.close()
 
 

@@ -7,22 +7,22 @@ from typing import Any
 import pytest
 
 from brisk.errors import InvalidConfigurationError
+from brisk.pipelines import NetworkSignature, TensorType
 from brisk.protocol.datatypes import DATATYPES
 from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE, complete
-from brisk.stub.config.signature import ModelSignature, TensorSignature
 
-Shape = tuple[int, ...] | None
-
-
-def tensor(name: str, shape: Shape, datatype: str = "FP32") -> TensorSignature:
-    return TensorSignature(name, DATATYPES[datatype], shape)
+Shape = tuple[int | None, ...] | None
 
 
-def signature(input_shape: Shape, output_shape: Shape) -> ModelSignature:
-    return ModelSignature((tensor("x", input_shape),), (tensor("y", output_shape),))
+def tensor(shape: Shape, datatype: str = "FP32") -> TensorType:
+    return TensorType(DATATYPES[datatype].element_name, shape)
 
 
-BATCHABLE = signature((-1, 3), (-1,))
+def signature(input_shape: Shape, output_shape: Shape) -> NetworkSignature:
+    return NetworkSignature({"x": tensor(input_shape)}, {"y": tensor(output_shape)})
+
+
+BATCHABLE = signature((None, 3), (None,))
 FIXED = signature((1, 3), (1, 5))
 
 
@@ -44,7 +44,7 @@ def test_a_model_of_fixed_sizes_is_not_batched() -> None:
     assert completion.inputs == (entry("x", dims=[1, 3]),)
 
 
-@pytest.mark.parametrize("shapes", [((-1, 3), (1, 5)), ((1, 3), (-1, 5)), ((-1,), ())])
+@pytest.mark.parametrize("shapes", [((None, 3), (1, 5)), ((1, 3), (None, 5)), ((None,), ())])
 def test_one_fixed_first_size_is_enough_not_to_batch(shapes: tuple[Shape, Shape]) -> None:
     assert complete(signature(*shapes), {}).max_batch_size == 0
 
@@ -68,7 +68,7 @@ def test_a_batch_size_that_the_model_cannot_have_is_refused_by_name() -> None:
 
 def test_a_batch_size_for_a_model_without_tensors_is_refused_too() -> None:
     with pytest.raises(InvalidConfigurationError, match="max_batch_size is 8"):
-        complete(ModelSignature((), ()), {"max_batch_size": 8})
+        complete(NetworkSignature({}, {}), {"max_batch_size": 8})
 
 
 @pytest.mark.parametrize("scheduler", ["dynamic_batching", "sequence_batching"])
@@ -86,13 +86,13 @@ def test_who_describes_tensors_without_a_batch_wants_none() -> None:
 
 
 def test_inputs_that_are_missing_are_added_to_those_said() -> None:
-    both = ModelSignature((tensor("a", (1,)), tensor("b", (2,))), (tensor("y", (3,)),))
+    both = NetworkSignature({"a": tensor((1,)), "b": tensor((2,))}, {"y": tensor((3,))})
     completion = complete(both, {"input": [entry("a", dims=[1])]})
     assert completion.inputs == (entry("b", dims=[2]),)
 
 
 def test_outputs_may_be_left_out_on_purpose() -> None:
-    both = ModelSignature((tensor("x", (1,)),), (tensor("y", (1,)), tensor("z", (1,))))
+    both = NetworkSignature({"x": tensor((1,))}, {"y": tensor((1,)), "z": tensor((1,))})
     assert complete(both, {"output": [entry("z", dims=[1])]}).outputs == ()
 
 
@@ -105,6 +105,6 @@ def test_an_unknown_rank_must_be_said() -> None:
 
 @pytest.mark.parametrize("datatype", DATATYPES)
 def test_datatypes_have_their_configuration_name(datatype: str) -> None:
-    both = ModelSignature((tensor("x", (1,), datatype),), (tensor("y", (1,)),))
+    both = NetworkSignature({"x": tensor((1,), datatype)}, {"y": tensor((1,))})
     expected = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
     assert complete(both, {}).inputs[0]["data_type"] == expected

@@ -42,18 +42,6 @@ _PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
-def listen(name: str) -> socket.socket | None:
-    """The server's socket, of the abstract name ``name``; None where another server has it."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        listener.bind("\0" + name)
-    except OSError:
-        listener.close()
-        return None
-    listener.listen(socket.SOMAXCONN)
-    return listener
-
-
 class _Stub(NamedTuple):
     """A child that lives. ``ended`` is its process descriptor."""
 

@@ -8,7 +8,6 @@ load and first answers it would slow down.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import select
@@ -18,17 +17,15 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
-from brisk.fork_server.server import listen
 from brisk.protocol.stub_process import BACKEND, SERVER
 
 SETTING = "BRISK_FORK_STUBS"
 """``0``: the launcher asks for no fork server, and none is started."""
 
 SOCKET_VARIABLE = "_BRISK_STUB_SOCKET"
-"""Set by the launcher for a stub that found no fork server: the name that one would have."""
-
 LISTENER_VARIABLE = "_BRISK_STUB_LISTENER"
-"""With it: the descriptor of the socket of that name, which listens already."""
+"""Set by the launcher for a stub that found no fork server: the name that one would have, and the
+descriptor of a socket of that name, which listens already."""
 
 SETTINGS_VARIABLE = "_BRISK_STUB_FORK_SERVER"
 _PRELOADS_VARIABLE = "_BRISK_STUB_LD_PRELOAD"
@@ -44,6 +41,9 @@ _NAME = "brisk: forks stubs"
 _ROOM = " " * 8192
 """In the fork server's command line, for those of its stubs."""
 
+_stub_is_ready: int | None = None
+"""An eventfd; None in a stub that starts no fork server."""
+
 
 class ForkSettings(NamedTuple):
     """What a fork server is told. ``flags`` are Python's in a stub of Triton's making."""
@@ -55,71 +55,6 @@ class ForkSettings(NamedTuple):
     listener: int
 
 
-class _Duty:
-    """This stub's to start the fork server, once. The lock guards the field."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._listener: socket.socket | None = None
-        self._is_over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        name = os.environ.pop(SOCKET_VARIABLE, None)
-        inherited = os.environ.pop(LISTENER_VARIABLE, None)
-        if inherited is not None:
-            self._listener = socket.socket(fileno=int(inherited))
-            self._listener.set_inheritable(False)
-        elif name is not None:
-            self._listener = listen(name)
-
-    def take(self) -> socket.socket | None:
-        """The fork server's socket, which the caller closes; None where it was taken before."""
-        with self._lock:
-            listener, self._listener = self._listener, None
-            os.eventfd_write(self._is_over, 1)
-            return listener
-
-    def await_launcher(self) -> bool:
-        """Until a launcher waits; False where the socket has been taken meanwhile."""
-        poll = select.poll()
-        poll.register(self._is_over, select.POLLIN)
-        with self._lock:
-            if self._listener is None:
-                return False
-            listener = self._listener.fileno()
-            poll.register(listener, select.POLLIN)
-        return [each for each, _ in poll.poll()] == [listener]
-
-
-@functools.cache
-def _duty() -> _Duty:
-    return _Duty()
-
-
-def attend_launchers(arguments: list[bytes], niceness: int) -> None:
-    """Start the fork server, as ``start_fork_server`` does, as soon as another launcher waits for
-    it. Does not wait."""
-    if SOCKET_VARIABLE not in os.environ:
-        return
-    duty = _duty()
-
-    def attend() -> None:
-        if duty.await_launcher():
-            start_fork_server(arguments, niceness)
-
-    threading.Thread(target=attend, name="brisk-launchers", daemon=True).start()
-
-
-def start_when_quiet(arguments: list[bytes], niceness: int) -> None:
-    """Start the fork server, as ``start_fork_server`` does, behind this stub's first answers."""
-    if _has_duty():
-        timer = threading.Timer(QUIET_S, start_fork_server, (arguments, niceness))
-        timer.daemon = True
-        timer.start()
-
-
-def _has_duty() -> bool:
-    return SOCKET_VARIABLE in os.environ or _duty.cache_info().currsize > 0
-
-
 def take_settings() -> ForkSettings:
     """Those of this process, a fork server, whose children shall find nothing of them."""
     os.environ.pop(SOCKET_VARIABLE, None)
@@ -127,61 +62,78 @@ def take_settings() -> ForkSettings:
     return ForkSettings(**json.loads(os.environ.pop(SETTINGS_VARIABLE)))
 
 
-def take_listener(settings: ForkSettings) -> socket.socket:
-    """The socket that this process, a fork server, was given. Raises OSError."""
-    listener = socket.socket(fileno=settings.listener)
+def take_listener(descriptor: int) -> socket.socket:
+    """The socket that this process has inherited, which its own children shall not."""
+    listener = socket.socket(fileno=descriptor)
     listener.set_inheritable(False)
     return listener
 
 
-def start_fork_server(arguments: list[bytes], niceness: int) -> None:
-    """Start one, where this stub came by the launcher and found none. Does not wait. Nothing
-    happens where this stub has just started one, or the kernel has no process descriptors:
-    launchers that wait become stubs of their own then, as the socket has gone.
+def attend_launchers(arguments: list[bytes], niceness: int) -> None:
+    """Start the fork server when another launcher waits for it, or behind this stub's first
+    answers (``start_when_quiet``), where this stub came by the launcher and found none. Does not
+    wait; further calls do nothing.
 
     ``arguments``: this stub's command line. A fork server's children are as Triton meant this
     process to be: its environment when it began, its working directory, ``niceness``.
     """
-    if not _has_duty():
+    global _stub_is_ready
+    os.environ.pop(SOCKET_VARIABLE, None)
+    inherited = os.environ.pop(LISTENER_VARIABLE, None)
+    if inherited is None:
         return
-    listener = _duty().take()
-    if listener is None:
-        return
+    _stub_is_ready = os.eventfd(0, os.EFD_CLOEXEC)
+    attended = (take_listener(int(inherited)), _stub_is_ready, arguments, niceness)
+    threading.Thread(target=_attend, args=attended, name="brisk-launchers", daemon=True).start()
+
+
+def start_when_quiet() -> None:
+    """This stub's model is ready."""
+    if _stub_is_ready is not None:
+        os.eventfd_write(_stub_is_ready, 1)
+
+
+def _attend(
+    listener: socket.socket, stub_is_ready: int, arguments: list[bytes], niceness: int
+) -> None:
+    """Launchers that wait in vain become stubs of their own, as the socket has gone then."""
     with listener:
-        if _has_process_descriptors():
+        poll = select.poll()
+        poll.register(listener, select.POLLIN)
+        poll.register(stub_is_ready, select.POLLIN)
+        if [each for each, _ in poll.poll()] == [stub_is_ready]:
+            poll.unregister(stub_is_ready)
+            poll.poll(QUIET_S * 1e3)
+        try:
             _start(listener, arguments, niceness)
+        except OSError as error:
+            say_not_forked(str(error))
 
 
 def _start(listener: socket.socket, arguments: list[bytes], niceness: int) -> None:
+    """Raises OSError, also where the kernel has no process descriptors (before Linux 5.3)."""
     import subprocess  # one stub of many needs it
 
+    os.close(os.pidfd_open(os.getpid()))
     backend = os.fsdecode(arguments[BACKEND])
     descriptor = listener.fileno()
     settings = ForkSettings(backend, int(arguments[SERVER]), niceness, list(sys.flags), descriptor)
     environment = _environment()
     preloads = environment.get("LD_PRELOAD", "")
     preload = f"{backend}/{PRELOAD}"
-    try:
-        _check(Path(preload))
-    except OSError as error:
-        say_not_forked(str(error))
-        return
-    try:
-        process = subprocess.Popen(
-            [_NAME, _ROOM],
-            executable=os.readlink("/proc/self/exe"),
-            env={
-                **environment,
-                "LD_PRELOAD": f"{preload}:{preloads}" if preloads else preload,
-                _PRELOADS_VARIABLE: preloads,
-                _ISOLATED_VARIABLE: str(sys.flags.isolated),
-                SETTINGS_VARIABLE: json.dumps(settings._asdict()),
-            },
-            pass_fds=(descriptor,),
-        )
-    except OSError as error:
-        say_not_forked(str(error))
-        return
+    _check(Path(preload))
+    process = subprocess.Popen(
+        [_NAME, _ROOM],
+        executable=os.readlink("/proc/self/exe"),
+        env={
+            **environment,
+            "LD_PRELOAD": f"{preload}:{preloads}" if preloads else preload,
+            _PRELOADS_VARIABLE: preloads,
+            _ISOLATED_VARIABLE: str(sys.flags.isolated),
+            SETTINGS_VARIABLE: json.dumps(settings._asdict()),
+        },
+        pass_fds=(descriptor,),
+    )
     # It outlives this stub, as a rule; if not, it is not to stay as a zombie.
     threading.Thread(target=process.wait, name="brisk-fork-server", daemon=True).start()
 
@@ -203,15 +155,6 @@ def _check(preload: Path) -> None:
 def say_not_forked(reason: str) -> None:
     """To the server's log: a stub's own way there is not open in a fork server."""
     print(f"brisk: stubs are not forked: {reason}", file=sys.stderr)
-
-
-def _has_process_descriptors() -> bool:
-    """Linux 5.3, and nothing that forbids them."""
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except OSError:
-        return False
-    return True
 
 
 def _environment() -> dict[str, str]:

@@ -6,21 +6,13 @@ import array
 import os
 import socket
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from brisk import __version__
 from brisk.errors import ProtocolError, named_error
 from brisk.protocol.codec import MAX_RECORD_BYTES, decode_record, encode_record
-from brisk.protocol.records import (
-    PROTOCOL_VERSION,
-    AttachSlab,
-    DetachSlab,
-    Hello,
-    Record,
-    Refused,
-    Welcome,
-)
-from brisk.protocol.shared_memory import SlabChange
+from brisk.protocol.records import PROTOCOL_VERSION, AttachSlab, Hello, Record, Refused, Welcome
+from brisk.protocol.shared_memory import SlabChange, close_descriptors
 
 _CREDENTIALS = struct.Struct("3i")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(2 * array.array("i").itemsize)
@@ -98,24 +90,13 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     return list(received)
 
 
-def slab_records(changes: Iterable[SlabChange]) -> Iterable[tuple[Record, int | None]]:
-    """The records, with descriptors to send and close, that announce ``changes`` to the peer."""
-    for change in changes:
-        if change.descriptor is None:
-            yield DetachSlab(change.slab), None
-        else:
-            yield AttachSlab(change.slab, change.size), change.descriptor
-
-
 def send_changes(connection: socket.socket, changes: Sequence[SlabChange]) -> None:
     """Announce ``changes`` and close their descriptors; raises as ``send_bytes`` does."""
     try:
-        for record, descriptor in slab_records(changes):
+        for record, descriptor in changes:
             send_record(connection, record, descriptor)
     finally:
-        for change in changes:
-            if change.descriptor is not None:
-                os.close(change.descriptor)
+        close_descriptors(changes)
 
 
 def greet(connection: socket.socket, server: int = 0) -> Welcome:

@@ -10,10 +10,10 @@ before costs one look-up by its text, and the same text gives the same object.
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from types import UnionType
-from typing import Any, NamedTuple, NoReturn, TypeVar, get_args
+from typing import Any, NamedTuple, NoReturn, get_args
 
 from brisk.errors import ProtocolError
 from brisk.protocol.records import (
@@ -45,7 +45,7 @@ _KINDS = {record: kind for kind, record in enumerate(JSON_TYPES)}
 _INFER, _RESULT, _RELEASE = 1, 2, 3
 """First bytes of the three others."""
 
-_HAS_DEADLINE, _IS_REPLAY, _STARTS, _ENDS = 1, 2, 4, 8
+_HAS_DEADLINE, _IS_REPLAY = 1, 2
 
 _HEAD = struct.Struct("<BBHI")
 """Kind, flags, regions, bytes of what an Infer says in words. 64-bit integers follow: the record's
@@ -57,14 +57,15 @@ _RELEASE_BYTES = struct.Struct("<Bq")
 
 _write_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
-Form = TypeVar("Form", InferForm, ResultForm)
-
 
 class _Words(NamedTuple):
-    """What few requests have: a trace context, the sequence of their step."""
+    """What few requests have."""
 
     trace_context: str
-    sequence: str | None
+    step: SequenceStep | None
+
+
+_NO_WORDS = _Words("", None)
 
 
 def encode_record(record: Record) -> bytes:
@@ -159,32 +160,23 @@ def _form_text(form: InferForm | ResultForm) -> bytes:
     return _write_json(form).encode("ascii")
 
 
-def _read_form(text: bytes, kind: type) -> Any:
+@lru_cache(MAX_FORMS)
+def _form(text: bytes, kind: type) -> Any:
     return checked(_read_json(text), kind)
 
 
-_known_form = lru_cache(MAX_FORMS)(_read_form)
-
-
-def _form(text: bytes, kind: type[Form]) -> Form:
-    read: Callable[[bytes, type], Form] = (
-        _known_form if len(text) <= MAX_FORM_BYTES else _read_form
-    )
-    return read(text, kind)
+def _read_form(text: bytes, kind: Any) -> Any:
+    return _form(text, kind) if len(text) <= MAX_FORM_BYTES else _form.__wrapped__(text, kind)
 
 
 def _encode_infer(record: Infer) -> bytes:
-    step, mark, words = record.step, record.mark, b""
+    words = b""
+    if record.step is not None or record.trace_context:
+        words = _write_json((record.trace_context, record.step)).encode("ascii")
     flags = 0 if record.deadline_ns is None else _HAS_DEADLINE
     if record.is_replay:
         flags |= _IS_REPLAY
-    if step is not None:
-        flags |= _STARTS * step.starts | _ENDS * step.ends
-    if step is not None or record.trace_context:
-        said = _Words(record.trace_context, None if step is None else step.sequence)
-        words = _write_json(said).encode("ascii")
-    own = (record.request, record.deadline_ns or 0, record.arrived_ns)
-    numbers = (*own, mark.slab, mark.offset, mark.size)
+    numbers = (record.request, record.deadline_ns or 0, record.arrived_ns, *record.mark)
     head = (_INFER, flags, len(record.regions), len(words))
     return _pack(head, numbers, record.regions) + words + _form_text(record.form)
 
@@ -197,17 +189,11 @@ def _encode_result(record: Result) -> bytes:
 
 def _decode_infer(data: bytes | memoryview) -> Infer:
     flags, numbers, said, text = _unpack(data, _INFER_NUMBERS)
-    form = _form(text, InferForm)
+    form: InferForm = _read_form(text, InferForm)
     request, deadline_ns, arrived_ns, slab, offset, size, *places = numbers
     regions = _regions(places, len(form.inputs))
-    known, context, step = _HAS_DEADLINE | _IS_REPLAY, "", None
-    if said:
-        words: _Words = checked(_read_json(said), _Words)
-        context = words.trace_context
-        if words.sequence is not None:
-            step = SequenceStep(words.sequence, bool(flags & _STARTS), bool(flags & _ENDS))
-            known |= _STARTS | _ENDS
-    if flags & ~known:
+    words = checked(_read_json(said), _Words) if said else _NO_WORDS
+    if flags & ~(_HAS_DEADLINE | _IS_REPLAY):
         raise ProtocolError(f"flags {flags:#x} of a request are unknown")
     return Infer(
         request,
@@ -216,15 +202,15 @@ def _decode_infer(data: bytes | memoryview) -> Infer:
         Region(slab, offset, size),
         deadline_ns if flags & _HAS_DEADLINE else None,
         bool(flags & _IS_REPLAY),
-        context,
+        words.trace_context,
         arrived_ns,
-        step,
+        words.step,
     )
 
 
 def _decode_result(data: bytes | memoryview) -> Result:
     flags, numbers, said, text = _unpack(data, _RESULT_NUMBERS)
-    form = _form(text, ResultForm)
+    form: ResultForm = _read_form(text, ResultForm)
     request, queue_ns, execution_ns, started_ns, *places = numbers
     if flags or said:
         raise ProtocolError("an answer has neither flags nor words")

@@ -21,37 +21,22 @@ class Datatype(NamedTuple):
     name: str
     element_name: str
     numpy: np.dtype
-    item_bytes: int
+
+    @property
+    def item_bytes(self) -> int:
+        return 0 if self.numpy.hasobject else self.numpy.itemsize
 
 
-def _fixed(name: str, element_name: str, storage: str) -> Datatype:
-    dtype = np.dtype(storage)
-    return Datatype(name, element_name, dtype, dtype.itemsize)
-
-
-DATATYPES: dict[str, Datatype] = {
-    datatype.name: datatype
-    for datatype in (
-        _fixed("BOOL", "bool", "bool"),
-        _fixed("UINT8", "uint8", "uint8"),
-        _fixed("UINT16", "uint16", "uint16"),
-        _fixed("UINT32", "uint32", "uint32"),
-        _fixed("UINT64", "uint64", "uint64"),
-        _fixed("INT8", "int8", "int8"),
-        _fixed("INT16", "int16", "int16"),
-        _fixed("INT32", "int32", "int32"),
-        _fixed("INT64", "int64", "int64"),
-        _fixed("FP16", "float16", "float16"),
-        _fixed("FP32", "float32", "float32"),
-        _fixed("FP64", "float64", "float64"),
-        _fixed("BF16", "bfloat16", "uint16"),
-        Datatype("BYTES", "string", np.dtype(object), 0),
+DATATYPES = {
+    name: Datatype(name, element, np.dtype({"BF16": "uint16", "BYTES": "O"}.get(name, element)))
+    for name, element in (
+        *(("BOOL", "bool"), ("UINT8", "uint8"), ("UINT16", "uint16"), ("UINT32", "uint32")),
+        *(("UINT64", "uint64"), ("INT8", "int8"), ("INT16", "int16"), ("INT32", "int32")),
+        *(("INT64", "int64"), ("FP16", "float16"), ("FP32", "float32"), ("FP64", "float64")),
+        *(("BF16", "bfloat16"), ("BYTES", "string")),
     )
 }
-
-BY_ELEMENT_NAME: dict[str, Datatype] = {
-    datatype.element_name: datatype for datatype in DATATYPES.values()
-}
+BY_ELEMENT_NAME = {datatype.element_name: datatype for datatype in DATATYPES.values()}
 
 
 def config_name(datatype: Datatype) -> str:
@@ -75,13 +60,9 @@ def serialize_strings(elements: Iterable[object]) -> bytes:
     """Elements in order (bytes, or str as UTF-8 with surrogate escapes), lengths before each."""
     parts: list[bytes] = []
     for element in elements:
-        data = (
-            element
-            if isinstance(element, bytes)
-            else str(element).encode("utf-8", "surrogateescape")
-        )
-        parts.append(_LENGTH.pack(len(data)))
-        parts.append(data)
+        if not isinstance(element, bytes):
+            element = str(element).encode("utf-8", "surrogateescape")
+        parts += (_LENGTH.pack(len(element)), element)
     return b"".join(parts)
 
 

@@ -1,10 +1,6 @@
 """The records of the protocol: one named tuple per message, all fields typed.
 
-A connection starts with ``Hello`` and ``Welcome``. Afterwards the frontend sends ``AttachSlab``,
-``LoadModel``, ``Infer``, ``Cancel``, ``Release``, ``AskStatistics``, ``ForgetStatistics`` and
-``AskStatus``; the worker sends ``AttachSlab``, ``ModelLoaded``, ``LoadFailed``, ``Result``,
-``Failure``, ``Log``, ``StatisticsTold`` and ``Status``. Closing the connection gives back
-everything it held.
+A connection starts with ``Hello`` and ``Welcome``. Closing it gives back everything it held.
 
 Annotations are what ``brisk.protocol.codec`` checks by, so they are real types here, not text.
 """
@@ -13,13 +9,13 @@ from typing import NamedTuple, TypeAlias, get_args
 
 from brisk.tuning import SessionTuning
 
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 
 # The start of a connection, and the memory that goes with it.
 
 
 class Hello(NamedTuple):
-    """First record of a frontend. ``parent`` is the process number of its server."""
+    """A frontend's first record. ``parent``: the process number of its server."""
 
     protocol: int
     version: str
@@ -66,8 +62,8 @@ class Region(NamedTuple):
 class StateForm(NamedTuple):
     """What a model hands on from one request of a sequence to the next: ``output`` to ``input``.
 
-    ``datatype`` and ``shape`` are those of the first request's, with the batch dimension, 1, where
-    the model has one. ``file`` holds its value, as a tensor lies in shared memory; empty: zeros.
+    ``datatype``, ``shape`` (with the batch dimension, 1, where the model has one) and ``file`` are
+    of the first request's: its value as a tensor lies in shared memory; empty: zeros.
     """
 
     input: str
@@ -81,10 +77,9 @@ class LoadModel(NamedTuple):
     """Asks for a session of one model version; ``model`` names it in later records.
 
     ``max_batch_size`` 0: the model's first dimension is no batch. ``batching``: queued requests
-    may be joined along the batch dimension. ``states``: kept for up to ``max_sequences``
-    sequences, each until it has been idle for ``sequence_idle_ns``. ``tuning``: of ONNX Runtime's
-    sessions of the model. ``mark``: a region of the frontend's in which the worker notes that it
-    has begun (``brisk.protocol.request_flags``). ``strikes``: workers that its load has ended.
+    may be joined along it. ``states``: kept for up to ``max_sequences`` sequences, each until it
+    has been idle for ``sequence_idle_ns``. ``mark``: a region of the frontend's that begins with
+    its mark (``brisk.protocol.request_flags``). ``strikes``: workers that its load has ended.
     """
 
     name: str
@@ -134,11 +129,10 @@ class TensorForm(NamedTuple):
 
 
 class InferForm(NamedTuple):
-    """What is asked of ``model``, apart from the values.
+    """What is asked of ``model``, apart from the values. ``outputs``: names wanted, in order.
 
-    ``outputs``: names wanted, in order; the worker sends no others. ``agreement_ppm``: of a
-    million early answers of learned caches, how many must be the model's own; None: as promised,
-    a million: no early answers.
+    ``agreement_ppm``: of a million early answers of learned caches, how many must be the model's
+    own; None: as promised, a million: no early answers.
     """
 
     model: int
@@ -160,15 +154,13 @@ class SequenceStep(NamedTuple):
 
 
 class Infer(NamedTuple):
-    """One request. ``regions``: of the form's inputs, in their order.
+    """One request. ``regions``: of the form's inputs, in their order. Times: CLOCK_MONOTONIC.
 
-    ``mark``: where the worker notes that it has begun
-    (``brisk.protocol.request_flags``).
-    ``deadline_ns``: CLOCK_MONOTONIC time after which the answer is of no use; None: no limit.
-    ``is_replay``: an earlier worker had it; it waits again whatever the queue's bound is.
-    ``trace_context``: Triton's, where it traces the request; else empty. ``arrived_ns``: when
-    Triton handed it to the frontend, CLOCK_MONOTONIC, for whoever records a trace; 0: unknown.
-    ``step``: of a model with states, whose they are; None for any other.
+    ``mark``: as in LoadModel; the frontend has the inputs behind it. ``deadline_ns``: afterwards
+    the answer is of no use; None: no limit. ``is_replay``: an earlier worker had it; it waits
+    again whatever the queue's bound is. ``trace_context``: Triton's, where it traces the request;
+    else empty. ``arrived_ns``: when Triton handed it to the frontend, for whoever records a
+    trace; 0: unknown. ``step``: of a model with states, whose they are; None for any other.
     """
 
     request: int
@@ -189,10 +181,7 @@ class Cancel(NamedTuple):
 
 
 class ResultForm(NamedTuple):
-    """What an answer consists of.
-
-    ``exits``: who answered, row by row, where a learned cache answered any of them; else empty.
-    """
+    """``exits``: who answered, row by row, where a learned cache answered any; else empty."""
 
     outputs: tuple[TensorForm, ...]
     exits: str = ""
@@ -200,10 +189,7 @@ class ResultForm(NamedTuple):
 
 class Result(NamedTuple):
     """The answer. Its regions, of the form's outputs in their order, stay the frontend's to read
-    until it sends Release.
-
-    ``started_ns``: when it was taken up for its first layer, a time of the monotonic clock,
-    which all processes of a machine share.
+    until it sends Release. ``started_ns``: of its first layer, CLOCK_MONOTONIC.
     """
 
     request: int
@@ -237,7 +223,7 @@ class Log(NamedTuple):
 
 
 class AskStatistics(NamedTuple):
-    """Asks what the worker has counted; answered by one or more StatisticsTold.
+    """Asks what the worker has counted; answered by StatisticsTold, the last with ``is_last``.
 
     ``takes_news``: only what no frontend of the same server was told before, and it counts as
     told; of a server's frontends only one is told at all, the first that asked and is still
@@ -260,10 +246,7 @@ class Sample(NamedTuple):
 
 
 class StatisticsTold(NamedTuple):
-    """``worker``: its role. ``is_chosen``: the receiver is the one of its server that is told.
-
-    ``is_last``: the answer is complete.
-    """
+    """``worker``: its role. ``is_chosen``: the receiver is the one of its server that is told."""
 
     worker: str
     is_chosen: bool
@@ -354,14 +337,11 @@ class Status(NamedTuple):
 
 
 class BeginTrace(NamedTuple):
-    """Asks the worker to record spans from now on; those recorded so far are forgotten.
-
-    Until an AskTrace the worker keeps at most ``telemetry.events.MAX_SPANS`` of them.
-    """
+    """Asks the worker to record spans from now on, at most ``telemetry.events.MAX_SPANS``."""
 
 
 class AskTrace(NamedTuple):
-    """Ends the recording; answered by one or more TraceTold."""
+    """Ends the recording; answered by TraceTold, the last with ``is_last``."""
 
 
 class Span(NamedTuple):
@@ -381,7 +361,7 @@ class Span(NamedTuple):
 
 
 class TraceTold(NamedTuple):
-    """``left_out``: how many spans found no room. ``is_last``: the answer is complete."""
+    """``left_out``: how many spans found no room."""
 
     pid: int
     spans: tuple[Span, ...]
@@ -389,11 +369,12 @@ class TraceTold(NamedTuple):
     is_last: bool
 
 
-_OfConnections: TypeAlias = Hello | Welcome | Refused | AttachSlab | DetachSlab
-_OfLoads: TypeAlias = LoadModel | ModelLoaded | LoadFailed | Log
-_OfInference: TypeAlias = Infer | Cancel | Result | Failure | Release
-_OfStatistics: TypeAlias = AskStatistics | ForgetStatistics | StatisticsTold | AskStatus | Status
-_OfTraces: TypeAlias = BeginTrace | AskTrace | TraceTold
-Record: TypeAlias = _OfConnections | _OfLoads | _OfInference | _OfStatistics | _OfTraces
+Record: TypeAlias = (
+    (Hello | Welcome | Refused | AttachSlab | DetachSlab)
+    | (LoadModel | ModelLoaded | LoadFailed | Log)
+    | (Infer | Cancel | Result | Failure | Release)
+    | (AskStatistics | ForgetStatistics | StatisticsTold | AskStatus | Status)
+    | (BeginTrace | AskTrace | TraceTold)
+)
 
 RECORD_TYPES: tuple[type, ...] = get_args(Record)

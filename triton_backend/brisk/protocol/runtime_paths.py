@@ -38,9 +38,12 @@ class Role(str, Enum):
     BACKGROUND = "background"
 
 
-def role_of(job_class: str) -> Role:
-    """Best-effort requests go to the background, all others to the foreground."""
-    return Role.BACKGROUND if job_class == "besteffort" else Role.FOREGROUND
+ROLE_OF_CLASS = {
+    "realtime": Role.FOREGROUND,
+    "normal": Role.FOREGROUND,
+    "besteffort": Role.BACKGROUND,
+}
+"""Of requests."""
 
 
 def new_socket() -> socket.socket:

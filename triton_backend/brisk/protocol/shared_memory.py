@@ -12,10 +12,11 @@ import fcntl
 import mmap
 import os
 import threading
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from brisk.errors import ProtocolError, UnavailableError
-from brisk.protocol.records import Region
+from brisk.protocol.records import AttachSlab, DetachSlab, Region
 
 ALIGNMENT = 64
 SLAB_BYTES = 16 * 1024 * 1024
@@ -48,9 +49,9 @@ class Slab:
         self.free = [(0, size)]
         self.used = 0
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.used
+    def announcement(self) -> SlabChange:
+        """With the slab's own descriptor."""
+        return SlabChange(AttachSlab(self.number, self.size), self.descriptor)
 
     def take(self, size: int) -> int | None:
         """The lowest place that is free, so that no more memory is touched than is in use."""
@@ -75,28 +76,29 @@ class Slab:
 
 
 class SlabChange(NamedTuple):
-    """A slab made or given up (``descriptor`` None).
+    """The record that announces a slab, with a descriptor to send along, or its end, with none.
 
-    ``descriptor`` is a copy to send along, and the taker's to close: the slab may be given up
-    before it is sent.
+    ``descriptor`` is a copy, and the taker's to close: the slab may be given up before it is sent.
     """
 
-    slab: int
-    size: int
+    record: AttachSlab | DetachSlab
     descriptor: int | None
+
+
+def close_descriptors(changes: Iterable[SlabChange]) -> None:
+    for change in changes:
+        if change.descriptor is not None:
+            os.close(change.descriptor)
 
 
 def _with_copies(changes: list[SlabChange]) -> list[SlabChange]:
     """The changes with descriptors of their own; OSError, and no copy left, where that fails."""
     copied: list[SlabChange] = []
     try:
-        for change in changes:
-            copy = None if change.descriptor is None else os.dup(change.descriptor)
-            copied.append(SlabChange(change.slab, change.size, copy))
+        for record, descriptor in changes:
+            copied.append(SlabChange(record, None if descriptor is None else os.dup(descriptor)))
     except OSError:
-        for change in copied:
-            if change.descriptor is not None:
-                os.close(change.descriptor)
+        close_descriptors(copied)
         raise
     return copied
 
@@ -142,9 +144,7 @@ class Arena:
             slab = self._slabs[region.slab]
             slab.give(region.offset, size)
             self._used_bytes -= size
-            if slab.is_empty and any(
-                other.is_empty for other in self._slabs.values() if other is not slab
-            ):
+            if not slab.used and sum(not each.used for each in self._slabs.values()) > 1:
                 self._drop(slab)
 
     def memory(self, region: Region) -> memoryview:
@@ -176,12 +176,7 @@ class Arena:
         """Every slab, for a new peer; pending changes are forgotten. Raises as above."""
         with self._lock:
             self._changes[follower] = []
-            return _with_copies(
-                [
-                    SlabChange(slab.number, slab.size, slab.descriptor)
-                    for slab in self._slabs.values()
-                ]
-            )
+            return _with_copies([slab.announcement() for slab in self._slabs.values()])
 
     def statistics(self) -> dict[str, int]:
         with self._lock:
@@ -216,17 +211,16 @@ class Arena:
         self._next += 1
         self._slabs[slab.number] = slab
         for changes in self._changes.values():
-            changes.append(SlabChange(slab.number, size, descriptor))
+            changes.append(slab.announcement())
         return slab
 
     def _drop(self, slab: Slab) -> None:
         del self._slabs[slab.number]
         for changes in self._changes.values():
-            untold = next((change for change in changes if change.slab == slab.number), None)
-            if untold is not None:
-                changes.remove(untold)
+            if slab.announcement() in changes:
+                changes.remove(slab.announcement())
             else:  # the peer has been told of it, so tell it the end
-                changes.append(SlabChange(slab.number, slab.size, None))
+                changes.append(SlabChange(DetachSlab(slab.number), None))
         os.close(slab.descriptor)
         # The mapping goes when the last view of it does; closing it here would raise while a
         # response still reads from it.

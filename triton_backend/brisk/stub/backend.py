@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import triton_python_backend_utils as pb_utils
 from brisk.errors import BriskError
 from brisk.fork_server.start import attend_launchers, start_when_quiet
 from brisk.os_priority import realtime_niceness, set_threads
+from brisk.protocol.records import AskStatistics, ForgetStatistics
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.protocol.stub_process import command_line, end_with_server, server_of_stub
 from brisk.stub.config.entry import Entry, find_model, read_entry
@@ -68,30 +70,27 @@ class ModelInstance:
                 set_threads(realtime_niceness())  # refused: the stub stays as urgent as others
             load_ns = None
             if self._entry.parameters.is_lazy:
-                intake = import_request_handler()
+                handler = import_request_handler()
             else:
                 # imported while the runtime starts or the model is loading
                 threading.Thread(target=import_request_handler, daemon=True).start()
                 self._connection.begin()
-                intake = import_request_handler()
+                handler = import_request_handler()
                 prepare_log()
                 load_ns = self._connection.wait_loaded()
         except BriskError as error:
             raise pb_utils.TritonModelException(f"{self._label}: {error}") from None
-        self._intake = intake(self._entry, self._connection, self._log)
-        self._publisher.start(self._connection.ask_statistics)
+        self._handler = handler(self._entry, self._connection, self._log)
+        self.execute = self._handler.execute
+        self._publisher.start(partial(self._connection.send, AskStatistics(takes_news=True)))
         self._tell(self._entry, load_ns)
-        start_when_quiet(command_line(), NICENESS)
-
-    def execute(self, requests: list[Any]) -> list[Any] | None:
-        """Take the requests in: see ``RequestHandler.execute``."""
-        return self._intake.execute(requests)
+        start_when_quiet()
 
     def finalize(self) -> None:
         """Give the session back; requests still in flight have been answered by Triton's rules."""
         self._publisher.close()
-        self._connection.forget_statistics()
-        self._intake.close()
+        self._connection.send(ForgetStatistics())
+        self._handler.close()
         self._connection.close()
 
     def _log(self, level: str, text: str) -> None:

@@ -10,7 +10,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
@@ -26,6 +26,8 @@ a pause a request could wait for the lock for as long as the interpreter's switc
 
 CLOSE_TIMEOUT_S = 5.0
 OWN_NEWS = 0
+
+_Labels = tuple[tuple[str, str], ...]
 
 
 def publishing_interval_s() -> float:
@@ -47,20 +49,27 @@ def publishing_interval_s() -> float:
 
 
 class Publisher:
-    """Every ``interval_s``: asks the workers for news, publishes what has come meanwhile."""
+    """Every ``interval_s``: asks the workers for news, publishes what has come meanwhile.
+
+    Triton (24.10) keeps one counter for all who ask for the same name and labels, but counts its
+    users within each family object, and every stub has such objects of its own: the first stub
+    that gave a shared series back freed it under the others, whose next increment was written to
+    freed memory of the server. So no series is ever shared: each carries its stub's process
+    number. A series lives as long as its family's object.
+    """
 
     def __init__(
-        self,
-        statistics: Statistics,
-        log: Callable[[str, str], None],
-        interval_s: float,
+        self, statistics: Statistics, log: Callable[[str, str], None], interval_s: float
     ) -> None:
         self._statistics = statistics
         self._log = log
         self._interval_s = interval_s
         self._told: deque[StatisticsTold] = deque()
-        self._series = SeriesTable()
-        self._lock = threading.Lock()  # of the series, and of the decision to publish no more
+        self._own_label = ("stub", str(os.getpid()))
+        self._families: dict[tuple[str, str], tuple[Any, dict[_Labels, Any]]] = {}
+        """Triton's family and its metrics by labels; by name and, of a gauge, the worker that it
+        tells of."""
+        self._lock = threading.Lock()  # of the families, and of the decision to publish no more
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -80,7 +89,7 @@ class Publisher:
         """Publish no more, and give the series back; also while a worker does not read."""
         self._closing.set()
         with self._lock:
-            self._series.withdraw()
+            self._families.clear()
         if self._thread is not None:
             self._thread.join(timeout=CLOSE_TIMEOUT_S)
 
@@ -90,15 +99,12 @@ class Publisher:
                 ask()
                 self._publish(self._statistics.take_news(OWN_NEWS))
                 while self._told and not self._closing.is_set():
-                    self._publish_told(self._told.popleft())
+                    told = self._told.popleft()
+                    if not told.is_chosen:
+                        self._withdraw_gauges(told.worker)
+                    self._publish(told.samples)
         except Exception as error:  # noqa: BLE001  # Triton's own, of no common class
             self._log("warning", f"no more metrics: {type(error).__name__}: {error}")
-
-    def _publish_told(self, told: StatisticsTold) -> None:
-        if not told.is_chosen:
-            with self._lock:
-                self._series.withdraw_gauges(told.worker)
-        self._publish(told.samples)
 
     def _publish(self, samples: Iterable[Sample]) -> None:
         """Ends early where the stub is closing: whatever is told is withdrawn then."""
@@ -108,74 +114,30 @@ class Publisher:
                 with self._lock:
                     if self._closing.is_set():
                         return
-                    self._series.publish(series)
+                    self._add(series)
 
-
-STUB_LABEL = "stub"
-WORKER_LABEL = "worker"
-
-_Labels = tuple[tuple[str, str], ...]
-
-
-class _Family(NamedTuple):
-    """Triton's family, and its series by their labels. A series lives as long as its family."""
-
-    native: Any
-    series: dict[_Labels, Any]
-
-
-class SeriesTable:
-    """The series that this stub shows. Used by one thread at a time.
-
-    Triton (24.10) keeps one counter for all who ask for the same name and labels, but counts its
-    users within each family object, and every stub has such objects of its own: the first stub
-    that gave a shared series back freed it under the others, whose next increment was written to
-    freed memory of the server. So no series is ever shared: each carries its stub's process
-    number. Raises Triton's own exceptions, of no common class.
-    """
-
-    def __init__(self) -> None:
-        self._own = (STUB_LABEL, str(os.getpid()))
-        self._families: dict[tuple[str, str], _Family] = {}
-
-    def __len__(self) -> int:
-        return sum(len(family.series) for family in self._families.values())
-
-    def publish(self, series: PublishedSeries) -> None:
-        """Add to a counter, or say what a gauge is now."""
-        worker = _worker(series)
-        family = self._families.get((series.name, worker))
-        if family is None:
-            native = pb_utils.MetricFamily(
-                name=series.name,
-                description=series.help,
-                kind=(
-                    pb_utils.MetricFamily.GAUGE
-                    if series.is_gauge
-                    else pb_utils.MetricFamily.COUNTER
-                ),
-            )
-            family = self._families[series.name, worker] = _Family(native, {})
-        metric = family.series.get(series.labels)
+    def _add(self, series: PublishedSeries) -> None:
+        """To a counter, or say what a gauge is now. The lock is held."""
+        worker = dict(series.labels)["worker"] if series.is_gauge else ""
+        key = series.name, worker
+        if key not in self._families:
+            kinds = pb_utils.MetricFamily
+            kind = kinds.GAUGE if series.is_gauge else kinds.COUNTER
+            made = kinds(name=series.name, description=series.help, kind=kind)
+            self._families[key] = made, {}
+        family, metrics = self._families[key]
+        metric = metrics.get(series.labels)
         if metric is None:
-            labels = dict((*series.labels, self._own))
-            metric = family.series[series.labels] = family.native.Metric(labels=labels)
+            labels = dict((*series.labels, self._own_label))
+            metric = metrics[series.labels] = family.Metric(labels=labels)
         if series.is_gauge:
             metric.set(series.value)
         else:
             metric.increment(series.value)
 
-    def withdraw_gauges(self, worker: str) -> None:
+    def _withdraw_gauges(self, worker: str) -> None:
         """What ``worker`` holds is told by another stub now."""
-        for name, told_by in list(self._families):
-            if told_by == worker:
-                del self._families[name, told_by]
-
-    def withdraw(self) -> None:
-        """All series; Triton has deleted them when this returns."""
-        self._families.clear()
-
-
-def _worker(series: PublishedSeries) -> str:
-    """The worker that a gauge tells of, empty for a counter: those are never withdrawn alone."""
-    return dict(series.labels)[WORKER_LABEL] if series.is_gauge else ""
+        with self._lock:
+            for key in list(self._families):
+                if key[1] == worker:
+                    del self._families[key]

@@ -59,7 +59,7 @@ def serve() -> None:
     from brisk.protocol import stub_process
 
     settings = take_settings()
-    listener = take_listener(settings)
+    listener = take_listener(settings.listener)
     if list(sys.flags) != settings.flags:
         say_not_forked(
             f"Python's flags are {list(sys.flags)} in the fork server, {settings.flags} in a stub"

@@ -12,7 +12,6 @@ import triton_python_backend_utils as pb_utils
 from brisk.errors import BriskError
 from brisk.protocol.records import Result
 from brisk.stub.runtime_client.pending import OutputReader, Reply
-from brisk.stub.sync_wait import Promptness
 from brisk.stub.tensors import make_output
 from brisk.telemetry.statistics import RequestAccount
 
@@ -26,18 +25,17 @@ _CODES = {
     "not_loaded": "NOT_FOUND",
     "unavailable": "UNAVAILABLE",
     "cancelled": "CANCELLED",
-    "protocol": "INTERNAL",
-    "internal": "INTERNAL",
 }
-"""Triton error code by the code of each class in ``brisk.errors``."""
+"""Triton error code by the code of each class in ``brisk.errors``; any other is INTERNAL."""
 
 
-def triton_error(error: Exception) -> Any:
-    """A ``pb_utils.TritonError`` of the fitting code; INTERNAL for anything unforeseen."""
+def _failed(error: Exception) -> Any:
+    """A response with the fitting error; INTERNAL for anything unforeseen."""
+    code, text = "INTERNAL", f"{type(error).__name__}: {error}"
     if isinstance(error, BriskError):
-        code = getattr(pb_utils.TritonError, _CODES[error.code])
-        return pb_utils.TritonError(str(error), code)
-    return pb_utils.TritonError(f"{type(error).__name__}: {error}", pb_utils.TritonError.INTERNAL)
+        code, text = _CODES.get(error.code, code), str(error)
+    made = pb_utils.TritonError(text, getattr(pb_utils.TritonError, code))
+    return pb_utils.InferenceResponse(output_tensors=[], error=made)
 
 
 EXIT_PARAMETER = "brisk_exit"
@@ -58,8 +56,8 @@ class TritonReply(Reply):
     __slots__ = (
         "_account",
         "_is_answered",
+        "_learn",
         "_lock",
-        "_promptness",
         "_request",
         "_response",
         "_sender",
@@ -72,20 +70,22 @@ class TritonReply(Reply):
         self,
         request: Any,
         account: RequestAccount,
-        promptness: Promptness,
+        learn: Callable[[int], None],
         job_class: str,
         created_ns: int,
         *,
         is_awaited: bool,
     ) -> None:
-        """``job_class``: the entry's, until the request is known to have one of its own.
+        """``learn`` is told how long the answer took, in ns, before it is sent.
+
+        ``job_class``: the entry's, until the request is known to have one of its own.
 
         ``is_awaited``: ``execute`` will call ``wait``. Otherwise the sender is taken here, so that
         from now on nothing may be raised to Triton.
         """
         self._request = request
         self._account = account
-        self._promptness = promptness
+        self._learn = learn
         self.job_class = job_class
         self._response: Any = None
         self._waiting: threading.Lock | None = None
@@ -122,20 +122,17 @@ class TritonReply(Reply):
             return not self._is_answered and bool(self._request.is_cancelled())
 
     def succeed(self, result: Result, read: OutputReader) -> None:
+        form, memory = result.form, map(read, result.regions)
         if self._waiting is not None:
-            read = _copying(read)  # execute's caller reads it when the memory may be given back
+            # execute's caller reads it when the memory may have been given back
+            memory = map(memoryview, map(bytearray, memory))
         try:
-            response = pb_utils.InferenceResponse(
-                [
-                    make_output(tensor, read(region))
-                    for tensor, region in zip(result.form.outputs, result.regions, strict=True)
-                ],
-                **_parameters(result),
-            )
+            outputs = list(map(make_output, form.outputs, memory))
+            response = pb_utils.InferenceResponse(outputs, **_parameters(form.exits))
         except Exception as error:  # noqa: BLE001  # the request must be answered, whatever it is
             self.fail(error)
         else:
-            self._promptness.learn(time.monotonic_ns() - self.created_ns)
+            self._learn(time.monotonic_ns() - self.created_ns)
             self._send(response)
             took_ns = time.monotonic_ns() - self.created_ns
             self._account.succeeded(self.job_class, took_ns, result.queue_ns, result.execution_ns)
@@ -173,19 +170,11 @@ def send_nothing(request: Any) -> None:
     request.get_response_sender().send(pb_utils.InferenceResponse([]), flags=_FINAL)
 
 
-def _parameters(result: Result) -> dict[str, Any]:
+def _parameters(exits: str) -> dict[str, Any]:
     """More arguments of a response: its parameters, which a Triton before 25.02 has not."""
-    if not result.form.exits or not hasattr(pb_utils.InferenceResponse, "parameters"):
+    if not exits or not hasattr(pb_utils.InferenceResponse, "parameters"):
         return {}
-    return {"parameters": {EXIT_PARAMETER: result.form.exits}}
-
-
-def _copying(read: OutputReader) -> OutputReader:
-    return lambda region: memoryview(bytearray(read(region)))
-
-
-def _failed(error: Exception) -> Any:
-    return pb_utils.InferenceResponse(output_tensors=[], error=triton_error(error))
+    return {"parameters": {EXIT_PARAMETER: exits}}
 
 
 # Clients that have gone: Triton tells only who asks, and asking costs a round trip.
@@ -221,25 +210,14 @@ class CancellationWatcher:
 
     def _watch(self) -> None:
         while self._wanted.wait() and not self._closing.wait(POLL_INTERVAL_S):
-            for number, reply in self._due():
+            before_ns = time.monotonic_ns() - MINIMUM_AGE_NS
+            with self._lock:
+                self._watched = {n: r for n, r in self._watched.items() if not r.has_answered()}
+                if not self._watched:
+                    self._wanted.clear()
+                old = [(n, r) for n, r in self._watched.items() if r.created_ns < before_ns]
+            for number, reply in old:
                 if reply.is_cancelled():
                     self._cancel(number)
                     with self._lock:
                         self._watched.pop(number, None)
-
-    def _due(self) -> list[tuple[int, TritonReply]]:
-        """Requests old enough to ask about; forgets the answered ones."""
-        before_ns = time.monotonic_ns() - MINIMUM_AGE_NS
-        with self._lock:
-            self._watched = {
-                number: reply
-                for number, reply in self._watched.items()
-                if not reply.has_answered()
-            }
-            if not self._watched:
-                self._wanted.clear()
-            return [
-                (number, reply)
-                for number, reply in self._watched.items()
-                if reply.created_ns < before_ns
-            ]

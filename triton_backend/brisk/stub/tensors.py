@@ -24,22 +24,14 @@ _NAMES = {
 
 
 class InputData(NamedTuple):
-    """``content``: a row-major array, or serialised strings."""
+    """``content``: row-major; serialised strings as uint8."""
 
     form: TensorForm
-    content: np.ndarray | bytes
-
-    @property
-    def size(self) -> int:
-        return self.content.nbytes if isinstance(self.content, np.ndarray) else len(self.content)
+    content: np.ndarray
 
     def write(self, memory: memoryview) -> None:
-        """Copy into ``memory`` of ``size`` bytes."""
-        if isinstance(self.content, np.ndarray):
-            target = np.frombuffer(memory, self.content.dtype)
-            np.copyto(target, self.content.reshape(-1))
-        else:
-            memory[:] = self.content
+        """Copy into ``memory``, of as many bytes."""
+        np.copyto(np.frombuffer(memory, self.content.dtype), self.content.reshape(-1))
 
 
 def read_inputs(
@@ -52,20 +44,19 @@ def read_inputs(
     Raises InvalidRequestError for a type that Triton has no datatype for.
     """
     return [
-        _read_input(tensor, name in bfloat16)
+        _read_input(tensor, name, name in bfloat16)
         for tensor in request.inputs()
         if (name := tensor.name()) not in left_out
     ]
 
 
-def _read_input(tensor: Any, is_bfloat16: bool) -> InputData:
-    name = tensor.name()
+def _read_input(tensor: Any, name: str, is_bfloat16: bool) -> InputData:
     if is_bfloat16:
         bits = bits_of(tensor.to_dlpack(), tensor)
         return InputData(TensorForm(name, "BF16", bits.shape), bits)
     array = tensor.as_numpy()
     if array.dtype.kind in "OSU":
-        content = serialize_strings(array.reshape(-1))
+        content = np.frombuffer(serialize_strings(array.reshape(-1)), np.uint8)
         return InputData(TensorForm(name, "BYTES", array.shape), content)
     datatype = _NAMES.get(array.dtype)
     if datatype is None:

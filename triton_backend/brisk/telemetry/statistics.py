@@ -16,8 +16,8 @@ from brisk.telemetry.metrics import BOUNDS_NS, METRICS, Kind, Metric
 DEFAULT_INTERVAL_S = 5.0
 """Between two publications, where ``$BRISK_METRICS_INTERVAL_S`` says nothing else."""
 
-_SERIES_SIZE = dict.fromkeys(Kind, 1) | {Kind.HISTOGRAM: len(BOUNDS_NS) + 2}
-"""A histogram's values: how many in each class, in order, then the sum in ns."""
+_HISTOGRAM_VALUES = len(BOUNDS_NS) + 2
+"""How many durations are in each class, in order, then their sum in ns."""
 
 Series = tuple[Metric, tuple[str, ...]]
 
@@ -61,11 +61,7 @@ class Statistics:
             ]
 
     def take_news(self, reader: int) -> list[Sample]:
-        """What has been counted since ``reader`` took it last; gauges as they are, if changed.
-
-        Nothing is told twice to a reader, so readers that add up what they take are right
-        however many of them share a number.
-        """
+        """What has been counted since ``reader`` took it last; gauges as they are, if changed."""
         news = []
         with self._lock:
             told = self._told.setdefault(reader, {})
@@ -89,8 +85,12 @@ class Statistics:
     def _values(self, metric: Metric, labels: tuple[str, ...]) -> list[int]:
         values = self._series.get((metric, labels))
         if values is None:
-            metric.check(labels)
-            values = self._series[metric, labels] = [0] * _SERIES_SIZE[metric.kind]
+            if len(labels) != len(metric.labels):
+                raise InternalError(
+                    f"metric {metric.name} has labels {metric.labels}, got {labels!r:.80}"
+                )
+            count = _HISTOGRAM_VALUES if metric.kind is Kind.HISTOGRAM else 1
+            values = self._series[metric, labels] = [0] * count
         return values
 
 

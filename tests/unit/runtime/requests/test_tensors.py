@@ -12,6 +12,7 @@ from brisk.errors import InternalError, InvalidRequestError, ProtocolError
 from brisk.protocol.records import Infer, InferForm, Region, TensorForm
 from brisk.protocol.shared_memory import Arena, ArenaView
 from brisk.runtime.requests.tensors import MAX_VIEWS, InputViews, write_tensors
+from support.arena_views import follow
 
 FORM = InferForm(0, (TensorForm("x", "FP32", (2, 3)),), ("y",), "normal")
 
@@ -25,11 +26,7 @@ class Pair:
 
     def allocate(self, size: int) -> Region:
         region = self.arena.allocate(size)
-        for change in self.arena.take_changes():
-            if change.descriptor is None:
-                self.view.detach(change.slab)
-            else:
-                self.view.attach(change.slab, change.size, change.descriptor)
+        follow(self.view, self.arena.take_changes())
         return region
 
 

@@ -12,8 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import InvalidModelError
+from brisk.pipelines import NetworkSignature, TensorType
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
-from brisk.stub.config.signature import ModelSignature, TensorSignature, read_signature
+from brisk.stub.config.signature import read_signature
 
 NAMES = {
     **{
@@ -26,28 +27,29 @@ NAMES = {
 }
 
 
-def expected_tensor(value: onnx.ValueInfoProto) -> TensorSignature | None:
+def expected_tensor(value: onnx.ValueInfoProto) -> TensorType | None:
     tensor = value.type.tensor_type
     if not value.type.HasField("tensor_type") or tensor.elem_type not in NAMES:
         return None
     shape = None
     if tensor.HasField("shape"):
         shape = tuple(
-            size.dim_value if size.HasField("dim_value") and size.dim_value >= 0 else -1
+            size.dim_value if size.HasField("dim_value") and size.dim_value >= 0 else None
             for size in tensor.shape.dim
         )
-    return TensorSignature(value.name, BY_ELEMENT_NAME[NAMES[tensor.elem_type]], shape)
+    return TensorType(NAMES[tensor.elem_type], shape)
 
 
-def expected_signature(model: onnx.ModelProto) -> ModelSignature | None:
+def expected_signature(model: onnx.ModelProto) -> NetworkSignature | None:
     """None where Triton could not serve it."""
     constants = {constant.name for constant in model.graph.initializer}
-    inputs = [expected_tensor(v) for v in model.graph.input if v.name not in constants]
-    outputs = [expected_tensor(v) for v in model.graph.output]
-    if None in inputs or None in outputs:
+    inputs = {v.name: expected_tensor(v) for v in model.graph.input if v.name not in constants}
+    outputs = {v.name: expected_tensor(v) for v in model.graph.output}
+    if None in (*inputs.values(), *outputs.values()):
         return None
-    return ModelSignature(
-        tuple(one for one in inputs if one), tuple(one for one in outputs if one)
+    return NetworkSignature(
+        {name: kind for name, kind in inputs.items() if kind},
+        {name: kind for name, kind in outputs.items() if kind},
     )
 
 
@@ -88,15 +90,15 @@ def test_the_models_of_all_onnx_node_cases_are_read_as_onnx_reads_them(
 def test_every_kind_of_size_is_understood(tmp_path: Path) -> None:
     model = model_of([], [0, 7], ["n", None, 2**40], None, [-1, 3])
     signature = read_signature(saved(tmp_path, model.SerializeToString()))
-    shapes = [tensor.shape for tensor in signature.inputs]
-    assert shapes == [(), (0, 7), (-1, -1, 2**40), None, (-1, 3)]
-    assert signature.outputs == (TensorSignature("y", BY_ELEMENT_NAME["bfloat16"], None),)
+    shapes = [kind.shape for kind in signature.inputs.values()]
+    assert shapes == [(), (0, 7), (None, None, 2**40), None, (None, 3)]
+    assert signature.outputs == {"y": TensorType("bfloat16", None)}
     assert signature == expected_signature(model)
 
 
 def test_weights_are_no_inputs(tmp_path: Path) -> None:
     signature = read_signature(saved(tmp_path, model_of([1]).SerializeToString()))
-    assert [tensor.name for tensor in signature.inputs] == ["x0"]
+    assert [*signature.inputs] == ["x0"]
 
 
 def test_a_model_cut_short_anywhere_is_refused_or_lacks_nothing(tmp_path: Path) -> None:

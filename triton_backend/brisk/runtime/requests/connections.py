@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from brisk.errors import ProtocolError
-from brisk.protocol.channel import Receiver, check_peer, send_bytes, slab_records
+from brisk.protocol.channel import Receiver, check_peer, send_bytes
 from brisk.protocol.codec import encode_record
 from brisk.protocol.records import Record, Region
 from brisk.protocol.shared_memory import Arena, ArenaView
@@ -177,7 +177,7 @@ class Connections:
         except OSError as error:
             self.drop(peer, f"no descriptor for its answers: {error}")
             return
-        for change, slab in slab_records(changes):
+        for change, slab in changes:
             peer.outbox.append((encode_record(change), slab))
         peer.outbox.append((encode_record(record), None))
         self._flush(peer)

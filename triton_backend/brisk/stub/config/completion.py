@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from brisk.errors import InvalidConfigurationError
-from brisk.protocol.datatypes import config_name
+from brisk.pipelines import NetworkSignature, TensorType
+from brisk.protocol.datatypes import BY_ELEMENT_NAME, config_name
 from brisk.stub.config.sequences import added_inputs, state_outputs
-from brisk.stub.config.signature import ModelSignature, TensorSignature
+from brisk.stub.config.signature import dims_of
 
 _OPTION = "--backend-config"
 _NAMES = ("", "onnxruntime", "brisk")
@@ -30,7 +31,7 @@ class ConfigCompletion:
 
 
 def complete(
-    signature: ModelSignature,
+    signature: NetworkSignature,
     config: Mapping[str, Any],
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE,
 ) -> ConfigCompletion:
@@ -41,64 +42,61 @@ def complete(
     controls and states, is no input or output of clients. Raises InvalidConfigurationError where
     the entry contradicts the model.
     """
-    tensors = (*signature.inputs, *signature.outputs)
-    fixed = next((t for t in tensors if not t.shape or t.shape[0] != -1), None)
+    tensors = (*signature.inputs.items(), *signature.outputs.items())
+    fixed = next(
+        ((name, kind) for name, kind in tensors if not kind.shape or kind.shape[0] is not None),
+        None,
+    )
     batchable = bool(tensors) and fixed is None
     configured = int(config.get("max_batch_size", 0))
     if configured > 0 and not batchable:
         reason = "the model has no tensors"
         if fixed is not None:
-            shape = list(fixed.shape or ())
-            reason = (
-                f"'{fixed.name}' of the model has shape {shape}, whose first size is not dynamic"
-            )
+            name, kind = fixed
+            shape = dims_of(kind.shape or ())
+            reason = f"'{name}' of the model has shape {shape}, whose first size is not dynamic"
         raise InvalidConfigurationError(f"max_batch_size is {configured}, but {reason}")
     said = bool(config.get("input")) or bool(config.get("output")) or _say_batch(config, signature)
     guessed = default_max_batch_size if batchable and not said else 0
     max_batch_size = configured or guessed
     added, states = added_inputs(config), state_outputs(config)
+    described = added | {entry.get("name") for entry in config.get("input", ())}
+    has_scheduler = "dynamic_batching" in config or "sequence_batching" in config
     return ConfigCompletion(
         max_batch_size=max_batch_size,
-        has_dynamic_batching=max_batch_size > 1 and not configured and not _has_scheduler(config),
+        has_dynamic_batching=max_batch_size > 1 and not configured and not has_scheduler,
         inputs=tuple(
-            _describe(t, max_batch_size)
-            for t in signature.inputs
-            if not _says(config, "input", t) and t.name not in added
+            _describe(name, kind, max_batch_size)
+            for name, kind in signature.inputs.items()
+            if name not in described
         ),
         outputs=tuple(
-            _describe(t, max_batch_size)
-            for t in signature.outputs
+            _describe(name, kind, max_batch_size)
+            for name, kind in signature.outputs.items()
             if not config.get("output")  # an entry may leave outputs out on purpose
-            and t.name not in states
+            and name not in states
         ),
     )
 
 
-def _say_batch(config: Mapping[str, Any], signature: ModelSignature) -> bool:
+def _say_batch(config: Mapping[str, Any], signature: NetworkSignature) -> bool:
     """Whether the dims of a state are all sizes of the model's tensor, the batch included."""
-    ranks = {tensor.name: len(tensor.shape or ()) for tensor in signature.inputs}
+    ranks = {name: len(kind.shape or ()) for name, kind in signature.inputs.items()}
     states = (config.get("sequence_batching") or {}).get("state", ())
     return any(
         ranks.get(state.get("input_name")) == len(state.get("dims", ())) for state in states
     )
 
 
-def _has_scheduler(config: Mapping[str, Any]) -> bool:
-    return any(name in config for name in ("dynamic_batching", "sequence_batching"))
-
-
-def _says(config: Mapping[str, Any], field: str, tensor: TensorSignature) -> bool:
-    return any(entry.get("name") == tensor.name for entry in config.get(field, ()))
-
-
-def _describe(tensor: TensorSignature, max_batch_size: int) -> dict[str, Any]:
+def _describe(name: str, kind: TensorType, max_batch_size: int) -> dict[str, Any]:
     """Triton has no tensors of rank 0: a scalar is ``[1]``."""
-    if tensor.shape is None:
+    if kind.shape is None:
         raise InvalidConfigurationError(
-            f"the model does not say the rank of '{tensor.name}': give its dims in config.pbtxt"
+            f"the model does not say the rank of '{name}': give its dims in config.pbtxt"
         )
-    dims = list(tensor.shape[1:] if max_batch_size else tensor.shape)
-    return {"name": tensor.name, "data_type": config_name(tensor.datatype), "dims": dims or [1]}
+    dims = dims_of(kind.shape[1:] if max_batch_size else kind.shape)
+    datatype = BY_ELEMENT_NAME[kind.element or ""]
+    return {"name": name, "data_type": config_name(datatype), "dims": dims or [1]}
 
 
 def default_max_batch_size(command_line: Sequence[bytes]) -> int:

@@ -14,10 +14,15 @@ from typing import Any, NamedTuple
 
 from brisk.errors import BriskError, InvalidConfigurationError, InvalidModelError
 from brisk.paths import find_inside
-from brisk.pipelines import is_pipeline
-from brisk.protocol.datatypes import Datatype, config_name, from_config_name
+from brisk.pipelines import NetworkSignature, TensorType, is_pipeline
+from brisk.protocol.datatypes import (
+    BY_ELEMENT_NAME,
+    Datatype,
+    config_name,
+    from_config_name,
+)
 from brisk.protocol.records import StateForm
-from brisk.stub.config.signature import TensorSignature, model_signature
+from brisk.stub.config.signature import dims_of, model_signature
 
 STATE_DIRECTORY = "initial_state"
 """Of an entry: where the files are that ``data_file`` names."""
@@ -71,15 +76,13 @@ def read_sequences(
             "sequence_batching: a pipeline cannot have states; they are served for single models"
         )
     signature = model_signature(model_path)
-    inputs = {tensor.name: tensor for tensor in signature.inputs}
-    outputs = {tensor.name: tensor for tensor in signature.outputs}
     is_batched = int(config.get("max_batch_size", 0)) > 0
     named = {tensor.get("name") for tensor in config.get("input", ())}
     states: list[StateForm] = []
     for state in configured:
         text = f"sequence_batching: state '{state.get('input_name', '')}'"
         try:
-            form = _state(state, inputs, outputs, is_batched, directory)
+            form = _state(state, signature, is_batched, directory)
         except BriskError as error:
             raise InvalidConfigurationError(f"{text}: {error}") from error
         if form.input in named or any(form.input == other.input for other in states):
@@ -91,7 +94,7 @@ def read_sequences(
     idle_us = int(batching.get("max_sequence_idle_microseconds", 0)) or _DEFAULT_IDLE_US
     return SequenceSettings(
         states=tuple(states),
-        left_out=frozenset(state.input for state in states) | (controls - inputs.keys()),
+        left_out=frozenset(state.input for state in states) | (controls - signature.inputs.keys()),
         correlation_input=_correlation_input(batching),
         max_sequences=_max_sequences(batching, int(config.get("max_batch_size", 0))),
         idle_ns=min(idle_us * 1000, 2**62),
@@ -120,48 +123,42 @@ def _correlation_input(batching: Mapping[str, Any]) -> str | None:
 
 
 def _state(
-    state: Mapping[str, Any],
-    inputs: Mapping[str, TensorSignature],
-    outputs: Mapping[str, TensorSignature],
-    is_batched: bool,
-    directory: Path,
+    state: Mapping[str, Any], signature: NetworkSignature, is_batched: bool, directory: Path
 ) -> StateForm:
     """Raises InvalidConfigurationError saying what is wrong with this state."""
     datatype = from_config_name(state.get("data_type", ""))
     if datatype is None:
         raise InvalidConfigurationError(f"its data_type {state.get('data_type')!r} is unknown")
     dims = [int(size) for size in state.get("dims", ())]
-    for kind, field, tensors in (
-        ("input", "input_name", inputs),
-        ("output", "output_name", outputs),
-    ):
-        name = state.get(field, "")
+    for kind, tensors in (("input", signature.inputs), ("output", signature.outputs)):
+        name = state.get(f"{kind}_name", "")
         if name not in tensors:
             raise InvalidConfigurationError(
-                f"{field} '{name}' is no {kind} of the model; it has {', '.join(tensors)}"
+                f"{kind}_name '{name}' is no {kind} of the model; it has {', '.join(tensors)}"
             )
-        _check(kind, tensors[name], datatype, [-1, *dims] if is_batched else dims)
+        words = f"the model's {kind} '{name}'"
+        _check(words, tensors[name], datatype, [-1, *dims] if is_batched else dims)
     shape, file = _first_value(state, datatype, dims, directory)
     whole = (1, *shape) if is_batched else shape
     return StateForm(state["input_name"], state["output_name"], datatype.name, whole, file)
 
 
-def _check(kind: str, tensor: TensorSignature, datatype: Datatype, dims: list[int]) -> None:
+def _check(words: str, tensor: TensorType, datatype: Datatype, dims: list[int]) -> None:
     """That the model's tensor is what the configuration says it is."""
-    if tensor.datatype != datatype:
+    if tensor.element != datatype.element_name:
         raise InvalidConfigurationError(
-            f"the model's {kind} '{tensor.name}' is {config_name(tensor.datatype)}, "
+            f"{words} is {config_name(BY_ELEMENT_NAME[tensor.element or ''])}, "
             f"data_type says {config_name(datatype)}"
         )
     shape = tensor.shape
     if shape is None or (shape == () and dims == [1]):
         return
     fits = len(shape) == len(dims) and all(
-        -1 in (size, given) or size == given for size, given in zip(shape, dims, strict=True)
+        size is None or given in (-1, size) for size, given in zip(shape, dims, strict=True)
     )
     if not fits:
         raise InvalidConfigurationError(
-            f"the model's {kind} '{tensor.name}' has shape {list(shape)}, "
+            f"{words} has shape {dims_of(shape)}, "
             f"dims (with the batch, where there is one) say {dims}"
         )
 

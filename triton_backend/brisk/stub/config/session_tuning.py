@@ -9,28 +9,36 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.paths import find_inside
 from brisk.stub.config.field_support import Notice
+from brisk.stub.config.parameters import Parser, choice, parse_texts, read_texts
 from brisk.tuning import ALL, BASIC, EXTENDED, NONE, SESSION_KEYS, SessionTuning, Setting
 
 _LEVELS = {-1: BASIC, 0: ALL, 1: EXTENDED, 2: NONE}
 """Of ``optimization.graph.level``; 0 is what an entry has that says nothing."""
 
 _PREFIXES = ("session.", "ep.", "optimization.", "mlas.")
-_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
-_SHARED = "share_session_between_instances"
 _LIBRARIES = "model_operations.op_library_filename"
+
+_word = choice({"0": False, "1": True, "false": False, "true": True}, "0 or 1, or false or true")
 
 
 def _flag(text: str) -> bool:
-    if text.lower() not in ("0", "1", "true", "false"):
-        raise ValueError("must be 0 or 1, or false or true")
-    return text.lower() in ("1", "true")
+    return bool(_word(text.lower()))
+
+
+def _matching(form: re.Pattern[str], expected: str) -> Parser:
+    def parse(text: str) -> str:
+        if not form.fullmatch(text):
+            raise ValueError(f"must be {expected}")
+        return text
+
+    return parse
 
 
 def _count(text: str) -> int:
@@ -39,29 +47,28 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _is_parallel(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise ValueError("must be 0 (sequential) or 1 (parallel)")
-    return text == "1"
-
-
-def _shrinks(text: str) -> bool:
-    if text != "cpu:0":
-        raise ValueError("must be cpu:0, the arena of this device")
-    return True
-
-
-_PARAMETERS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+_FIELDS: Mapping[str, tuple[str, Parser]] = {
     "intra_op_thread_count": ("intra_op_threads", _count),
     "inter_op_thread_count": ("inter_op_threads", _count),
-    "execution_mode": ("is_parallel", _is_parallel),
+    "execution_mode": (
+        "is_parallel",
+        choice({"0": False, "1": True}, "0 (sequential) or 1 (parallel)"),
+    ),
     "enable_mem_arena": ("uses_arena", _flag),
     "enable_mem_pattern": ("uses_memory_pattern", _flag),
-    _SHRINKAGE: ("shrinks_arena", _shrinks),
+    "memory.enable_memory_arena_shrinkage": (
+        "shrinks_arena",
+        choice({"cpu:0": True}, "cpu:0, the arena of this device"),
+    ),
 }
 """Field of SessionTuning and parser, by the parameter's name."""
 
-TAKEN = frozenset({*_PARAMETERS, *SESSION_KEYS, _SHARED})
+_PARSERS: Mapping[str, Parser] = {
+    **{name: parser for name, (_, parser) in _FIELDS.items()},
+    **{key: _matching(*form) for key, form in SESSION_KEYS.items()},
+    "share_session_between_instances": _flag,  # all do, whatever it is
+}
+TAKEN = frozenset(_PARSERS)
 """Names of parameters that mean something where ONNX Runtime computes the model."""
 
 
@@ -78,29 +85,11 @@ def read_tuning(config: Mapping[str, Any], directory: Path, model_path: Path) ->
     Raises InvalidConfigurationError with every wrong value, by the parameter's name, and
     InvalidModelError where a library of custom operators cannot be had.
     """
-    values: dict[str, Any] = {}
-    settings: list[Setting] = []
-    problems: list[str] = []
-    notices: list[Notice] = []
-    for name, entry in sorted((config.get("parameters") or {}).items()):
-        text = str(entry.get("string_value", "") if isinstance(entry, Mapping) else entry).strip()
-        try:
-            if name in _PARAMETERS:
-                field, parse = _PARAMETERS[name]
-                values[field] = parse(text)
-            elif name == _SHARED:
-                _flag(text)  # all instances share one session, whatever it is
-            elif name in SESSION_KEYS:
-                form, expected = SESSION_KEYS[name]
-                if not form.fullmatch(text):
-                    raise ValueError(f"must be {expected}")
-                settings.append(Setting(name, text))
-            elif name.startswith(_PREFIXES):
-                notices.append(_not_taken(name))
-        except ValueError as error:
-            problems.append(f"{name} {error}, not '{text:.60}'")
-    if problems:
-        raise InvalidConfigurationError("in the parameters: " + "; ".join(problems))
+    texts = read_texts(config.get("parameters") or {})
+    values = parse_texts(texts, _PARSERS)
+    notices = [
+        _not_taken(name) for name in texts if name.startswith(_PREFIXES) and name not in TAKEN
+    ]
     optimization = config.get("optimization") or {}
     level = int((optimization.get("graph") or {}).get("level", 0))
     if level not in _LEVELS:
@@ -108,9 +97,9 @@ def read_tuning(config: Mapping[str, Any], directory: Path, model_path: Path) ->
     _check_accelerators(optimization)
     tuning = SessionTuning(
         optimisation=_LEVELS.get(level, ALL),
-        settings=tuple(settings),
+        settings=tuple(Setting(key, values[key]) for key in texts if key in SESSION_KEYS),
         operator_libraries=_libraries(config, directory, model_path),
-        **values,
+        **{field: values[name] for name, (field, _) in _FIELDS.items() if name in values},
     )
     tuning.check()
     return ReadTuning(tuning, tuple(notices))

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from brisk.errors import InvalidModelError
@@ -23,7 +22,6 @@ from brisk.pipelines import (
     is_pipeline,
     read_pipeline,
 )
-from brisk.protocol.datatypes import BY_ELEMENT_NAME, Datatype
 
 _ELEMENT_NAMES = {
     1: "float32",
@@ -46,24 +44,7 @@ _ELEMENT_NAMES = {
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSignature:
-    """``shape``: -1 for a symbolic or unknown size; None where the rank is unknown."""
-
-    name: str
-    datatype: Datatype
-    shape: tuple[int, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSignature:
-    """``inputs`` without those that are initialisers."""
-
-    inputs: tuple[TensorSignature, ...]
-    outputs: tuple[TensorSignature, ...]
-
-
-def model_signature(path: Path) -> ModelSignature:
+def model_signature(path: Path) -> NetworkSignature:
     """Of an ONNX file, or of a pipeline, whose networks are read and checked.
 
     Raises InvalidModelError where a file is no complete model, or the networks do not fit.
@@ -75,37 +56,26 @@ def model_signature(path: Path) -> ModelSignature:
     for words, file in description.networks:
         if file not in networks:
             try:
-                networks[file] = _read(file)
+                networks[file] = read_signature(file)
             except InvalidModelError as error:
                 raise InvalidModelError(f"{words}: {error}") from error
-    return _named(check_networks(description, networks))
+    signature = check_networks(description, networks)
+    for name, kind in (*signature.inputs.items(), *signature.outputs.items()):
+        if kind.element is None:
+            raise InvalidModelError(f"the variants disagree about the datatype of '{name}'")
+    return signature
 
 
-def read_signature(path: Path) -> ModelSignature:
-    """Raises InvalidModelError where the file is no complete ONNX model of tensors."""
-    return _named(_read(path))
+def dims_of(shape: Sequence[int | None]) -> list[int]:
+    """As ``config.pbtxt`` has them: -1 for a size that is dynamic or unknown."""
+    return [-1 if size is None else size for size in shape]
 
 
-def _named(signature: NetworkSignature) -> ModelSignature:
-    """As Triton has it."""
-    inputs, outputs = (
-        tuple(_tensor(name, kind) for name, kind in kinds.items())
-        for kinds in (signature.inputs, signature.outputs)
-    )
-    return ModelSignature(inputs, outputs)
+def read_signature(path: Path) -> NetworkSignature:
+    """Inputs without those that are initialisers, and outputs.
 
-
-def _tensor(name: str, kind: TensorType) -> TensorSignature:
-    datatype = BY_ELEMENT_NAME.get(kind.element or "")
-    if datatype is None:
-        raise InvalidModelError(f"the variants disagree about the datatype of '{name}'")
-    if kind.shape is None:
-        return TensorSignature(name, datatype, None)
-    shape = tuple(-1 if size is None else size for size in kind.shape)
-    return TensorSignature(name, datatype, shape)
-
-
-def _read(path: Path) -> NetworkSignature:
+    Raises InvalidModelError where the file is no complete ONNX model of tensors.
+    """
     try:
         with open_file(path) as file:
             if not os.fstat(file.fileno()).st_size:

@@ -19,15 +19,11 @@ from brisk.protocol.records import (
     StatisticsTold,
     TensorForm,
 )
-from brisk.protocol.runtime_paths import Role, RuntimePaths, role_of
+from brisk.protocol.runtime_paths import ROLE_OF_CLASS, Role, RuntimePaths
 from brisk.protocol.shared_memory import Arena
-from brisk.stub.runtime_client.pending import Reply, StagedRequest, stage_request
+from brisk.stub.runtime_client.pending import ModelLoad, Reply, StagedRequest, stage_request
 from brisk.stub.runtime_client.runtime_process import reap_started
 from brisk.stub.runtime_client.worker_connection import WorkerConnection
-
-
-def _nobody(told: StatisticsTold) -> None:
-    """Where no statistics are asked for."""
 
 
 class RuntimeClient:
@@ -42,15 +38,15 @@ class RuntimeClient:
         place: RuntimePaths,
         model: LoadModel,
         log: Callable[[str, str], None],
-        tell: Callable[[StatisticsTold], None] = _nobody,
+        tell: Callable[[StatisticsTold], None] = lambda told: None,
     ) -> None:
-        """``tell`` gets the answers to ``ask_statistics``, from any thread."""
+        """``tell`` gets the answers to AskStatistics, from any thread."""
         self._place = place
         self._model = model
-        self._role = role_of(model.job_class)
         self._log = log
         self._tell = tell
         self._arena = Arena()
+        self._role = ROLE_OF_CLASS[model.job_class]
         self._connections: dict[Role, WorkerConnection] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -67,7 +63,7 @@ class RuntimeClient:
         Raises what connecting raised; the connection is closed then.
         """
         with self._closed_on_failure():
-            self._new_connection(self._role).open()
+            self._new_connection(self._role, is_waited_for=True).open()
 
     def wait_loaded(self) -> int:
         """Until the load that was begun has ended; its time in ns.
@@ -75,7 +71,7 @@ class RuntimeClient:
         Raises what the load raised; the connection is closed then.
         """
         with self._closed_on_failure():
-            return self._connections[self._role].wait()
+            return self._connections[self._role].load.wait()
 
     @contextlib.contextmanager
     def _closed_on_failure(self) -> Iterator[None]:
@@ -97,7 +93,7 @@ class RuntimeClient:
         return self._arena.memory(region)
 
     def discard(self, staged: StagedRequest) -> None:
-        self._arena.free(staged.region)
+        self._arena.free(staged.mark)
 
     def submit(
         self,
@@ -117,31 +113,32 @@ class RuntimeClient:
         ``agreement_ppm`` as in ``InferForm``, ``arrived_ns`` as in ``Infer``.
         """
         number = next(self._numbers)
-        worker = self._connection(role_of(job_class))
+        worker = self._connection(ROLE_OF_CLASS[job_class])
         if worker is None:
-            self._arena.free(staged.region)
+            self.discard(staged)
             reply.fail(UnavailableError(f"model '{self._model.name}' is being unloaded"))
             return number
-        model, wanted = self._model.model, tuple(outputs)
+        form = InferForm(
+            self._model.model, staged.tensors, tuple(outputs), job_class, agreement_ppm
+        )
         record = Infer(
             number,
-            InferForm(model, staged.tensors, wanted, job_class, agreement_ppm),
+            form,
             staged.regions,
             staged.mark,
             deadline_ns,
-            False,
-            trace_context,
-            arrived_ns,
-            step,
+            trace_context=trace_context,
+            arrived_ns=arrived_ns,
+            step=step,
         )
-        worker.submit(record, staged.region, reply)
+        worker.submit(record, reply)
         return number
 
     def attend(
         self, job_class: str, is_answered: Callable[[], bool], awake_ns: int, asleep_ns: int = 0
     ) -> bool:
         """Await the answer to a request of ``job_class``: see ``WorkerConnection.attend``."""
-        worker = self._connections.get(role_of(job_class))
+        worker = self._connections.get(ROLE_OF_CLASS[job_class])
         return worker is not None and worker.attend(is_answered, awake_ns, asleep_ns)
 
     def cancel(self, number: int) -> None:
@@ -149,15 +146,10 @@ class RuntimeClient:
         for worker in list(self._connections.values()):
             worker.cancel(number)
 
-    def ask_statistics(self) -> None:
-        """Ask the workers in use what is new; those that are gone just now are left out."""
+    def send(self, record: AskStatistics | ForgetStatistics) -> None:
+        """To the workers in use; those that are gone just now are left out."""
         for worker in list(self._connections.values()):
-            worker.send(AskStatistics(takes_news=True))
-
-    def forget_statistics(self) -> None:
-        """Let the workers tell another stub all that they told this one."""
-        for worker in list(self._connections.values()):
-            worker.send(ForgetStatistics())
+            worker.send(record)
 
     def close(self) -> None:
         """End the connection; requests still unanswered fail."""
@@ -186,12 +178,13 @@ class RuntimeClient:
                 return None
             worker = self._connections.get(role)
             if worker is None:
-                worker = self._new_connection(role)
+                worker = self._new_connection(role, is_waited_for=False)
                 worker.open_later()
             return worker
 
-    def _new_connection(self, role: Role) -> WorkerConnection:
+    def _new_connection(self, role: Role, *, is_waited_for: bool) -> WorkerConnection:
+        load = ModelLoad(self._model, self._arena, is_waited_for=is_waited_for)
         worker = self._connections[role] = WorkerConnection(
-            self._place, role, self._model, self._arena, self._log, self._tell
+            self._place, role, load, self._arena, self._log, self._tell
         )
         return worker

@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
-from brisk.errors import BriskError, InternalError
+from brisk.errors import BriskError, InternalError, UnavailableError
 from brisk.protocol import request_flags
 from brisk.protocol.records import Infer, LoadModel, ModelLoaded, Region, Result, TensorForm
 from brisk.protocol.shared_memory import Arena, padded
@@ -37,16 +38,12 @@ class Reply(ABC):
 
 
 class Pending:
-    """``region`` holds the mark and all inputs; it is freed with the answer.
+    """``strikes``: how often a worker died while this request ran."""
 
-    ``strikes``: how often the worker died while this request ran.
-    """
+    __slots__ = ("record", "reply", "strikes")
 
-    __slots__ = ("record", "region", "reply", "strikes")
-
-    def __init__(self, record: Infer, region: Region, reply: Reply) -> None:
+    def __init__(self, record: Infer, reply: Reply) -> None:
         self.record = record
-        self.region = region
         self.reply = reply
         self.strikes = 0
 
@@ -54,10 +51,9 @@ class Pending:
 class StagedRequest(NamedTuple):
     """A request whose inputs lie in shared memory, ready to be submitted.
 
-    ``regions``: of ``tensors``, in their order.
+    ``mark`` begins with the mark and holds all inputs; ``regions``: of ``tensors``, in order.
     """
 
-    region: Region
     mark: Region
     tensors: tuple[TensorForm, ...]
     regions: tuple[Region, ...]
@@ -70,18 +66,13 @@ def stage_request(
 
     Raises UnavailableError where there is no memory.
     """
-    offset, places = request_flags.MARK_BYTES, []
-    for size in sizes:
-        places.append(offset)
-        offset += padded(size)
-    whole = arena.allocate(offset)
+    *places, end = accumulate(map(padded, sizes), initial=request_flags.MARK_BYTES)
+    whole = arena.allocate(end)
     regions = tuple(
         Region(whole.slab, whole.offset + place, size)
         for size, place in zip(sizes, places, strict=True)
     )
-    return StagedRequest(
-        whole, Region(whole.slab, whole.offset, request_flags.MARK_BYTES), tensors, regions
-    )
+    return StagedRequest(whole, tensors, regions)
 
 
 class PendingTable:
@@ -97,15 +88,15 @@ class PendingTable:
     def __contains__(self, number: int) -> bool:
         return number in self._pending
 
-    def add(self, pending: Pending) -> None:
-        request_flags.reset(self._arena.memory(pending.record.mark))
-        self._pending[pending.record.request] = pending
+    def add(self, record: Infer, reply: Reply) -> None:
+        request_flags.reset(self._arena.memory(record.mark))
+        self._pending[record.request] = Pending(record, reply)
 
     def take(self, number: int) -> Pending | None:
         """The request, its memory freed; None where it is not pending."""
         pending = self._pending.pop(number, None)
         if pending is not None:
-            self._arena.free(pending.region)
+            self._arena.free(pending.record.mark)
         return pending
 
     def take_all(self) -> list[Pending]:
@@ -114,13 +105,13 @@ class PendingTable:
 
     def strike(self) -> list[Pending]:
         """After a worker's death: blame what it was running, take out what is guilty again."""
-        guilty = []
-        for number, pending in list(self._pending.items()):
+        for pending in self._pending.values():
             if request_flags.has_begun(self._arena.memory(pending.record.mark)):
                 pending.strikes += 1
-                if pending.strikes >= MAX_STRIKES:
-                    guilty.append(number)
-        return [taken for number in guilty if (taken := self.take(number)) is not None]
+        guilty = [each for each in self._pending.values() if each.strikes >= MAX_STRIKES]
+        for pending in guilty:
+            self.take(pending.record.request)
+        return guilty
 
     def replay(self) -> Iterator[Infer]:
         """The records for a new worker, marks reset."""
@@ -132,8 +123,10 @@ class PendingTable:
 class ModelLoad:
     """``settle`` and ``strike`` are the receiver's; ``wait`` and ``failure`` anybody's."""
 
-    def __init__(self, model: LoadModel, arena: Arena) -> None:
+    def __init__(self, model: LoadModel, arena: Arena, *, is_waited_for: bool = True) -> None:
+        """``is_waited_for``: somebody will call ``wait``."""
         self.model = model
+        self.is_waited_for = is_waited_for
         self._arena = arena
         self._mark = arena.allocate(request_flags.MARK_BYTES)
         self._strikes = 0
@@ -172,15 +165,15 @@ class ModelLoad:
         return self.model._replace(mark=self._mark, strikes=self._strikes)
 
     def settle(self, outcome: ModelLoaded | BriskError) -> None:
-        """A ready session still loads layers; the worker resets the mark after the last."""
+        """A load that nobody waits for, and that memory was short for, is tried again with the
+        next request.
+        """
+        # A ready session still loads layers; the worker resets the mark after the last.
         self._is_loading = isinstance(outcome, ModelLoaded)
-        self._outcome = outcome
-        self._settled.set()
-
-    def defer(self) -> None:
-        """Try again with the next request: what failed may not fail for ever."""
-        self._is_loading = False
-        self.is_deferred = True
+        self.is_deferred = isinstance(outcome, UnavailableError) and not self.is_waited_for
+        if not self.is_deferred:
+            self._outcome = outcome
+            self._settled.set()
 
     def strike(self) -> BriskError | None:
         """After a worker's death: the error to settle with where the load is to blame again."""

@@ -40,9 +40,9 @@ _RETRY_PAUSE_S = 0.02
 _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
 _lock = threading.Lock()
-"""Guards the two lists: connections to both workers are made by threads of their own."""
+"""Guards both: connections to both workers are made by threads of their own."""
 
-_starting: list[tuple[RuntimePaths, subprocess.Popen[bytes]]] = []
+_starting: dict[RuntimePaths, subprocess.Popen[bytes]] = {}
 """Runtimes that this process has started and that have not answered yet."""
 
 _running: list[subprocess.Popen[bytes]] = []
@@ -52,8 +52,8 @@ _running: list[subprocess.Popen[bytes]] = []
 def start_early() -> None:
     """Start the runtime before it is known which one is needed, where there can be only one.
 
-    For a stub that is about to import the rest of the frontend, which takes as long as a tenth of
-    the runtime's start. What goes wrong is said when the runtime is needed.
+    A stub's further imports take a tenth of the runtime's start. What goes wrong is said when the
+    runtime is needed.
     """
     if any(driver.exists() for driver in _GPU_DRIVERS):
         return
@@ -61,47 +61,37 @@ def start_early() -> None:
         start_if_absent(runtime_place("cpu"))
 
 
-def start_if_absent(
-    place: RuntimePaths, starter: subprocess.Popen[bytes] | None = None
-) -> subprocess.Popen[bytes] | None:
+def start_if_absent(place: RuntimePaths) -> None:
     """Start a runtime unless one holds the place or ours is still on its way; waits for nothing.
 
-    ``starter``: what the last call gave. Raises InvalidConfigurationError where that has failed.
+    Raises InvalidConfigurationError where ours has failed.
     """
-    if starter is None:
-        reap_started()
-        with _lock:
-            starter = next((process for where, process in _starting if where == place), None)
-    if starter is not None:
-        status = starter.poll()
-        if status is None:
-            return starter
-        if status != 0:
-            raise InvalidConfigurationError(
-                f"the runtime of {place.device} ended with status {status} while it started; "
-                "its own words are in the server's log"
-            )
-    place.prepare()
-    try:
-        lock = place.try_lock()
-    except OSError as error:
-        raise InvalidConfigurationError(
-            f"the lock {place.lock_path} cannot be used: {error}"
-        ) from error
-    if lock is None:
-        return None
-    os.close(lock)  # nobody is there; of several frontends that start one now, one gets the lock
-    reap_started()
-    process = _spawn(place)
     with _lock:
-        _starting.append((place, process))
-    return process
+        if (starter := _starting.get(place)) is not None:
+            status = starter.poll()
+            if status is None:
+                return
+            del _starting[place]
+            if status != 0:
+                raise InvalidConfigurationError(
+                    f"the runtime of {place.device} ended with status {status} while it started; "
+                    "its own words are in the server's log"
+                )
+        place.prepare()
+        try:
+            lock = place.try_lock()
+        except OSError as error:
+            raise InvalidConfigurationError(
+                f"the lock {place.lock_path} cannot be used: {error}"
+            ) from error
+        if lock is not None:
+            os.close(lock)  # nobody is there; of several stubs that start one now, one gets it
+            _starting[place] = _spawn(place)
 
 
 def reap_started() -> None:
     """Take the exit status of runtimes that have ended."""
     with _lock:
-        _starting[:] = [each for each in _starting if each[1].poll() is None]
         _running[:] = [process for process in _running if process.poll() is None]
 
 
@@ -114,27 +104,25 @@ def open_connection(
     version of Brisk, InvalidConfigurationError where it or its device cannot be used.
     """
     deadline_s = time.monotonic() + timeout_s
-    starter: subprocess.Popen[bytes] | None = None
     while time.monotonic() < deadline_s:
         try:
             connection = place.connect(CONNECT_TIMEOUT_S, role)
         except OSError:
-            starter = start_if_absent(place, starter)
-            time.sleep(_RETRY_PAUSE_S)
-            continue
-        try:
-            _greet(connection, role, deadline_s)
-        except (OSError, EOFError):  # it ended as we came: the next one will do
-            connection.close()
-            time.sleep(_RETRY_PAUSE_S)
-        except BaseException:
-            connection.close()
-            raise
+            start_if_absent(place)
         else:
-            with _lock:  # it is there: if it ends now, it has not failed to start
-                _running.extend(process for where, process in _starting if where == place)
-                _starting[:] = [each for each in _starting if each[0] != place]
-            return connection
+            try:
+                _greet(connection, role, deadline_s)
+            except (OSError, EOFError):  # it ended as we came: the next one will do
+                connection.close()
+            except BaseException:
+                connection.close()
+                raise
+            else:
+                with _lock:  # it is there: if it ends now, it has not failed to start
+                    if (process := _starting.pop(place, None)) is not None:
+                        _running.append(process)
+                return connection
+        time.sleep(_RETRY_PAUSE_S)
     raise UnavailableError(
         f"the runtime of {place.device} did not answer at {place.socket_path(role)} within "
         f"{timeout_s:.0f} s; its own words are in the server's log"

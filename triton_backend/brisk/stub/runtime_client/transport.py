@@ -30,10 +30,6 @@ class DirectSender:
         self._follower = follower
         self._socket: socket.socket | None = None
 
-    @property
-    def is_open(self) -> bool:
-        return self._socket is not None
-
     def connect(self, connection: socket.socket) -> None:
         """Use ``connection`` from now on; announces all of the arena to its worker."""
         self._socket = connection
@@ -42,13 +38,13 @@ class DirectSender:
         except OSError:
             self.break_off()  # it died already
 
-    def send(self, record: Record) -> None:
-        """Do nothing without a worker, or if it dies now: the replay will send it.
+    def send(self, record: Record) -> bool:
+        """False without a worker, or if it dies now: the replay will send it.
 
         Raises ProtocolError for a record that is too long.
         """
-        if self._socket is not None:
-            self.send_encoded(encode_record(record))
+        self.send_encoded(encode_record(record))
+        return self._socket is not None
 
     def send_encoded(self, data: bytes) -> None:
         if self._socket is None:
@@ -81,10 +77,6 @@ class QueuedSender:
         self._records: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    @property
-    def is_open(self) -> bool:
-        return self._connection is not None
-
     def connect(self, connection: socket.socket) -> None:
         self._connection = connection.dup()  # the receiver closes the other one when it likes
         self._records = queue.SimpleQueue()
@@ -96,9 +88,11 @@ class QueuedSender:
         )
         self._thread.start()
 
-    def send(self, record: Record) -> None:
+    def send(self, record: Record) -> bool:
+        data = encode_record(record)
         if self._connection is not None:
-            self._records.put(encode_record(record))
+            self._records.put(data)
+        return self._connection is not None
 
     def break_off(self) -> None:
         if self._connection is not None:

@@ -20,27 +20,10 @@ from brisk.errors import (
     UnavailableError,
     named_error,
 )
-from brisk.protocol.records import (
-    AskStatistics,
-    AttachSlab,
-    Cancel,
-    DetachSlab,
-    Failure,
-    ForgetStatistics,
-    Infer,
-    LoadFailed,
-    LoadModel,
-    Log,
-    ModelLoaded,
-    Record,
-    Region,
-    Release,
-    Result,
-    StatisticsTold,
-)
+from brisk.protocol import records
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.protocol.shared_memory import Arena, ArenaView
-from brisk.stub.runtime_client.pending import ModelLoad, Pending, PendingTable, Reply
+from brisk.stub.runtime_client.pending import ModelLoad, PendingTable, Reply
 from brisk.stub.runtime_client.runtime_process import open_connection
 from brisk.stub.runtime_client.transport import DirectSender, QueuedSender, Reader, Sender
 
@@ -59,13 +42,14 @@ class WorkerConnection:
         self,
         place: RuntimePaths,
         role: Role,
-        model: LoadModel,
+        load: ModelLoad,
         arena: Arena,
         log: Callable[[str, str], None],
-        tell: Callable[[StatisticsTold], None],
+        tell: Callable[[records.StatisticsTold], None],
     ) -> None:
         self._place = place
         self._role = role
+        self.load = load
         self._log = log
         self._tell = tell
         self._arena = arena
@@ -74,22 +58,15 @@ class WorkerConnection:
         kind = DirectSender if role is Role.FOREGROUND else QueuedSender
         self._line: Sender = kind(arena, role.value)
         self._pending = PendingTable(arena)
-        self._load = ModelLoad(model, arena)
         self._closing = False
-        self._is_waited_for = False
         self._reader = Reader(self._take, self._break_off)
         self._receiver: threading.Thread | None = None
 
     def open(self) -> None:
         """Connect, ask for the model, begin to receive. Raises what ``open_connection`` raises."""
-        self._is_waited_for = True
         opened = open_connection(self._place, self._role)
         self._resume(opened)
         self._start(opened)
-
-    def wait(self) -> int:
-        """Until the load has ended; its time in ns. Raises what the load raised."""
-        return self._load.wait()
 
     def open_later(self) -> None:
         """As ``open``, without waiting for any of it: requests may be submitted at once."""
@@ -101,25 +78,24 @@ class WorkerConnection:
         )
         self._receiver.start()
 
-    def submit(self, record: Infer, region: Region, reply: Reply) -> None:
-        """Send a request, now or when a worker is there; ``region`` is freed with its answer.
+    def submit(self, record: records.Infer, reply: Reply) -> None:
+        """Send a request, now or when a worker is there; its memory is freed with its answer.
 
         ``reply`` is called exactly once, whatever happens.
         """
-        pending = Pending(record, region, reply)
         with self._lock:
-            refusal = self._unloading() if self._closing else self._load.failure
+            refusal = self._unloading() if self._closing else self.load.failure
             if refusal is None:
-                self._pending.add(pending)
+                self._pending.add(record, reply)
                 try:
-                    if self._load.is_deferred:
-                        self._line.send(self._load.begin())
+                    if self.load.is_deferred:
+                        self._line.send(self.load.begin())
                     self._line.send(record)
                 except ProtocolError as error:  # too long a record: the request's fault
                     self._pending.take(record.request)
                     reply.fail(error)
         if refusal is not None:
-            self._arena.free(region)
+            self._arena.free(record.mark)
             reply.fail(refusal)
 
     def attend(self, is_answered: Callable[[], bool], awake_ns: int, asleep_ns: int = 0) -> bool:
@@ -136,14 +112,12 @@ class WorkerConnection:
         """
         unsent = None
         with self._lock:
-            if number in self._pending:
-                self._line.send(Cancel(number))
-                if not self._line.is_open:
-                    unsent = self._pending.take(number)
+            if number in self._pending and not self._line.send(records.Cancel(number)):
+                unsent = self._pending.take(number)
         if unsent is not None:
             unsent.reply.fail(CancelledError("the client cancelled the request"))
 
-    def send(self, record: AskStatistics | ForgetStatistics) -> None:
+    def send(self, record: records.AskStatistics | records.ForgetStatistics) -> None:
         """Nothing happens where there is no worker."""
         with self._lock:
             self._line.send(record)
@@ -164,7 +138,7 @@ class WorkerConnection:
             return len(self._pending)
 
     def _unloading(self) -> BriskError:
-        return UnavailableError(f"model '{self._load.model.name}' is being unloaded")
+        return UnavailableError(f"model '{self.load.model.name}' is being unloaded")
 
     def _break_off(self) -> None:
         """The lock is not held."""
@@ -191,31 +165,32 @@ class WorkerConnection:
         if opened is not None:  # closing was seen before the end of the line was read
             opened.close()
 
-    def _take(self, record: Record, descriptor: int | None) -> None:
+    def _take(self, record: records.Record, descriptor: int | None) -> None:
         """Raises ProtocolError for what a worker may not send."""
-        if isinstance(record, Result):
-            self._succeed(record)
-        elif isinstance(record, Failure):
-            with self._lock:
-                pending = self._pending.take(record.request)
-            if pending is not None:
-                pending.reply.fail(named_error(record.code, record.message))
-        elif isinstance(record, AttachSlab) and descriptor is not None:
-            self._view.attach(record.slab, record.size, descriptor)
-        elif isinstance(record, DetachSlab):
-            self._view.detach(record.slab)
-        elif isinstance(record, ModelLoaded):
-            self._settle_load(record)
-        elif isinstance(record, LoadFailed):
-            self._settle_load(named_error(record.code, record.message))
-        elif isinstance(record, StatisticsTold):
-            self._tell(record)
-        elif isinstance(record, Log):
-            self._log(record.level, record.text)
-        else:
-            raise ProtocolError(f"a worker may not send {type(record).__name__}")
+        match record:
+            case records.Result():
+                self._succeed(record)
+            case records.Failure(number, code, message):
+                with self._lock:
+                    pending = self._pending.take(number)
+                if pending is not None:
+                    pending.reply.fail(named_error(code, message))
+            case records.AttachSlab(slab, size) if descriptor is not None:
+                self._view.attach(slab, size, descriptor)
+            case records.DetachSlab(slab):
+                self._view.detach(slab)
+            case records.ModelLoaded():
+                self._settle_load(record)
+            case records.LoadFailed(_, code, message):
+                self._settle_load(named_error(code, message))
+            case records.StatisticsTold():
+                self._tell(record)
+            case records.Log(level, text):
+                self._log(level, text)
+            case _:
+                raise ProtocolError(f"a worker may not send {type(record).__name__}")
 
-    def _succeed(self, result: Result) -> None:
+    def _succeed(self, result: records.Result) -> None:
         with self._lock:
             pending = self._pending.take(result.request)
         if pending is None:
@@ -224,15 +199,11 @@ class WorkerConnection:
             pending.reply.succeed(result, self._view.memory)
         finally:
             with self._lock:
-                self._line.send(Release(result.request))
+                self._line.send(records.Release(result.request))
 
-    def _settle_load(self, outcome: ModelLoaded | BriskError) -> None:
-        """A connection whose load nobody waits for tries again where memory was short."""
+    def _settle_load(self, outcome: records.ModelLoaded | BriskError) -> None:
         with self._lock:
-            if isinstance(outcome, UnavailableError) and not self._is_waited_for:
-                self._load.defer()
-            else:
-                self._load.settle(outcome)
+            self.load.settle(outcome)
         if isinstance(outcome, BriskError):
             self._fail_all(outcome)
 
@@ -256,7 +227,7 @@ class WorkerConnection:
         except BriskError as error:
             self._log("error", f"no runtime: {error}")
             self._fail_all(UnavailableError(f"the runtime cannot be restarted: {error}"))
-            if self._is_waited_for and not self._load.is_settled:
+            if self.load.is_waited_for and not self.load.is_settled:
                 self._settle_load(error)
             time.sleep(1.0)
             return None
@@ -264,7 +235,7 @@ class WorkerConnection:
             opened.close()
             return None
         replayed = self._resume(opened)
-        if self._load.is_settled:
+        if self.load.is_settled:
             took_ms = (time.monotonic() - started_s) * 1e3
             self._log(
                 "warning",
@@ -276,22 +247,22 @@ class WorkerConnection:
         """Tell a new worker everything: memory, model, requests; how many of those."""
         with self._lock:
             self._line.connect(opened)
-            if self._load.failure is None:  # a model given up is not tried on another worker
-                self._line.send(self._load.begin())
+            if self.load.failure is None:  # a model given up is not tried on another worker
+                self._line.send(self.load.begin())
             for record in self._pending.replay():
                 self._line.send(record)
             return len(self._pending)
 
     def _blame(self) -> None:
         """Strike what the dead worker was doing; refuse what has taken too many with it."""
-        failure = self._load.strike()
+        failure = self.load.strike()
         if failure is not None:
             self._settle_load(failure)
         with self._lock:
             guilty = self._pending.strike()
         for pending in guilty:
             text = (
-                f"request {pending.record.request} of model '{self._load.model.name}' was running "
+                f"request {pending.record.request} of model '{self.load.model.name}' was running "
                 f"when {pending.strikes} workers died; it is not tried again"
             )
             self._log("error", text)
