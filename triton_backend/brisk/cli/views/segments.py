@@ -77,7 +77,7 @@ def _said(entry: Path | None, file: Path) -> tuple[str, SessionTuning]:
     if entry is None:
         return "normal, unless its entry says otherwise", SessionTuning()
     config = written_config(entry)
-    said = parse_parameters(config["parameters"], TAKEN)
+    said = parse_parameters(config.get("parameters", {}), TAKEN)
     words = said.job_class
     if said.max_class != said.job_class:
         words += f"; requests may ask for {said.max_class}"
