@@ -35,6 +35,22 @@ class Finding:
     change: str = ""
 
 
+def good(found: str) -> Finding:
+    return Finding(Severity.GOOD, found)
+
+
+def unknown(found: str) -> Finding:
+    return Finding(Severity.UNKNOWN, found)
+
+
+def advice(found: str, cost: str, change: str) -> Finding:
+    return Finding(Severity.ADVICE, found, cost, change)
+
+
+def problem(found: str, cost: str, change: str) -> Finding:
+    return Finding(Severity.PROBLEM, found, cost, change)
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """What is looked at.
