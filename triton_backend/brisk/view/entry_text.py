@@ -36,7 +36,8 @@ def _load_schema() -> Any:
     return module
 
 
-_SCHEMA = _load_schema()
+SCHEMA = _load_schema()
+"""Of configurations: ``SCHEMA.ModelConfig`` and its parts."""
 
 
 class EntryText(NamedTuple):
@@ -99,7 +100,7 @@ def read_config(directory: Path) -> tuple[str | None, Any]:
     """
     try:
         written = config_text(directory)
-        config = _SCHEMA.ModelConfig()
+        config = SCHEMA.ModelConfig()
         text_format.Parse(written or "", config, allow_unknown_field=True)
         return written, config
     except (OSError, text_format.ParseError, ValueError, RecursionError) as error:
@@ -210,7 +211,7 @@ def _completion(directory: Path, version: int, config: Any) -> str:
     ``max_batch_size`` of 0 may be said before the completed one: proto3 holds it for unset.
     """
     fields = _as_handed_over(config)
-    added = _SCHEMA.ModelConfig()
+    added = SCHEMA.ModelConfig()
     try:
         completion = complete(model_signature(find_model(directory, version, fields)), fields)
     except BriskError as error:
@@ -221,8 +222,8 @@ def _completion(directory: Path, version: int, config: Any) -> str:
             added.max_batch_size = completion.max_batch_size
         if completion.has_dynamic_batching:
             added.dynamic_batching.SetInParent()
-        added.input.extend(_SCHEMA.ModelInput(**tensor) for tensor in completion.inputs)
-        added.output.extend(_SCHEMA.ModelOutput(**tensor) for tensor in completion.outputs)
+        added.input.extend(SCHEMA.ModelInput(**tensor) for tensor in completion.inputs)
+        added.output.extend(SCHEMA.ModelOutput(**tensor) for tensor in completion.outputs)
     return text_format.MessageToString(added)
 
 

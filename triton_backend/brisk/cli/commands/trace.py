@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from brisk.cli.commands.models import model_file
+from brisk.cli.commands.models import DeviceOption, model_file
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.observer import Observer, observe_all
 from brisk.protocol.channel import check_peer
@@ -53,7 +53,7 @@ def trace(
     url: Annotated[
         str, typer.Option(help="HTTP address of a running server.", metavar="HOST:PORT")
     ] = "",
-    device: Annotated[str, typer.Option(help="cpu or cuda:<number>.")] = "cpu",
+    device: DeviceOption = "cpu",
     job_class: Annotated[
         str,
         typer.Option(

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from google.protobuf import text_format
+
 from brisk.cli.commands.models import model_file
 from brisk.errors import BriskError, InvalidModelError
 from brisk.graph.program import ContainerKind, Dimension, Program, ValueType, Variable
@@ -18,9 +20,8 @@ from brisk.pipelines import (
     is_pipeline,
     read_pipeline,
 )
-from brisk.protocol.datatypes import BY_ELEMENT_NAME
-
-_INDENT = "  "
+from brisk.protocol.datatypes import BY_ELEMENT_NAME, config_name
+from brisk.view.entry_text import SCHEMA
 
 Variables = tuple[tuple[Variable, ...], tuple[Variable, ...]]
 
@@ -39,14 +40,21 @@ def configuration_text(model_directory: Path, max_batch_size: int) -> str:
         program = read_program(path)
         inputs, outputs = program.inputs, program.outputs
     batch = max_batch_size if is_batchable(inputs, outputs) else 0
-    blocks = [
-        f'name: "{model_directory.resolve().name}"',
-        'backend: "brisk"',
-        f"max_batch_size: {batch}",
-        _variables("input", inputs, batched=batch > 0),
-        _variables("output", outputs, batched=batch > 0),
-    ]
-    return "\n".join(blocks) + "\n"
+    config = SCHEMA.ModelConfig(
+        name=model_directory.resolve().name, backend="brisk", max_batch_size=batch
+    )
+    for kind, variables in (("input", inputs), ("output", outputs)):
+        for variable in variables:
+            shape = _known_shape(variable, kind)[1 if batch else 0 :]
+            sizes = [size if isinstance(size, int) and size > 0 else -1 for size in shape]
+            tensor = getattr(config, kind).add(
+                name=variable.name, data_type=_data_type(variable, kind), dims=sizes or [1]
+            )
+            if not sizes:
+                tensor.reshape.SetInParent()  # to no dimension: Triton has no tensors of rank 0
+            if kind == "input":
+                tensor.optional = variable.optional
+    return text_format.MessageToString(config, use_short_repeated_primitives=True)
 
 
 def is_batchable(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> bool:
@@ -61,30 +69,6 @@ def is_batchable(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> boo
         return False
     shapes = [variable.type.shape for variable in outputs]
     return all(shape and not isinstance(shape[0], int) for shape in shapes)
-
-
-def _variables(kind: str, variables: Sequence[Variable], *, batched: bool) -> str:
-    entries = [_variable(variable, batched=batched, kind=kind) for variable in variables]
-    body = ",\n".join(entries)
-    return f"{kind} [\n{body}\n]"
-
-
-def _variable(variable: Variable, *, batched: bool, kind: str) -> str:
-    shape = _known_shape(variable, kind)
-    sizes = [size if isinstance(size, int) and size > 0 else -1 for size in shape]
-    if batched:
-        sizes = sizes[1:]
-    lines = [
-        f'name: "{variable.name}"',
-        f"data_type: {_data_type(variable, kind)}",
-        f"dims: [ {', '.join(map(str, sizes or [1]))} ]",
-    ]
-    if not sizes:
-        lines.append("reshape: { shape: [ ] }")
-    if kind == "input" and variable.optional:
-        lines.append("optional: true")
-    body = "\n".join(_INDENT * 2 + line for line in lines)
-    return f"{_INDENT}{{\n{body}\n{_INDENT}}}"
 
 
 def _known_shape(variable: Variable, kind: str) -> tuple[Dimension, ...]:
@@ -107,7 +91,7 @@ def _data_type(variable: Variable, kind: str) -> str:
             f"{kind} '{variable.name}' has element type {variable.type.dtype}, "
             "which Triton does not know"
         )
-    return "TYPE_STRING" if datatype.name == "BYTES" else f"TYPE_{datatype.name}"
+    return config_name(datatype)
 
 
 # Pipelines.
@@ -119,7 +103,7 @@ def pipeline_variables(path: Path) -> Variables:
     Raises InvalidModelError where it or a network of it cannot be read, or they do not fit.
     """
     description = read_pipeline(path)
-    signature = check_networks(description, _signatures(_programs(description)))
+    signature = _signature(description, _programs(description))
     return _variables_of(signature.inputs), _variables_of(signature.outputs)
 
 
@@ -127,7 +111,7 @@ def pipeline_text(path: Path) -> Iterator[str]:
     """The pipeline in words, a line each. Raises as ``pipeline_variables`` does."""
     description = read_pipeline(path)
     programs = _programs(description)
-    signature = check_networks(description, _signatures(programs))
+    signature = _signature(description, programs)
     yield (
         f"pipeline of {len(description.nodes)} nodes, {description.objective_ns / 1e6:g} ms, "
         f"{description.policy} split, {description.replanning} planning"
@@ -158,22 +142,28 @@ def _programs(description: PipelineDescription) -> dict[Path, Program]:
     return programs
 
 
-def _signatures(programs: Mapping[Path, Program]) -> dict[Path, NetworkSignature]:
-    def types(variables: Sequence[Variable]) -> dict[str, TensorType]:
-        return {
-            variable.name: TensorType(
-                variable.type.dtype,
-                None
-                if variable.type.shape is None
-                else tuple(s if isinstance(s, int) else None for s in variable.type.shape),
-                variable.optional,
-            )
-            for variable in variables
-        }
+def _signature(
+    description: PipelineDescription, programs: Mapping[Path, Program]
+) -> NetworkSignature:
+    return check_networks(
+        description,
+        {
+            path: NetworkSignature(_types(program.inputs), _types(program.outputs))
+            for path, program in programs.items()
+        },
+    )
 
+
+def _types(variables: Sequence[Variable]) -> dict[str, TensorType]:
     return {
-        path: NetworkSignature(types(program.inputs), types(program.outputs))
-        for path, program in programs.items()
+        variable.name: TensorType(
+            variable.type.dtype,
+            None
+            if variable.type.shape is None
+            else tuple(size if isinstance(size, int) else None for size in variable.type.shape),
+            variable.optional,
+        )
+        for variable in variables
     }
 
 
