@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from brisk.doctor import installation, machine
-from brisk.doctor.deployment import Deployment, Finding, unknown
+from brisk.doctor.deployment import Deployment, Finding, Findings, Severity
 
-CHECKS: dict[str, Callable[[Deployment], Iterator[Finding]]] = {
+CHECKS: dict[str, Callable[[Deployment], Findings]] = {
     "runtime's Python": installation.interpreter,
     "runtime": installation.runtime,
     "threads": machine.threads,
@@ -35,4 +35,5 @@ def examine(deployment: Deployment) -> Iterator[tuple[str, Finding]]:
         try:
             yield from ((name, finding) for finding in check(deployment))
         except Exception as error:  # noqa: BLE001  # whatever it is: the others must be heard
-            yield name, unknown(f"the check itself failed: {type(error).__name__}: {error}")
+            text = f"the check itself failed: {type(error).__name__}: {error}"
+            yield name, Finding(Severity.UNKNOWN, text)

@@ -35,20 +35,24 @@ class Finding:
     change: str = ""
 
 
-def good(found: str) -> Finding:
-    return Finding(Severity.GOOD, found)
+Findings = list[Finding]
+"""Of one check."""
 
 
-def unknown(found: str) -> Finding:
-    return Finding(Severity.UNKNOWN, found)
+def good(found: str) -> Findings:
+    return [Finding(Severity.GOOD, found)]
 
 
-def advice(found: str, cost: str, change: str) -> Finding:
-    return Finding(Severity.ADVICE, found, cost, change)
+def unknown(found: str) -> Findings:
+    return [Finding(Severity.UNKNOWN, found)]
 
 
-def problem(found: str, cost: str, change: str) -> Finding:
-    return Finding(Severity.PROBLEM, found, cost, change)
+def advice(found: str, cost: str, change: str) -> Findings:
+    return [Finding(Severity.ADVICE, found, cost, change)]
+
+
+def problem(found: str, cost: str, change: str) -> Findings:
+    return [Finding(Severity.PROBLEM, found, cost, change)]
 
 
 @dataclass(frozen=True, slots=True)

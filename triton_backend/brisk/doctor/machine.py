@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-from brisk.doctor.deployment import Deployment, Finding, advice, good, problem, unknown
+from brisk.doctor.deployment import Deployment, Findings, advice, good, problem, unknown
 from brisk.os_priority import run_when_idle
 from brisk.protocol.channel import check_peer
 from brisk.protocol.runtime_paths import runtime_place
@@ -22,25 +21,25 @@ _MOST_NAMED = 3
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
-def threads(deployment: Deployment) -> Iterator[Finding]:
+def threads(deployment: Deployment) -> Findings:
     """Against cores and quota: more threads than cores take turns in the middle of a layer."""
     cores = len(os.sched_getaffinity(deployment.server or 0))
     text = deployment.environment.get("BRISK_THREADS", "")
     count = int(text) if text.isdecimal() else cores
     found = f"{count} threads on {cores} usable cores"
+    findings = good(found)
     if count > cores:
         cost = "every layer waits for the thread that is not running"
-        yield problem(found, cost, f"BRISK_THREADS={cores} or less")
-    else:
-        yield good(found)
+        findings = problem(found, cost, f"BRISK_THREADS={cores} or less")
     quota = _quota_cores(deployment)
     if quota is not None and quota < count:
-        yield advice(
+        findings += advice(
             f"{count} threads, but the control group may use {quota:g} cores",
             "the kernel stops all threads once the quota of a period (100 ms) is used up, also in "
             "the middle of a real-time request",
             f"BRISK_THREADS={max(1, int(quota))}, or a limit of {count} cores",
         )
+    return findings
 
 
 def _quota_cores(deployment: Deployment) -> float | None:
@@ -57,14 +56,13 @@ def _quota_cores(deployment: Deployment) -> float | None:
     return min(limits, default=None)
 
 
-def spinning(deployment: Deployment) -> Iterator[Finding]:
+def spinning(deployment: Deployment) -> Findings:
     """OpenMP threads that spin while they wait keep a core from whoever has work for it."""
     count = deployment.environment.get("GOMP_SPINCOUNT", "0")
     policy = deployment.environment.get("OMP_WAIT_POLICY", "")
     if policy.lower() != "active" and count == "0":
-        yield good("OpenMP threads sleep when they have nothing to do")
-        return
-    yield advice(
+        return good("OpenMP threads sleep when they have nothing to do")
+    return advice(
         f"GOMP_SPINCOUNT is '{count}', OMP_WAIT_POLICY '{policy}'",
         "beside another busy process a large network took half as much time again; on a quiet "
         "machine a small one gained a tenth",
@@ -72,7 +70,7 @@ def spinning(deployment: Deployment) -> Iterator[Finding]:
     )
 
 
-def scheduling_classes(deployment: Deployment) -> Iterator[Finding]:
+def scheduling_classes(deployment: Deployment) -> Findings:
     """SCHED_IDLE, under which artefacts are built; a seccomp filter or an old sandbox may refuse
     it. Tried in a child: there is no way back from it without a privilege.
     """
@@ -84,9 +82,8 @@ def scheduling_classes(deployment: Deployment) -> Iterator[Finding]:
             os._exit(1)
         os._exit(0)
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
-        yield good("SCHED_IDLE may be used here")
-        return
-    yield advice(
+        return good("SCHED_IDLE may be used here")
+    return advice(
         "SCHED_IDLE is refused here",
         "what is made in the background runs at nice 19, as best-effort requests do, which it "
         "slows down",
@@ -94,7 +91,7 @@ def scheduling_classes(deployment: Deployment) -> Iterator[Finding]:
     )
 
 
-def freezing(deployment: Deployment) -> Iterator[Finding]:
+def freezing(deployment: Deployment) -> Findings:
     """Stopping a process by a descriptor of it, as best-effort work is in the middle of a layer.
 
     Kernels before 5.3, and seccomp filters of their time, have no such descriptors. Tried with a
@@ -115,21 +112,20 @@ def freezing(deployment: Deployment) -> Iterator[Finding]:
         finally:
             os.close(handle)
     except (OSError, AttributeError) as error:
-        yield advice(
+        return advice(
             f"processes cannot be stopped by their descriptors here ({error})",
             "a best-effort layer that a real-time request comes upon goes on beside it at "
             "nice 19: such requests took up to a tenth longer",
             "use Linux 5.3 or newer; allow pidfd_open and pidfd_send_signal in the "
             "container's seccomp profile",
         )
-    else:
-        yield good("best-effort layers can be stopped half-way")
     finally:
         os.close(writing)
         os.waitpid(child, 0)
+    return good("best-effort layers can be stopped half-way")
 
 
-def scheduling_groups(deployment: Deployment) -> Iterator[Finding]:
+def scheduling_groups(deployment: Deployment) -> Findings:
     """Whether the server and the runtime are in one of the kernel's scheduling groups.
 
     Niceness counts within a group only: the best-effort worker gives way at once to what is in
@@ -139,13 +135,11 @@ def scheduling_groups(deployment: Deployment) -> Iterator[Finding]:
     runtime = _runtime(deployment.device)
     if deployment.server is None or runtime is None:
         missing = "server" if deployment.server is None else "runtime"
-        yield unknown(f"no {missing} runs here")
-        return
+        return unknown(f"no {missing} runs here")
     groups = scheduling_group(deployment.server), scheduling_group(runtime)
     if groups[0] == groups[1]:
-        yield good(f"server and runtime share {groups[0]}")
-        return
-    yield advice(
+        return good(f"server and runtime share {groups[0]}")
+    return advice(
         f"the server is in {groups[0]}, the runtime in {groups[1]}",
         "best-effort work competes with the server's processes as an equal: the slowest "
         "wake-up in a hundred took over 1 ms in two of five runs, in one group in none",
@@ -179,7 +173,7 @@ def scheduling_group(process: int, processes: Path = Path("/proc")) -> str:
     return "the machine's only group"
 
 
-def shared_memory(deployment: Deployment) -> Iterator[Finding]:
+def shared_memory(deployment: Deployment) -> Findings:
     """/dev/shm: Triton's stubs keep their queues and the tensors in flight there, 1 MiB each at
     least. Brisk's own tensors lie in memfds, which no limit of /dev/shm touches. Docker gives
     64 MB.
@@ -187,15 +181,13 @@ def shared_memory(deployment: Deployment) -> Iterator[Finding]:
     try:
         status = os.statvfs(deployment.shared_memory)
     except OSError as error:
-        yield unknown(f"{deployment.shared_memory}: {error}")
-        return
+        return unknown(f"{deployment.shared_memory}: {error}")
     size, free = status.f_frsize * status.f_blocks, status.f_frsize * status.f_bavail
     found = f"{size / 2**20:.0f} MiB, {free / 2**20:.0f} MiB of them free"
     if free >= WANTED_MEMORY_BYTES:
-        yield good(found)
-        return
+        return good(found)
     told = problem if free < NEEDED_MEMORY_BYTES else advice
-    yield told(
+    return told(
         found,
         "loads fail or stubs die of SIGBUS when it is full: each model instance takes 1 MiB, "
         "each request in flight as much as its tensors",
@@ -204,7 +196,7 @@ def shared_memory(deployment: Deployment) -> Iterator[Finding]:
     )
 
 
-def left_regions(deployment: Deployment) -> Iterator[Finding]:
+def left_regions(deployment: Deployment) -> Findings:
     """Regions of Triton's stubs in /dev/shm that no process uses any more.
 
     They stay when a server and its stubs are killed at once. `brisk serve` removes those of its
@@ -214,15 +206,13 @@ def left_regions(deployment: Deployment) -> Iterator[Finding]:
     try:
         regions = left(deployment.shared_memory)
     except OSError as error:
-        yield unknown(f"{deployment.shared_memory}: {error}")
-        return
+        return unknown(f"{deployment.shared_memory}: {error}")
     if not regions:
-        yield good(f"none in {deployment.shared_memory} that nobody uses")
-        return
+        return good(f"none in {deployment.shared_memory} that nobody uses")
     size_mib = sum(region.size_bytes for region in regions) / 2**20
     names = ", ".join(region.path.name for region in regions[:_MOST_NAMED])
     more = f" and {len(regions) - _MOST_NAMED} more" if len(regions) > _MOST_NAMED else ""
-    yield advice(
+    return advice(
         f"{len(regions)} in {deployment.shared_memory} that no process seen from here has "
         f"mapped, {size_mib:.1f} MiB: {names}{more}",
         "servers and stubs that were killed have left them; they take memory until the "
@@ -232,15 +222,14 @@ def left_regions(deployment: Deployment) -> Iterator[Finding]:
     )
 
 
-def open_files(deployment: Deployment) -> Iterator[Finding]:
+def open_files(deployment: Deployment) -> Findings:
     """Every model instance takes a connection and some shared memories of the runtime."""
     process = "self" if deployment.server is None else str(deployment.server)
     limits = Path(f"/proc/{process}/limits").read_text().splitlines()
     hard = next(line for line in limits if line.startswith("Max open files")).split()[4]
     if hard == "unlimited" or int(hard) >= WANTED_DESCRIPTORS:
-        yield good(f"up to {hard}")
-        return
-    yield advice(
+        return good(f"up to {hard}")
+    return advice(
         f"up to {hard}",
         f"with more than about {int(hard) // 8} model instances further ones cannot connect",
         f"raise the hard limit: docker run --ulimit nofile={WANTED_DESCRIPTORS}:65536",

@@ -71,7 +71,7 @@ def _prepend(environment: dict[str, str], name: str, directories: Sequence[Path]
 
 
 class TritonServer:
-    """One running server; use as a context manager.
+    """One running server, with HTTP; use as a context manager.
 
     Ports that ``options`` do not give are free ones on the loopback address. The process leads
     a group of its own, so that Ctrl-C reaches only this process, which then stops it, and so
@@ -147,17 +147,14 @@ class TritonServer:
     def is_ready(self) -> bool:
         """True when the process runs, its models are loaded and every service listens.
 
-        Triton starts HTTP before metrics, so HTTP's word alone is not enough. Without HTTP the
-        log says that gRPC is served, which Triton prints after loading.
+        Triton starts HTTP before metrics, so HTTP's word alone is not enough.
         """
         if self._process is None or self.returncode is not None:
             return False
-        if self.endpoints.http is None:
-            ready = "Started GRPCInferenceService" in self.log_text()
-        else:
-            ready = _answers_ok(f"http://{self.endpoints.http}/v2/health/ready")
         others = (self.endpoints.grpc, self.endpoints.metrics)
-        return ready and all(_accepts(endpoint) for endpoint in others if endpoint is not None)
+        return _answers_ok(f"http://{self.endpoints.http}/v2/health/ready") and all(
+            _accepts(endpoint) for endpoint in others if endpoint is not None
+        )
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
         """Ask the server to end, kill it when it does not; returns its exit status.

@@ -70,7 +70,6 @@ class Mirror:
         ``watch``: of the process that keeps the view up. It leases configurations, and shows an
         entry of which nothing is known yet, too, so that who reads its configuration waits.
         """
-        self._root = root
         self._served = served
         self._repositories = repositories
         self._completed = root / "completed"

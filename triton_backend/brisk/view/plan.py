@@ -94,13 +94,11 @@ def _period_s(options: Sequence[str]) -> float | None:
     mode = option(options, "model-control-mode") or "none"
     if mode == "none":
         return None
-    if mode != "poll":
-        return _LONGEST_PERIOD_S
-    try:
-        poll_s = float(option(options, "repository-poll-secs") or 15)
-    except ValueError:
-        return _LONGEST_PERIOD_S
-    return max(0.05, min(_LONGEST_PERIOD_S, poll_s / 3))
+    if mode == "poll":
+        with contextlib.suppress(ValueError):
+            poll_s = float(option(options, "repository-poll-secs") or 15)
+            return max(0.05, min(_LONGEST_PERIOD_S, poll_s / 3))
+    return _LONGEST_PERIOD_S
 
 
 # The devices whose runtimes a server's entries will ask for, as far as that is sure.

@@ -61,7 +61,8 @@ def demo(
     started_s = time.monotonic()
     try:
         with console.status("starting tritonserver and loading the sample models …"):
-            server.__enter__()
+            server.start()
+            server.wait_ready()
         console.print(f"tritonserver is ready after {time.monotonic() - started_s:.1f} s")
         http, grpc = server.endpoints.http, server.endpoints.grpc
         assert http is not None

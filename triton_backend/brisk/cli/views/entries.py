@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from google.protobuf import text_format
 
 from brisk.cli.commands.models import model_file
-from brisk.errors import BriskError, InvalidModelError
+from brisk.errors import InvalidModelError
 from brisk.graph.program import ContainerKind, Dimension, Program, ValueType, Variable
 from brisk.graph.reader import read_program
-from brisk.pipelines import (
-    NetworkSignature,
-    PipelineDescription,
-    TensorType,
-    check_networks,
-    is_pipeline,
-    read_pipeline,
-)
+from brisk.pipelines import is_pipeline, read_pipeline
 from brisk.protocol.datatypes import BY_ELEMENT_NAME, config_name
+from brisk.stub.config.signature import TensorSignature, model_signature
 from brisk.view.entry_text import SCHEMA
-
-Variables = tuple[tuple[Variable, ...], tuple[Variable, ...]]
 
 
 def configuration_text(model_directory: Path, max_batch_size: int) -> str:
@@ -35,11 +27,13 @@ def configuration_text(model_directory: Path, max_batch_size: int) -> str:
     """
     path = model_file(model_directory)
     if is_pipeline(path):
-        inputs, outputs = pipeline_variables(path)
+        signature = model_signature(path)
+        inputs = tuple(map(_variable, signature.inputs))
+        outputs = tuple(map(_variable, signature.outputs))
     else:
         program = read_program(path)
         inputs, outputs = program.inputs, program.outputs
-    batch = max_batch_size if is_batchable(inputs, outputs) else 0
+    batch = max_batch_size if _is_batchable(inputs, outputs) else 0
     config = SCHEMA.ModelConfig(
         name=model_directory.resolve().name, backend="brisk", max_batch_size=batch
     )
@@ -57,18 +51,13 @@ def configuration_text(model_directory: Path, max_batch_size: int) -> str:
     return text_format.MessageToString(config, use_short_repeated_primitives=True)
 
 
-def is_batchable(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> bool:
+def _is_batchable(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> bool:
     """True when the first dimension of all inputs and outputs is dynamic, and the same one."""
-    names: set[Dimension] = set()
-    for variable in inputs:
-        shape = variable.type.shape
-        if not shape or isinstance(shape[0], int):
-            return False
-        names.add(shape[0])
-    if len(names - {None}) > 1 or not inputs:
+    shapes = [variable.type.shape for variable in (*inputs, *outputs)]
+    if not inputs or not all(shape and not isinstance(shape[0], int) for shape in shapes):
         return False
-    shapes = [variable.type.shape for variable in outputs]
-    return all(shape and not isinstance(shape[0], int) for shape in shapes)
+    names = {shape[0] for shape in shapes[: len(inputs)] if shape}
+    return len(names - {None}) <= 1
 
 
 def _known_shape(variable: Variable, kind: str) -> tuple[Dimension, ...]:
@@ -97,27 +86,30 @@ def _data_type(variable: Variable, kind: str) -> str:
 # Pipelines.
 
 
-def pipeline_variables(path: Path) -> Variables:
-    """Inputs and outputs of the pipeline at ``path``.
+def _variable(tensor: TensorSignature) -> Variable:
+    """A dynamic first size is the batch, one for all."""
+    shape: tuple[Dimension, ...] | None = tensor.shape
+    if shape and shape[0] == -1:
+        shape = ("batch", *shape[1:])
+    return Variable(tensor.name, ValueType(tensor.datatype.element_name, shape))
+
+
+def pipeline_text(path: Path) -> Iterator[str]:
+    """The pipeline in words, a line each.
 
     Raises InvalidModelError where it or a network of it cannot be read, or they do not fit.
     """
     description = read_pipeline(path)
-    signature = _signature(description, _programs(description))
-    return _variables_of(signature.inputs), _variables_of(signature.outputs)
-
-
-def pipeline_text(path: Path) -> Iterator[str]:
-    """The pipeline in words, a line each. Raises as ``pipeline_variables`` does."""
-    description = read_pipeline(path)
-    programs = _programs(description)
-    signature = _signature(description, programs)
+    signature = model_signature(path)
+    programs = {file: read_program(file) for _, file in description.networks}
     yield (
         f"pipeline of {len(description.nodes)} nodes, {description.objective_ns / 1e6:g} ms, "
         f"{description.policy} split, {description.replanning} planning"
     )
-    for kind, types in (("input", signature.inputs), ("output", signature.outputs)):
-        yield from (f"  {kind} {name}: {type_}" for name, type_ in types.items())
+    for kind, tensors in (("input", signature.inputs), ("output", signature.outputs)):
+        for tensor in tensors:
+            dims = "of unknown rank" if tensor.shape is None else list(tensor.shape)
+            yield f"  {kind} {tensor.name}: {tensor.datatype.name} {dims}"
     for node in description.nodes:
         sources = ", ".join(f"{tensor} = {source}" for tensor, source in node.inputs.items())
         yield f"node {node.name} ({sources})"
@@ -129,53 +121,6 @@ def pipeline_text(path: Path) -> Iterator[str]:
             size = _size(programs[variant.path])
             yield f"  {variant.name}: accuracy {variant.accuracy:g}, {size}: {variant.path}"
     yield "brisk explain FILE.onnx shows the segments of a network"
-
-
-def _programs(description: PipelineDescription) -> dict[Path, Program]:
-    programs: dict[Path, Program] = {}
-    for words, path in description.networks:
-        if path not in programs:
-            try:
-                programs[path] = read_program(path)
-            except BriskError as error:
-                raise type(error)(f"{words}: {error}") from error
-    return programs
-
-
-def _signature(
-    description: PipelineDescription, programs: Mapping[Path, Program]
-) -> NetworkSignature:
-    return check_networks(
-        description,
-        {
-            path: NetworkSignature(_types(program.inputs), _types(program.outputs))
-            for path, program in programs.items()
-        },
-    )
-
-
-def _types(variables: Sequence[Variable]) -> dict[str, TensorType]:
-    return {
-        variable.name: TensorType(
-            variable.type.dtype,
-            None
-            if variable.type.shape is None
-            else tuple(size if isinstance(size, int) else None for size in variable.type.shape),
-            variable.optional,
-        )
-        for variable in variables
-    }
-
-
-def _variables_of(types: Mapping[str, TensorType]) -> tuple[Variable, ...]:
-    """Dynamic first sizes are the batch, one for all."""
-    variables = []
-    for name, kind in types.items():
-        shape: tuple[Dimension, ...] | None = kind.shape
-        if shape and shape[0] is None:
-            shape = ("batch", *shape[1:])
-        variables.append(Variable(name, ValueType(kind.element, shape)))
-    return tuple(variables)
 
 
 def _size(program: Program) -> str:
