@@ -22,7 +22,7 @@ def test_a_pipeline_gets_a_complete_configuration(tmp_path: Path) -> None:
     assert 'name: "fork"' in text
     assert "max_batch_size: 16" in text
     assert text.count("TYPE_FP32") == 2
-    assert text.count("dims: [ 4 ]") == 2
+    assert text.count("dims: [4]") == 2
 
 
 def test_a_pipeline_is_explained_by_its_nodes_and_variants(tmp_path: Path) -> None:

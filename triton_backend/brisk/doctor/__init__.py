@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from brisk.doctor import installation, machine
-from brisk.doctor.deployment import Deployment, Finding, Severity
+from brisk.doctor.deployment import Deployment, Finding, Findings, Severity
 
-CHECKS: dict[str, Callable[[Deployment], list[Finding]]] = {
+CHECKS: dict[str, Callable[[Deployment], Findings]] = {
     "runtime's Python": installation.interpreter,
     "runtime": installation.runtime,
     "threads": machine.threads,

@@ -35,6 +35,26 @@ class Finding:
     change: str = ""
 
 
+Findings = list[Finding]
+"""Of one check."""
+
+
+def good(found: str) -> Findings:
+    return [Finding(Severity.GOOD, found)]
+
+
+def unknown(found: str) -> Findings:
+    return [Finding(Severity.UNKNOWN, found)]
+
+
+def advice(found: str, cost: str, change: str) -> Findings:
+    return [Finding(Severity.ADVICE, found, cost, change)]
+
+
+def problem(found: str, cost: str, change: str) -> Findings:
+    return [Finding(Severity.PROBLEM, found, cost, change)]
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """What is looked at.

@@ -8,14 +8,14 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from brisk.doctor.deployment import Deployment, Finding, Severity
-from brisk.errors import ArtefactError, BriskError, ProtocolError, UnavailableError
+from brisk.doctor.deployment import Deployment, Findings, advice, good, problem, unknown
+from brisk.errors import ArtefactError, BriskError
 from brisk.fork_server.build import LAUNCHER
 from brisk.fork_server.start import SETTING
 from brisk.ownership import cache_directory, check_directory
 from brisk.protocol.channel import greet
 from brisk.protocol.entry_files import MODEL_FILE
-from brisk.protocol.runtime_paths import RuntimePaths, runtime_place
+from brisk.protocol.runtime_paths import runtime_place
 from brisk.stub.config.session_tuning import read_tuning
 from brisk.triton.options import option
 from brisk.tuning import SessionTuning
@@ -31,7 +31,7 @@ _IMPORTS = (
 )
 
 
-def interpreter(deployment: Deployment) -> list[Finding]:
+def interpreter(deployment: Deployment) -> Findings:
     """The runtime's Python needs onnxruntime, onnx and numpy; Triton's own needs numpy only."""
     python = deployment.environment.get("BRISK_PYTHON") or sys.executable
     try:
@@ -43,97 +43,74 @@ def interpreter(deployment: Deployment) -> list[Finding]:
             env={**deployment.environment, "OMP_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"},
             check=False,
         )
-        problem = done.stderr.strip().splitlines()[-1:] if done.returncode else []
+        failure = done.stderr.strip().splitlines()[-1:] if done.returncode else []
     except (OSError, subprocess.TimeoutExpired) as error:
-        problem = [str(error)]
-    if not problem:
-        return [Finding(Severity.GOOD, f"{python}: {done.stdout.strip()}")]
-    return [
-        Finding(
-            Severity.PROBLEM,
-            f"{python}: {problem[0]}",
+        failure = [str(error)]
+    if failure:
+        return problem(
+            f"{python}: {failure[0]}",
             "no model can be loaded",
             "BRISK_PYTHON=<a Python that has onnxruntime, onnx and numpy> for tritonserver",
         )
-    ]
+    return good(f"{python}: {done.stdout.strip()}")
 
 
-def runtime(deployment: Deployment) -> list[Finding]:
+def runtime(deployment: Deployment) -> Findings:
     """The running runtime against this installation: after an update the old one may still run."""
     place = runtime_place(deployment.device, deployment.environment)
     try:
-        return [Finding(Severity.GOOD, _greet(place))]
-    except UnavailableError as error:
-        return [Finding(Severity.UNKNOWN, str(error))]
-    except BriskError as error:
-        return [
-            Finding(
-                Severity.PROBLEM,
-                str(error),
-                "models of the newer backend cannot be loaded until the older runtime ends",
-                "stop all servers that use it; it ends by itself BRISK_IDLE_EXIT_S (10 s) later",
-            )
-        ]
-
-
-def _greet(place: RuntimePaths) -> str:
-    try:
         connection = place.connect(CONNECT_TIMEOUT_S)
     except OSError:
-        raise UnavailableError(f"none runs at {place.directory}") from None
-    with connection:
-        try:
+        return unknown(f"none runs at {place.directory}")
+    try:
+        with connection:
             answer = greet(connection)
-        except (OSError, EOFError) as error:
-            raise ProtocolError(f"the runtime at {place.directory} is silent: {error}") from error
-    return f"Brisk {answer.version}, protocol {answer.protocol}, worker {answer.pid}"
+        return good(f"Brisk {answer.version}, protocol {answer.protocol}, worker {answer.pid}")
+    except (OSError, EOFError, BriskError) as error:
+        is_silent = not isinstance(error, BriskError)
+        return problem(
+            f"the runtime at {place.directory} is silent: {error}" if is_silent else str(error),
+            "models of the newer backend cannot be loaded until the older runtime ends",
+            "stop all servers that use it; it ends by itself BRISK_IDLE_EXIT_S (10 s) later",
+        )
 
 
-def cache(deployment: Deployment) -> list[Finding]:
+def cache(deployment: Deployment) -> Findings:
     """The cache directory: artefacts and the assembled backend directory are kept there."""
     directory = cache_directory(deployment.environment).absolute()
     present = next(path for path in (directory, *directory.parents) if path.exists())
     if not os.access(present, os.W_OK | os.X_OK):
-        return [
-            Finding(
-                Severity.ADVICE,
-                f"{directory} cannot be written",
-                "nothing is kept between starts: every start reads and prepares each model again",
-                "BRISK_CACHE_DIR=<a writable directory>; in a container, a volume",
-            )
-        ]
+        return advice(
+            f"{directory} cannot be written",
+            "nothing is kept between starts: every start reads and prepares each model again",
+            "BRISK_CACHE_DIR=<a writable directory>; in a container, a volume",
+        )
     try:
         check_directory(present)
     except PermissionError as error:
-        return [
-            Finding(
-                Severity.ADVICE,
-                str(error),
-                "nothing in it is used: who may write there decides what code runs",
-                "BRISK_CACHE_DIR=<a directory of the server's user alone>",
-            )
-        ]
+        return advice(
+            str(error),
+            "nothing in it is used: who may write there decides what code runs",
+            "BRISK_CACHE_DIR=<a directory of the server's user alone>",
+        )
     status = os.statvfs(present)
     free = status.f_frsize * status.f_bavail
     found = f"{directory}, {free / 2**30:.1f} GiB free"
     if free >= WANTED_CACHE_BYTES:
-        return [Finding(Severity.GOOD, found)]
-    return [
-        Finding(
-            Severity.ADVICE,
-            found,
-            "a model whose artefact finds no room starts as slowly as the first time",
-            "make room: an artefact takes about as much as its model",
-        )
-    ]
+        return good(found)
+    return advice(
+        found,
+        "a model whose artefact finds no room starts as slowly as the first time",
+        "make room: an artefact takes about as much as its model",
+    )
 
 
-def artefacts(deployment: Deployment) -> list[Finding]:
+def artefacts(deployment: Deployment) -> Findings:
     """Prepared forms, looked for where the server would look: what a start needs, kept from an
     earlier one of the same model and machine.
     """
     if deployment.device != "cpu":
-        return [Finding(Severity.GOOD, "models on a GPU have none")]
+        return good("models on a GPU have none")
     files = [file for file in _model_files(deployment) if _uses_prepared_form(file)]
     missing, findings = [], []
     for file in files:
@@ -141,26 +118,20 @@ def artefacts(deployment: Deployment) -> list[Finding]:
             if not _is_prepared(deployment, file):
                 missing.append(file.parent.parent.name)
         except ArtefactError as error:
-            findings.append(
-                Finding(
-                    Severity.ADVICE,
-                    f"stale or damaged: {file}: {error}",
-                    "it is ignored: the model starts as slowly as the first time",
-                    "`brisk prepare` writes a new one; so does the runtime, after the next start",
-                )
+            findings += advice(
+                f"stale or damaged: {file}: {error}",
+                "it is ignored: the model starts as slowly as the first time",
+                "`brisk prepare` writes a new one; so does the runtime, after the next start",
             )
     if missing:
-        findings.append(
-            Finding(
-                Severity.ADVICE,
-                f"{len(missing)} of {len(files)} models have none here ({', '.join(missing[:5])})",
-                "their next start reads and cuts the model's file, and what runs fast is "
-                "optimised anew after it (docs/how-it-works/cold-start.md has figures)",
-                "`brisk prepare MODEL_DIR`, or nothing: the runtime writes them after a start",
-            )
+        findings += advice(
+            f"{len(missing)} of {len(files)} models have none here ({', '.join(missing[:5])})",
+            "their next start reads and cuts the model's file, and what runs fast is "
+            "optimised anew after it (docs/how-it-works/cold-start.md has figures)",
+            "`brisk prepare MODEL_DIR`, or nothing: the runtime writes them after a start",
         )
     if files and not findings:
-        return [Finding(Severity.GOOD, f"all {len(files)} models have one that fits")]
+        return good(f"all {len(files)} models have one that fits")
     return findings
 
 
@@ -205,17 +176,17 @@ def _is_prepared(deployment: Deployment, file: Path) -> bool:
     return True
 
 
-def auto_complete(deployment: Deployment) -> list[Finding]:
+def auto_complete(deployment: Deployment) -> Findings:
     """Auto-completion of configurations: Triton runs a second stub for every load to ask for it.
 
     A Python-based backend's load took 1.4 s with it and 0.2 s without, measured with complete
     configurations; the second is a fixed wait in Triton.
     """
     if deployment.server is None:
-        return [Finding(Severity.UNKNOWN, "no running server was found")]
+        return unknown("no running server was found")
     value = option(deployment.command, "disable-auto-complete-config")
     if value is not None and value.lower() not in ("false", "0"):
-        return [Finding(Severity.GOOD, "switched off")]
+        return good("switched off")
     incomplete = [
         file.parent.name
         for repository in deployment.repositories
@@ -230,38 +201,37 @@ def auto_complete(deployment: Deployment) -> list[Finding]:
             f"write complete configurations with `brisk config MODEL_DIR` ({names}), then {change}"
             "; `brisk serve` does the same by itself, and changes no entry"
         )
-    return [
-        Finding(
-            Severity.ADVICE,
-            "on: every load asks a stub of its own to complete the configuration",
-            "about 1.2 s of each model's load (1.4 s against 0.2 s)",
-            change,
-        )
-    ]
+    return advice(
+        "on: every load asks a stub of its own to complete the configuration",
+        "about 1.2 s of each model's load (1.4 s against 0.2 s)",
+        change,
+    )
 
 
-def forked_stubs(deployment: Deployment) -> list[Finding]:
+def forked_stubs(deployment: Deployment) -> Findings:
     """Whether later models' stubs are forked, with Python and the frontend in memory.
 
     Through Triton, `resnet50` was ready after 34 ms with forked stubs and after 144 to 151 ms
     without (`brisk bench cold --parts served`), and a load took a third of the processor time.
     """
     if deployment.server is None:
-        return [Finding(Severity.UNKNOWN, "no running server was found")]
+        return unknown("no running server was found")
     cost = "some 0.1 s and 0.15 s of processor time of each model's load"
-    if deployment.environment.get(SETTING) == "0":
-        found = f"switched off: each stub starts Python ({SETTING}=0)"
-        return [Finding(Severity.ADVICE, found, cost, f"remove {SETTING}")]
     backends = Path(option(deployment.command, "backend-directory") or DEFAULT_BACKENDS)
     root = Path(f"/proc/{deployment.server}/root")
+    if deployment.environment.get(SETTING) == "0":
+        found = f"switched off: each stub starts Python ({SETTING}=0)"
+        return advice(found, cost, f"remove {SETTING}")
     if (root / backends.relative_to(backends.anchor) / "brisk" / LAUNCHER).is_file():
-        return [Finding(Severity.GOOD, "from the second model on")]
-    found = f"'{backends}/brisk' has no {LAUNCHER}: each stub starts Python"
-    change = "install a C++ compiler (Debian: g++), then `brisk install` or `brisk serve` again"
-    return [Finding(Severity.ADVICE, found, cost, change)]
+        return good("from the second model on")
+    return advice(
+        f"'{backends}/brisk' has no {LAUNCHER}: each stub starts Python",
+        cost,
+        "install a C++ compiler (Debian: g++), then `brisk install` or `brisk serve` again",
+    )
 
 
-def operators(deployment: Deployment) -> list[Finding]:
+def operators(deployment: Deployment) -> Findings:
     """Entries that what computes them does not take, or computes slowly.
 
     On a CPU that is ONNX Runtime, which alone can tell. On a GPU it is torch, which leaves
@@ -269,22 +239,28 @@ def operators(deployment: Deployment) -> list[Finding]:
     """
     files = _model_files(deployment)
     if not files:
-        return [Finding(Severity.UNKNOWN, "no model repository was given or found")]
+        return unknown("no model repository was given or found")
     on_cpu = deployment.device == "cpu"
     findings = []
     for file in files:
         try:
             if on_cpu:
                 _check_taken(file)
-            elif counts := _reference_operators(file, deployment.device):
-                findings.append(_slow(file, counts, deployment.device))
+                continue
+            counts = _reference_operators(file, deployment.device)
         except BriskError as error:
-            found = f"{file}: {error}"
-            findings.append(Finding(Severity.PROBLEM, found, "it is not served", "fix the model"))
-    if findings:
-        return findings
-    how = "ONNX Runtime takes all {} models" if on_cpu else "torch computes all {} models"
-    return [Finding(Severity.GOOD, how.format(len(files)))]
+            findings += problem(f"{file}: {error}", "it is not served", "fix the model")
+            continue
+        if counts:
+            names = ", ".join(f"{operator} ×{count}" for operator, count in counts.most_common(5))
+            findings += advice(
+                f"{file}: by reference operators: {names}",
+                "these are written for clarity, in numpy: some are hundreds of times slower",
+                f"`brisk explain {file.parent.parent} --device {deployment.device} --all` says "
+                "why; export the model with other operators where that is possible",
+            )
+    computes = "ONNX Runtime takes" if on_cpu else "torch computes"
+    return findings or good(f"{computes} all {len(files)} models")
 
 
 def _check_taken(file: Path) -> None:
@@ -292,17 +268,6 @@ def _check_taken(file: Path) -> None:
     from brisk.segments.model.sources import BareModel
 
     BareModel(file, 1, tuning=_entry_tuning(file)).check()
-
-
-def _slow(file: Path, counts: Counter[str], device: str) -> Finding:
-    names = ", ".join(f"{operator} ×{count}" for operator, count in counts.most_common(5))
-    return Finding(
-        Severity.ADVICE,
-        f"{file}: by reference operators: {names}",
-        "these are written for clarity, in numpy: some are hundreds of times slower",
-        f"`brisk explain {file.parent.parent} --device {device} --all` says why; export the model "
-        "with other operators where that is possible",
-    )
 
 
 def _reference_operators(file: Path, device: str) -> Counter[str]:

@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from brisk.doctor.deployment import Deployment, Finding, Severity
+from brisk.doctor.deployment import Deployment, Findings, advice, good, problem, unknown
 from brisk.os_priority import run_when_idle
 from brisk.protocol.channel import check_peer
 from brisk.protocol.runtime_paths import runtime_place
@@ -21,27 +21,23 @@ _MOST_NAMED = 3
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
-def threads(deployment: Deployment) -> list[Finding]:
+def threads(deployment: Deployment) -> Findings:
     """Against cores and quota: more threads than cores take turns in the middle of a layer."""
     cores = len(os.sched_getaffinity(deployment.server or 0))
     text = deployment.environment.get("BRISK_THREADS", "")
     count = int(text) if text.isdecimal() else cores
     found = f"{count} threads on {cores} usable cores"
-    findings = [Finding(Severity.GOOD, found)]
+    findings = good(found)
     if count > cores:
         cost = "every layer waits for the thread that is not running"
-        change = f"BRISK_THREADS={cores} or less"
-        findings = [Finding(Severity.PROBLEM, found, cost, change)]
+        findings = problem(found, cost, f"BRISK_THREADS={cores} or less")
     quota = _quota_cores(deployment)
     if quota is not None and quota < count:
-        findings.append(
-            Finding(
-                Severity.ADVICE,
-                f"{count} threads, but the control group may use {quota:g} cores",
-                "the kernel stops all threads once the quota of a period (100 ms) is used up, "
-                "also in the middle of a real-time request",
-                f"BRISK_THREADS={max(1, int(quota))}, or a limit of {count} cores",
-            )
+        findings += advice(
+            f"{count} threads, but the control group may use {quota:g} cores",
+            "the kernel stops all threads once the quota of a period (100 ms) is used up, also in "
+            "the middle of a real-time request",
+            f"BRISK_THREADS={max(1, int(quota))}, or a limit of {count} cores",
         )
     return findings
 
@@ -60,24 +56,21 @@ def _quota_cores(deployment: Deployment) -> float | None:
     return min(limits, default=None)
 
 
-def spinning(deployment: Deployment) -> list[Finding]:
+def spinning(deployment: Deployment) -> Findings:
     """OpenMP threads that spin while they wait keep a core from whoever has work for it."""
     count = deployment.environment.get("GOMP_SPINCOUNT", "0")
     policy = deployment.environment.get("OMP_WAIT_POLICY", "")
     if policy.lower() != "active" and count == "0":
-        return [Finding(Severity.GOOD, "OpenMP threads sleep when they have nothing to do")]
-    return [
-        Finding(
-            Severity.ADVICE,
-            f"GOMP_SPINCOUNT is '{count}', OMP_WAIT_POLICY '{policy}'",
-            "beside another busy process a large network took half as much time again; on a quiet "
-            "machine a small one gained a tenth",
-            "unset both, unless Brisk has the machine for itself",
-        )
-    ]
+        return good("OpenMP threads sleep when they have nothing to do")
+    return advice(
+        f"GOMP_SPINCOUNT is '{count}', OMP_WAIT_POLICY '{policy}'",
+        "beside another busy process a large network took half as much time again; on a quiet "
+        "machine a small one gained a tenth",
+        "unset both, unless Brisk has the machine for itself",
+    )
 
 
-def scheduling_classes(deployment: Deployment) -> list[Finding]:
+def scheduling_classes(deployment: Deployment) -> Findings:
     """SCHED_IDLE, under which artefacts are built; a seccomp filter or an old sandbox may refuse
     it. Tried in a child: there is no way back from it without a privilege.
     """
@@ -89,19 +82,16 @@ def scheduling_classes(deployment: Deployment) -> list[Finding]:
             os._exit(1)
         os._exit(0)
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
-        return [Finding(Severity.GOOD, "SCHED_IDLE may be used here")]
-    return [
-        Finding(
-            Severity.ADVICE,
-            "SCHED_IDLE is refused here",
-            "what is made in the background runs at nice 19, as best-effort requests do, which it "
-            "slows down",
-            "allow sched_setscheduler in the container's seccomp profile",
-        )
-    ]
+        return good("SCHED_IDLE may be used here")
+    return advice(
+        "SCHED_IDLE is refused here",
+        "what is made in the background runs at nice 19, as best-effort requests do, which it "
+        "slows down",
+        "allow sched_setscheduler in the container's seccomp profile",
+    )
 
 
-def freezing(deployment: Deployment) -> list[Finding]:
+def freezing(deployment: Deployment) -> Findings:
     """Stopping a process by a descriptor of it, as best-effort work is in the middle of a layer.
 
     Kernels before 5.3, and seccomp filters of their time, have no such descriptors. Tried with a
@@ -122,23 +112,20 @@ def freezing(deployment: Deployment) -> list[Finding]:
         finally:
             os.close(handle)
     except (OSError, AttributeError) as error:
-        return [
-            Finding(
-                Severity.ADVICE,
-                f"processes cannot be stopped by their descriptors here ({error})",
-                "a best-effort layer that a real-time request comes upon goes on beside it at "
-                "nice 19: such requests took up to a tenth longer",
-                "use Linux 5.3 or newer; allow pidfd_open and pidfd_send_signal in the "
-                "container's seccomp profile",
-            )
-        ]
+        return advice(
+            f"processes cannot be stopped by their descriptors here ({error})",
+            "a best-effort layer that a real-time request comes upon goes on beside it at "
+            "nice 19: such requests took up to a tenth longer",
+            "use Linux 5.3 or newer; allow pidfd_open and pidfd_send_signal in the "
+            "container's seccomp profile",
+        )
     finally:
         os.close(writing)
         os.waitpid(child, 0)
-    return [Finding(Severity.GOOD, "best-effort layers can be stopped half-way")]
+    return good("best-effort layers can be stopped half-way")
 
 
-def scheduling_groups(deployment: Deployment) -> list[Finding]:
+def scheduling_groups(deployment: Deployment) -> Findings:
     """Whether the server and the runtime are in one of the kernel's scheduling groups.
 
     Niceness counts within a group only: the best-effort worker gives way at once to what is in
@@ -148,20 +135,17 @@ def scheduling_groups(deployment: Deployment) -> list[Finding]:
     runtime = _runtime(deployment.device)
     if deployment.server is None or runtime is None:
         missing = "server" if deployment.server is None else "runtime"
-        return [Finding(Severity.UNKNOWN, f"no {missing} runs here")]
+        return unknown(f"no {missing} runs here")
     groups = scheduling_group(deployment.server), scheduling_group(runtime)
     if groups[0] == groups[1]:
-        return [Finding(Severity.GOOD, f"server and runtime share {groups[0]}")]
-    return [
-        Finding(
-            Severity.ADVICE,
-            f"the server is in {groups[0]}, the runtime in {groups[1]}",
-            "best-effort work competes with the server's processes as an equal: the slowest "
-            "wake-up in a hundred took over 1 ms in two of five runs, in one group in none",
-            "let the server start its runtime: give it a BRISK_RUNTIME_DIR of its own, or wait "
-            "until the present runtime has ended (BRISK_IDLE_EXIT_S after its last server)",
-        )
-    ]
+        return good(f"server and runtime share {groups[0]}")
+    return advice(
+        f"the server is in {groups[0]}, the runtime in {groups[1]}",
+        "best-effort work competes with the server's processes as an equal: the slowest "
+        "wake-up in a hundred took over 1 ms in two of five runs, in one group in none",
+        "let the server start its runtime: give it a BRISK_RUNTIME_DIR of its own, or wait "
+        "until the present runtime has ended (BRISK_IDLE_EXIT_S after its last server)",
+    )
 
 
 def _runtime(device: str) -> int | None:
@@ -189,7 +173,7 @@ def scheduling_group(process: int, processes: Path = Path("/proc")) -> str:
     return "the machine's only group"
 
 
-def shared_memory(deployment: Deployment) -> list[Finding]:
+def shared_memory(deployment: Deployment) -> Findings:
     """/dev/shm: Triton's stubs keep their queues and the tensors in flight there, 1 MiB each at
     least. Brisk's own tensors lie in memfds, which no limit of /dev/shm touches. Docker gives
     64 MB.
@@ -197,24 +181,22 @@ def shared_memory(deployment: Deployment) -> list[Finding]:
     try:
         status = os.statvfs(deployment.shared_memory)
     except OSError as error:
-        return [Finding(Severity.UNKNOWN, f"{deployment.shared_memory}: {error}")]
+        return unknown(f"{deployment.shared_memory}: {error}")
     size, free = status.f_frsize * status.f_blocks, status.f_frsize * status.f_bavail
     found = f"{size / 2**20:.0f} MiB, {free / 2**20:.0f} MiB of them free"
     if free >= WANTED_MEMORY_BYTES:
-        return [Finding(Severity.GOOD, found)]
-    return [
-        Finding(
-            Severity.PROBLEM if free < NEEDED_MEMORY_BYTES else Severity.ADVICE,
-            found,
-            "loads fail or stubs die of SIGBUS when it is full: each model instance takes 1 MiB, "
-            "each request in flight as much as its tensors",
-            "start the container with --shm-size=1g (Kubernetes: an emptyDir of medium Memory at "
-            "/dev/shm)",
-        )
-    ]
+        return good(found)
+    told = problem if free < NEEDED_MEMORY_BYTES else advice
+    return told(
+        found,
+        "loads fail or stubs die of SIGBUS when it is full: each model instance takes 1 MiB, "
+        "each request in flight as much as its tensors",
+        "start the container with --shm-size=1g (Kubernetes: an emptyDir of medium Memory at "
+        "/dev/shm)",
+    )
 
 
-def left_regions(deployment: Deployment) -> list[Finding]:
+def left_regions(deployment: Deployment) -> Findings:
     """Regions of Triton's stubs in /dev/shm that no process uses any more.
 
     They stay when a server and its stubs are killed at once. `brisk serve` removes those of its
@@ -224,37 +206,31 @@ def left_regions(deployment: Deployment) -> list[Finding]:
     try:
         regions = left(deployment.shared_memory)
     except OSError as error:
-        return [Finding(Severity.UNKNOWN, f"{deployment.shared_memory}: {error}")]
+        return unknown(f"{deployment.shared_memory}: {error}")
     if not regions:
-        return [Finding(Severity.GOOD, f"none in {deployment.shared_memory} that nobody uses")]
+        return good(f"none in {deployment.shared_memory} that nobody uses")
     size_mib = sum(region.size_bytes for region in regions) / 2**20
     names = ", ".join(region.path.name for region in regions[:_MOST_NAMED])
     more = f" and {len(regions) - _MOST_NAMED} more" if len(regions) > _MOST_NAMED else ""
-    return [
-        Finding(
-            Severity.ADVICE,
-            f"{len(regions)} in {deployment.shared_memory} that no process seen from here has "
-            f"mapped, {size_mib:.1f} MiB: {names}{more}",
-            "servers and stubs that were killed have left them; they take memory until the "
-            "machine starts anew",
-            "start the server with `brisk serve`, which removes those of its own killed ones; "
-            "remove others by rm, unless a container that is not seen from here shares the folder",
-        )
-    ]
+    return advice(
+        f"{len(regions)} in {deployment.shared_memory} that no process seen from here has "
+        f"mapped, {size_mib:.1f} MiB: {names}{more}",
+        "servers and stubs that were killed have left them; they take memory until the "
+        "machine starts anew",
+        "start the server with `brisk serve`, which removes those of its own killed ones; "
+        "remove others by rm, unless a container that is not seen from here shares the folder",
+    )
 
 
-def open_files(deployment: Deployment) -> list[Finding]:
+def open_files(deployment: Deployment) -> Findings:
     """Every model instance takes a connection and some shared memories of the runtime."""
     process = "self" if deployment.server is None else str(deployment.server)
     limits = Path(f"/proc/{process}/limits").read_text().splitlines()
     hard = next(line for line in limits if line.startswith("Max open files")).split()[4]
     if hard == "unlimited" or int(hard) >= WANTED_DESCRIPTORS:
-        return [Finding(Severity.GOOD, f"up to {hard}")]
-    return [
-        Finding(
-            Severity.ADVICE,
-            f"up to {hard}",
-            f"with more than about {int(hard) // 8} model instances further ones cannot connect",
-            f"raise the hard limit: docker run --ulimit nofile={WANTED_DESCRIPTORS}:65536",
-        )
-    ]
+        return good(f"up to {hard}")
+    return advice(
+        f"up to {hard}",
+        f"with more than about {int(hard) // 8} model instances further ones cannot connect",
+        f"raise the hard limit: docker run --ulimit nofile={WANTED_DESCRIPTORS}:65536",
+    )

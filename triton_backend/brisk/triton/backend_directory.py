@@ -17,7 +17,6 @@ import shutil
 import sys
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import brisk
@@ -33,16 +32,8 @@ STUB_FILES = ("model.py", "triton_python_backend_utils.py")
 """What Triton's stub imports by these names, which lies beside the package."""
 
 
-@dataclass(frozen=True, slots=True)
-class BackendSource:
-    """What a backend called Brisk is made of. ``files``: of STUB_FILES, in that order."""
-
-    files: tuple[Path, ...]
-    package: Path
-
-
-def backend_source() -> BackendSource:
-    """Where the running Brisk's own files are: a source checkout, or a pip installation.
+def backend_source() -> tuple[Path, ...]:
+    """The running Brisk's own STUB_FILES and package: of a checkout, or a pip installation.
 
     Raises InvalidConfigurationError where STUB_FILES were not installed with the package.
     """
@@ -50,7 +41,7 @@ def backend_source() -> BackendSource:
     for place in (package.parent, Path(sys.prefix) / "share" / "brisk"):
         files = tuple(place / name for name in STUB_FILES)
         if all(file.is_file() for file in files):
-            return BackendSource(tuple(file.resolve() for file in files), package)
+            return (*(file.resolve() for file in files), package)
     raise InvalidConfigurationError(
         f"the package at '{package}' came without the backend's {' and '.join(STUB_FILES)}; "
         "install Brisk again"
@@ -59,7 +50,7 @@ def backend_source() -> BackendSource:
 
 def default_directory(installation: ServerInstallation, names: Sequence[str]) -> Path:
     """A lasting place for ``assemble``, one for each server, Brisk and set of names."""
-    parts = [*map(str, installation.python_backend), str(backend_source().package), *names]
+    parts = [*map(str, installation.python_backend), str(backend_source()[-1]), *names]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     return cache_directory() / "backends" / key
 
@@ -81,9 +72,8 @@ def assemble(
     for file in installation.python_backend:
         _copy(file, python / file.name)
     compile_files(*python.glob("*.py"))
-    source = backend_source()
     for name in names:
-        _place(source, directory / name, copy=False)
+        _place(directory / name, copy=False)
     if installation.backends is not None:
         for other in sorted(installation.backends.iterdir()):
             if other.is_dir() and other.name not in ("python", *names):
@@ -119,7 +109,7 @@ def install(
         if kept.exists():
             raise InvalidConfigurationError(f"'{kept}' is in the way; move it first")
         target.rename(kept)
-    _place(backend_source(), target, copy=copy)
+    _place(target, copy=copy)
     return target
 
 
@@ -135,29 +125,23 @@ def _is_ours(target: Path) -> bool:
     return (target / "model.py").exists() and (target / "brisk" / "errors.py").exists()
 
 
-def _place(source: BackendSource, target: Path, *, copy: bool) -> None:
+def _place(target: Path, *, copy: bool) -> None:
     target.mkdir(exist_ok=True)
     place_launcher(target)
-    files = [target / file.name for file in source.files]
-    if not copy:
-        for theirs, ours in zip(source.files, files, strict=True):
-            _link(theirs, ours)
-        _link(source.package, target / "brisk")
-        compile_files(*files, source.package)
-        return
-    _remove(target / "brisk")
-    for theirs, ours in zip(source.files, files, strict=True):
-        _remove(ours)
-        shutil.copy2(theirs, ours)
-    shutil.copytree(source.package, target / "brisk", ignore=shutil.ignore_patterns("__pycache__"))
-    compile_files(*files, target / "brisk")
-
-
-def _remove(path: Path) -> None:
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    elif path.is_dir():
-        shutil.rmtree(path)
+    for source in backend_source():
+        placed = target / source.name
+        if not copy:
+            _link(source, placed)
+            compile_files(source if source.is_dir() else placed)
+            continue
+        if placed.is_dir() and not placed.is_symlink():
+            shutil.rmtree(placed)
+        placed.unlink(missing_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, placed, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, placed)
+        compile_files(placed)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from brisk.errors import BriskError, UnavailableError
 from brisk.triton.locate import ServerInstallation
 from brisk.triton.options import Endpoints, endpoints, on_loopback, with_default, with_free_ports
-from brisk.triton.regions import PREFIX_OPTION, SHARED_MEMORY, own_prefix
+from brisk.triton.regions import SHARED_MEMORY, own_prefix, with_prefix
 
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 45.0
@@ -59,20 +59,19 @@ def server_environment(
     environment.setdefault("BRISK_PYTHON", sys.executable)
     environment.setdefault("MALLOC_ARENA_MAX", str(MALLOC_ARENAS))
     if installation.embedded:
-        _prepend(environment, "PATH", [str(Path(sys.executable).parent)])
-    _prepend(environment, "LD_LIBRARY_PATH", [str(path) for path in installation.library_path])
+        _prepend(environment, "PATH", [Path(sys.executable).parent])
+    _prepend(environment, "LD_LIBRARY_PATH", installation.library_path)
     return environment
 
 
-def _prepend(environment: dict[str, str], name: str, directories: Sequence[str]) -> None:
+def _prepend(environment: dict[str, str], name: str, directories: Sequence[Path]) -> None:
     present = environment.get(name, "").split(os.pathsep)
-    merged = [*directories, *(path for path in present if path and path not in directories)]
-    if merged:
+    if merged := dict.fromkeys([*map(str, directories), *filter(None, present)]):
         environment[name] = os.pathsep.join(merged)
 
 
 class TritonServer:
-    """One running server; use as a context manager.
+    """One running server, with HTTP; use as a context manager.
 
     Ports that ``options`` do not give are free ones on the loopback address. The process leads
     a group of its own, so that Ctrl-C reaches only this process, which then stops it, and so
@@ -92,7 +91,7 @@ class TritonServer:
     ) -> None:
         options = with_free_ports(options)
         self._region_prefix = f"{own_prefix()}{uuid.uuid4().hex[:8]}_"
-        options = (*options, f"--backend-config=python,{PREFIX_OPTION}={self._region_prefix}")
+        options = with_prefix(options, self._region_prefix)
         options = with_default(options, "model-repository", str(repository))
         options = with_default(options, "backend-directory", str(backends))
         self.command = command_line(installation, options)
@@ -135,31 +134,27 @@ class TritonServer:
         deadline_s = time.monotonic() + timeout_s
         while not self.is_ready():
             if self.returncode is not None:
-                raise ServerFailedError(
-                    f"tritonserver ended with status {self.returncode} before it was ready; "
-                    f"its log ({self.log}) ends:\n{self.log_tail()}"
-                )
-            if time.monotonic() > deadline_s:
-                raise ServerFailedError(
-                    f"tritonserver was not ready within {timeout_s:g} s; "
-                    f"its log ({self.log}) ends:\n{self.log_tail()}"
-                )
-            time.sleep(_POLL_S)
+                how = f"ended with status {self.returncode} before it was ready"
+            elif time.monotonic() > deadline_s:
+                how = f"was not ready within {timeout_s:g} s"
+            else:
+                time.sleep(_POLL_S)
+                continue
+            raise ServerFailedError(
+                f"tritonserver {how}; its log ({self.log}) ends:\n{self.log_tail()}"
+            )
 
     def is_ready(self) -> bool:
         """True when the process runs, its models are loaded and every service listens.
 
-        Triton starts HTTP before metrics, so HTTP's word alone is not enough. Without HTTP the
-        log says that gRPC is served, which Triton prints after loading.
+        Triton starts HTTP before metrics, so HTTP's word alone is not enough.
         """
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None or self.returncode is not None:
             return False
-        if self.endpoints.http is None:
-            ready = "Started GRPCInferenceService" in self.log_text()
-        else:
-            ready = _answers_ok(f"http://{self.endpoints.http}/v2/health/ready")
         others = (self.endpoints.grpc, self.endpoints.metrics)
-        return ready and all(_accepts(endpoint) for endpoint in others if endpoint is not None)
+        return _answers_ok(f"http://{self.endpoints.http}/v2/health/ready") and all(
+            _accepts(endpoint) for endpoint in others if endpoint is not None
+        )
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
         """Ask the server to end, kill it when it does not; returns its exit status.

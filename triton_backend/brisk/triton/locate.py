@@ -21,6 +21,7 @@ UTILS = "triton_python_backend_utils.py"
 LIBRARY = "libtriton_python.so"
 SYSTEM_SERVER = Path("/opt/tritonserver/bin/tritonserver")
 
+_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 _LINKER_DIRECTORIES = ("/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib")
 
 
@@ -54,16 +55,11 @@ def locate_server(requested: Path | str | None = None) -> ServerInstallation:
     ``requested`` is the executable or the directory that holds ``bin/tritonserver``.
     Raises InvalidConfigurationError that says what is missing and how to get it.
     """
-    chosen = requested or os.environ.get("TRITONSERVER")
-    if chosen:
+    if chosen := requested or os.environ.get("TRITONSERVER"):
         return _installation(_executable(Path(chosen).expanduser()))
-    wheel = _wheel_executable()
-    if wheel is not None:
-        return _installation(wheel)
-    on_path = shutil.which("tritonserver")
-    for candidate in (SYSTEM_SERVER, *([Path(on_path)] if on_path else [])):
-        if candidate.is_file():
-            return _installation(candidate)
+    for candidate in (_wheel_executable(), SYSTEM_SERVER, shutil.which("tritonserver")):
+        if candidate is not None and Path(candidate).is_file():
+            return _installation(Path(candidate))
     raise InvalidConfigurationError(
         "no tritonserver found; run `pip install --no-deps nvidia-pytriton==0.7.0`, or give one "
         "with --tritonserver or $TRITONSERVER"
@@ -82,18 +78,31 @@ def _wheel_executable() -> Path | None:
     specification = importlib.util.find_spec("pytriton")
     if specification is None or specification.origin is None:
         return None
-    path = Path(specification.origin).parent / "tritonserver" / "bin" / "tritonserver"
-    return path if path.is_file() else None
+    return Path(specification.origin).parent / "tritonserver" / "bin" / "tritonserver"
 
 
 def _installation(executable: Path) -> ServerInstallation:
     prefix = executable.parent.parent
-    stubs = prefix / "python_backend_stubs"
-    return _wheel(executable, prefix, stubs) if stubs.is_dir() else _system(executable, prefix)
-
-
-def _system(executable: Path, prefix: Path) -> ServerInstallation:
     python = prefix / "backends" / "python"
+    stubs = prefix / "python_backend_stubs"
+    if stubs.is_dir():
+        stub = stubs / _VERSION / STUB
+        if not stub.is_file():
+            known = ", ".join(sorted(path.name for path in stubs.iterdir()))
+            raise InvalidConfigurationError(
+                f"the server at '{executable}' has no stub for Python {_VERSION}, only for "
+                f"{known}; run Brisk with one of these"
+            )
+        return ServerInstallation(
+            executable=executable,
+            python_backend=_required(python / LIBRARY, python / UTILS, stub),
+            backends=None,
+            caches=prefix / "caches",
+            library_path=(
+                *_required(prefix.parent.parent / "nvidia_pytriton.libs"),
+                *libpython_directories(),
+            ),
+        )
     caches = prefix / "caches"
     return ServerInstallation(
         executable=executable,
@@ -101,26 +110,6 @@ def _system(executable: Path, prefix: Path) -> ServerInstallation:
         backends=prefix / "backends",
         caches=caches if caches.is_dir() else None,
         library_path=(),
-    )
-
-
-def _wheel(executable: Path, prefix: Path, stubs: Path) -> ServerInstallation:
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    stub = stubs / version / STUB
-    if not stub.is_file():
-        known = ", ".join(sorted(path.name for path in stubs.iterdir()))
-        raise InvalidConfigurationError(
-            f"the server at '{executable}' has no stub for Python {version}, only for {known}; "
-            "run Brisk with one of these"
-        )
-    python = prefix / "backends" / "python"
-    libraries = prefix.parent.parent / "nvidia_pytriton.libs"
-    return ServerInstallation(
-        executable=executable,
-        python_backend=_required(python / LIBRARY, python / UTILS, stub),
-        backends=None,
-        caches=prefix / "caches",
-        library_path=(*_required(libraries), *libpython_directories()),
     )
 
 
@@ -139,8 +128,7 @@ def libpython_directories() -> tuple[Path, ...]:
     Empty where the system's linker finds it by itself. Raises InvalidConfigurationError where
     there is none: Triton's stub links to it.
     """
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    name = f"libpython{version}.so.1.0"
+    name = f"libpython{_VERSION}.so.1.0"
     multiarch = sysconfig.get_config_var("MULTIARCH") or ""
     for directory in (sysconfig.get_config_var("LIBDIR"), f"{sys.base_prefix}/lib"):
         if directory and (Path(directory) / name).is_file():
@@ -149,6 +137,6 @@ def libpython_directories() -> tuple[Path, ...]:
         if any((Path(directory) / part / name).is_file() for part in ("", multiarch)):
             return ()
     raise InvalidConfigurationError(
-        f"Python {version} at '{sys.base_prefix}' has no {name}, which Triton's Python backend "
-        f"needs; install it (Debian: apt-get install libpython{version})"
+        f"Python {_VERSION} at '{sys.base_prefix}' has no {name}, which Triton's Python backend "
+        f"needs; install it (Debian: apt-get install libpython{_VERSION})"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -50,33 +51,22 @@ def with_free_ports(options: Sequence[str], *, prefer_default: bool = False) -> 
     released before the server takes it, so another process can still be faster; the server
     then ends with an error that names the port.
     """
-    held: list[socket.socket] = []
-    try:
+    with contextlib.ExitStack() as held:
         for service, default in DEFAULT_PORTS.items():
             if option(options, f"{service}-port") is None:
-                held.append(_bind(default if prefer_default else 0))
-                port = held[-1].getsockname()[1]
-                options = with_default(options, f"{service}-port", str(port))
-    finally:
-        for each in held:
-            each.close()
+                bound = held.enter_context(_bind(default if prefer_default else 0))
+                options = with_default(options, f"{service}-port", str(bound.getsockname()[1]))
     return tuple(options)
 
 
 def _bind(port: int) -> socket.socket:
-    for candidate in (port, 0):
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        # Connections of an earlier server that linger in TIME_WAIT do not hold its port.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((LOOPBACK, candidate))
-        except OSError:
-            listener.close()
-            if candidate == 0:
-                raise
-        else:
-            return listener
-    raise AssertionError("unreachable: the second candidate returns or raises")
+    """Not hindered by connections of an earlier server that linger: SO_REUSEADDR is set."""
+    try:
+        return socket.create_server((LOOPBACK, port))
+    except OSError:
+        if port == 0:
+            raise
+        return socket.create_server((LOOPBACK, 0))
 
 
 def endpoints(options: Sequence[str]) -> Endpoints:

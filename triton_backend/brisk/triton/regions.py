@@ -63,7 +63,7 @@ def remove_left(shared_memory: Path = SHARED_MEMORY) -> list[StubRegion]:
         if (named := _OWNED.match(region.path.name)) and _has_ended(*map(int, named.groups()))
     ]
     removed = []
-    for region in unused(ended):
+    for region in _unused(ended):
         with contextlib.suppress(OSError):  # another start was faster
             region.path.unlink()
             removed.append(region)
@@ -73,10 +73,10 @@ def remove_left(shared_memory: Path = SHARED_MEMORY) -> list[StubRegion]:
 def left(shared_memory: Path = SHARED_MEMORY) -> list[StubRegion]:
     """Regions, of any server, that no process uses: this user's, or all if it is root."""
     user = os.geteuid()
-    return unused(_regions(shared_memory, user or None))
+    return _unused(_regions(shared_memory, user or None))
 
 
-def unused(regions: Iterable[StubRegion]) -> list[StubRegion]:
+def _unused(regions: Iterable[StubRegion]) -> list[StubRegion]:
     """Those that no process of this machine, as far as it is seen from here, has in its memory,
     nor in its command line: a stub's names its region, and a server's the prefix of its regions.
 

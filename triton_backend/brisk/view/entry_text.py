@@ -1,23 +1,43 @@
-"""``config.pbtxt`` of an entry: completed, the user's text before what it leaves out, and read."""
+"""``config.pbtxt`` of an entry: read, and completed behind the user's own text."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from google.protobuf import json_format, text_format
+
 from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.protocol.entry_files import CONFIG_FILE, MODEL_FILE, REFUSED
-from brisk.stub.config.completion import ConfigCompletion, complete
+from brisk.stub.config.completion import complete
 from brisk.stub.config.entry import find_model
 from brisk.stub.config.signature import model_signature
-from brisk.view.text_format import Message, Parsed, UnreadableTextError, parse, quoted
 
 LONGEST_CONFIG_BYTES = 16 << 20
 
 _ONNX_PLATFORM = "onnxruntime_onnx"
+
+
+def _load_schema() -> Any:
+    """tritonclient's ``model_config_pb2``, without the package around it, which imports gRPC."""
+    package = importlib.util.find_spec("tritonclient.grpc")
+    assert package is not None
+    assert package.origin is not None
+    file = Path(package.origin).with_name("model_config_pb2.py")
+    specification = importlib.util.spec_from_file_location("model_config_pb2", file)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+SCHEMA = _load_schema()
+"""Of configurations: ``SCHEMA.ModelConfig`` and its parts."""
 
 
 class EntryText(NamedTuple):
@@ -31,36 +51,37 @@ class EntryText(NamedTuple):
     lost: str | None
 
 
+AS_IT_IS = EntryText(None, None)
+
+
 def entry_text(directory: Path, served: Sequence[str]) -> EntryText:
     """Of the entry in ``directory``; ``served``: the backends that are Brisk.
 
     An entry that Triton refuses with and without its completion stays as it is. Where Brisk's
-    own completion fails, the text has the reason for the stub to give (REFUSED). Raises OSError
-    only where the directory goes while it is read.
+    own completion fails, the text has the reason for the stub to give (REFUSED).
     """
     try:
-        config = read_config(directory / CONFIG_FILE)
-    except OSError:  # no file that may be read: Triton says so
-        return EntryText(None, None)
-    try:
-        parsed = parse(config or "")
-    except UnreadableTextError:
-        return EntryText(None, None)
+        written, config = read_config(directory)
+    except InvalidConfigurationError:  # Triton says so
+        return AS_IT_IS
     versions = _versions(directory)
-    files = {path.name for version in versions for path in _listed(directory / str(version))}
-    backend = _backend(parsed.message, files)
+    files = {path.name for version in versions for path in listed(directory / str(version))}
+    backend = _backend(config, files)
     if backend not in served:
-        return EntryText(None, _lost_of_others(directory, config, parsed.message, backend, files))
+        if written is None:
+            return EntryText(None, "it has no config.pbtxt" if files else None)
+        return EntryText(None, _lost_of_others(directory, config, backend))
     if _has_library(directory, files):
         return EntryText(None, "it has a backend library of its own")
+    text = written or ""
     if not versions:
-        return EntryText(config or "", None)
-    loaded = _loaded(parsed.message, versions)
-    texts = {version: _completed(directory, version, config or "", parsed) for version in loaded}
-    newest = texts[loaded[-1]]
-    if any(text != newest for text in texts.values()):
-        return EntryText(newest, "its versions differ in what they take and give")
-    return EntryText(newest, None)
+        return EntryText(text, None)
+    added = [_completion(directory, version, config) for version in _loaded(config, versions)]
+    differ = "its versions differ in what they take and give"
+    return EntryText(
+        f"{text}\n{added[-1]}" if added[-1] else text,
+        differ if any(other != added[-1] for other in added) else None,
+    )
 
 
 def is_unwritten(directory: Path) -> bool:
@@ -71,12 +92,26 @@ def is_unwritten(directory: Path) -> bool:
         return True
 
 
-def read_config(file: Path) -> str | None:
-    """The text of a configuration; None where there is none.
+def read_config(directory: Path) -> tuple[str | None, Any]:
+    """An entry's ``config.pbtxt``, None where there is none, and the ModelConfig that it says.
 
-    Raises OSError where it cannot be read as a file.
+    Fields that the installed tritonclient does not know are left out. Raises
+    InvalidConfigurationError where it is no file, or no such text.
     """
     try:
+        written = config_text(directory)
+        config = SCHEMA.ModelConfig()
+        text_format.Parse(written or "", config, allow_unknown_field=True)
+        return written, config
+    except (OSError, text_format.ParseError, ValueError, RecursionError) as error:
+        raise InvalidConfigurationError(f"the config.pbtxt of {directory}: {error}") from error
+
+
+def config_text(directory: Path) -> str | None:
+    """None where there is none. Raises OSError where it cannot be read as a file."""
+    file = directory / CONFIG_FILE
+    try:
+        # A FIFO would be waited for without O_NONBLOCK.
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         if file.is_symlink():
@@ -89,7 +124,8 @@ def read_config(file: Path) -> str | None:
         return opened.read().decode("utf-8", "surrogateescape")
 
 
-def _listed(directory: Path) -> list[Path]:
+def listed(directory: Path) -> list[Path]:
+    """What lies in ``directory``; nothing where it cannot be looked at."""
     try:
         return list(directory.iterdir())
     except OSError:
@@ -99,7 +135,7 @@ def _listed(directory: Path) -> list[Path]:
 def _versions(directory: Path) -> list[int]:
     return sorted(
         int(path.name)
-        for path in _listed(directory)
+        for path in listed(directory)
         if path.name.isascii()
         and path.name.isdecimal()
         and path.is_dir()
@@ -107,52 +143,38 @@ def _versions(directory: Path) -> list[int]:
     )
 
 
-def last(message: Message, field: str) -> Any:
-    """The value that counts of a field that has one; None where it is not given."""
-    return message[field][-1] if message.get(field) else None
-
-
-def _text(message: Message, field: str) -> str:
-    value = last(message, field)
-    return value if isinstance(value, str) else ""
-
-
-def _backend(message: Message, files: set[str]) -> str:
+def _backend(config: Any, files: set[str]) -> str:
     """As Triton fills in what an entry leaves out; empty where nothing says it."""
-    if backend := _text(message, "backend"):
-        return backend
-    platform = _text(message, "platform")
-    if platform == _ONNX_PLATFORM or (
-        not platform
-        and (MODEL_FILE in files or _text(message, "default_model_filename") == MODEL_FILE)
+    if config.backend:
+        return config.backend
+    if config.platform == _ONNX_PLATFORM or (
+        not config.platform and MODEL_FILE in (*files, config.default_model_filename)
     ):
         return "onnxruntime"
-    return platform
+    return config.platform
 
 
-def _lost_of_others(
-    directory: Path, config: str | None, message: Message, backend: str, files: set[str]
-) -> str | None:
+def _lost_of_others(directory: Path, config: Any, backend: str) -> str | None:
     """Whether another backend's entry may rely on Triton's completion: on the safe side."""
-    if config is None:
-        return "it has no config.pbtxt" if files else None
     if backend == "ensemble":
         return None
-    if not (message.get("input") and message.get("output")):
+    if not (config.input and config.output):
         return f"its config.pbtxt lacks inputs or outputs, which backend '{backend}' may add"
     if backend == "python":
         if _asks_python(directory):
             return "its Python model has an auto_complete_config"
         return None
-    has_batches = isinstance(size := last(message, "max_batch_size"), int) and size > 0
-    if has_batches and ("dynamic_batching" in message or "sequence_batching" in message):
+    if config.max_batch_size > 0 and config.WhichOneof("scheduling_choice") in (
+        "dynamic_batching",
+        "sequence_batching",
+    ):
         return None
     return f"backend '{backend}' may add to its config.pbtxt"
 
 
 def _asks_python(directory: Path) -> bool:
     for version in _versions(directory):
-        for file in _listed(directory / str(version)):
+        for file in listed(directory / str(version)):
             try:
                 if file.suffix == ".py" and b"auto_complete_config" in file.read_bytes():
                     return True
@@ -165,149 +187,68 @@ def _asks_python(directory: Path) -> bool:
 
 def _has_library(directory: Path, files: set[str]) -> bool:
     """Triton takes a backend's library from the entry, if its path says that it lies there."""
-    names = files | {path.name for path in _listed(directory)}
+    names = files | {path.name for path in listed(directory)}
     return any(name.startswith("libtriton_") and name.endswith(".so") for name in names)
 
 
-def _loaded(message: Message, versions: Sequence[int]) -> Sequence[int]:
+def _loaded(config: Any, versions: Sequence[int]) -> Sequence[int]:
     """The versions that ``version_policy`` loads; the newest where that is none."""
-    policy = last(message, "version_policy")
-    if isinstance(policy, dict):
-        if "all" in policy:
+    policy = config.version_policy
+    match policy.WhichOneof("policy_choice"):
+        case "all":
             return versions
-        if isinstance(specific := last(policy, "specific"), dict):
-            wanted = specific.get("versions", [])
+        case "specific":
+            wanted = policy.specific.versions
             return [version for version in versions if version in wanted] or versions[-1:]
-        if isinstance(latest := last(policy, "latest"), dict):
-            count = last(latest, "num_versions")
-            return versions[-count:] if isinstance(count, int) and count > 0 else versions[-1:]
-    return versions[-1:]
+        case _:
+            return versions[-(policy.latest.num_versions or 1) :]
 
 
-def _completed(directory: Path, version: int, config: str, parsed: Parsed) -> str:
-    fields = _fields(parsed.message)
+def _completion(directory: Path, version: int, config: Any) -> str:
+    """The lines that the configuration lacks.
+
+    They stand behind the user's, so that Triton's words about a line stay true. A
+    ``max_batch_size`` of 0 may be said before the completed one: proto3 holds it for unset.
+    """
+    fields = _as_handed_over(config)
+    added = SCHEMA.ModelConfig()
     try:
-        signature = model_signature(find_model(directory, version, fields))
-        return _with(config, parsed, complete(signature, fields))
+        completion = complete(model_signature(find_model(directory, version, fields)), fields)
     except BriskError as error:
-        reason = f"{{ string_value: {quoted(str(error))} }}"
-        return config + _lines([f"parameters {{ key: {quoted(REFUSED)} value {reason} }}"])
+        reason = str(error).encode("utf-8", "backslashreplace").decode()
+        added.parameters[REFUSED].string_value = reason
+    else:
+        if completion.max_batch_size != config.max_batch_size:
+            added.max_batch_size = completion.max_batch_size
+        if completion.has_dynamic_batching:
+            added.dynamic_batching.SetInParent()
+        added.input.extend(SCHEMA.ModelInput(**tensor) for tensor in completion.inputs)
+        added.output.extend(SCHEMA.ModelOutput(**tensor) for tensor in completion.outputs)
+    return text_format.MessageToString(added)
 
 
-def _fields(message: Message) -> dict[str, Any]:
-    """What ``complete`` reads, in the form that Triton hands a configuration over."""
-    fields: dict[str, Any] = {
-        side: [{"name": _text(tensor, "name")} for tensor in message.get(side, ()) if _is(tensor)]
-        for side in ("input", "output")
-    }
-    size = last(message, "max_batch_size")
-    fields["max_batch_size"] = size if isinstance(size, int) else 0
-    fields["default_model_filename"] = _text(message, "default_model_filename")
-    if "dynamic_batching" in message:
-        fields["dynamic_batching"] = {}
-    batching = last(message, "sequence_batching")
-    if _is(batching):
-        fields["sequence_batching"] = {
-            "control_input": [
-                {"name": _text(control, "name")}
-                for control in batching.get("control_input", ())
-                if _is(control)
-            ],
-            "state": [
-                {
-                    "input_name": _text(state, "input_name"),
-                    "output_name": _text(state, "output_name"),
-                    "dims": state.get("dims", []),
-                }
-                for state in batching.get("state", ())
-                if _is(state)
-            ],
-        }
-    return fields
+def _as_handed_over(config: Any) -> dict[str, Any]:
+    """In the form in which Triton hands a configuration to a stub."""
+    return json_format.MessageToDict(config, preserving_proto_field_name=True)
 
 
-def _is(value: object) -> bool:
-    return isinstance(value, dict)
-
-
-def _with(config: str, parsed: Parsed, completion: ConfigCompletion) -> str:
-    """The user's lines keep their numbers, so that Triton's words about them stay true."""
-    added = []
-    size = completion.max_batch_size
-    if "max_batch_size" not in parsed.message:
-        added += [f"max_batch_size: {size}"] if size else []
-    elif last(parsed.message, "max_batch_size") != size and "max_batch_size" in parsed.places:
-        start, end = parsed.places["max_batch_size"]
-        config = f"{config[:start]}{size}{config[end:]}"
-    if completion.has_dynamic_batching:
-        added.append("dynamic_batching { }")
-    for side, tensors in (("input", completion.inputs), ("output", completion.outputs)):
-        added += [f"{side} {{ {_tensor(tensor)} }}" for tensor in tensors]
-    return config + _lines(added)
-
-
-def _tensor(tensor: Mapping[str, Any]) -> str:
-    dims = ", ".join(map(str, tensor["dims"]))
-    return f"name: {quoted(tensor['name'])} data_type: {tensor['data_type']} dims: [ {dims} ]"
-
-
-def _lines(added: Sequence[str]) -> str:
-    return "\n" + "".join(f"{line}\n" for line in added) if added else ""
-
-
-def entries_of(repository: Path, served: Sequence[str]) -> Iterator[Message]:
-    """What the entries that look like Brisk's own say of themselves. Nothing of theirs but the
-    names of their files and their configurations is read."""
-    for directory in _listed(repository):
+def entries_of(repository: Path, served: Sequence[str]) -> Iterator[Any]:
+    """The configurations of the entries that look like Brisk's own. Nothing of theirs but these
+    and the names of their files is read."""
+    for directory in listed(repository):
         try:
-            message = parse(read_config(directory / CONFIG_FILE) or "").message
-        except (OSError, UnreadableTextError):
+            _, config = read_config(directory)
+        except InvalidConfigurationError:
             continue
         versions = _versions(directory)
-        files = {path.name for path in _listed(directory / str(versions[-1]))} if versions else ()
-        if files and _backend(message, set(files)) in served:
-            yield message
+        files = {path.name for path in listed(directory / str(versions[-1]))} if versions else ()
+        if files and _backend(config, set(files)) in served:
+            yield config
 
 
 def written_config(directory: Path) -> dict[str, Any]:
-    """What the entry in ``directory`` says of class and sessions, as Triton hands it over:
-    ``parameters``, ``optimization`` and ``model_operations``.
+    """What the ``config.pbtxt`` in ``directory`` says, as Triton hands it over.
 
-    Empty where there is no ``config.pbtxt``. Raises InvalidConfigurationError where it cannot be
-    read.
+    Empty where there is none. Raises InvalidConfigurationError where it cannot be read.
     """
-    try:
-        message = parse(read_config(directory / CONFIG_FILE) or "").message
-    except (OSError, UnreadableTextError) as error:
-        raise InvalidConfigurationError(f"the config.pbtxt of {directory}: {error}") from error
-    optimization = _message(message, "optimization")
-    accelerators = _message(optimization, "execution_accelerators")
-    return {
-        "parameters": {
-            str(last(each, "key")): {
-                "string_value": str(last(_message(each, "value"), "string_value") or "")
-            }
-            for each in message.get("parameters", ())
-            if isinstance(each, dict)
-        },
-        "optimization": {
-            "graph": {"level": last(_message(optimization, "graph"), "level") or 0},
-            "execution_accelerators": {
-                "cpu_execution_accelerator": [
-                    {"name": str(last(each, "name") or "")}
-                    for each in accelerators.get("cpu_execution_accelerator", ())
-                    if isinstance(each, dict)
-                ]
-            },
-        },
-        "model_operations": {
-            "op_library_filename": _message(message, "model_operations").get(
-                "op_library_filename", []
-            )
-        },
-    }
-
-
-def _message(message: Message, field: str) -> Message:
-    value = last(message, field)
-    return value if isinstance(value, dict) else {}
+    return _as_handed_over(read_config(directory)[1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,9 +44,10 @@ def demo(
     from brisk.triton.launch import TritonServer
     from brisk.triton.locate import locate_server
     from brisk.triton.options import with_free_ports
+    from brisk_client.demo import show_samples
 
-    for signal_number in (signal.SIGINT, signal.SIGTERM):  # a shell may have SIGINT ignored
-        signal.signal(signal_number, _as_interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell may have SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
     console = Console(highlight=False)
     installation = locate_server(tritonserver)
     backends = assemble(build.resolve() / "backends", installation)
@@ -61,9 +61,13 @@ def demo(
     started_s = time.monotonic()
     try:
         with console.status("starting tritonserver and loading the sample models …"):
-            server.__enter__()
+            server.start()
+            server.wait_ready()
         console.print(f"tritonserver is ready after {time.monotonic() - started_s:.1f} s")
-        all_right = _query(console, server, repository)
+        http, grpc = server.endpoints.http, server.endpoints.grpc
+        assert http is not None
+        assert grpc is not None
+        all_right = show_samples(console, repository, http_url=http, grpc_url=grpc)
         if not once:
             _stay(console, server)
     except KeyboardInterrupt:
@@ -72,19 +76,6 @@ def demo(
         with console.status("stopping tritonserver …"):
             server.stop()
     raise typer.Exit(0 if all_right else 1)
-
-
-def _as_interrupt(signal_number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-def _query(console: Console, server: TritonServer, repository: Path) -> bool:
-    from brisk_client.demo import show_samples
-
-    http, grpc = server.endpoints.http, server.endpoints.grpc
-    assert http is not None
-    assert grpc is not None
-    return show_samples(console, repository, http_url=http, grpc_url=grpc)
 
 
 def _stay(console: Console, server: TritonServer) -> None:

@@ -117,10 +117,8 @@ def prepare(
     A start of the model then maps what is kept instead of reading ONNX. The runtime prepares
     models by itself, in the background; this is for images and for the first start of all.
     """
-    files = list(version_files(model).values()) if model.is_dir() else [model.resolve()]
-    cores = threads or len(os.sched_getaffinity(0))
-    for file in files:
-        _prepare(file, cores, disk)
+    for file in version_files(model).values() if model.is_dir() else [model.resolve()]:
+        _prepare(file, threads or len(os.sched_getaffinity(0)), disk)
 
 
 def _prepare(file: Path, cores: int, disk: float | None) -> None:
@@ -138,13 +136,11 @@ def _prepare(file: Path, cores: int, disk: float | None) -> None:
         ) from error
     print(f"{file}: {len(made.gains)} segments")
     for segment, gain in zip(made.plan.segments, made.gains, strict=True):
-        if gain is None:
-            words = "not measured: its inputs could not be made up; packed when there is time"
-        elif gain < LEAST_GAIN:
-            words = f"{gain:.2f} times as fast with packed weights: stays as it is"
-        else:
-            words = f"{gain:.2f} times as fast with packed weights: packed when there is time"
+        words = "not measured: its inputs could not be made up"
+        if gain is not None:
+            words = f"{gain:.2f} times as fast with packed weights"
+        is_packed = gain is None or gain >= LEAST_GAIN
         print(f"  {segment.index}: {segment.words}")
-        print(f"     {words}")
+        print(f"     {words}: {'packed when there is time' if is_packed else 'stays as it is'}")
     size = made.path.stat().st_size / 1e6
     print(f"  wrote {made.path} ({size:.1f} MB) in {made.seconds:.1f} s")

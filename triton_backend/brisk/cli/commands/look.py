@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from brisk.cli.commands.models import ModelArgument, model_file
+from brisk.cli.commands.models import DeviceOption, ModelArgument, VersionOption, model_file
 from brisk.errors import InvalidConfigurationError
 
 if TYPE_CHECKING:
@@ -21,10 +21,8 @@ _STYLES = {"good": "green", "advice": "yellow", "problem": "bold red", "unknown"
 
 def explain(
     model: ModelArgument,
-    version: Annotated[
-        int | None, typer.Option(help="Version to explain; the newest unless given.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda:N.")] = "cpu",
+    version: VersionOption = None,
+    device: DeviceOption = "cpu",
     every: Annotated[
         bool, typer.Option("--all", help="List the nodes of every segment; on a GPU, every layer.")
     ] = False,
@@ -41,19 +39,18 @@ def explain(
     if not re.fullmatch(r"cpu|cuda:\d+", device):
         raise InvalidConfigurationError(f"there is no device '{device}'; name cpu or cuda:N")
     file = model_file(model, version)
-    console = Console(soft_wrap=True, highlight=False)
     if is_pipeline(file):
         from brisk.cli.views.entries import pipeline_text
 
         lines = pipeline_text(file)
-    elif device == "cpu":
-        from brisk.cli.views.segments import segments_text
-
-        lines = segments_text(file, model if model.is_dir() else None, every=every)
     else:
-        from brisk.cli.views.segments import layers_text
+        from brisk.cli.views.segments import layers_text, segments_text
 
-        lines = layers_text(file, device, every=every)
+        if device == "cpu":
+            lines = segments_text(file, model if model.is_dir() else None, every=every)
+        else:
+            lines = layers_text(file, device, every=every)
+    console = Console(soft_wrap=True, highlight=False)
     for line in lines:
         console.print(line, markup=False)
 
@@ -63,7 +60,7 @@ def doctor(
         list[Path] | None,
         typer.Option(help="Model repository to look at, beside the server's.", metavar="DIR"),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda:<number>.")] = "cpu",
+    device: DeviceOption = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Findings as JSON.")] = False,
 ) -> None:
     """Look at the deployment on this machine and say what to change, why, and what it costs.
@@ -91,11 +88,9 @@ def _show(check: str, finding: Finding) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True)
     verdict = finding.verdict.value
     line = Text.assemble((f"{verdict:<8}", _STYLES[verdict]), f"{check}: {finding.found}")
-    console.print(line)
-    if finding.cost:
-        console.print(Text(f"        costs: {finding.cost}"))
-    if finding.change:
-        console.print(Text(f"        do: {finding.change}"))
+    for what, text in (("costs", finding.cost), ("do", finding.change)):
+        if text:
+            line.append(f"\n        {what}: {text}")
+    Console(highlight=False, soft_wrap=True).print(line)

@@ -115,21 +115,22 @@ def workload(
 
 
 def _read(file: Path, seconds: float | None, models: list[str]) -> Workload:
-
     from brisk_client.workload.parsing import read_workload
 
     try:
         found = read_workload(file)
     except (ValueError, OSError) as error:
         raise InvalidConfigurationError(str(error)) from None
+    known = {task.model for task in found.tasks}
     renamed = {}
     for text in models:
-        old, separator, new = text.partition("=")
-        if not separator or not old or not new:
+        old, _, new = text.partition("=")
+        if not old or not new:
             raise InvalidConfigurationError(f"--model wants A=B, not '{text}'")
-        if old not in {task.model for task in found.tasks}:
-            known = ", ".join(sorted({task.model for task in found.tasks}))
-            raise InvalidConfigurationError(f"--model: no task asks '{old}', only {known}")
+        if old not in known:
+            raise InvalidConfigurationError(
+                f"--model: no task asks '{old}', only {', '.join(sorted(known))}"
+            )
         renamed[old] = new
     tasks = tuple(replace(task, model=renamed.get(task.model, task.model)) for task in found.tasks)
     return replace(found, tasks=tasks, duration_s=seconds or found.duration_s)

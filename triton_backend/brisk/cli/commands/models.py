@@ -23,6 +23,8 @@ VersionOption = Annotated[
     int | None, typer.Option(help="Version of the model; the newest unless given.")
 ]
 
+DeviceOption = Annotated[str, typer.Option(help="cpu or cuda:<number>.")]
+
 
 def version_files(model_directory: Path) -> dict[int, Path]:
     """The file of each version, an ONNX model or a pipeline, oldest first.

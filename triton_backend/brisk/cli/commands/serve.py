@@ -121,19 +121,14 @@ def _completed(
     options: Sequence[str], served: Sequence[str], *, is_wanted: bool
 ) -> tuple[Sequence[str], Mapping[str, str]]:
     """The server's options and what its environment needs for them."""
-    from brisk.view.plan import NoView, keep_view, make_view
+    from brisk.view.plan import make_view
 
     try:
         view = make_view(options, served, is_wanted=is_wanted)
-        if isinstance(view, NoView):
-            if view.is_loss:
-                print(f"brisk: Triton completes entries itself: {view.reason}", file=sys.stderr)
-            return options, {}
-        keep_view(view)
-    except OSError as error:
+    except (OSError, InvalidConfigurationError) as error:
         print(f"brisk: Triton completes entries itself: {error}", file=sys.stderr)
-        return options, {}
-    return view.options, view.environment
+        view = None
+    return (options, {}) if view is None else view
 
 
 def _tidy() -> None:

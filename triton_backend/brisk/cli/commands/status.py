@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from brisk.cli.commands.models import DeviceOption
 from brisk.cli.views.status import ProcessUse, StatusSnapshot, render
 from brisk.observer import Observer, observe_all
 from brisk.protocol.runtime_paths import runtime_place
@@ -20,7 +21,7 @@ PIPE_COLUMNS = 160
 
 
 def status(
-    device: Annotated[str, typer.Option(help="cpu or cuda:<number>.")] = "cpu",
+    device: DeviceOption = "cpu",
     interval: Annotated[
         float, typer.Option(help="Seconds between two looks.", min=0.1, metavar="SECONDS")
     ] = 1.0,
@@ -80,12 +81,13 @@ def _show(observers: list[Observer], interval_s: float) -> None:
 
     console = Console(highlight=False)
     before = [look(observer) for observer in observers]
+    nothing = [None] * len(before)
+    if not console.is_terminal:
+        console.width = PIPE_COLUMNS
     if not interval_s or not console.is_terminal:
-        if not console.is_terminal:
-            console = Console(highlight=False, width=PIPE_COLUMNS)
-        console.print(render(before, [None] * len(before), None))
+        console.print(render(before, nothing, None))
         return
-    shown = render(before, [None] * len(before), console.height)
+    shown = render(before, nothing, console.height)
     with contextlib.suppress(KeyboardInterrupt), Live(shown, console=console) as live:
         while True:
             time.sleep(interval_s)

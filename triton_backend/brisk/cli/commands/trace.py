@@ -5,23 +5,27 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from brisk.cli.commands.models import model_file
+from brisk.cli.commands.models import DeviceOption, model_file
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.observer import Observer, observe_all
-from brisk.protocol.records import Span
-from brisk.protocol.runtime_paths import Role, runtime_place
+from brisk.protocol.channel import check_peer
+from brisk.protocol.records import LoadModel, Span, TensorForm
+from brisk.protocol.runtime_paths import Role, RuntimePaths, runtime_place
 from brisk.telemetry.events import SPANS
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from brisk.stub.runtime_client.client import RuntimeClient
     from brisk_client.inference import InferenceClient
 
 CLIENT = "client"
@@ -30,10 +34,7 @@ LABELLED_SHARE = 0.05
 """Spans as long as this share of the whole get their name written on them in the picture."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessSpans:
-    """The spans of one process; ``name`` as it is shown."""
-
+class ProcessSpans(NamedTuple):
     pid: int
     name: str
     spans: tuple[Span, ...]
@@ -52,7 +53,7 @@ def trace(
     url: Annotated[
         str, typer.Option(help="HTTP address of a running server.", metavar="HOST:PORT")
     ] = "",
-    device: Annotated[str, typer.Option(help="cpu or cuda:<number>.")] = "cpu",
+    device: DeviceOption = "cpu",
     job_class: Annotated[
         str,
         typer.Option(
@@ -117,7 +118,8 @@ def _ask(client: InferenceClient, model: str, job_class: str) -> None:
 
 
 def _cold_start(path: Path, device: str, job_class: str) -> list[ProcessSpans]:
-    from brisk.cli.private_runtime import PrivateRuntime
+    """In a runtime of this command's own, asked through the same code as in Triton's stub."""
+    from brisk.stub.runtime_client.client import RuntimeClient
     from brisk_client.benchmarks.engines.model_inputs import make_inputs
 
     if not path.exists():
@@ -126,14 +128,53 @@ def _cold_start(path: Path, device: str, job_class: str) -> list[ProcessSpans]:
     inputs = make_inputs(file, {})
     if job_class == "besteffort":
         raise InvalidConfigurationError("a cold start is traced in the foreground only")
-    with PrivateRuntime(device) as runtime, Observer(runtime.place, Role.FOREGROUND) as observer:
+    name = file.parent.parent.name or file.stem
+    description = LoadModel(name, 1, str(file), 0, False, 16, job_class)
+    with _own_runtime(device) as place, Observer(place, Role.FOREGROUND) as observer:
         _begin([observer])
+        runtime = RuntimeClient(place, description, lambda level, text: None)
         with _span(f"load {file.name}"):
-            runtime.load(file, job_class)
-        for name in ("first request", "warm request"):
-            with _span(name):
-                runtime.ask(inputs, job_class)
-        return _collect([observer])
+            runtime.open()
+        with contextlib.closing(runtime):
+            for title in ("first request", "warm request"):
+                with _span(title):
+                    _ask_runtime(runtime, inputs, job_class)
+            return _collect([observer])
+
+
+@contextlib.contextmanager
+def _own_runtime(device: str) -> Iterator[RuntimePaths]:
+    import tempfile
+
+    from brisk.stub.runtime_client.runtime_process import open_connection
+
+    with tempfile.TemporaryDirectory(prefix="brisk-own-", ignore_cleanup_errors=True) as folder:
+        place = RuntimePaths(Path(folder) / "runtime", device)
+        with open_connection(place, Role.FOREGROUND) as connection:
+            supervisor = check_peer(connection)  # whose socket it is
+        try:
+            yield place
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(supervisor, signal.SIGTERM)
+
+
+def _ask_runtime(runtime: RuntimeClient, inputs: Mapping[str, np.ndarray], job_class: str) -> None:
+    import numpy as np
+
+    from brisk.protocol.datatypes import BY_ELEMENT_NAME
+    from brisk_client.benchmarks.harness.timed_reply import TimedReply
+
+    forms = tuple(
+        TensorForm(name, BY_ELEMENT_NAME[array.dtype.name].name, array.shape)
+        for name, array in inputs.items()
+    )
+    staged = runtime.stage(forms, [array.nbytes for array in inputs.values()])
+    for array, region in zip(inputs.values(), staged.regions, strict=True):
+        runtime.memory(region)[:] = np.ascontiguousarray(array).tobytes()
+    reply = TimedReply()
+    runtime.submit(staged, (), job_class, None, reply)
+    reply.wait()
 
 
 def _begin(observers: list[Observer]) -> None:
@@ -162,29 +203,26 @@ def write_perfetto(processes: Sequence[ProcessSpans], file: Path) -> None:
     """
     origin_ns = _origin_ns(processes)
     events: list[dict[str, object]] = []
-    identity = 0
     for process in processes:
         events.append(_named("process_name", process.pid, 0, process.name))
-        lanes = list(dict.fromkeys(span.lane for span in process.spans))
-        for number, lane in enumerate(lanes, start=1):
-            events.append(_named("thread_name", process.pid, number, lane))
-        for span in process.spans:
-            identity += 1
-            place = {
-                "name": span.name,
-                "cat": span.lane,
-                "pid": process.pid,
-                "tid": lanes.index(span.lane) + 1,
-            }
-            begin_us = (span.begin_ns - origin_ns) / 1e3
-            end_us = (span.end_ns - origin_ns) / 1e3
-            more = {"args": {"request": span.request, "details": span.details}}
-            if _overlaps(span.lane, process.spans):
-                events.append({**place, "ph": "b", "id": identity, "ts": begin_us, **more})
-                events.append({**place, "ph": "e", "id": identity, "ts": end_us})
-            else:
-                length = {"ts": begin_us, "dur": end_us - begin_us}
-                events.append({**place, "ph": "X", **length, **more})
+        for lane_id, (lane, spans) in enumerate(_lanes(process).items(), start=1):
+            events.append(_named("thread_name", process.pid, lane_id, lane))
+            are_apart = not _overlap(spans)
+            for span in spans:
+                event = {
+                    "name": span.name,
+                    "cat": lane,
+                    "pid": process.pid,
+                    "tid": lane_id,
+                    "ts": (span.begin_ns - origin_ns) / 1e3,
+                    "args": {"request": span.request, "details": span.details},
+                }
+                if are_apart:
+                    events.append({**event, "ph": "X", "dur": (span.end_ns - span.begin_ns) / 1e3})
+                else:
+                    event["id"] = len(events)
+                    events.append({**event, "ph": "b"})
+                    events.append({**event, "ph": "e", "ts": (span.end_ns - origin_ns) / 1e3})
     file.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
 
 
@@ -196,16 +234,16 @@ def write_picture(processes: Sequence[ProcessSpans], file: Path) -> None:
     from matplotlib import pyplot
 
     origin_ns = _origin_ns(processes)
-    rows = [
-        (process, lane)
+    rows = {
+        f"{process.name}: {lane}": spans
         for process in processes
-        for lane in dict.fromkeys(span.lane for span in process.spans)
-    ]
+        for lane, spans in _lanes(process).items()
+    }
     figure, axes = pyplot.subplots(figsize=(14, 1 + 0.6 * len(rows)), layout="constrained")
-    last_ns = max((span.end_ns for each in processes for span in each.spans), default=0)
+    last_ns = max((span.end_ns for spans in rows.values() for span in spans), default=0)
     labelled_ns = LABELLED_SHARE * (last_ns - origin_ns)
-    for height, (process, lane) in enumerate(rows):
-        for number, span in enumerate(each for each in process.spans if each.lane == lane):
+    for height, spans in enumerate(rows.values()):
+        for number, span in enumerate(spans):
             begin_ms = (span.begin_ns - origin_ns) / 1e6
             length_ms = (span.end_ns - span.begin_ns) / 1e6
             colour = f"C{number % 10}"
@@ -213,7 +251,7 @@ def write_picture(processes: Sequence[ProcessSpans], file: Path) -> None:
             if span.end_ns - span.begin_ns >= labelled_ns:
                 middle = begin_ms + length_ms / 2
                 axes.text(middle, height, span.name, ha="center", va="center", fontsize=7)
-    axes.set_yticks(range(len(rows)), [f"{process.name}: {lane}" for process, lane in rows])
+    axes.set_yticks(range(len(rows)), list(rows))
     axes.invert_yaxis()
     axes.set_xlabel("ms")
     figure.savefig(file, dpi=120)
@@ -224,15 +262,21 @@ def _origin_ns(processes: Sequence[ProcessSpans]) -> int:
     return min((span.begin_ns for process in processes for span in process.spans), default=0)
 
 
+def _lanes(process: ProcessSpans) -> dict[str, list[Span]]:
+    lanes: dict[str, list[Span]] = {}
+    for span in process.spans:
+        lanes.setdefault(span.lane, []).append(span)
+    return lanes
+
+
 def _named(kind: str, pid: int, tid: int, name: str) -> dict[str, object]:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-def _overlaps(lane: str, spans: Sequence[Span]) -> bool:
-    """Whether two spans of the lane overlap without one lying in the other."""
+def _overlap(spans: Sequence[Span]) -> bool:
+    """Whether two of them overlap without one lying in the other."""
     open_ends: list[int] = []
-    own = (span for span in spans if span.lane == lane)
-    for span in sorted(own, key=lambda each: (each.begin_ns, -each.end_ns)):
+    for span in sorted(spans, key=lambda each: (each.begin_ns, -each.end_ns)):
         while open_ends and open_ends[-1] <= span.begin_ns:
             open_ends.pop()
         if open_ends and span.end_ns > open_ends[-1]:

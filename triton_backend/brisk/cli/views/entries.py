@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from google.protobuf import text_format
+
 from brisk.cli.commands.models import model_file
-from brisk.errors import BriskError, InvalidModelError
+from brisk.errors import InvalidModelError
 from brisk.graph.program import ContainerKind, Dimension, Program, ValueType, Variable
 from brisk.graph.reader import read_program
-from brisk.pipelines import (
-    NetworkSignature,
-    PipelineDescription,
-    TensorType,
-    check_networks,
-    is_pipeline,
-    read_pipeline,
-)
-from brisk.protocol.datatypes import BY_ELEMENT_NAME
-
-_INDENT = "  "
-
-Variables = tuple[tuple[Variable, ...], tuple[Variable, ...]]
+from brisk.pipelines import is_pipeline, read_pipeline
+from brisk.protocol.datatypes import BY_ELEMENT_NAME, config_name
+from brisk.stub.config.signature import TensorSignature, model_signature
+from brisk.view.entry_text import SCHEMA
 
 
 def configuration_text(model_directory: Path, max_batch_size: int) -> str:
@@ -34,57 +27,37 @@ def configuration_text(model_directory: Path, max_batch_size: int) -> str:
     """
     path = model_file(model_directory)
     if is_pipeline(path):
-        inputs, outputs = pipeline_variables(path)
+        signature = model_signature(path)
+        inputs = tuple(map(_variable, signature.inputs))
+        outputs = tuple(map(_variable, signature.outputs))
     else:
         program = read_program(path)
         inputs, outputs = program.inputs, program.outputs
-    batch = max_batch_size if is_batchable(inputs, outputs) else 0
-    blocks = [
-        f'name: "{model_directory.resolve().name}"',
-        'backend: "brisk"',
-        f"max_batch_size: {batch}",
-        _variables("input", inputs, batched=batch > 0),
-        _variables("output", outputs, batched=batch > 0),
-    ]
-    return "\n".join(blocks) + "\n"
+    batch = max_batch_size if _is_batchable(inputs, outputs) else 0
+    config = SCHEMA.ModelConfig(
+        name=model_directory.resolve().name, backend="brisk", max_batch_size=batch
+    )
+    for kind, variables in (("input", inputs), ("output", outputs)):
+        for variable in variables:
+            shape = _known_shape(variable, kind)[1 if batch else 0 :]
+            sizes = [size if isinstance(size, int) and size > 0 else -1 for size in shape]
+            tensor = getattr(config, kind).add(
+                name=variable.name, data_type=_data_type(variable, kind), dims=sizes or [1]
+            )
+            if not sizes:
+                tensor.reshape.SetInParent()  # to no dimension: Triton has no tensors of rank 0
+            if kind == "input":
+                tensor.optional = variable.optional
+    return text_format.MessageToString(config, use_short_repeated_primitives=True)
 
 
-def is_batchable(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> bool:
+def _is_batchable(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> bool:
     """True when the first dimension of all inputs and outputs is dynamic, and the same one."""
-    names: set[Dimension] = set()
-    for variable in inputs:
-        shape = variable.type.shape
-        if not shape or isinstance(shape[0], int):
-            return False
-        names.add(shape[0])
-    if len(names - {None}) > 1 or not inputs:
+    shapes = [variable.type.shape for variable in (*inputs, *outputs)]
+    if not inputs or not all(shape and not isinstance(shape[0], int) for shape in shapes):
         return False
-    shapes = [variable.type.shape for variable in outputs]
-    return all(shape and not isinstance(shape[0], int) for shape in shapes)
-
-
-def _variables(kind: str, variables: Sequence[Variable], *, batched: bool) -> str:
-    entries = [_variable(variable, batched=batched, kind=kind) for variable in variables]
-    body = ",\n".join(entries)
-    return f"{kind} [\n{body}\n]"
-
-
-def _variable(variable: Variable, *, batched: bool, kind: str) -> str:
-    shape = _known_shape(variable, kind)
-    sizes = [size if isinstance(size, int) and size > 0 else -1 for size in shape]
-    if batched:
-        sizes = sizes[1:]
-    lines = [
-        f'name: "{variable.name}"',
-        f"data_type: {_data_type(variable, kind)}",
-        f"dims: [ {', '.join(map(str, sizes or [1]))} ]",
-    ]
-    if not sizes:
-        lines.append("reshape: { shape: [ ] }")
-    if kind == "input" and variable.optional:
-        lines.append("optional: true")
-    body = "\n".join(_INDENT * 2 + line for line in lines)
-    return f"{_INDENT}{{\n{body}\n{_INDENT}}}"
+    names = {shape[0] for shape in shapes[: len(inputs)] if shape}
+    return len(names - {None}) <= 1
 
 
 def _known_shape(variable: Variable, kind: str) -> tuple[Dimension, ...]:
@@ -107,33 +80,36 @@ def _data_type(variable: Variable, kind: str) -> str:
             f"{kind} '{variable.name}' has element type {variable.type.dtype}, "
             "which Triton does not know"
         )
-    return "TYPE_STRING" if datatype.name == "BYTES" else f"TYPE_{datatype.name}"
+    return config_name(datatype)
 
 
 # Pipelines.
 
 
-def pipeline_variables(path: Path) -> Variables:
-    """Inputs and outputs of the pipeline at ``path``.
+def _variable(tensor: TensorSignature) -> Variable:
+    """A dynamic first size is the batch, one for all."""
+    shape: tuple[Dimension, ...] | None = tensor.shape
+    if shape and shape[0] == -1:
+        shape = ("batch", *shape[1:])
+    return Variable(tensor.name, ValueType(tensor.datatype.element_name, shape))
+
+
+def pipeline_text(path: Path) -> Iterator[str]:
+    """The pipeline in words, a line each.
 
     Raises InvalidModelError where it or a network of it cannot be read, or they do not fit.
     """
     description = read_pipeline(path)
-    signature = check_networks(description, _signatures(_programs(description)))
-    return _variables_of(signature.inputs), _variables_of(signature.outputs)
-
-
-def pipeline_text(path: Path) -> Iterator[str]:
-    """The pipeline in words, a line each. Raises as ``pipeline_variables`` does."""
-    description = read_pipeline(path)
-    programs = _programs(description)
-    signature = check_networks(description, _signatures(programs))
+    signature = model_signature(path)
+    programs = {file: read_program(file) for _, file in description.networks}
     yield (
         f"pipeline of {len(description.nodes)} nodes, {description.objective_ns / 1e6:g} ms, "
         f"{description.policy} split, {description.replanning} planning"
     )
-    for kind, types in (("input", signature.inputs), ("output", signature.outputs)):
-        yield from (f"  {kind} {name}: {type_}" for name, type_ in types.items())
+    for kind, tensors in (("input", signature.inputs), ("output", signature.outputs)):
+        for tensor in tensors:
+            dims = "of unknown rank" if tensor.shape is None else list(tensor.shape)
+            yield f"  {kind} {tensor.name}: {tensor.datatype.name} {dims}"
     for node in description.nodes:
         sources = ", ".join(f"{tensor} = {source}" for tensor, source in node.inputs.items())
         yield f"node {node.name} ({sources})"
@@ -145,47 +121,6 @@ def pipeline_text(path: Path) -> Iterator[str]:
             size = _size(programs[variant.path])
             yield f"  {variant.name}: accuracy {variant.accuracy:g}, {size}: {variant.path}"
     yield "brisk explain FILE.onnx shows the segments of a network"
-
-
-def _programs(description: PipelineDescription) -> dict[Path, Program]:
-    programs: dict[Path, Program] = {}
-    for words, path in description.networks:
-        if path not in programs:
-            try:
-                programs[path] = read_program(path)
-            except BriskError as error:
-                raise type(error)(f"{words}: {error}") from error
-    return programs
-
-
-def _signatures(programs: Mapping[Path, Program]) -> dict[Path, NetworkSignature]:
-    def types(variables: Sequence[Variable]) -> dict[str, TensorType]:
-        return {
-            variable.name: TensorType(
-                variable.type.dtype,
-                None
-                if variable.type.shape is None
-                else tuple(s if isinstance(s, int) else None for s in variable.type.shape),
-                variable.optional,
-            )
-            for variable in variables
-        }
-
-    return {
-        path: NetworkSignature(types(program.inputs), types(program.outputs))
-        for path, program in programs.items()
-    }
-
-
-def _variables_of(types: Mapping[str, TensorType]) -> tuple[Variable, ...]:
-    """Dynamic first sizes are the batch, one for all."""
-    variables = []
-    for name, kind in types.items():
-        shape: tuple[Dimension, ...] | None = kind.shape
-        if shape and shape[0] is None:
-            shape = ("batch", *shape[1:])
-        variables.append(Variable(name, ValueType(kind.element, shape)))
-    return tuple(variables)
 
 
 def _size(program: Program) -> str:

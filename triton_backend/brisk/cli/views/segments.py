@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import chain, repeat
 from pathlib import Path
 
 import onnx
-from onnx import ModelProto, TensorProto, TypeProto
+from onnx import ModelProto, TensorProto, TypeProto, helper
 
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.base_model import live_at
@@ -17,11 +18,9 @@ from brisk.exits.files.container import DamagedFileError, tapped_values
 from brisk.exits.files.versions import latest
 from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import find_places
-from brisk.graph.files.element_types import dtype_of_element
 from brisk.graph.program import ValueType, Variable
 from brisk.paths import shown
 from brisk.segments.model import cutting
-from brisk.segments.model.extraction import Segment
 from brisk.segments.model.graph_names import is_in_order, types_of
 from brisk.segments.model.sources import BareModel
 from brisk.segments.prepared.form import LEAST_GAIN, PreparedModel, find_prepared
@@ -43,33 +42,44 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
     Raises InvalidModelError and InvalidConfigurationError as the load does.
     """
     threads = usable_cores()
-    version = onnxruntime().__version__
     class_text, tuning = _said(entry, file)
     taps = tapped_values(latest(file))
     source = BareModel(file, threads, taps, tuning)
     source.check()
     typed = _typed(source.file.proto)
+    times_ns = [] if typed is None else cutting.predicted_times_ns(typed)
+    types = {} if typed is None else types_of(typed.graph)
     exits, exits_text = _exits(file, source.plan)
     prepared, prepared_text = _prepared(file, threads, taps, tuning)
+    version = onnxruntime().__version__
     yield f"{file}: computed by ONNX Runtime {version} on {_count_text(threads, 'thread')}"
     yield f"  {_size_text(source)}"
     yield from _variables_text("input", source.plan.inputs, every=every)
     yield from _variables_text("output", source.plan.outputs, every=every)
     yield f"  class: {class_text}"
-    yield f"  {_cutting_text(source, typed, taps)}"
+    yield f"  {_cutting_text(source, types, sum(times_ns) / 1e6, taps)}"
     yield f"  prepared form: {prepared_text}"
     yield f"  learned caches: {exits_text}"
     if taps:
         yield f"  cut for them behind: {', '.join(taps)}"
     if source.file.own_format is None:
         yield "  times: predicted, of one thread; open sizes are taken as 1 (batch) and 128"
-    for segment, words in zip(source.segments, _border_texts(source, typed), strict=True):
-        spec = segment.spec
+    answers = tuple(variable.name for variable in source.plan.outputs)
+    behind = [*live_at(source.plan)[1:-1], answers]
+    first_node = 0
+    for segment, live in zip(source.segments, behind, strict=True):
+        spec, nodes = segment.spec, segment.proto.graph.node
+        time_ns = sum(times_ns[first_node : first_node + len(nodes)])
+        first_node += len(nodes)
+        what = "answers" if live is answers else "hands on"
+        words = f"{time_ns / 1e6:.1f} ms, {what} {_crossing_text(live, types)}"
         kept = "" if prepared is None else f"; {_kept_text(prepared, spec.index)}"
         found = "".join(f"; exit at {each}" for each in exits.get(spec.index + 1, ()))
         yield f"{spec.index:>4}  {spec.words}: {words}{kept}{found}"
-        if every:
-            yield from _nodes_text(segment)
+        for node in nodes if every else ():
+            domain = f"{shown(node.domain)}." if node.domain else ""
+            name = shown(node.name or (node.output[0] if node.output else ""))
+            yield f"        {domain}{shown(node.op_type)} {name}"
 
 
 def _said(entry: Path | None, file: Path) -> tuple[str, SessionTuning]:
@@ -77,7 +87,7 @@ def _said(entry: Path | None, file: Path) -> tuple[str, SessionTuning]:
     if entry is None:
         return "normal, unless its entry says otherwise", SessionTuning()
     config = written_config(entry)
-    said = parse_parameters(config["parameters"], TAKEN)
+    said = parse_parameters(config.get("parameters", {}), TAKEN)
     words = said.job_class
     if said.max_class != said.job_class:
         words += f"; requests may ask for {said.max_class}"
@@ -108,12 +118,13 @@ def _size_text(source: BareModel) -> str:
     return f"{_count_text(nodes, 'node')}, {weights / 1e6:.1f} MB of weights"
 
 
-def _cutting_text(source: BareModel, typed: ModelProto | None, taps: Sequence[str]) -> str:
-    """How many segments, and why so many."""
+def _cutting_text(
+    source: BareModel, types: Mapping[str, TypeProto], total_ms: float, taps: Sequence[str]
+) -> str:
+    """How many segments, and why so many. ``types``: none where they cannot be inferred."""
     count, longest_ms = len(source.segments), cutting.LONGEST_SEGMENT_NS / 1e6
-    total_ms = sum(cutting.predicted_times_ns(typed)) / 1e6 if typed is not None else 0.0
     if count == 1:
-        return f"1 segment: {_whole_text(source, typed, total_ms)}"
+        return f"1 segment: {_whole_text(source, types, total_ms)}"
     reasons = []
     if total_ms > longest_ms:
         reasons.append(
@@ -125,7 +136,7 @@ def _cutting_text(source: BareModel, typed: ModelProto | None, taps: Sequence[st
     return f"{count} segments: cut {' and '.join(reasons)}"
 
 
-def _whole_text(source: BareModel, typed: ModelProto | None, total_ms: float) -> str:
+def _whole_text(source: BareModel, types: Mapping[str, TypeProto], total_ms: float) -> str:
     """Why the model is one segment."""
     file, longest_ms = source.file, cutting.LONGEST_SEGMENT_NS / 1e6
     graph, size = file.proto.graph, file.path.stat().st_size
@@ -135,7 +146,7 @@ def _whole_text(source: BareModel, typed: ModelProto | None, total_ms: float) ->
         return "its nodes or names are in no order that parts could keep"
     if size < cutting.SMALL_MODEL_BYTES and len(graph.node) <= cutting.SMALL_MODEL_NODES:
         return f"it is small, at most {cutting.SMALL_MODEL_NODES} nodes in less than 1 MiB"
-    if typed is None:
+    if not types:
         return "the types of its values cannot be inferred"
     if total_ms <= longest_ms:
         return f"it takes {total_ms:.1f} ms, and up to {longest_ms:g} need no cut"
@@ -143,20 +154,10 @@ def _whole_text(source: BareModel, typed: ModelProto | None, total_ms: float) ->
         return (
             f"no boundary is cheap: cuts would cost more than {cutting.MOST_LOSS:.0%} of its time"
         )
-    if any(_element(kind) in _HALVES for kind in _types(typed).values()):
+    halves = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+    if any(kind.tensor_type.elem_type in halves for kind in types.values()):
         return "it computes in half precision, which a boundary would round"
     return "nowhere do tensors of known types alone cross"
-
-
-_HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
-
-
-def _element(kind: TypeProto) -> int:
-    return kind.tensor_type.elem_type if kind.HasField("tensor_type") else TensorProto.UNDEFINED
-
-
-def _types(typed: ModelProto | None) -> dict[str, TypeProto]:
-    return {} if typed is None else types_of(typed.graph)
 
 
 def _prepared(
@@ -186,44 +187,28 @@ def _kept_text(prepared: PreparedModel, index: int) -> str:
     return f"packed when there is time: {gain:.2f} times as fast"
 
 
-def _border_texts(source: BareModel, typed: ModelProto | None) -> Iterator[str]:
-    """Of each segment its predicted time and what crosses its end."""
-    types = _types(typed)
-    times_ns = cutting.predicted_times_ns(typed) if typed is not None else []
-    ends = list(accumulate((len(each.proto.graph.node) for each in source.segments), initial=0))
-    answers = tuple(variable.name for variable in source.plan.outputs)
-    behind = [*live_at(source.plan)[1:-1], answers]
-    for place, live in enumerate(behind):
-        words = f"{sum(times_ns[ends[place] : ends[place + 1]]) / 1e6:.1f} ms"
-        sizes = [_bytes_of(types.get(name)) for name in live]
-        known = _bytes_text(sum(size for size in sizes if size is not None))
-        unknown = sum(size is None for size in sizes)
-        sized = f"{known} and {unknown} of unknown size" if unknown else known
-        what = "answers" if place == len(behind) - 1 else "hands on"
-        yield f"{words}, {what} {_count_text(len(live), 'tensor')}, {sized}"
+def _crossing_text(names: Sequence[str], types: Mapping[str, TypeProto]) -> str:
+    """How many tensors, and of how many bytes."""
+    sizes = [_bytes_of(types.get(name)) for name in names]
+    known = sum(size for size in sizes if size is not None)
+    unknown = sizes.count(None)
+    text = f"{known / 1e6:.2f} MB" if known >= 10_000 else f"{known} bytes"
+    return f"{_count_text(len(names), 'tensor')}, {text}" + (
+        f" and {unknown} of unknown size" if unknown else ""
+    )
 
 
 def _bytes_of(kind: TypeProto | None) -> int | None:
     """Of a tensor; None where that cannot be told."""
-    if kind is None or not kind.HasField("tensor_type") or _element(kind) == TensorProto.STRING:
+    if kind is None or not kind.tensor_type.HasField("shape"):
         return None
-    if not kind.tensor_type.HasField("shape"):
+    element = kind.tensor_type.elem_type
+    if element in (TensorProto.UNDEFINED, TensorProto.STRING):
         return None
-    try:
-        size = dtype_of_element(_element(kind)).itemsize
-    except (KeyError, TypeError):
-        return None
-    for axis, dim in enumerate(kind.tensor_type.shape.dim):
-        open_size = cutting.UNKNOWN_SIZE if axis else cutting.UNKNOWN_BATCH
-        size *= dim.dim_value if dim.dim_value > 0 else open_size
-    return size
-
-
-def _nodes_text(segment: Segment) -> Iterator[str]:
-    for node in segment.proto.graph.node:
-        domain = f"{shown(node.domain)}." if node.domain else ""
-        name = shown(node.name or (node.output[0] if node.output else ""))
-        yield f"        {domain}{shown(node.op_type)} {name}"
+    open_sizes = chain([cutting.UNKNOWN_BATCH], repeat(cutting.UNKNOWN_SIZE))
+    dims = zip(kind.tensor_type.shape.dim, open_sizes, strict=False)
+    shape = [dim.dim_value if dim.dim_value > 0 else open_size for dim, open_size in dims]
+    return helper.tensor_dtype_to_np_dtype(element).itemsize * math.prod(shape)
 
 
 # What ``brisk explain`` says of a model on a GPU: the layers that torch computes.
@@ -311,7 +296,3 @@ def _variables_text(kind: str, variables: Sequence[Variable], *, every: bool) ->
 
 def _count_text(count: int, word: str) -> str:
     return f"{count} {word}{'s'[: count != 1]}"
-
-
-def _bytes_text(size: int) -> str:
-    return f"{size / 1e6:.2f} MB" if size >= 10_000 else f"{size} bytes"

@@ -37,22 +37,6 @@ class StatusSnapshot(NamedTuple):
     use: ProcessUse | None = None
 
 
-class ModelRow(NamedTuple):
-    """What a worker says of one model, in numbers. ``None``: nothing was counted yet.
-
-    ``per_s``: answers since the look before. ``p50_s``, ``p99_s``: from the first segment of a run
-    to its last, of all runs, by the histogram's classes. ``early``: share of rows.
-    """
-
-    model: ModelStatus
-    worker: str
-    per_s: float | None
-    p50_s: float | None
-    p99_s: float | None
-    cold_starts: int
-    early: float | None
-
-
 def render(
     now: Sequence[StatusSnapshot], before: Sequence[StatusSnapshot | None], height: int | None
 ) -> Group:
@@ -63,19 +47,18 @@ def render(
     from rich.console import Group
     from rich.text import Text
 
-    heads = [Text(worker_line(*pair), style="bold") for pair in zip(now, before, strict=True)]
-    rows = [row for pair in zip(now, before, strict=True) for row in model_rows(*pair)]
-    rows.sort(key=lambda row: (-(row.per_s or 0.0), -row.model.answered, row.model.name))
+    looks = list(zip(now, before, strict=True))
+    heads = [Text(worker_line(*pair), style="bold") for pair in looks]
+    rows = [cells for _, cells in sorted(row for pair in looks for row in model_rows(*pair))]
     hidden = sum(each.status.model_count - len(each.status.models) for each in now)
     incidents = sorted(each for snapshot in now for each in snapshot.status.incidents)
     incidents = incidents[:SHOWN_INCIDENTS]
     exits = [model for each in now for model in each.status.models if model.exits]
-    parts: list[RenderableType] = []
-    room = None
+    room = len(rows)
     if height is not None:
         others = len(heads) + len(incidents) + sum(4 + len(model.exits) for model in exits)
         room = max(3, height - others - 5)
-    parts.append(_models(rows, hidden, room))
+    parts: list[RenderableType] = [_models(rows, hidden, room)]
     if exits:
         parts.append(exits_table(exits))
     for incident in incidents:
@@ -103,8 +86,14 @@ def worker_line(now: StatusSnapshot, before: StatusSnapshot | None) -> str:
     return " · ".join(words)
 
 
-def model_rows(now: StatusSnapshot, before: StatusSnapshot | None) -> Iterator[ModelRow]:
-    """A row for each model that the worker tells of."""
+def model_rows(
+    now: StatusSnapshot, before: StatusSnapshot | None
+) -> Iterator[tuple[tuple[float, int, str], tuple[str, ...]]]:
+    """For each model that the worker tells of, its place (busy ones first) and its cells.
+
+    Empty where nothing was counted yet. Answers a second: since the look before. Times: from the
+    first segment of a run to its last, of all runs, by the histogram's classes.
+    """
     runs: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0] * (len(BOUNDS_NS) + 2))
     starts: dict[tuple[str, ...], int] = defaultdict(int)
     for sample in now.samples:
@@ -114,23 +103,30 @@ def model_rows(now: StatusSnapshot, before: StatusSnapshot | None) -> Iterator[M
         elif sample.metric == metrics.STARTS.name:
             starts[key] += sample.values[0]
     earlier = {}
-    if before is not None:
+    if before is not None and now.at_s > before.at_s:
         earlier = {(each.name, each.version): each.answered for each in before.status.models}
     for model in now.status.models:
         key = (model.name, str(model.version))
         known = earlier.get((model.name, model.version))
         per_s = None
-        if before is not None and known is not None and now.at_s > before.at_s:
+        if before is not None and known is not None:
             per_s = max(0, model.answered - known) / (now.at_s - before.at_s)
+        times_s = (quantile_s(runs[key], share) for share in (0.5, 0.99))
         early = sum(exit_.answered for exit_ in model.exits)
-        yield ModelRow(
-            model,
-            now.status.role,
-            per_s,
-            quantile_s(runs[key], 0.5),
-            quantile_s(runs[key], 0.99),
-            starts[key],
-            early / model.offered_rows if model.offered_rows else None,
+        yield (
+            (-(per_s or 0.0), -model.answered, model.name),
+            (
+                f"{model.name}/{model.version}",
+                model.job_class if now.status.role == "foreground" else "besteffort",
+                _state(model),
+                f"{model.weight_bytes / 2**20:.1f} MiB" if model.weight_bytes else "",
+                str(model.waiting),
+                "" if per_s is None else f"{per_s:.1f}",
+                *("" if each is None else _duration(int(each * 1e9)) for each in times_s),
+                f"{early / model.offered_rows:.0%}" if model.offered_rows else "",
+                str(starts[key]),
+                str(model.failed),
+            ),
         )
 
 
@@ -150,24 +146,12 @@ def quantile_s(histogram: Sequence[int], share: float) -> float | None:
     return (lowest + into * (BOUNDS_NS[place] - lowest)) / 1e9
 
 
-def _models(rows: Sequence[ModelRow], hidden: int, room: int | None) -> Table:
+def _models(rows: Sequence[tuple[str, ...]], hidden: int, room: int) -> Table:
     columns = ("model", "class", "state", "memory", "queued", "per s", "p50", "p99", "early")
     table = _table(*columns, "starts", "errors")
-    shown = rows if room is None or len(rows) <= room else rows[: room - 1]
-    for row in shown:
-        model = row.model
-        table.add_row(
-            f"{model.name}/{model.version}",
-            model.job_class if row.worker == "foreground" else "besteffort",
-            _state(model),
-            f"{model.weight_bytes / 2**20:.1f} MiB" if model.weight_bytes else "",
-            str(model.waiting),
-            "" if row.per_s is None else f"{row.per_s:.1f}",
-            *("" if each is None else _duration(int(each * 1e9)) for each in row[3:5]),
-            "" if row.early is None else f"{row.early:.0%}",
-            str(row.cold_starts),
-            str(model.failed),
-        )
+    shown = rows if len(rows) <= room else rows[: room - 1]
+    for cells in shown:
+        table.add_row(*cells)
     hidden += len(rows) - len(shown)
     if hidden:
         table.add_row(f"… and {hidden} more")
