@@ -23,7 +23,7 @@ from brisk.artefacts.container import Container, ContainerDraft
 path = Path(sys.argv[1])
 content = np.random.default_rng(0).integers(0, 255, 20_000_000, np.uint8)
 with path.open("wb") as file:
-    draft = ContainerDraft(file, lambda: None)
+    draft = ContainerDraft(file)
     draft.add(content)
     draft.finish(None)
 container = Container(path)
@@ -86,7 +86,7 @@ def test_the_copy_of_a_shortened_file_is_not_dropped(tmp_path: Path) -> None:
 def _large(path: Path) -> tuple[Container, np.ndarray]:
     content = np.random.default_rng(0).integers(0, 255, 4_000_123, np.uint8)
     with path.open("wb") as file:
-        draft = ContainerDraft(file, lambda: None)
+        draft = ContainerDraft(file)
         draft.add(content)
         draft.finish(None)
     return Container(path), content

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from brisk.artefacts.checksum import checksum_of_file
-from brisk.errors import ArtefactError, InvalidModelError
+from brisk.errors import InvalidModelError
 from brisk.paths import open_file, open_inside
 
 Stamp = list[int]
@@ -73,14 +73,6 @@ def are_settled(states: Mapping[str, Stamp]) -> bool:
     """Whether every later change of the files will show in their stamps."""
     latest_ns = max(max(stamp[1], stamp[2]) for stamp in states.values())
     return time.time_ns() - latest_ns > RACY_NS
-
-
-def relative_name(name: object) -> str:
-    """A file name of a record. Raises ArtefactError where it leads out of the directory."""
-    text = str(name)
-    if os.path.isabs(text) or ".." in Path(text).parts:
-        raise ArtefactError(f"'{text:.80}' is no file of the model's directory")
-    return text
 
 
 def stamp_of(status: os.stat_result) -> Stamp:

@@ -20,14 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from brisk.artefacts.identity import (
-    Stamp,
-    are_settled,
-    identify,
-    relative_name,
-    stamp_of,
-    stamps,
-)
+from brisk.artefacts.identity import Stamp, are_settled, identify, stamp_of, stamps
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.ownership import cache_directory, make_private
 
@@ -65,12 +58,12 @@ def check_identity(artefact: Path, model: Path, digests: Mapping[str, str]) -> N
     are read and digested, and the new state is noted.
     """
     directory = Path(os.path.realpath(model)).parent
-    names = [relative_name(name) for name in digests]
+    names = list(digests)
     if Path(os.path.realpath(model)).name not in names:
         raise ArtefactError(f"{artefact}: made of another file")
     try:
         present = stamps(directory, names)
-        if _noted(artefact, digests) == present:
+        if _noted(artefact.with_suffix(".state")) == _state(digests, present):
             return
         found = identify(directory, names)
     except (OSError, InvalidModelError) as error:
@@ -85,11 +78,7 @@ def note_state(artefact: Path, digests: Mapping[str, str], present: Mapping[str,
 
     Nothing is noted where the files changed just now, or where nothing can be written.
     """
-    if not are_settled(present):
-        return
-    text = json.dumps({"digests": dict(digests), "stamps": dict(present)})
-    with contextlib.suppress(OSError):  # read-only: they are compared again at the next start
-        publish(artefact.with_suffix(".state"), lambda file: file.write(text.encode()))
+    _note(artefact.with_suffix(".state"), _state(digests, present), present)
 
 
 def publish(
@@ -138,13 +127,26 @@ def _sync(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _noted(artefact: Path, digests: Mapping[str, str]) -> Mapping[str, Stamp] | None:
+def _state(digests: Mapping[str, str], present: Mapping[str, Stamp]) -> dict[str, object]:
+    return {"digests": dict(digests), "stamps": dict(present)}
+
+
+def _noted(note: Path) -> object:
+    """What stands in ``note``; None where there is none."""
     try:
-        note = json.loads(artefact.with_suffix(".state").read_text())
-        known: Mapping[str, Stamp] = note["stamps"]
-        return known if note["digests"] == dict(digests) else None
-    except (OSError, ValueError, KeyError, TypeError):
+        return json.loads(note.read_text())
+    except (OSError, ValueError, RecursionError):
         return None
+
+
+def _note(
+    note: Path, what: object, seen: Mapping[str, Stamp], *, survives_a_crash: bool = True
+) -> None:
+    """Let ``what`` stand in ``note``, unless a later change of ``seen`` might not show."""
+    if are_settled(seen):
+        text = json.dumps(what).encode()
+        with contextlib.suppress(OSError):  # read-only: it is compared again at the next start
+            publish(note, lambda file: file.write(text), survives_a_crash=survives_a_crash)
 
 
 # Artefacts whose weights were all compared with their checksums since the machine started.
@@ -157,10 +159,8 @@ def _noted(artefact: Path, digests: Mapping[str, str]) -> Mapping[str, Stamp] | 
 
 def is_verified(artefact: Path, status: os.stat_result) -> bool:
     """Whether ``note_verified`` was called since this boot, of the file as it is (``status``)."""
-    try:
-        return bool(json.loads(_path_verified(artefact).read_text()) == _verified(status))
-    except (OSError, ValueError, RecursionError):
-        return False
+    noted = _noted(artefact.with_suffix(".verified"))
+    return noted is not None and noted == _verified(status)
 
 
 def note_verified(artefact: Path, status: os.stat_result) -> None:
@@ -168,15 +168,10 @@ def note_verified(artefact: Path, status: os.stat_result) -> None:
 
     Nothing is noted where it changed just now, or where nothing can be written.
     """
-    if not are_settled({artefact.name: stamp_of(status)}):
-        return
+    seen = {artefact.name: stamp_of(status)}
+    note = artefact.with_suffix(".verified")
     with contextlib.suppress(OSError):
-        text = json.dumps(_verified(status)).encode()
-        publish(_path_verified(artefact), lambda file: file.write(text), survives_a_crash=False)
-
-
-def _path_verified(artefact: Path) -> Path:
-    return artefact.with_suffix(".verified")
+        _note(note, _verified(status), seen, survives_a_crash=False)
 
 
 def _verified(status: os.stat_result) -> dict[str, object]:

@@ -58,7 +58,7 @@ def load_base(path: Path) -> BaseModel:
 def load_graph(graph: ModelGraph, threads: int = 1, taps: Collection[str] = ()) -> BaseModel:
     """As ``load_base``, of a model whose graph has been read, which stops behind ``taps``."""
     model = BareModel(graph.path, threads, taps)
-    return BaseModel(graph, open_warm_program(model, threads))
+    return BaseModel(graph, open_warm_program(model))
 
 
 def live_at(plan: SegmentPlan) -> list[tuple[str, ...]]:

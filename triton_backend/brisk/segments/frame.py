@@ -36,7 +36,7 @@ class SegmentFrame:
         self._requested = program.check_requested(requested)
         self._values = program.bind_inputs(inputs)
         self._program = program
-        self._parts: Sequence[Part] = program.parts.current()
+        self._parts = program.parts.current()
         self._position = 0
         self._held: list[np.ndarray] = []
         """Arrays whose memory OrtValues show."""
@@ -66,6 +66,8 @@ class SegmentFrame:
         if position == len(self._parts):
             return True
         part = self._parts[position]
+        if part is None:  # it is still to be loaded
+            part = self._program.parts[position]
         try:
             if part.goes_by_arrays:
                 given = [to_array(values[slot]) for slot in part.reads]

@@ -149,14 +149,8 @@ class Loader:
             if entry is not None:
                 self._load(entry)
                 del entry  # what it knows of a session must not outlive that in this thread
-            elif not tidy_up(self._is_free):
+            elif not tidy_up(self._idle, self._tasks.await_task):
                 self.give_memory_back()
-
-    def _is_free(self, timeout_s: float) -> bool | None:
-        """Whether no request runs; None where a load is asked for, within the time-out."""
-        if self._tasks.await_task(timeout_s):
-            return None
-        return not self._idle.is_serving
 
     def _load(self, entry: SessionEntry) -> None:
         begin_ns = time.monotonic_ns()
@@ -164,13 +158,13 @@ class Loader:
         is_lone = entry.asker.strikes > 0
         if is_lone:
             self.lone.enter()
-        session, error = standing_back(make) if entry.stands_back else make()
+        session = standing_back(make) if entry.stands_back else make()
         name = f"load {entry.path.name}"
         SPANS.add(LOADS, name, begin_ns, time.monotonic_ns(), str(entry.path))
-        if session is None:
+        if isinstance(session, BriskError):
             if is_lone:
                 self.lone.leave()
-            self.tell(LoadOutcome(entry, None, error))
+            self.tell(LoadOutcome(entry, None, session))
             return
         # Set here, before any lane can say that the load has gone further.
         entry.reach(LoadState.RUNNABLE)
@@ -182,7 +176,7 @@ class Loader:
         session.table.when_loaded(functools.partial(self.tell, LoadCompletion(entry)))
         self._upkeep.look_after(entry, session)
 
-    def _make_runnable(self, entry: SessionEntry) -> tuple[Session | None, BriskError | None]:
+    def _make_runnable(self, entry: SessionEntry) -> Session | BriskError:
         """The session, or what is wrong."""
         entry.begin()
 
@@ -192,14 +186,11 @@ class Loader:
         wanted = reject if self._artefacts is not ArtefactUse.OFF else None
         give_way, tuning = self._yielding.give_way, entry.asker.tuning
         try:
-            session = load_session(
-                entry.path, self._device, self._threads, wanted, give_way, tuning
-            )
+            return load_session(entry.path, self._device, self._threads, wanted, give_way, tuning)
         except BriskError as error:
-            return None, error
+            return error
         except Exception as error:  # noqa: BLE001  # whatever a load raises must reach its askers
             text = f"loading {entry.path} failed: {type(error).__name__}: {error}"
             failed = InternalError(text)
             failed.__cause__ = error  # which may be a lack of memory
-            return None, failed
-        return session, None
+            return failed

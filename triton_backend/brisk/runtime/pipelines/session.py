@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import cast
 
 from brisk.errors import InvalidRequestError
 from brisk.pipelines import (
@@ -18,13 +18,13 @@ from brisk.pipelines import (
 )
 from brisk.planning.query import POLICIES, NetworkVariant, Query, QueryNode, Replanning
 from brisk.runtime.early_exit.audits import CachedRun
-from brisk.runtime.models.session import Due, Frame, Session
+from brisk.runtime.models.session import Due, Frame, Servable, Session
 from brisk.runtime.pipelines.frame import NodeNetworks, PipelineFrame, PipelineNetwork, Signature
 from brisk.segments.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineSession:
+@dataclass(slots=True, eq=False)
+class PipelineSession(Servable):
     """What a binding of a pipeline has where another one has a Session.
 
     ``signature`` is what it takes and gives. Used by the worker's main thread alone.
@@ -37,24 +37,13 @@ class PipelineSession:
     labels: tuple[str, str]
     threads: int = 1
     """Of its networks' sessions."""
-    weight_bytes: ClassVar[int] = 0
-    has_steady_runs: ClassVar[bool] = False
-    """They are as long as their time allows."""
-    table: ClassVar[None] = None
-    caches: ClassVar[None] = None
+    summary: str = field(init=False)
+    has_steady_runs = False  # they are as long as their time allows
 
-    @property
-    def is_loading(self) -> bool:
-        """Its networks have been loaded before it was made."""
-        return False
-
-    def close(self) -> None:
-        """Its networks are freed by whoever counts their users."""
-
-    @property
-    def summary(self) -> str:
+    def __post_init__(self) -> None:
         counts = ", ".join(f"{n} ×{len(node.variants)}" for n, node in self.nodes.items())
-        return f"pipeline of {len(self.nodes)} nodes ({counts}) in {self.load_ns / 1e6:.0f} ms"
+        milliseconds = self.load_ns / 1e6
+        self.summary = f"pipeline of {len(self.nodes)} nodes ({counts}) in {milliseconds:.0f} ms"
 
     def start(
         self,

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from onnx import GraphProto, ModelProto
 
-from brisk.errors import InvalidModelError
 from brisk.graph.files.tensors import read_tensor
 from brisk.graph.files.value_types import from_type_proto
 from brisk.graph.program import Variable
@@ -114,7 +113,7 @@ class BareModel(Source):
         key = self._key(index)
         if key is not None and (found := running(key)) is not None:
             return found
-        made = first or self._open(self._segments[index], Form.OPTIMISED)
+        made = first or self._open(index, [Form.OPTIMISED])[0]
         # of a file that was written to meanwhile nobody knows what the session holds
         if key is not None and key == self._key(index):
             made = shared(key, lambda: made)
@@ -145,13 +144,9 @@ class BareModel(Source):
         self._segments, self._file = (), ModelFile(self._file.path, ModelProto(), {}, {})
 
     def _open_first(self, index: int) -> OrtSession:
-        segment = self._segments[index]
-        form = self._first_form(segment)
-        try:
-            session = self._open(segment, form)
-        except InvalidModelError:  # some operators are computed by what optimising makes of them
-            form = Form.OPTIMISED
-            session = self._open(segment, form)
+        first = self._first_form(self._segments[index])
+        # some operators are computed by what optimising makes of them alone
+        session, form = self._open(index, list(dict.fromkeys((first, Form.OPTIMISED))))
         if form is Form.OPTIMISED:
             self._warm[index] = session
         return session
@@ -168,14 +163,14 @@ class BareModel(Source):
             most = SCALED_BACK_BYTES
         return Form.OPTIMISED if bytes_held <= most else Form.IN_PLACE
 
-    def _open(self, segment: Segment, form: Form) -> OrtSession:
+    def _open(self, index: int, forms: Sequence[Form]) -> tuple[OrtSession, Form]:
         return open_segment(
-            segment,
+            self._segments[index],
             self._file,
-            form,
+            forms,
             self._threads,
             self._tuning,
-            is_one_of_several=segment.proto is not self._file.proto,
+            is_one_of_several=len(self._segments) > 1,
             provider=self._provider,
         )
 
