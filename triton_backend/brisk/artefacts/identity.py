@@ -9,64 +9,43 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 from brisk.artefacts.checksum import checksum_of_file
-from brisk.errors import InvalidModelError
-from brisk.paths import open_file, open_inside
+from brisk.paths import open_inside
 
 Stamp = list[int]
 """Size, modification and change time in ns, inode, device."""
+
+_Found = TypeVar("_Found")
 
 RACY_NS = 50_000_000
 """A file changed this shortly ago may change again without its times showing it."""
 
 
-def model_files(path: Path) -> tuple[str, ...]:
-    """The model file and its external data files, relative to its directory.
-
-    Raises InvalidModelError where the file cannot be parsed.
-    """
-    import onnx
-    from google.protobuf.message import DecodeError
-    from onnx import external_data_helper as external
-
-    try:
-        with open_file(path) as file:
-            model = onnx.load_model_from_string(file.read())
-    except (DecodeError, OSError) as error:
-        raise InvalidModelError(f"{path}: not an ONNX model ({error})") from error
-    names = {
-        external.ExternalDataInfo(tensor).location
-        for tensor in external._get_all_tensors(model)
-        if external.uses_external_data(tensor)
-    }
-    return (path.name, *sorted(names))
-
-
-def identify(directory: Path, names: Sequence[str]) -> dict[str, str]:
+def identify(directory: Path, names: Iterable[str]) -> dict[str, str]:
     """The files' checksums, which tell one model from another, by their names in ``directory``.
 
     Raises OSError, and InvalidModelError as ``open_inside``.
     """
-    digests = {}
+    return _of_each(directory, names, checksum_of_file)
+
+
+def stamps(directory: Path, names: Iterable[str]) -> dict[str, Stamp]:
+    """The files' present states. Raises as ``identify``."""
+    return _of_each(directory, names, lambda file: stamp_of(os.fstat(file.fileno())))
+
+
+def _of_each(
+    directory: Path, names: Iterable[str], look: Callable[[BinaryIO], _Found]
+) -> dict[str, _Found]:
+    found = {}
     for name in names:
         with open_inside(directory, name, "file of the model") as file:
-            digests[name] = checksum_of_file(file)
-    return digests
-
-
-def stamps(directory: Path, names: Sequence[str]) -> dict[str, Stamp]:
-    """The files' present states.
-
-    Raises OSError where one is missing, InvalidModelError as ``open_inside``.
-    """
-    states = {}
-    for name in names:
-        with open_inside(directory, name, "file of the model") as file:
-            states[name] = stamp_of(os.fstat(file.fileno()))
-    return states
+            found[name] = look(file)
+    return found
 
 
 def are_settled(states: Mapping[str, Stamp]) -> bool:

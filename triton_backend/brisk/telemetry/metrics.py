@@ -113,8 +113,8 @@ START_SECONDS = _declare(
 LOADED_LAYERS = _declare(
     "brisk_loaded_layers_total",
     Kind.COUNTER,
-    "Solutions loaded in cold starts: made from the model or reused from an artefact, by the lane "
-    "they belong to or stolen from it by another",
+    "Solutions loaded in cold starts: made from the model or reused from an artefact, by a lane, "
+    "or stolen from the lanes by the request that needs them",
     ("model", "version", "origin", "by"),
 )
 CACHED_ROWS = _declare(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brisk.runtime.models.yielding import LONGEST_YIELD_S, YieldToRealtime
+from brisk.runtime.models.yielding import LONGEST_YIELD_S, Yielding
 from brisk.runtime.worker.batch import Run
 from brisk.scheduling.job import JobClass
 from brisk.segments.starting import start_lanes
@@ -25,7 +25,7 @@ class _Time:
     def __init__(self, ends_s: float) -> None:
         self.now_s = 0.0
         self.ends_s = ends_s
-        self.yielding: YieldToRealtime | None = None
+        self.yielding: Yielding | None = None
 
     def clock(self) -> float:
         return self.now_s
@@ -36,9 +36,9 @@ class _Time:
             self.yielding.attend([])
 
 
-def _yielding(ends_s: float) -> tuple[YieldToRealtime, _Time]:
+def _yielding(ends_s: float) -> tuple[Yielding, _Time]:
     time = _Time(ends_s)
-    time.yielding = YieldToRealtime(time.clock, time.sleep)
+    time.yielding = Yielding(time.clock, time.sleep)
     return time.yielding, time
 
 

@@ -26,7 +26,7 @@ from brisk.runtime.log import say
 from brisk.runtime.models.background_prepare import SegmentPreparer
 from brisk.runtime.models.entry import LoadState, SessionEntry
 from brisk.runtime.models.session import Session
-from brisk.runtime.models.yielding import LONGEST_WAIT_S, Idle
+from brisk.runtime.models.yielding import LONGEST_WAIT_S, Yielding
 from brisk.runtime.ready import import_what_files_need
 from brisk.runtime.settings import ArtefactUse
 from brisk.segments.table import EXECUTOR, LayerTable
@@ -44,9 +44,14 @@ class Upkeep:
     """One thread, in the order in which sessions came."""
 
     def __init__(
-        self, device: str, threads: int, artefacts: ArtefactUse, caches: CacheWatch, idle: Idle
+        self,
+        device: str,
+        threads: int,
+        artefacts: ArtefactUse,
+        caches: CacheWatch,
+        yielding: Yielding,
     ) -> None:
-        self._idle = idle
+        self._yielding = yielding
         self._caches = caches
         self._preparer: SegmentPreparer | None = None
         if artefacts is ArtefactUse.BUILD and device == "cpu":
@@ -56,7 +61,7 @@ class Upkeep:
 
     def look_after(self, entry: SessionEntry, session: Session) -> None:
         """``session`` is what the entry's load has come to."""
-        perform = functools.partial(self._look_after, entry, session, self._idle.expect())
+        perform = functools.partial(self._look_after, entry, session, self._yielding.expect())
         self._tasks.put((entry, perform))
 
     def _run(self) -> None:
@@ -77,10 +82,10 @@ class Upkeep:
         awaits_artefact = False
         try:
             if not session.starts_with_substitutes:  # else in the first gaps between requests
-                self._idle.await_calm(until_s)
+                self._yielding.await_calm(until_s)
             may_go_on = self._between(table, until_s)
             is_warm = _succeeds(session, lambda: session.load_warm(may_go_on))
-            self._idle.await_calm(until_s)  # a start is for its first requests
+            self._yielding.await_calm(until_s)  # a start is for its first requests
             report_start(session, entry.labels)
             caches = self._caches.open(session) if is_warm else None
             awaits_artefact = self._preparer is not None and session.wants_artefact
@@ -117,9 +122,9 @@ class Upkeep:
         try:
             if not is_there:
                 return
-            may_go_on = self._between(session.table, self._idle.expect())
+            may_go_on = self._between(session.table, self._yielding.expect())
             if _succeeds(session, lambda: session.adopt_prepared(may_go_on)):
-                self._idle.pause(LONGEST_PAUSE_S)
+                self._yielding.pause(LONGEST_PAUSE_S)
                 gc.collect()
                 give_back()
         finally:
@@ -128,7 +133,7 @@ class Upkeep:
     def _pause(self) -> None:
         """For a gap between requests, unless another session waits to be looked after."""
         if self._tasks.empty():
-            self._idle.pause(LONGEST_PAUSE_S)
+            self._yielding.pause(LONGEST_PAUSE_S)
 
     def _between(self, table: LayerTable[Any], until_s: float) -> Callable[[], bool]:
         """Whether the session is still wanted; blocks for a gap between requests, ``until_s`` at
@@ -136,7 +141,7 @@ class Upkeep:
         """
 
         def may_go_on() -> bool:
-            self._idle.await_gap(until_s)
+            self._yielding.await_gap(until_s)
             return not table.is_closed
 
         return may_go_on
@@ -179,7 +184,7 @@ SPARE_BYTES = 64 << 20
 _LOOK_S = 0.002
 
 
-def tidy_up(idle: Idle, await_load: Callable[[float], bool]) -> bool:
+def tidy_up(yielding: Yielding, await_load: Callable[[float], bool]) -> bool:
     """Collect what is unreachable and return free memory to the system, while no request runs.
 
     ``await_load``: whether a load is asked for, within a time-out. Where it is, nothing is done,
@@ -187,7 +192,7 @@ def tidy_up(idle: Idle, await_load: Callable[[float], bool]) -> bool:
     """
     until_s = time.monotonic() + LONGEST_WAIT_S
     while not await_load(_LOOK_S):
-        if not idle.is_serving or time.monotonic() > until_s:
+        if not yielding.is_serving or time.monotonic() > until_s:
             break
     else:
         return False

@@ -17,7 +17,7 @@ from brisk.runtime.log import say
 from brisk.runtime.models.after_load import Upkeep, tidy_up
 from brisk.runtime.models.entry import LoadState, SessionEntry
 from brisk.runtime.models.session import Servable, Session, load_session
-from brisk.runtime.models.yielding import Idle, LoneLoad, YieldToRealtime
+from brisk.runtime.models.yielding import LoneLoad, Yielding
 from brisk.runtime.settings import ArtefactUse
 from brisk.runtime.worker.tracing import LOADS
 from brisk.scheduling.job import RANKS, JobClass
@@ -109,9 +109,8 @@ class Loader:
         self._tasks: LoadQueue[SessionEntry | None] = LoadQueue()
         """None: give memory back."""
         self._outcomes: deque[LoadOutcome | LoadCompletion] = deque()
-        self._yielding = YieldToRealtime()
-        self._idle = Idle()
-        self._upkeep = Upkeep(device, threads, artefacts, caches, self._idle)
+        self._yielding = Yielding()
+        self._upkeep = Upkeep(device, threads, artefacts, caches, self._yielding)
         threading.Thread(target=self._run, name="brisk-loader", daemon=True).start()
 
     def load(self, entry: SessionEntry) -> None:
@@ -132,7 +131,6 @@ class Loader:
         Called by the worker before and after each stretch of computing.
         """
         self._yielding.attend(runs)
-        self._idle.attend(bool(runs))
 
     def tell(self, outcome: LoadOutcome | LoadCompletion) -> None:
         """Let ``take`` give an outcome, wherever it was made."""
@@ -149,7 +147,7 @@ class Loader:
             if entry is not None:
                 self._load(entry)
                 del entry  # what it knows of a session must not outlive that in this thread
-            elif not tidy_up(self._idle, self._tasks.await_task):
+            elif not tidy_up(self._yielding, self._tasks.await_task):
                 self.give_memory_back()
 
     def _load(self, entry: SessionEntry) -> None:

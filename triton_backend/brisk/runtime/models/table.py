@@ -215,7 +215,7 @@ def identity_of(path: str, tuning: SessionTuning = SessionTuning()) -> str:  # n
     except (OSError, ValueError) as error:
         raise InvalidModelError(f"model file {path!r} cannot be read: {error}") from error
     state = [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in files]
-    own = "" if tuning.is_default else f":{tuning}:{list(_states(tuning))}"
+    own = "" if tuning == SessionTuning() else f":{tuning}:{list(_states(tuning))}"
     return f"{os.path.realpath(path)}:{state}{own}"
 
 

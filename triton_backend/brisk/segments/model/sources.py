@@ -70,7 +70,7 @@ class BareModel(Source):
         file = read_model_file(path)
         normalise(file.proto)
         optional = () if takes_optional else _fix_optional(file.proto.graph)
-        self._file = file
+        self.file = file
         self._threads = threads
         self._tuning = tuning
         self._provider = provider
@@ -78,27 +78,20 @@ class BareModel(Source):
         self._warm: dict[int, OrtSession] = {}
         """By segment, sessions that are warm from the start, until they are shared."""
         self._is_awaited = is_awaited
-        spans, typed = cut_points(file.proto, path.stat().st_size, longest_ns, taps)
+        size = path.stat().st_size
+        spans, typed = cut_points(file.proto, size, longest_ns, taps)
         defaults = _take_defaults(file.proto, file)
-        self._segments: Sequence[Segment] = extract(file.proto, spans, typed)
+        self.segments: Sequence[Segment] = extract(file.proto, spans, typed)
         self.is_optimised_elsewhere = file.own_format is not None
-        self.weight_bytes = sum(data.nbytes for data in file.files.values()) or _size(path)
-        self.plan = _plan(typed, self._segments, defaults, optional)
-
-    @property
-    def segments(self) -> Sequence[Segment]:
-        return self._segments
-
-    @property
-    def file(self) -> ModelFile:
-        return self._file
+        self.weight_bytes = sum(data.nbytes for data in file.files.values()) or size
+        self.plan = _plan(typed, self.segments, defaults, optional)
 
     def check(self) -> None:
         """Make every session, since only that tells whether ONNX Runtime takes the model.
 
         Raises InvalidModelError naming the segment that it does not take.
         """
-        indices = range(len(self._segments))
+        indices = range(len(self.segments))
         if min(len(indices), self._threads) == 1:
             self._opened.update((index, self._open_first(index)) for index in indices)
             return
@@ -123,10 +116,10 @@ class BareModel(Source):
         """All that the segment's warm session is made from; None where that is not digested:
         weights that are too large, a model in another format, operators of a library.
         """
-        if self._file.own_format is not None or self._tuning.operator_libraries:
+        if self.file.own_format is not None or self._tuning.operator_libraries:
             return None
-        proto, weights = ModelProto(), self._file.weights
-        proto.CopyFrom(self._segments[index].proto)
+        proto, weights = ModelProto(), self.file.weights
+        proto.CopyFrom(self.segments[index].proto)
         in_place = [tensor for tensor in proto.graph.initializer if tensor.name in weights]
         sizes = [weights[tensor.name].data.nbytes for tensor in in_place]
         if sum(sizes) > MOST_DIGESTED_BYTES:
@@ -136,15 +129,15 @@ class BareModel(Source):
             tensor.ClearField("external_data")  # files of other names may hold the same
             digest.update(weights[tensor.name].data.data)
         digest.update(proto.SerializeToString(deterministic=True))
-        is_alone = len(self._segments) == 1
+        is_alone = len(self.segments) == 1
         return digest.digest(), self._threads, self._tuning, repr(self._provider), is_alone
 
     def close(self) -> None:
         """Warm sessions have copies of the weights; the file need not be mapped for them."""
-        self._segments, self._file = (), ModelFile(self._file.path, ModelProto(), {}, {})
+        self.segments, self.file = (), ModelFile(self.file.path, ModelProto(), {}, {})
 
     def _open_first(self, index: int) -> OrtSession:
-        first = self._first_form(self._segments[index])
+        first = self._first_form(self.segments[index])
         # some operators are computed by what optimising makes of them alone
         session, form = self._open(index, list(dict.fromkeys((first, Form.OPTIMISED))))
         if form is Form.OPTIMISED:
@@ -153,8 +146,8 @@ class BareModel(Source):
 
     def _first_form(self, segment: Segment) -> Form:
         """What answers soonest (NNV12, 3.1)."""
-        graph, weights = segment.proto.graph, self._file.weights
-        if not self._is_awaited or self._file.own_format is not None:
+        graph, weights = segment.proto.graph, self.file.weights
+        if not self._is_awaited or self.file.own_format is not None:
             return Form.IN_PLACE
         held = [weights[each.name] for each in graph.initializer if each.name in weights]
         bytes_held = sum(each.data.nbytes for each in held)
@@ -165,21 +158,14 @@ class BareModel(Source):
 
     def _open(self, index: int, forms: Sequence[Form]) -> tuple[OrtSession, Form]:
         return open_segment(
-            self._segments[index],
-            self._file,
+            self.segments[index],
+            self.file,
             forms,
             self._threads,
             self._tuning,
-            is_one_of_several=len(self._segments) > 1,
+            is_one_of_several=len(self.segments) > 1,
             provider=self._provider,
         )
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # removed since it was read
-        return 0
 
 
 def _fix_optional(graph: GraphProto) -> tuple[Variable, ...]:

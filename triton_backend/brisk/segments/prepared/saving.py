@@ -19,7 +19,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 from onnx.external_data_helper import _get_all_tensors
 
 from brisk.errors import InvalidModelError
-from brisk.graph.files.element_types import dtype_of_element
+from brisk.graph.files.element_types import PACKED, dtype_of_element
 from brisk.graph.files.mapping import PAGE_BYTES
 from brisk.graph.files.tensors import external_range
 from brisk.segments.model.extraction import Segment
@@ -111,7 +111,7 @@ def _take_weights(proto: ModelProto, content: np.ndarray, label: str) -> tuple[W
             continue
         data = _range(tensor, content, label)
         weight = Weight(tensor.name, data, tensor.data_type, tuple(tensor.dims))
-        if weight.is_packed or not weight.data.size:
+        if weight.kind in PACKED or not weight.data.size:
             continue
         if weight.data.size != prod(weight.shape) * dtype_of_element(weight.kind).itemsize:
             raise InvalidModelError(f"{label}: '{tensor.name}' was saved with another size")
