@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from brisk.artefacts.identity import identify, stamps
+from brisk.artefacts.store import identify, stamps
 from brisk.cli.commands.models import version_files
 from brisk.errors import InvalidModelError
 from brisk.exits.files.container import DamagedFileError, read_container

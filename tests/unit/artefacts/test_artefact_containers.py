@@ -14,7 +14,7 @@ import pytest
 from brisk.artefacts import store
 from brisk.artefacts.checksum import PAGE_BYTES, checksum, checksum_of_file
 from brisk.artefacts.container import ALIGNMENT, HEADER_BYTES, Container
-from brisk.artefacts.identity import are_settled, stamp_of
+from brisk.artefacts.store import are_settled, stamp_of
 from brisk.errors import ArtefactError
 from support.containers import write_container
 
@@ -229,7 +229,7 @@ def test_a_file_written_just_now_is_not_noted(
     tmp_path: Path, compared: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "model.segments")
-    monkeypatch.setattr("brisk.artefacts.identity.RACY_NS", 10**12)
+    monkeypatch.setattr("brisk.artefacts.store.RACY_NS", 10**12)
     read_everything(path)
     assert not path.with_suffix(".verified").exists()
 

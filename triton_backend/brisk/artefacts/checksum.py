@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from io import BufferedIOBase
-from typing import BinaryIO, TypeAlias, cast
+from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -27,10 +27,8 @@ _PAGE_WORDS = PAGE_BYTES // 8
 _BLOCK_BYTES = 256 * PAGE_BYTES
 """Of a file, read at a time."""
 
-Buffer: TypeAlias = "bytes | bytearray | memoryview | np.ndarray"
 
-
-def checksum(content: Buffer) -> str:
+def checksum(content: bytes | np.ndarray) -> str:
     """Sixteen hexadecimal digits. ``content`` is contiguous and starts at a multiple of 8."""
     data = np.frombuffer(content, np.uint8)
     whole = data.size // PAGE_BYTES * PAGE_BYTES

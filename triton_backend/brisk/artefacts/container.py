@@ -87,7 +87,7 @@ class Container:
             manifest = self._manifest(size, environment)
             self.content: Any = manifest.get("content")
             self._blobs = self._places(manifest.get("blobs"), size)
-            self._leased = lease.hold(file.fileno(), self._map, self.memory.ctypes.data)
+            self.leased = lease.hold(file.fileno(), self._map, self.memory.ctypes.data)
             self._status = os.fstat(file.fileno())
             if self._status.st_size != size:
                 raise ArtefactError(f"{path}: it is being written")
@@ -100,11 +100,6 @@ class Container:
     def __len__(self) -> int:
         return len(self._blobs)
 
-    @property
-    def is_leased(self) -> bool:
-        """Whether who would shorten the file waits until its bytes are copied."""
-        return self._leased.is_held
-
     def verify(self, number: int) -> None:
         """Compare a blob with its checksum, unless that was done since the machine started.
 
@@ -115,18 +110,16 @@ class Container:
             return
         self.compare(number)
         self._unseen.discard(number)
-        if not (self._is_noted or any(map(self._is_compared, list(self._unseen)))):
+        # of those with a digest ``copied`` compares each, every time
+        left = (self._blobs[each].checksum for each in list(self._unseen))
+        if not self._is_noted and all(len(each) == _DIGITS for each in left):
             self._is_noted = True
             store.note_verified(self.path, self._status)
-
-    def _is_compared(self, number: int) -> bool:
-        """By ``verify``; the others each time, by ``copied``."""
-        return len(self._blobs[number].checksum) != _DIGITS
 
     def compare(self, number: int) -> None:
         """Compare a blob with its checksum now. Raises ArtefactError where it differs."""
         place = self.place(number)
-        content = self._bytes(place)
+        content = self.view(number)
         is_digest = len(place.checksum) == _DIGITS
         found = _blake2b(content.data).hexdigest() if is_digest else checksum(content)
         if found != place.checksum:
@@ -137,7 +130,7 @@ class Container:
         some 9 GB a second, and nothing can begin before.
         """
         unseen = [number for number in numbers if number in self._unseen]
-        total = sum(self.size(number) for number in unseen)
+        total = sum(self.place(number).size for number in unseen)
         if threads < 2 or total < _SHARED_WORK_BYTES:
             for number in unseen:
                 self.verify(number)
@@ -167,31 +160,26 @@ class Container:
         Raises ArtefactError where it differs from what was written, or was added otherwise.
         """
         place = self.place(number)
-        content = self._bytes(place).tobytes()
+        content = self.view(number).tobytes()
         if _blake2b(content).hexdigest() != place.checksum:
             raise ArtefactError(f"{self.path}: blob {number} at {place.offset} is damaged")
         return content
 
     def view(self, number: int) -> np.ndarray:
         """A blob's bytes, read-only, in place. Raises ArtefactError where there is none."""
-        return self._bytes(self.place(number))
+        place = self.place(number)
+        return self.memory[place.offset : place.offset + place.size]
 
     def drop_pages(self, number: int) -> None:
         """Free this process of a blob's pages until it is read again, which then costs faults."""
         place = self.place(number)
-        self._leased.drop_pages(place.offset, place.size)
-
-    def size(self, number: int) -> int:
-        return self.place(number).size
+        self.leased.drop_pages(place.offset, place.size)
 
     def place(self, number: int) -> BlobPlace:
         """Raises ArtefactError where there is no such blob."""
         if not 0 <= number < len(self._blobs):
             raise ArtefactError(f"{self.path}: there is no blob {number}")
         return self._blobs[number]
-
-    def _bytes(self, place: BlobPlace) -> np.ndarray:
-        return self.memory[place.offset : place.offset + place.size]
 
     def _manifest(self, size: int, environment: Mapping[str, str]) -> Mapping[str, Any]:
         header = self.memory[:HEADER_BYTES].tobytes()

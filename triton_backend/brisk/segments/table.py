@@ -47,7 +47,7 @@ class LayerTable(Generic[Part]):
         self._changed = threading.Condition()
         self._remaining = count
         self._told: list[Callable[[], None]] = []
-        self._workers = 0
+        self.lanes_at_work = 0
         self.is_closed = False
 
     def __len__(self) -> int:
@@ -88,10 +88,6 @@ class LayerTable(Generic[Part]):
         return len(self._layers) - self._remaining
 
     @property
-    def lanes_at_work(self) -> int:
-        return self._workers
-
-    @property
     def is_whole(self) -> bool:
         """Whether every layer is loaded and none has failed."""
         with self._changed:
@@ -113,7 +109,7 @@ class LayerTable(Generic[Part]):
         ``give_way`` is called with this table before each, and may block for a while.
         """
         with self._changed:
-            self._workers += 1
+            self.lanes_at_work += 1
         while True:
             if give_way is not None:
                 give_way(self)
@@ -122,7 +118,7 @@ class LayerTable(Generic[Part]):
                 break
             self._perform(index, name)
         with self._changed:
-            self._workers -= 1
+            self.lanes_at_work -= 1
 
     def wait(self, timeout_s: float) -> bool:
         """Until every layer is loaded, or has failed; False after the time-out."""

@@ -47,10 +47,11 @@ class _ModelFile:
     taps: Collection[str]
     tuning: SessionTuning
 
-    def open(self, *, is_awaited: bool = False) -> BareModel:
+    def open(self, **how: bool) -> BareModel:
+        """``how``: as of ``BareModel``."""
         from brisk.segments.model.sources import BareModel
 
-        return BareModel(self.path, self.threads, self.taps, self.tuning, is_awaited=is_awaited)
+        return BareModel(self.path, self.threads, self.taps, self.tuning, **how)
 
 
 class SegmentSession(Session):
@@ -74,7 +75,7 @@ class SegmentSession(Session):
         self.load_ns = 0
         self.taps = file.taps
         self.weight_bytes = source.weight_bytes
-        self._tuning = file.tuning
+        self._file = file
         self._keeps_answers = file.tuning.keeps_answers and not source.is_optimised_elsewhere
         """Whether the model's prepared form can be used for it."""
         kind = "the model" if source.origin == "model" else "its artefact"
@@ -94,7 +95,7 @@ class SegmentSession(Session):
         found = find_prepared(self.path, self.taps)
         if found is None:
             return False
-        prepared = PreparedModel(found, self.path, self.threads, self.taps, self._tuning)
+        prepared = PreparedModel(found, self.path, self.threads, self.taps, self._file.tuning)
         if prepared.plan.segments != self.starting.program.plan.segments:
             return False
         with exchange_attempt(self.path) as may_be_tried:
@@ -122,12 +123,9 @@ class SegmentSession(Session):
         Raises BriskError.
         """
         if self._taking_optional is None:
-            from brisk.segments.model.sources import BareModel
-
             if _stamp(self.path) != self._stamp:
                 raise InvalidModelError(f"{self.path} has changed since it was loaded")
-            source = BareModel(self.path, self.threads, (), self._tuning, takes_optional=True)
-            self._taking_optional = start_segments(source).program
+            self._taking_optional = start_segments(self._file.open(takes_optional=True)).program
         return self._taking_optional
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:

@@ -211,7 +211,7 @@ class PreparedModel(Source):
     def _weight(self, name: str, kind: int, shape: Sequence[int], blob: int) -> Weight:
         if not all(type(size) is int and size >= 0 for size in shape):
             raise ArtefactError(f"{self.path}: weight '{name}' has shape {shape}")
-        if prod(shape) * dtype_of_element(kind).itemsize != self._container.size(blob):
+        if prod(shape) * dtype_of_element(kind).itemsize != self._container.place(blob).size:
             raise ArtefactError(f"{self.path}: weight '{name}' has another size than its blob")
         return Weight(str(name), self._container.view(blob), kind, tuple(shape))
 

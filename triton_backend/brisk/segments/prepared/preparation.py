@@ -17,7 +17,6 @@ import numpy as np
 
 from brisk.artefacts import store
 from brisk.artefacts.container import ContainerDraft
-from brisk.artefacts.identity import identify, stamps
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.segments.model.sources import BareModel
 from brisk.segments.prepared.form import (
@@ -89,7 +88,7 @@ def prepare(
         try:
             made = _Making(model, threads, taps, folder, disk_factor)
             store.publish(target, made.write)
-            if stamps(made.home, made.names) != made.before:
+            if store.stamps(made.home, made.names) != made.before:
                 target.unlink(missing_ok=True)
                 raise InvalidModelError(f"{model} has changed while it was prepared")
         finally:
@@ -123,14 +122,14 @@ class _Making:
         self._folder = folder
         real = Path(os.path.realpath(model))
         self.home = real.parent
-        seen = stamps(self.home, [real.name])
+        seen = store.stamps(self.home, [real.name])
         self.source = BareModel(model, threads, taps)
         data_files = self.source.file.files.keys() - {model.name}
         self.names = sorted({real.name, *data_files})
-        self.before = stamps(self.home, self.names)
+        self.before = store.stamps(self.home, self.names)
         if self.before[real.name] != seen[real.name]:
             raise InvalidModelError(f"{model} has changed while it was prepared")
-        self.identity = identify(self.home, self.names)
+        self.identity = store.identify(self.home, self.names)
         self._most_bytes = _SPARE_BYTES + int(
             disk_factor * sum(stamp[0] for stamp in self.before.values())
         )

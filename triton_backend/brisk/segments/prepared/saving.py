@@ -117,8 +117,7 @@ def _take_weights(proto: ModelProto, content: np.ndarray, label: str) -> tuple[W
             raise InvalidModelError(f"{label}: '{tensor.name}' was saved with another size")
         found.append(weight)
         del tensor.external_data[:]
-        entry = tensor.external_data.add()
-        entry.key, entry.value = "location", NOWHERE[1]
+        tensor.external_data.add(key="location", value=NOWHERE[1])
     for tensor in _get_all_tensors(proto):
         if (
             tensor.data_location == TensorProto.EXTERNAL
