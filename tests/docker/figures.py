@@ -23,8 +23,7 @@ import onnxruntime
 from brisk.segments.frame import run_serially
 from brisk.segments.prepared.form import PreparedModel
 from brisk.segments.prepared.preparation import prepare
-from brisk.segments.starting import StartingSegments, start_segments
-from brisk.segments.timeline import Recorder
+from brisk.segments.starting import StartingSegments, start_lanes, start_segments
 
 THREADS = len(os.sched_getaffinity(0))
 ROUNDS, ROUND_S = 5, 0.5
@@ -58,8 +57,8 @@ def figures(model: Path) -> dict[str, float]:
     inputs = inputs_of(peer)
 
     def start() -> StartingSegments:
-        started = start_segments(PreparedModel(prepared, model, THREADS), THREADS, Recorder())
-        started.start_lanes(THREADS)
+        started = start_segments(PreparedModel(prepared, model, THREADS))
+        start_lanes(started.table, THREADS)
         run_serially(started.program, inputs)
         return started
 

@@ -28,7 +28,6 @@ from brisk.segments.model import cutting
 from brisk.segments.model.sources import BareModel
 from brisk.segments.session import onnxruntime
 from brisk.segments.starting import start_segments
-from brisk.segments.timeline import Recorder
 
 PATIENCE_S = 10.0
 MEMORY_BYTES = 1 << 30
@@ -154,8 +153,8 @@ def _serve_and_compare(path: Path, cut: bool, say: Callable[..., None]) -> None:
         cutting.LONGEST_SEGMENT_NS = float("inf")
         model = BareModel(path, 1)
     model.check()
-    starting = start_segments(model, 1, Recorder())
-    starting.table.work(0, "trial")
+    starting = start_segments(model)
+    starting.table.work("trial")
     inputs = _inputs(model)
     if inputs is None:
         say(Kind.NOT_RUN.name)

@@ -13,7 +13,7 @@ from brisk.artefacts.container import ContainerDraft
 
 def write_container(path: Path, content: Any, blobs: Sequence[np.ndarray] = ()) -> Path:
     with path.open("wb") as file:
-        draft = ContainerDraft(file, lambda: None)
+        draft = ContainerDraft(file)
         for blob in blobs:
             draft.add(blob)
         draft.finish(content)

@@ -15,7 +15,6 @@ from brisk.segments.model import cutting
 from brisk.segments.model.sources import BareModel
 from brisk.segments.session import onnxruntime
 from brisk.segments.starting import start_segments
-from brisk.segments.timeline import Recorder
 from brisk_client.benchmarks.conformance import as_array, compare
 
 
@@ -63,8 +62,8 @@ def _run(case: Any, path: Path) -> SegmentOutcome:
     try:
         model = BareModel(path, 1)
         count = len(model.segments)
-        starting = start_segments(model, 1, Recorder())
-        starting.table.work(0, "case")
+        starting = start_segments(model)
+        starting.table.work("case")
         failure = _judge(case, lambda given: run_serially(starting.program, given))
     except Exception as error:  # noqa: BLE001  # whatever it is, the case has failed
         failure = f"{type(error).__name__}: {error}"

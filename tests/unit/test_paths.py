@@ -12,13 +12,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from brisk.artefacts.identity import identify, model_files, stamps
+from brisk.artefacts.store import identify, stamps
 from brisk.cli.commands.models import version_files
 from brisk.errors import InvalidModelError
 from brisk.exits.files.container import DamagedFileError, read_container
 from brisk.graph.reader import read_program
 from brisk.paths import find_inside, open_file, open_inside, version_folder
 from brisk.pipelines import read_pipeline
+from brisk.segments.model.model_file import read_model_file
 from brisk.stub.config.entry import find_model
 from brisk.stub.config.signature import read_signature
 
@@ -248,7 +249,7 @@ def test_external_data_of_such_names_is_neither_read_nor_digested(
         read_program(path)
     for look in (identify, stamps):
         with pytest.raises(InvalidModelError, match="file of the model '"):
-            look(version, model_files(path))
+            look(version, (path.name, location))
 
 
 def test_external_data_leaves_not_even_through_a_folder_inside_of_the_version(
@@ -271,7 +272,7 @@ def test_every_reader_of_an_entry_s_file_refuses_what_is_not_its_own(
     version: Path, make: Callable[[Path], str]
 ) -> None:
     path = version / make(version)
-    for read in (read_signature, read_program, read_pipeline, model_files):
+    for read in (read_signature, read_program, read_pipeline, read_model_file):
         with pytest.raises(InvalidModelError, match="expected a path to a regular file"):
             read(path)
     with pytest.raises(DamagedFileError, match="expected a path to a regular file"):

@@ -12,6 +12,13 @@ class BriskError(Exception):
 
     code = "internal"
 
+    def __init_subclass__(cls) -> None:
+        if "code" in cls.__dict__:
+            _BY_CODE[cls.code] = cls
+
+
+_BY_CODE: dict[str, type[BriskError]] = {}
+
 
 class InvalidModelError(BriskError):
     """The model file or its entry cannot be served as it is; fix the model."""
@@ -73,23 +80,6 @@ class InternalError(BriskError):
     code = "internal"
 
 
-ERROR_BY_CODE: dict[str, type[BriskError]] = {
-    error.code: error
-    for error in (
-        InvalidModelError,
-        UnsupportedOperatorError,
-        InvalidConfigurationError,
-        InvalidRequestError,
-        ModelNotLoadedError,
-        UnavailableError,
-        CancelledError,
-        ProtocolError,
-        ArtefactError,
-        InternalError,
-    )
-}
-
-
 def named_error(code: str, message: str) -> BriskError:
     """The error that crossed the wire; an InternalError where the code is unknown."""
-    return ERROR_BY_CODE.get(code, InternalError)(message)
+    return _BY_CODE.get(code, InternalError)(message)

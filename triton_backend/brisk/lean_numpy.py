@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 ON_DEMAND = frozenset(
     {"numpy.ctypeslib", "numpy.fft", "numpy.ma", "numpy.polynomial", "numpy.random"}
@@ -34,7 +34,7 @@ def on_demand() -> Iterator[None]:
 
 
 class _Finder:
-    """Of the modules ON_DEMAND; leaves all others to the finders after it."""
+    """Finds and makes the modules ON_DEMAND; leaves all others to the finders after it."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -43,19 +43,11 @@ class _Finder:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Deferring(spec.loader)  # type: ignore[assignment]  # a loader by what it does
+            spec.loader_state, spec.loader = spec.loader, self  # type: ignore[assignment]  # a loader by what it does
         return spec
 
-
-class _Deferring:
-    """Makes a module that its first use runs by the loader ``real``."""
-
-    def __init__(self, real: Any) -> None:
-        self.real = real
-
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        made: ModuleType | None = self.real.create_module(spec)
-        return made
+        return None  # one as usual
 
     def exec_module(self, module: ModuleType) -> None:
         module.__class__ = _Deferred
@@ -80,7 +72,7 @@ def _run(module: ModuleType) -> None:
         assert spec is not None
         _running.add(name)
         try:
-            real = cast("_Deferring", spec.loader).real
+            real = spec.loader_state
             real.exec_module(module)
             module.__loader__ = spec.loader = real
             ModuleType.__setattr__(module, "__class__", ModuleType)

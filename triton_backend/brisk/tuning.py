@@ -93,10 +93,6 @@ class SessionTuning(NamedTuple):
     operator_libraries: tuple[str, ...] = ()
 
     @property
-    def is_default(self) -> bool:
-        return self == _DEFAULT
-
-    @property
     def keeps_answers(self) -> bool:
         """Whether its warm session computes the same graph, by the same kernels, as the usual one:
         what was optimised and kept for that may be used for it.
@@ -128,9 +124,6 @@ class SessionTuning(NamedTuple):
                 f"{len(self.operator_libraries)} libraries of operators; expected at most "
                 f"{MOST_LIBRARIES}"
             )
-
-
-_DEFAULT = SessionTuning()
 
 
 def check_setting(key: str, value: str) -> None:

@@ -21,7 +21,6 @@ from brisk.segments.frame import run_serially
 from brisk.segments.model import cutting
 from brisk.segments.prepared.form import PreparedModel
 from brisk.segments.starting import start_segments
-from brisk.segments.timeline import Recorder
 from support.changes import leaves, others_of, put
 
 MEMORY_BYTES = 8 << 30
@@ -38,7 +37,7 @@ def manifest_of(path: Path) -> tuple[bytes, dict]:
 
 def answer(path: Path, model: Path) -> list[np.ndarray]:
     """Of the sessions that it starts with, and of the warm ones."""
-    started = start_segments(PreparedModel(path, model, 1), 1, Recorder())
+    started = start_segments(PreparedModel(path, model, 1))
     answers = list(run_serially(started.program, {"x": X}).values())
     started.load_warm(lambda: True)
     return [*answers, *run_serially(started.program, {"x": X}).values()]

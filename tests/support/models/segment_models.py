@@ -13,7 +13,6 @@ from brisk.segments.frame import run_serially
 from brisk.segments.model.sources import BareModel
 from brisk.segments.session import onnxruntime
 from brisk.segments.starting import start_segments
-from brisk.segments.timeline import Recorder
 
 
 def save(
@@ -62,8 +61,8 @@ def by_segments(
     source: BareModel, inputs: Mapping[str, np.ndarray], *, warm: bool = False
 ) -> dict[str, np.ndarray]:
     """The answers of a frame over the source's segments."""
-    starting = start_segments(source, 2, Recorder())
-    starting.table.work(0, "test")
+    starting = start_segments(source)
+    starting.table.work("test")
     if warm:
         assert starting.load_warm(lambda: True)
     return run_serially(starting.program, inputs)

@@ -83,8 +83,8 @@ class ASession:
 
 
 def a_table(count: int = 3) -> LayerTable[str]:
-    """For one lane, nothing loaded."""
-    return LayerTable(count, lambda index, lane, stolen: f"part {index}", [list(range(count))])
+    """Nothing of it is loaded."""
+    return LayerTable(count, lambda index: f"part {index}")
 
 
 @dataclass

@@ -23,11 +23,11 @@ from brisk.artefacts.container import Container, ContainerDraft
 path = Path(sys.argv[1])
 content = np.random.default_rng(0).integers(0, 255, 20_000_000, np.uint8)
 with path.open("wb") as file:
-    draft = ContainerDraft(file, lambda: None)
+    draft = ContainerDraft(file)
     draft.add(content)
     draft.finish(None)
 container = Container(path)
-if not container.is_leased:
+if not container.leased.is_held:
     sys.exit(77)
 view, expected = container.view(0), int(content[::4096].sum())
 reads, ended = [], threading.Event()
@@ -76,7 +76,7 @@ def test_dropped_pages_are_read_again(tmp_path: Path) -> None:
 def test_the_copy_of_a_shortened_file_is_not_dropped(tmp_path: Path) -> None:
     path = tmp_path / "a.artefact"
     container, content = _large(path)
-    if not container.is_leased:
+    if not container.leased.is_held:
         pytest.skip("the file system of the temporary folder has no leases")
     path.write_bytes(b"")
     container.drop_pages(0)
@@ -86,7 +86,7 @@ def test_the_copy_of_a_shortened_file_is_not_dropped(tmp_path: Path) -> None:
 def _large(path: Path) -> tuple[Container, np.ndarray]:
     content = np.random.default_rng(0).integers(0, 255, 4_000_123, np.uint8)
     with path.open("wb") as file:
-        draft = ContainerDraft(file, lambda: None)
+        draft = ContainerDraft(file)
         draft.add(content)
         draft.finish(None)
     return Container(path), content

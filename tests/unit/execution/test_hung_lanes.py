@@ -9,7 +9,7 @@ import pytest
 
 from brisk.errors import InternalError
 from brisk.segments import table as tables
-from brisk.segments.starting import Lanes
+from brisk.segments.starting import start_lanes
 from brisk.segments.table import EXECUTOR, LayerTable
 
 PATIENCE_S = 20.0
@@ -22,13 +22,14 @@ class _Loads:
         self.hangs, self.let_go = threading.Event(), threading.Event()
         self.error: Exception | None = None
 
-    def load(self, index: int, lane: str, stolen: bool) -> Any:
-        if index == 1 and lane != EXECUTOR:
+    def load(self, index: int) -> Any:
+        is_executor = threading.current_thread() is threading.main_thread()
+        if index == 1 and not is_executor:
             self.hangs.set()
             assert self.let_go.wait(PATIENCE_S)
             if self.error is not None:
                 raise self.error
-        return lane
+        return EXECUTOR if is_executor else "lane"
 
 
 @pytest.fixture
@@ -42,29 +43,31 @@ def test_the_executor_loads_what_a_hung_lane_holds_and_the_lane_s_own_comes_too_
     loads: _Loads, error: Exception | None
 ) -> None:
     loads.error = error
-    table = LayerTable(4, loads.load, [[0, 1], [2, 3]])
-    lanes = Lanes(table, 2)
+    table = LayerTable(4, loads.load)
+    lanes = start_lanes(table, 3)
     assert loads.hangs.wait(PATIENCE_S)
     assert table[1] == EXECUTOR
     assert table.wait(PATIENCE_S)
     loads.let_go.set()
-    lanes.close()
+    for lane in lanes:
+        lane.join(PATIENCE_S)
     assert table[1] == EXECUTOR
     assert table.is_whole
     assert table.loaded == 4
 
 
 def test_a_rescue_that_fails_is_told_to_who_needs_the_layer(loads: _Loads) -> None:
-    def load(index: int, lane: str, stolen: bool) -> Any:
-        if lane == EXECUTOR:
+    def load(index: int) -> Any:
+        if threading.current_thread() is threading.main_thread():
             raise InternalError("not here either")
-        return loads.load(index, lane, stolen)
+        return loads.load(index)
 
-    table = LayerTable(2, load, [[0, 1]])
-    lanes = Lanes(table, 1)
+    table = LayerTable(2, load)
+    lanes = start_lanes(table, 2)
     assert loads.hangs.wait(PATIENCE_S)
     with pytest.raises(InternalError, match="not here either"):
         table[1]
     loads.let_go.set()
-    lanes.close()
+    for lane in lanes:
+        lane.join(PATIENCE_S)
     assert not table.is_whole

@@ -15,15 +15,11 @@ from hypothesis import strategies as st
 from brisk.errors import InternalError, InvalidModelError
 from brisk.execution.frame import run_serially
 from brisk.execution.starting import start_program
-from brisk.segments.starting import dealt
 from brisk.segments.table import LayerTable
+from brisk.segments.timeline import EventKind
 from support.models.starting_models import CPU, Example, chain
 
 WAIT_S = 30.0
-
-
-def table(count: int, load: Callable[[int, str, bool], Any], lanes: int = 1) -> LayerTable:
-    return LayerTable(count, load, dealt(count, lanes))
 
 
 def in_thread(work: Callable[[], object]) -> threading.Thread:
@@ -32,35 +28,48 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
+def by_executor() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def lanes_of(table: LayerTable) -> list[tuple[str, int | None]]:
+    """Who loaded what, in that order."""
+    events = table.recorder.events()
+    return [(event.lane, event.layer) for event in events if event.kind is EventKind.CREATE]
+
+
 def test_the_executor_loads_what_nobody_has_begun() -> None:
-    made = table(3, lambda index, lane, stolen: (index, lane, stolen))
-    assert made[1] == (1, "issue", True)
-    assert list(made) == [(0, "issue", True), (1, "issue", True), (2, "issue", True)]
+    made = LayerTable(3, lambda index: index)
+    assert made[1] == 1
+    assert [made[0], made[2]] == [0, 2]
+    assert lanes_of(made) == [("issue", 1), ("issue", 0), ("issue", 2)]
     assert made.is_whole
 
 
-def test_a_lane_loads_its_own_layers_and_then_those_of_the_longest_other() -> None:
-    made = table(4, lambda index, lane, stolen: (index, stolen), lanes=2)
-    made.work(1, "load-1")
-    assert [made[index] for index in range(4)] == [(0, True), (1, False), (2, True), (3, False)]
+def test_a_lane_loads_in_order_what_nobody_has_begun() -> None:
+    made = LayerTable(4, lambda index: index)
+    assert made[1] == 1
+    made.work("load-1")
+    assert [made[index] for index in range(4)] == [0, 1, 2, 3]
+    assert lanes_of(made) == [("issue", 1), ("load-1", 0), ("load-1", 2), ("load-1", 3)]
 
 
 def test_an_executor_that_waits_for_a_slow_lane_loads_the_next_layers_meanwhile() -> None:
     begun, may_end = threading.Event(), threading.Event()
 
-    def load(index: int, lane: str, stolen: bool) -> Any:
-        if lane == "load-0" and index == 0:
+    def load(index: int) -> Any:
+        if index == 0:
             begun.set()
             assert may_end.wait(WAIT_S)
         elif index == 2:
             may_end.set()  # the executor came this far while layer 0 was in work
-        return index, lane
+        return index, by_executor()
 
-    made = table(3, load)
-    lane = in_thread(lambda: made.work(0, "load-0"))
+    made = LayerTable(3, load)
+    lane = in_thread(lambda: made.work("load-0"))
     assert begun.wait(WAIT_S)
-    assert made[0] == (0, "load-0")
-    assert [made[1], made[2]] == [(1, "issue"), (2, "issue")]
+    assert made[0] == (0, False)
+    assert [made[1], made[2]] == [(1, True), (2, True)]
     lane.join(WAIT_S)
 
 
@@ -71,13 +80,13 @@ def test_the_end_of_loading_is_told_before_anybody_has_the_last_layer() -> None:
         threading.Event().wait(0.05)  # long enough for an executor that does not wait for it
         told.append(made.loaded)
 
-    def load(index: int, lane: str, stolen: bool) -> Any:
+    def load(index: int) -> Any:
         begun.set()
         return index
 
-    made = table(1, load)
+    made = LayerTable(1, load)
     made.when_loaded(tell)
-    lane = in_thread(lambda: made.work(0, "load-0"))
+    lane = in_thread(lambda: made.work("load-0"))
     assert begun.wait(WAIT_S)
     assert made[0] == 0
     assert told == [1]
@@ -87,15 +96,15 @@ def test_the_end_of_loading_is_told_before_anybody_has_the_last_layer() -> None:
 
 
 def test_a_failed_layer_raises_for_everybody_who_needs_it_and_spares_the_others() -> None:
-    def load(index: int, lane: str, stolen: bool) -> Any:
+    def load(index: int) -> Any:
         if index == 1:
             raise InvalidModelError("layer one is bad")
         if index == 2:
             raise ZeroDivisionError("two")
         return index
 
-    made = table(4, load)
-    made.work(0, "load-0")
+    made = LayerTable(4, load)
+    made.work("load-0")
     assert made.wait(WAIT_S)
     for _ in range(2):
         with pytest.raises(InvalidModelError, match="layer one is bad"):
@@ -104,26 +113,26 @@ def test_a_failed_layer_raises_for_everybody_who_needs_it_and_spares_the_others(
             made[2]
     assert (made[0], made[3]) == (0, 3)
     assert not made.is_whole
-    assert made.current()[0] == 0
-    with pytest.raises(InvalidModelError, match="layer one is bad"):
-        made.current()[1]
+    assert list(made.current()) == [0, None, None, 3]
 
 
 def test_a_closed_table_begins_nothing_but_what_an_executor_needs() -> None:
-    made = table(3, lambda index, lane, stolen: lane)
+    made = LayerTable(3, lambda index: index)
     made.close()
-    made.work(0, "load-0")
+    made.work("load-0")
     assert not made.is_loading
-    assert made[2] == "issue"
+    assert made[2] == 2
+    assert lanes_of(made) == [("issue", 2)]
 
 
 def test_frames_take_a_switch_whole_or_not_at_all() -> None:
-    made = table(2, lambda index, lane, stolen: f"cold {index}")
+    made = LayerTable(2, lambda index: f"cold {index}")
     with pytest.raises(InternalError, match="before they are loaded"):
-        made.switch({0: "warm"})  # type: ignore[dict-item]
-    assert list(made) == ["cold 0", "cold 1"]
+        made.switch({0: "warm"})
     before = made.current()
-    made.switch({1: "warm 1"})  # type: ignore[dict-item]
+    assert list(before) == [None, None]
+    assert [made[0], made[1]] == ["cold 0", "cold 1"]
+    made.switch({1: "warm 1"})
     assert list(before) == ["cold 0", "cold 1"]
     assert list(made.current()) == ["cold 0", "warm 1"]
 
@@ -140,15 +149,13 @@ def test_every_interleaving_loads_each_layer_once(count: int, lanes: int, seed: 
     loads: list[int] = []
     pause = threading.Event()
 
-    def load(index: int, lane: str, stolen: bool) -> Any:
+    def load(index: int) -> Any:
         loads.append(index)
         pause.wait(pauses[index])
         return index
 
-    made = table(count, load, lanes)
-    threads = [
-        in_thread(lambda lane=lane: made.work(lane, f"load-{lane}")) for lane in range(lanes)
-    ]
+    made = LayerTable(count, load)
+    threads = [in_thread(lambda lane=lane: made.work(f"load-{lane}")) for lane in range(lanes)]
     assert [made[index] for index in range(count)] == list(range(count))
     for thread in threads:
         thread.join(WAIT_S)
@@ -157,7 +164,7 @@ def test_every_interleaving_loads_each_layer_once(count: int, lanes: int, seed: 
 
 
 def run_twice_beside_lanes(example: Example) -> list[dict[str, Any]]:
-    starting = start_program(example.path, CPU, 3)
+    starting = start_program(example.path, CPU)
     lanes = starting.start_lanes(3)
     answers: list[dict[str, Any]] = []
 
@@ -167,7 +174,8 @@ def run_twice_beside_lanes(example: Example) -> list[dict[str, Any]]:
     threads = [in_thread(run), in_thread(run)]
     for thread in threads:
         thread.join(WAIT_S)
-    lanes.close()
+    for lane in lanes:
+        lane.join(WAIT_S)
     return answers
 
 

@@ -26,7 +26,7 @@ from brisk.segments import session
 from brisk.segments.model import cutting, sources
 from brisk.segments.model.sources import BareModel
 from brisk.segments.prepared import form as prepared
-from brisk.segments.prepared import saving
+from brisk.segments.prepared import preparation, saving
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.prepared.preparation import is_prepared, prepare
 from brisk.segments.prepared.saving import save_optimised
@@ -497,15 +497,20 @@ def test_a_disk_without_room_is_told_before_anything_is_saved(
     assert list(store.artefact_directory(model).iterdir()) == []
 
 
-def test_an_interrupted_preparation_leaves_nothing(model: Path) -> None:
-    calls = iter(range(9))
+def test_an_interrupted_preparation_leaves_nothing(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gains = iter((1.0, 1.0))
 
-    def stop() -> None:
-        if next(calls) == 8:
-            raise KeyboardInterrupt
+    def stop(*arguments: object) -> float:
+        try:
+            return next(gains)
+        except StopIteration:
+            raise KeyboardInterrupt from None
 
+    monkeypatch.setattr(preparation, "packing_gain", stop)
     with pytest.raises(KeyboardInterrupt):
-        prepare(model, THREADS, breathe=stop)
+        prepare(model, THREADS)
     assert list(store.artefact_directory(model).iterdir()) == []
 
 
@@ -525,9 +530,12 @@ def test_who_comes_second_leaves_it_to_the_first(model: Path) -> None:
             prepare(model, THREADS)
 
 
-def test_a_model_that_changes_meanwhile_is_not_published(model: Path) -> None:
+def test_a_model_that_changes_meanwhile_is_not_published(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparation, "check_alike", lambda *arguments: os.utime(model))
     with pytest.raises(InvalidModelError, match="has changed while it was prepared"):
-        prepare(model, THREADS, breathe=lambda: os.utime(model))
+        prepare(model, THREADS)
     assert find_prepared(model) is None
 
 

@@ -21,7 +21,6 @@ from brisk.segments.model.extraction import extract, normalise
 from brisk.segments.model.model_file import read_model_file
 from brisk.segments.model.sources import BareModel
 from brisk.segments.starting import start_segments
-from brisk.segments.timeline import Recorder
 from support.models.segment_models import by_segments, chain, info, save, source_of, whole
 
 ROWS = np.random.default_rng(3).standard_normal((5, 512)).astype(np.float32)
@@ -132,7 +131,7 @@ def test_an_awaited_model_of_few_weights_starts_with_its_warm_sessions(
     rows = ROWS[:, :width]
     source = BareModel(path, 2, is_awaited=True)
     source.check()
-    starting = start_segments(source, 2, Recorder())
+    starting = start_segments(source)
     first = run_serially(starting.program, {"x": rows})["y"]
     np.testing.assert_allclose(first, whole(path, {"x": rows})["y"], rtol=1e-4, atol=1e-5)
     before = [part.session for part in starting.table.current()]
@@ -371,8 +370,8 @@ def test_a_warm_model_maps_its_file_no_more(tmp_path: Path) -> None:
     """Its sessions have copies: pages of the file would be held twice."""
     path = chain(tmp_path / "model.onnx")
     source = source_of(path)
-    starting = start_segments(source, 2, Recorder())
-    starting.table.work(0, "test")
+    starting = start_segments(source)
+    starting.table.work("test")
     inputs = {"x": np.ones((2, 512), "f4")}
     first = run_serially(starting.program, inputs)
     assert _maps(path)

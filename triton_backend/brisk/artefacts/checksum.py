@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from io import BufferedIOBase
-from typing import BinaryIO, TypeAlias, cast
+from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -27,10 +27,8 @@ _PAGE_WORDS = PAGE_BYTES // 8
 _BLOCK_BYTES = 256 * PAGE_BYTES
 """Of a file, read at a time."""
 
-Buffer: TypeAlias = "bytes | bytearray | memoryview | np.ndarray"
 
-
-def checksum(content: Buffer) -> str:
+def checksum(content: bytes | np.ndarray) -> str:
     """Sixteen hexadecimal digits. ``content`` is contiguous and starts at a multiple of 8."""
     data = np.frombuffer(content, np.uint8)
     whole = data.size // PAGE_BYTES * PAGE_BYTES
@@ -45,7 +43,7 @@ def checksum_of_file(file: BinaryIO) -> str:
     block = np.empty(_BLOCK_BYTES, np.uint8)
     digest = hashlib.blake2b(digest_size=16)
     size = 0
-    while filled := _fill(cast("BufferedIOBase", file), block.data):
+    while filled := cast("BufferedIOBase", file).readinto(block.data):  # less at the end alone
         whole = filled // PAGE_BYTES * PAGE_BYTES
         pages = _pages(block[:whole])
         upper = pages >> np.uint64(32)  # where two changed signs, 2**63 each, would add to nothing
@@ -55,14 +53,6 @@ def checksum_of_file(file: BinaryIO) -> str:
         size += filled
     digest.update(size.to_bytes(8, "little"))
     return digest.hexdigest()
-
-
-def _fill(file: BufferedIOBase, block: memoryview) -> int:
-    """How many bytes there were; fewer than the block has at the end of the file only."""
-    filled = 0
-    while filled < len(block) and (count := file.readinto(block[filled:])):
-        filled += count
-    return filled
 
 
 def _pages(data: np.ndarray) -> np.ndarray:

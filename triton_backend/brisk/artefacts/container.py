@@ -28,7 +28,7 @@ import struct
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -42,13 +42,12 @@ from brisk.ownership import make_private, open_own
 MAGIC = b"BRISKART"
 FORMAT = 3
 _START = struct.Struct("<8sQQQ32s")
-SEAL_BYTES = KEY_BYTES = 32
-HEADER_BYTES = _START.size + SEAL_BYTES
+DIGEST_BYTES = KEY_BYTES = 32
+HEADER_BYTES = _START.size + DIGEST_BYTES
 ALIGNMENT = 64
 MOST_MANIFEST_BYTES = 1 << 28
 
-_DIGEST_BYTES = 32
-_DIGITS = 2 * _DIGEST_BYTES
+_DIGITS = 2 * DIGEST_BYTES
 
 
 class BlobPlace(NamedTuple):
@@ -61,9 +60,6 @@ class BlobPlace(NamedTuple):
 
 _SHARED_WORK_BYTES = 8 << 20
 """From so many bytes on they are verified by two threads."""
-
-_WRITTEN_BYTES = 4 << 20
-"""At a time."""
 
 
 class Container:
@@ -91,7 +87,7 @@ class Container:
             manifest = self._manifest(size, environment)
             self.content: Any = manifest.get("content")
             self._blobs = self._places(manifest.get("blobs"), size)
-            self._leased = lease.hold(file.fileno(), self._map, self.memory.ctypes.data)
+            self.leased = lease.hold(file.fileno(), self._map, self.memory.ctypes.data)
             self._status = os.fstat(file.fileno())
             if self._status.st_size != size:
                 raise ArtefactError(f"{path}: it is being written")
@@ -104,11 +100,6 @@ class Container:
     def __len__(self) -> int:
         return len(self._blobs)
 
-    @property
-    def is_leased(self) -> bool:
-        """Whether who would shorten the file waits until its bytes are copied."""
-        return self._leased.is_held
-
     def verify(self, number: int) -> None:
         """Compare a blob with its checksum, unless that was done since the machine started.
 
@@ -119,19 +110,19 @@ class Container:
             return
         self.compare(number)
         self._unseen.discard(number)
-        if not (self._is_noted or any(map(self._is_compared, list(self._unseen)))):
+        # of those with a digest ``copied`` compares each, every time
+        left = (self._blobs[each].checksum for each in list(self._unseen))
+        if not self._is_noted and all(len(each) == _DIGITS for each in left):
             self._is_noted = True
             store.note_verified(self.path, self._status)
-
-    def _is_compared(self, number: int) -> bool:
-        """By ``verify``; the others each time, by ``copied``."""
-        return len(self._blobs[number].checksum) != _DIGITS
 
     def compare(self, number: int) -> None:
         """Compare a blob with its checksum now. Raises ArtefactError where it differs."""
         place = self.place(number)
-        digest = _digest if len(place.checksum) == _DIGITS else checksum
-        if digest(self._bytes(place)) != place.checksum:
+        content = self.view(number)
+        is_digest = len(place.checksum) == _DIGITS
+        found = _blake2b(content.data).hexdigest() if is_digest else checksum(content)
+        if found != place.checksum:
             raise ArtefactError(f"{self.path}: blob {number} at {place.offset} is damaged")
 
     def verify_all(self, numbers: Sequence[int], threads: int) -> None:
@@ -139,7 +130,7 @@ class Container:
         some 9 GB a second, and nothing can begin before.
         """
         unseen = [number for number in numbers if number in self._unseen]
-        total = sum(self.size(number) for number in unseen)
+        total = sum(self.place(number).size for number in unseen)
         if threads < 2 or total < _SHARED_WORK_BYTES:
             for number in unseen:
                 self.verify(number)
@@ -169,31 +160,26 @@ class Container:
         Raises ArtefactError where it differs from what was written, or was added otherwise.
         """
         place = self.place(number)
-        content = self._bytes(place).tobytes()
-        if _digest(content) != place.checksum:
+        content = self.view(number).tobytes()
+        if _blake2b(content).hexdigest() != place.checksum:
             raise ArtefactError(f"{self.path}: blob {number} at {place.offset} is damaged")
         return content
 
     def view(self, number: int) -> np.ndarray:
         """A blob's bytes, read-only, in place. Raises ArtefactError where there is none."""
-        return self._bytes(self.place(number))
+        place = self.place(number)
+        return self.memory[place.offset : place.offset + place.size]
 
     def drop_pages(self, number: int) -> None:
         """Free this process of a blob's pages until it is read again, which then costs faults."""
         place = self.place(number)
-        self._leased.drop_pages(place.offset, place.size)
-
-    def size(self, number: int) -> int:
-        return self.place(number).size
+        self.leased.drop_pages(place.offset, place.size)
 
     def place(self, number: int) -> BlobPlace:
         """Raises ArtefactError where there is no such blob."""
         if not 0 <= number < len(self._blobs):
             raise ArtefactError(f"{self.path}: there is no blob {number}")
         return self._blobs[number]
-
-    def _bytes(self, place: BlobPlace) -> np.ndarray:
-        return self.memory[place.offset : place.offset + place.size]
 
     def _manifest(self, size: int, environment: Mapping[str, str]) -> Mapping[str, Any]:
         header = self.memory[:HEADER_BYTES].tobytes()
@@ -211,7 +197,7 @@ class Container:
         if stated != size or length > MOST_MANIFEST_BYTES or HEADER_BYTES + length > size:
             raise ArtefactError(f"{self.path}: {size} bytes, {stated} were written")
         text = self.memory[size - length :].tobytes()
-        if hashlib.blake2b(text, digest_size=32).digest() != digest:
+        if _blake2b(text).digest() != digest:
             raise ArtefactError(f"{self.path}: the manifest is damaged")
         try:
             manifest = json.loads(text)
@@ -226,10 +212,9 @@ class Container:
             raise ArtefactError(f"{self.path}: the manifest lists no blobs")
         places = []
         for entry in entries:
-            place = _place_of(entry)
-            if place is None:
+            if type(entry) is not list or list(map(type, entry)) != [int, int, str]:
                 raise ArtefactError(f"{self.path}: {entry!r:.60} is no place of a blob")
-            offset, length, _ = place
+            offset, length, _ = place = BlobPlace(*entry)
             if not (HEADER_BYTES <= offset <= size and 0 <= length <= size - offset):
                 raise ArtefactError(f"{self.path}: a blob at {offset} lies outside of the file")
             if offset % ALIGNMENT:
@@ -238,23 +223,13 @@ class Container:
         return tuple(places)
 
 
-def _place_of(entry: object) -> BlobPlace | None:
-    if type(entry) is not list or len(entry) != len(BlobPlace._fields):
-        return None
-    offset, size, checksum = entry
-    fits = type(offset) is int and type(size) is int and type(checksum) is str
-    return BlobPlace(offset, size, checksum) if fits else None
-
-
-def _digest(content: bytes | np.ndarray) -> str:
-    data = content.data if isinstance(content, np.ndarray) else content
-    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
+def _blake2b(content: bytes | memoryview) -> hashlib.blake2b:
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES)
 
 
 def header(manifest: bytes, file_bytes: int, key: bytes) -> bytes:
     """Of a file of ``file_bytes``, sealed."""
-    digest = hashlib.blake2b(manifest, digest_size=32).digest()
-    start = _START.pack(MAGIC, FORMAT, len(manifest), file_bytes, digest)
+    start = _START.pack(MAGIC, FORMAT, len(manifest), file_bytes, _blake2b(manifest).digest())
     return start + seal(start, key)
 
 
@@ -263,10 +238,9 @@ class ContainerDraft:
     ``Container`` reads, once ``finish`` has been called.
     """
 
-    def __init__(self, file: BinaryIO, breathe: Callable[[], None]) -> None:
-        """``file``: empty, seekable. ``breathe`` is called every few MB. Raises OSError."""
+    def __init__(self, file: BinaryIO) -> None:
+        """``file``: empty, seekable. Raises OSError."""
         self._file = file
-        self._breathe = breathe
         self._places: list[BlobPlace] = []
         file.write(bytes(HEADER_BYTES))
 
@@ -284,12 +258,10 @@ class ContainerDraft:
         alignment = PAGE_BYTES if content.size >= PAGE_BYTES else ALIGNMENT
         self._file.write(bytes(-self.size % alignment))
         offset, data = self.size, np.ascontiguousarray(content)
-        for start in range(0, data.size, _WRITTEN_BYTES):
-            self._file.write(data[start : start + _WRITTEN_BYTES].data)
-            self._breathe()
+        self._file.write(data.data)
         if data.ctypes.data % 8:  # checksums are summed by words
             data = data.copy()
-        found = _digest(data) if is_indexed else checksum(data)
+        found = _blake2b(data.data).hexdigest() if is_indexed else checksum(data)
         self._places.append(BlobPlace(offset, data.size, found))
         return len(self._places) - 1
 
@@ -308,7 +280,7 @@ class ContainerDraft:
 
 def seal(content: bytes, key: bytes) -> bytes:
     return hashlib.blake2b(
-        content, digest_size=SEAL_BYTES, key=key, person=b"brisk artefact"
+        content, digest_size=DIGEST_BYTES, key=key, person=b"brisk artefact"
     ).digest()
 
 

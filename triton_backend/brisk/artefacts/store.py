@@ -16,20 +16,23 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
-from brisk.artefacts.identity import (
-    Stamp,
-    are_settled,
-    identify,
-    relative_name,
-    stamp_of,
-    stamps,
-)
+from brisk.artefacts.checksum import checksum_of_file
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.ownership import cache_directory, make_private
+from brisk.paths import open_inside
+
+Stamp = list[int]
+"""Size, modification and change time in ns, inode, device."""
+
+_Found = TypeVar("_Found")
+
+RACY_NS = 50_000_000
+"""A file changed this shortly ago may change again without its times showing it."""
 
 _CPU_FIELDS = ("vendor_id", "model name", "flags", "Features", "CPU implementer", "CPU part")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -58,6 +61,46 @@ def writable_directory(model: Path) -> Path:
     return directory
 
 
+# Which model an artefact was made of: the content of its files, and a cheap stamp of their state.
+#
+# The digests decide. Reading 100 MB again to digest them takes 30 ms, so a stamp (size, times,
+# inode) that was seen together with a digest vouches for it until it changes, as it does in each
+# new container.
+
+
+def identify(directory: Path, names: Iterable[str]) -> dict[str, str]:
+    """The files' checksums, which tell one model from another, by their names in ``directory``.
+
+    Raises OSError, and InvalidModelError as ``open_inside``.
+    """
+    return _of_each(directory, names, checksum_of_file)
+
+
+def stamps(directory: Path, names: Iterable[str]) -> dict[str, Stamp]:
+    """The files' present states. Raises as ``identify``."""
+    return _of_each(directory, names, lambda file: stamp_of(os.fstat(file.fileno())))
+
+
+def _of_each(
+    directory: Path, names: Iterable[str], look: Callable[[BinaryIO], _Found]
+) -> dict[str, _Found]:
+    found = {}
+    for name in names:
+        with open_inside(directory, name, "file of the model") as file:
+            found[name] = look(file)
+    return found
+
+
+def are_settled(states: Mapping[str, Stamp]) -> bool:
+    """Whether every later change of the files will show in their stamps."""
+    latest_ns = max(max(stamp[1], stamp[2]) for stamp in states.values())
+    return time.time_ns() - latest_ns > RACY_NS
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
+
+
 def check_identity(artefact: Path, model: Path, digests: Mapping[str, str]) -> None:
     """Whether ``artefact`` was made of the model's present files; ``digests`` as of ``identify``.
 
@@ -65,12 +108,12 @@ def check_identity(artefact: Path, model: Path, digests: Mapping[str, str]) -> N
     are read and digested, and the new state is noted.
     """
     directory = Path(os.path.realpath(model)).parent
-    names = [relative_name(name) for name in digests]
+    names = list(digests)
     if Path(os.path.realpath(model)).name not in names:
         raise ArtefactError(f"{artefact}: made of another file")
     try:
         present = stamps(directory, names)
-        if _noted(artefact, digests) == present:
+        if _noted(artefact.with_suffix(".state")) == _state(digests, present):
             return
         found = identify(directory, names)
     except (OSError, InvalidModelError) as error:
@@ -85,11 +128,7 @@ def note_state(artefact: Path, digests: Mapping[str, str], present: Mapping[str,
 
     Nothing is noted where the files changed just now, or where nothing can be written.
     """
-    if not are_settled(present):
-        return
-    text = json.dumps({"digests": dict(digests), "stamps": dict(present)})
-    with contextlib.suppress(OSError):  # read-only: they are compared again at the next start
-        publish(artefact.with_suffix(".state"), lambda file: file.write(text.encode()))
+    _note(artefact.with_suffix(".state"), _state(digests, present), present)
 
 
 def publish(
@@ -138,13 +177,26 @@ def _sync(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _noted(artefact: Path, digests: Mapping[str, str]) -> Mapping[str, Stamp] | None:
+def _state(digests: Mapping[str, str], present: Mapping[str, Stamp]) -> dict[str, object]:
+    return {"digests": dict(digests), "stamps": dict(present)}
+
+
+def _noted(note: Path) -> object:
+    """What stands in ``note``; None where there is none."""
     try:
-        note = json.loads(artefact.with_suffix(".state").read_text())
-        known: Mapping[str, Stamp] = note["stamps"]
-        return known if note["digests"] == dict(digests) else None
-    except (OSError, ValueError, KeyError, TypeError):
+        return json.loads(note.read_text())
+    except (OSError, ValueError, RecursionError):
         return None
+
+
+def _note(
+    note: Path, what: object, seen: Mapping[str, Stamp], *, survives_a_crash: bool = True
+) -> None:
+    """Let ``what`` stand in ``note``, unless a later change of ``seen`` might not show."""
+    if are_settled(seen):
+        text = json.dumps(what).encode()
+        with contextlib.suppress(OSError):  # read-only: it is compared again at the next start
+            publish(note, lambda file: file.write(text), survives_a_crash=survives_a_crash)
 
 
 # Artefacts whose weights were all compared with their checksums since the machine started.
@@ -157,10 +209,8 @@ def _noted(artefact: Path, digests: Mapping[str, str]) -> Mapping[str, Stamp] | 
 
 def is_verified(artefact: Path, status: os.stat_result) -> bool:
     """Whether ``note_verified`` was called since this boot, of the file as it is (``status``)."""
-    try:
-        return bool(json.loads(_path_verified(artefact).read_text()) == _verified(status))
-    except (OSError, ValueError, RecursionError):
-        return False
+    noted = _noted(artefact.with_suffix(".verified"))
+    return noted is not None and noted == _verified(status)
 
 
 def note_verified(artefact: Path, status: os.stat_result) -> None:
@@ -168,15 +218,10 @@ def note_verified(artefact: Path, status: os.stat_result) -> None:
 
     Nothing is noted where it changed just now, or where nothing can be written.
     """
-    if not are_settled({artefact.name: stamp_of(status)}):
-        return
+    seen = {artefact.name: stamp_of(status)}
+    note = artefact.with_suffix(".verified")
     with contextlib.suppress(OSError):
-        text = json.dumps(_verified(status)).encode()
-        publish(_path_verified(artefact), lambda file: file.write(text), survives_a_crash=False)
-
-
-def _path_verified(artefact: Path) -> Path:
-    return artefact.with_suffix(".verified")
+        _note(note, _verified(status), seen, survives_a_crash=False)
 
 
 def _verified(status: os.stat_result) -> dict[str, object]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from brisk.errors import BriskError, InternalError, InvalidRequestError
-from brisk.execution.loading import LoadedProgram
+from brisk.execution.loading import LoadedLayer, LoadedProgram
 from brisk.segments.table import LayerTable
 from brisk.solutions.values import Value
 
@@ -35,7 +35,9 @@ class TorchFrame:
         self._values = loaded.bind_inputs(inputs)
         self._loaded = loaded
         layers = loaded.layers
-        self._layers = layers.current() if isinstance(layers, LayerTable) else layers
+        self._layers: Sequence[LoadedLayer | None] = (
+            layers.current() if isinstance(layers, LayerTable) else layers
+        )
         self._position = 0
 
     @property
@@ -61,6 +63,8 @@ class TorchFrame:
         if position == len(layers):
             return True
         layer = layers[position]
+        if layer is None:  # it is still to be loaded
+            layer = self._loaded.layers[position]
         try:
             made = layer.kernel(*[values[slot] for slot in layer.reads])
         except BriskError:

@@ -13,6 +13,7 @@ from brisk.errors import BriskError, InternalError, InvalidRequestError
 from brisk.execution.inputs import InputSlot, move
 from brisk.execution.plan import NO_CONSTANTS, ExecutionPlan, make_plan
 from brisk.graph.program import UNKNOWN_TYPE, Layer, Program, Variable
+from brisk.segments.table import LayerTable
 from brisk.solutions.base import BodyRunner, Kernel, Solution, dynamic_operands
 from brisk.solutions.catalogue import Catalogue, default_catalogue
 from brisk.solutions.values import Value, from_numpy
@@ -41,7 +42,7 @@ class LoadedProgram:
 
     program: Program
     device: torch.device
-    layers: Sequence[LoadedLayer]
+    layers: Sequence[LoadedLayer] | LayerTable[LoadedLayer]
     inputs: tuple[InputSlot, ...]
     outputs: Mapping[str, int]
     initial: tuple[Value, ...]
@@ -108,7 +109,7 @@ class ProgramLoader:
         self._slots = {name: index for index, name in enumerate(dict.fromkeys(names))}
         self._slots[""] = len(self._slots)  # of all outputs that are left out
 
-    def program(self, layers: Sequence[LoadedLayer]) -> LoadedProgram:
+    def program(self, layers: Sequence[LoadedLayer] | LayerTable[LoadedLayer]) -> LoadedProgram:
         """``layers``: loaded, or still to be (``LayerTable``)."""
         plan, program, slots = self._plan, self._plan.program, self._slots
         initial: list[Value] = [None] * len(slots)

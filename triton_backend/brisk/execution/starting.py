@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,9 @@ import torch
 from brisk.execution.loading import LoadedLayer, LoadedProgram, ProgramLoader
 from brisk.execution.plan import ExecutionPlan, make_plan
 from brisk.graph.reader import read_program
-from brisk.segments.starting import Lanes, dealt, lane_count, without_collections
+from brisk.segments.starting import start_lanes, without_collections
 from brisk.segments.table import GiveWay, LayerTable
-from brisk.segments.timeline import EventKind, Recorder, clock_ns
+from brisk.segments.timeline import EventKind, clock_ns
 from brisk.solutions.catalogue import default_catalogue
 
 
@@ -25,34 +26,25 @@ class StartingProgram:
     plan: ExecutionPlan
     loaded: LoadedProgram
     table: LayerTable[LoadedLayer]
-    recorder: Recorder
 
-    def start_lanes(self, threads: int, give_way: GiveWay | None = None) -> Lanes:
+    def start_lanes(self, threads: int, give_way: GiveWay | None = None) -> list[threading.Thread]:
         """Load all layers in the background, on all cores but the executor's."""
-        return Lanes(self.table, lane_count(threads), give_way, _remembering_nothing)
+        return start_lanes(self.table, threads, give_way, _remembering_nothing)
 
 
-def start_program(model: Path, device: torch.device, threads: int) -> StartingProgram:
+def start_program(model: Path, device: torch.device) -> StartingProgram:
     """Make the model runnable; no layer is loaded yet.
 
     Raises InvalidModelError and its kin where the model cannot be served.
     """
-    recorder, catalogue = Recorder(), default_catalogue()
+    catalogue = default_catalogue()
     started_ns = clock_ns()
     with without_collections():
         plan = make_plan(read_program(model), device, catalogue)
     loader = ProgramLoader(plan, catalogue)
-
-    def load(index: int, lane: str, stolen: bool) -> LoadedLayer:
-        begun_ns = clock_ns()
-        layer = loader.layer(index)
-        recorder.add(lane, EventKind.CREATE, index, begun_ns, stolen)
-        return layer
-
-    count = len(plan.layers)
-    table = LayerTable(count, load, dealt(count, lane_count(threads)), recorder)
-    recorder.add("parse", EventKind.PARSE, None, started_ns)
-    return StartingProgram(plan, loader.program(table), table, recorder)
+    table = LayerTable(len(plan.layers), loader.layer)
+    table.recorder.add("parse", EventKind.PARSE, None, started_ns)
+    return StartingProgram(plan, loader.program(table), table)
 
 
 @contextlib.contextmanager

@@ -58,7 +58,7 @@ def load_base(path: Path) -> BaseModel:
 def load_graph(graph: ModelGraph, threads: int = 1, taps: Collection[str] = ()) -> BaseModel:
     """As ``load_base``, of a model whose graph has been read, which stops behind ``taps``."""
     model = BareModel(graph.path, threads, taps)
-    return BaseModel(graph, open_warm_program(model, threads))
+    return BaseModel(graph, open_warm_program(model))
 
 
 def live_at(plan: SegmentPlan) -> list[tuple[str, ...]]:
@@ -93,7 +93,7 @@ def run_base(
     found: dict[str, np.ndarray] = {}
     frame = base.start(inputs)
     while not frame.step():
-        for name in places.get(frame.layers_done, ()):
+        for name in places.get(frame.position, ()):
             found[name] = frame.value_at(name)
     if scores.value not in found:
         found.update(frame.results())

@@ -167,7 +167,7 @@ def _open(
     )
     spec = SegmentSpec(0, (value,), tuple(outputs), (), "what follows from the scores")
     segment = Segment(spec, proto)
-    return open_segment(segment, graph.file, Form.OPTIMISED, 1)
+    return open_segment(segment, graph.file, [Form.OPTIMISED], 1)[0]
 
 
 def as_form(logits: np.ndarray, form: ScoreForm) -> np.ndarray:

@@ -1,15 +1,12 @@
 """Sessions of ONNX models: one that starts at once, one that is fast for long; and why ONNX
-Runtime refuses a segment: which node, of which operator and operator set.
-
-Its own texts name a node or an operator, or neither; where they do not, the shortest beginning of
-the segment that it refuses ends with the node to blame.
+Runtime refuses a segment: the shortest beginning that it refuses ends with the node to blame.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -41,17 +38,7 @@ _REASON_CHARACTERS = 1500
 
 _PLACE = re.compile(r"/\S*/onnxruntime/\S+:\d+ [^\n]*?\)(?: const)? ")
 _CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
-_NAMES = (
-    re.compile(r"In Node, \(\"(?P<name>[^\"]*)\", (?P<operator>[^,]*), "),
-    re.compile(r"Node \((?P<name>[^)]*)\) Op \((?P<operator>[^)]*)\)"),
-    re.compile(r"implementation for (?P<operator>[^(]*)\(\d+\) node with name '(?P<name>[^']*)'"),
-    re.compile(r"operator \((?P<operator>[^)]*)\) in node \((?P<name>[^)]*)\)"),
-    re.compile(r"Optype \((?P<operator>[^)]*)\).* in node \((?P<name>[^)]*)\)"),
-    re.compile(r"error: [^\n]*:(?P<operator>[^:(]*)\(-?\d+\) is not a registered"),
-)
 _VERSIONS = re.compile(r"Unsupported model IR version|only \*guarantees\* support|is not acyclic")
-_READS = re.compile(r"Node input '(?P<value>[^']*)' is not")
-_MAKES = re.compile(r"Duplicate definition of name \((?P<value>[^)]*)\)")
 
 
 class Form(Enum):
@@ -69,20 +56,21 @@ class Form(Enum):
 def open_segment(
     segment: Segment,
     file: ModelFile,
-    form: Form,
+    forms: Sequence[Form],
     threads: int,
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
     *,
     is_one_of_several: bool = False,
     provider: Provider = CPU,
-) -> OrtSession:
-    """A session on at most ``threads`` threads, as the entry wants it (see ``session_options``).
+) -> tuple[OrtSession, Form]:
+    """A session on at most ``threads`` threads, as the entry wants it (see ``session_options``),
+    in the first of ``forms`` that ONNX Runtime takes.
 
     Raises InvalidModelError naming model, segment, node, operator and operator set, with ONNX
     Runtime's reason, and InvalidConfigurationError for a tuning that cannot be had.
     """
 
-    def make(proto: ModelProto) -> OrtSession:
+    def make(proto: ModelProto, form: Form) -> OrtSession:
         """Of the segment, or of a part of it. Raises what ONNX Runtime raises."""
         is_warm = form is Form.OPTIMISED
         options = session_options(
@@ -105,16 +93,20 @@ def open_segment(
         session = onnxruntime().InferenceSession(model, options, providers=providers)
         return OrtSession(session, tuple(held), run_options(tuning))
 
-    try:
-        return make(segment.proto)
-    except BriskError:
-        raise
-    except Exception as error:
-        blame = "the file" if file.own_format is not None else _blame(segment.proto, error, make)
-        raise InvalidModelError(
-            f"{file.path}: ONNX Runtime {onnxruntime().__version__} cannot load segment "
-            f"{segment.spec.index} ({segment.spec.words}), to blame: {blame}: {_reason_of(error)}"
-        ) from error
+    for form in forms:
+        try:
+            return make(segment.proto, form), form
+        except BriskError:
+            raise
+        except Exception as error:  # noqa: BLE001  # ONNX Runtime's have no common class
+            refusal = error
+    blame = "the file"
+    if file.own_format is None:
+        blame = _blame(segment.proto, refusal, lambda proto: make(proto, forms[-1]))
+    raise InvalidModelError(
+        f"{file.path}: ONNX Runtime {onnxruntime().__version__} cannot load segment "
+        f"{segment.spec.index} ({segment.spec.words}), to blame: {blame}: {_reason_of(refusal)}"
+    ) from refusal
 
 
 def _reason_of(error: Exception) -> str:
@@ -128,9 +120,7 @@ def _blame(proto: ModelProto, error: Exception, make: Callable[[ModelProto], obj
     """What to blame of ``proto``, in words: a node with its operator, or all operator sets."""
     versions = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import}
     try:
-        node = None
-        if not _VERSIONS.search(str(error)):
-            node = _named(proto.graph, str(error)) or _found(proto, make)
+        node = None if _VERSIONS.search(str(error)) else _found(proto, make)
         if node is None:
             sets = ", ".join(f"{shown(name)} {version}" for name, version in versions.items())
             return f"no node found, operator sets {sets}, IR version {proto.ir_version}"
@@ -146,25 +136,6 @@ def _blame(proto: ModelProto, error: Exception, make: Callable[[ModelProto], obj
         )
     except UnicodeDecodeError as decoding:
         return f"a name that is no UTF-8 text ({decoding})"
-
-
-def _named(graph: GraphProto, text: str) -> NodeProto | None:
-    """The only node that the text can mean."""
-    for pattern in _NAMES:
-        if (match := pattern.search(text)) is None:
-            continue
-        found = match.groupdict()
-        nodes = [node for node in graph.node if node.op_type == found["operator"]]
-        if found.get("name"):
-            nodes = [node for node in nodes if node.name == found["name"]]
-        if len(nodes) == 1:
-            return nodes[0]
-    if match := _READS.search(text):
-        return next((node for node in graph.node if match["value"] in node.input), None)
-    if match := _MAKES.search(text):
-        makers = [node for node in graph.node if match["value"] in node.output]
-        return makers[-1] if makers else None
-    return None
 
 
 def _found(proto: ModelProto, make: Callable[[ModelProto], object]) -> NodeProto | None:

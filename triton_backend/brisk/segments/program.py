@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,24 +37,17 @@ class Part:
     options: Any
 
 
-@dataclass(frozen=True, slots=True)
 class InputCheck:
     """Of one input of a model."""
 
-    variable: Variable
-    rank: int = field(init=False, compare=False)
-    fixed: tuple[tuple[int, int], ...] = field(init=False, compare=False)
-    """Sizes by axis that a tensor must have."""
+    __slots__ = ("_fixed", "_rank", "variable")
 
-    def __post_init__(self) -> None:
-        shape = self.variable.type.shape
-        fixed = [(axis, size) for axis, size in enumerate(shape or ()) if isinstance(size, int)]
-        object.__setattr__(self, "rank", -1 if shape is None else len(shape))
-        object.__setattr__(self, "fixed", tuple(fixed))
-
-    @property
-    def is_required(self) -> bool:
-        return not self.variable.optional
+    def __init__(self, variable: Variable) -> None:
+        self.variable = variable
+        shape = variable.type.shape
+        self._rank = None if shape is None else len(shape)
+        sizes = enumerate(shape or ())
+        self._fixed = [(axis, size) for axis, size in sizes if isinstance(size, int)]
 
     def accept(self, value: Value) -> Value:
         """The value, C-contiguous; Triton has no tensors of rank 0: a scalar comes as ``[1]``.
@@ -64,7 +57,7 @@ class InputCheck:
         declared = self.variable.type
         if not isinstance(value, np.ndarray):
             raise InvalidRequestError(f"input '{self.variable.name}': expected a tensor")
-        if self.rank == 0 and value.shape == (1,):
+        if self._rank == 0 and value.shape == (1,):
             value = value.reshape(())
         if name_of_dtype(value.dtype) != declared.dtype or not self._fits(value.shape):
             given = ValueType(name_of_dtype(value.dtype), tuple(value.shape))
@@ -75,11 +68,11 @@ class InputCheck:
         return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 
     def _fits(self, shape: tuple[int, ...]) -> bool:
-        if self.rank < 0:
+        if self._rank is None:
             return True
-        if len(shape) != self.rank:
+        if len(shape) != self._rank:
             return False
-        for axis, size in self.fixed:  # noqa: SIM110  # a generator would cost as much again
+        for axis, size in self._fixed:  # noqa: SIM110  # a generator would cost as much again
             if shape[axis] != size:
                 return False
         return True
@@ -114,7 +107,7 @@ class SegmentProgram:
             if name in inputs:
                 values[self.slots[name]] = check.accept(inputs[name])
                 taken += 1
-            elif check.is_required:
+            elif not check.variable.optional:
                 raise InvalidRequestError(f"input '{name}' of model '{self.plan.name}' is missing")
             else:
                 values[self.slots[name]] = self.plan.defaults[name]

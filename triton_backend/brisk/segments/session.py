@@ -75,10 +75,6 @@ class Weight:
     kind: int
     shape: tuple[int, ...]
 
-    @property
-    def is_packed(self) -> bool:
-        return self.kind in PACKED
-
 
 @dataclass(frozen=True, eq=False)  # without slots, so that it can be referred to weakly
 class OrtSession:
@@ -108,7 +104,7 @@ def shared(key: tuple[object, ...], make: Callable[[], OrtSession]) -> OrtSessio
 
 def value_in_place(weight: Weight) -> Any:
     """The weight as ONNX Runtime's value, not copied; None for types of which it needs a copy."""
-    if weight.is_packed or weight.kind in COMPLEX:
+    if weight.kind in PACKED or weight.kind in COMPLEX:
         return None
     make = onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type
     dtype = dtype_of_element(weight.kind)
@@ -131,11 +127,11 @@ def session_options(
     library = onnxruntime()
     options = library.SessionOptions()
     options.log_severity_level = 4
-    options.intra_op_num_threads = _bounded(tuning.intra_op_threads, threads)
+    options.intra_op_num_threads = min(tuning.intra_op_threads, threads) or threads
     options.inter_op_num_threads = 1
     if tuning.is_parallel:
         options.execution_mode = library.ExecutionMode.ORT_PARALLEL
-        options.inter_op_num_threads = _bounded(tuning.inter_op_threads, threads)
+        options.inter_op_num_threads = min(tuning.inter_op_threads, threads) or threads
     options.enable_cpu_mem_arena = tuning.uses_arena
     options.enable_mem_pattern = tuning.uses_memory_pattern
     levels = library.GraphOptimizationLevel
@@ -201,10 +197,6 @@ def run_options(tuning: SessionTuning) -> Any:
     options = onnxruntime().RunOptions()
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     return options
-
-
-def _bounded(asked: int, threads: int) -> int:
-    return min(asked, threads) or threads
 
 
 @functools.cache

@@ -17,58 +17,37 @@ from brisk.segments.program import InputCheck, Part, SegmentProgram, make_part, 
 from brisk.segments.session import OrtSession
 from brisk.segments.source import SegmentPlan, Source
 from brisk.segments.table import GiveWay, LayerTable
-from brisk.segments.timeline import EventKind, Recorder, clock_ns
 
 
 def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def lane_count(threads: int) -> int:
-    """Loading lanes on a machine of so many cores: all but the executor's, at least one."""
-    return max(threads - 1, 1)
+def start_lanes(
+    table: LayerTable[Any],
+    threads: int,
+    give_way: GiveWay | None = None,
+    around: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> list[threading.Thread]:
+    """Load all of ``table`` in the background, on all cores but the executor's, at least one.
 
-
-def dealt(count: int, lanes: int) -> list[list[int]]:
-    """Segments for each lane in turn."""
-    return [list(range(lane, count, lanes)) for lane in range(lanes)]
-
-
-class Lanes:
-    """Threads that empty a table; they end by themselves. ``give_way`` as in its ``work``.
-
-    ``around``: entered by each thread for as long as it lives.
+    The lanes, which end by themselves. ``give_way`` as in the table's ``work``. ``around``:
+    entered by each for as long as it lives.
     """
 
-    def __init__(
-        self,
-        table: LayerTable[Any],
-        count: int,
-        give_way: GiveWay | None = None,
-        around: Callable[[], AbstractContextManager[object]] = nullcontext,
-    ) -> None:
-        self._table = table
-        self._give_way = give_way
-        self._around = around
-        self._threads = [
-            threading.Thread(
-                target=self._run, args=(lane,), name=f"brisk-load-{lane}", daemon=True
-            )
-            for lane in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def close(self) -> None:
-        """Let the threads end after the segment each is at, and wait for that."""
-        self._table.close()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, lane: int) -> None:
+    def work(name: str) -> None:
         lower_thread(LOADING)
-        with self._around():
-            self._table.work(lane, f"load-{lane}", self._give_way)
+        with around():
+            table.work(name, give_way)
+
+    names = [f"load-{lane}" for lane in range(max(threads - 1, 1))]
+    lanes = [
+        threading.Thread(target=work, args=(name,), name=f"brisk-{name}", daemon=True)
+        for name in names
+    ]
+    for lane in lanes:
+        lane.start()
+    return lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +56,10 @@ class StartingSegments:
 
     program: SegmentProgram
     source: Source
-    recorder: Recorder
 
     @property
     def table(self) -> LayerTable[Part]:
         return self.program.parts
-
-    def start_lanes(self, threads: int, give_way: GiveWay | None = None) -> Lanes:
-        """Load all segments in the background, on all cores but the executor's."""
-        return Lanes(self.table, lane_count(threads), give_way)
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
         """Make every warm session, then give them all to new frames at once (PASK VI, NNV12 3.5).
@@ -124,19 +98,18 @@ class StartingSegments:
         return True
 
 
-def start_segments(source: Source, threads: int, recorder: Recorder) -> StartingSegments:
+def start_segments(source: Source) -> StartingSegments:
     """No segment is loaded yet; lanes are to take them in turn."""
-    program = _program(source.plan, source.open, threads, recorder)
-    return StartingSegments(program, source, recorder)
+    return StartingSegments(_program(source.plan, source.open), source)
 
 
-def open_warm_program(source: Source, threads: int) -> SegmentProgram:
+def open_warm_program(source: Source) -> SegmentProgram:
     """With all sessions of ``source`` that run fastest, where nobody waits for the first answer.
 
     Raises BriskError where one cannot be made.
     """
-    program = _program(source.plan, partial(_open_fastest, source), threads, Recorder())
-    _ = program.parts[:]  # loads them, or raises
+    program = _program(source.plan, partial(_open_fastest, source))
+    _ = list(program.parts)  # loads them, or raises
     source.close()
     return program
 
@@ -145,21 +118,15 @@ def _open_fastest(source: Source, index: int) -> OrtSession:
     return source.open_warm(index) or source.open(index)
 
 
-def _program(
-    plan: SegmentPlan, open_one: Callable[[int], OrtSession], threads: int, recorder: Recorder
-) -> SegmentProgram:
+def _program(plan: SegmentPlan, open_one: Callable[[int], OrtSession]) -> SegmentProgram:
     slots = slots_of(plan)
 
-    def load(index: int, lane: str, stolen: bool) -> Part:
-        started_ns = clock_ns()
-        part = make_part(plan.segments[index], open_one(index), slots)
-        recorder.add(lane, EventKind.CREATE, index, started_ns, stolen)
-        return part
+    def load(index: int) -> Part:
+        return make_part(plan.segments[index], open_one(index), slots)
 
-    count = len(plan.segments)
     return SegmentProgram(
         plan,
-        LayerTable(count, load, dealt(count, lane_count(threads)), recorder),
+        LayerTable(len(plan.segments), load),
         slots,
         tuple(InputCheck(variable) for variable in plan.inputs),
         {variable.name: slots[variable.name] for variable in plan.outputs},

@@ -18,16 +18,13 @@ class EventKind(str, Enum):
 
 
 class TimelineEvent(NamedTuple):
-    """Times are of ``clock_ns``. ``stolen``: done by this lane in place of the one whose work it
-    was.
-    """
+    """Times are of ``clock_ns``."""
 
     lane: str
     kind: EventKind
     layer: int | None
     start_ns: int
     end_ns: int
-    stolen: bool = False
 
 
 class Recorder:
@@ -36,11 +33,9 @@ class Recorder:
     def __init__(self) -> None:
         self._events: list[TimelineEvent] = []
 
-    def add(
-        self, lane: str, kind: EventKind, layer: int | None, start_ns: int, stolen: bool = False
-    ) -> None:
+    def add(self, lane: str, kind: EventKind, layer: int | None, start_ns: int) -> None:
         """Record a stage that ends now."""
-        self._events.append(TimelineEvent(lane, kind, layer, start_ns, clock_ns(), stolen))
+        self._events.append(TimelineEvent(lane, kind, layer, start_ns, clock_ns()))
 
     def events(self) -> list[TimelineEvent]:
         """By their start."""

@@ -89,8 +89,8 @@ START_SECONDS = Metric(
 )
 LOADED_LAYERS = Metric(
     "brisk_loaded_layers_total",
-    "Solutions loaded in cold starts: made from the model or reused from an artefact, by the lane "
-    "they belong to or stolen from it by another",
+    "Solutions loaded in cold starts: made from the model or reused from an artefact, by a lane, "
+    "or stolen from the lanes by the request that needs them",
     ("model", "version", "origin", "by"),
 )
 CACHED_ROWS = Metric(

@@ -141,8 +141,7 @@ class BriskSegments(ColdEngine):
         from brisk.segments.frame import run_serially
         from brisk.segments.model.sources import BareModel
         from brisk.segments.source import Source
-        from brisk.segments.starting import start_segments
-        from brisk.segments.timeline import Recorder
+        from brisk.segments.starting import start_lanes, start_segments
 
         source: Source
         if prepared is not None:
@@ -152,8 +151,8 @@ class BriskSegments(ColdEngine):
         else:
             source = BareModel(model, threads, is_awaited=True)
             source.check()
-        starting = start_segments(source, threads, Recorder())
-        lanes = starting.start_lanes(threads)
+        starting = start_segments(source)
+        start_lanes(starting.table, threads)
 
         def infer() -> list[np.ndarray]:
             return list(run_serially(starting.program, inputs).values())
@@ -161,7 +160,6 @@ class BriskSegments(ColdEngine):
         def settle() -> None:
             starting.table.wait(60.0)
             starting.load_warm(lambda: True)
-            lanes.close()
 
         return Start(infer(), infer, settle)
 

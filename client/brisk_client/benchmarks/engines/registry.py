@@ -20,10 +20,9 @@ def open_segments(model: Path, threads: int) -> Infer:
     from brisk.segments.frame import run_serially
     from brisk.segments.model.sources import BareModel
     from brisk.segments.starting import start_segments
-    from brisk.segments.timeline import Recorder
 
-    starting = start_segments(BareModel(model.resolve(), threads), threads, Recorder())
-    starting.table.work(0, "here")
+    starting = start_segments(BareModel(model.resolve(), threads))
+    starting.table.work("here")
     starting.load_warm(lambda: True)
     program = starting.program
     return lambda inputs: list(run_serially(program, inputs).values())

@@ -5,17 +5,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from brisk.runtime.models.yielding import CALM_S, LONGEST_WAIT_S, Idle
+from brisk.runtime.models.yielding import CALM_S, LONGEST_WAIT_S, Yielding
+from support.runtime.gates import LAZY
 
 
 class Day:
     """A clock whose sleeps do what happens meanwhile: ``events`` by their times."""
 
-    def __init__(self, events: dict[float, Callable[[Idle], None]]) -> None:
+    def __init__(self, events: dict[float, Callable[[Yielding], None]]) -> None:
         self.now_s = 100.0
         self.looks = 0
         self._events = sorted(events.items())
-        self.idle = Idle(lambda: self.now_s, self._sleep)
+        self.idle = Yielding(lambda: self.now_s, self._sleep)
 
     def _sleep(self, duration_s: float) -> None:
         self.looks += 1
@@ -35,12 +36,12 @@ class Day:
         return self.now_s - before_s
 
 
-def begins(idle: Idle) -> None:
-    idle.attend(True)
+def begins(idle: Yielding) -> None:
+    idle.attend([LAZY])
 
 
-def ends(idle: Idle) -> None:
-    idle.attend(False)
+def ends(idle: Yielding) -> None:
+    idle.attend([])
 
 
 def test_nothing_is_waited_for_where_nobody_asks() -> None:
@@ -57,7 +58,7 @@ def test_a_gap_is_the_end_of_what_runs_and_calm_comes_later() -> None:
 
 
 def test_requests_that_follow_each_other_leave_gaps_but_no_calm() -> None:
-    events: dict[float, Callable[[Idle], None]] = {}
+    events: dict[float, Callable[[Yielding], None]] = {}
     for number in range(5):
         events[0.04 * number] = begins
         events[0.04 * number + 0.03] = ends

@@ -34,9 +34,9 @@ from support.runtime.runtime_process import (
 )
 
 FAULTS = '''
-import os, pathlib, signal, sys, time
+import os, pathlib, signal, sys, threading, time
 
-def strike(index, lane):
+def strike(index):
     """A word is done once and then forgotten, a word with "!" each time."""
     file = pathlib.Path(os.environ["BRISK_TEST_FAULT"])
     if index != 2 or not file.exists():
@@ -48,7 +48,7 @@ def strike(index, lane):
         signal.raise_signal(11)  # in this thread: else the load may end before another dies
     elif word.startswith("fail"):
         raise ValueError("injected")
-    elif word.startswith("hang") and lane != "issue":
+    elif word.startswith("hang") and threading.current_thread() is not threading.main_thread():
         time.sleep(3600)
     elif word.startswith("slow"):
         time.sleep(0.5)
@@ -62,11 +62,11 @@ class Finder:
         sys.meta_path.remove(self)
         from brisk.segments import starting
         class Table(starting.LayerTable):
-            def __init__(self, count, load, *others, **options):
-                def struck(index, lane, stolen):
-                    strike(index, lane)
-                    return load(index, lane, stolen)
-                super().__init__(count, struck, *others, **options)
+            def __init__(self, count, load):
+                def struck(index):
+                    strike(index)
+                    return load(index)
+                super().__init__(count, struck)
         starting.LayerTable = Table
         return None
 

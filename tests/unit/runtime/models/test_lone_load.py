@@ -57,7 +57,7 @@ def test_each_one_is_granted_anew() -> None:
 @pytest.mark.parametrize("is_closed", [False, True], ids=["loaded", "closed"])
 def test_the_next_one_waits_for_the_lanes_of_the_one_before(is_closed: bool) -> None:
     """Else the end of the first would be taken for that of the second, which then waited."""
-    table = LayerTable(1, lambda index, lane, stolen: "part", [[0]])
+    table = LayerTable(1, lambda index: "part")
     lone = LoneLoad(lambda: None)
     thread = _entering(lone)
     lone.grant()
@@ -72,7 +72,7 @@ def test_the_next_one_waits_for_the_lanes_of_the_one_before(is_closed: bool) -> 
     if is_closed:
         table.close()
     else:
-        table.work(0, "lane")
+        table.work("lane")
     while following.is_alive():
         lone.grant()
         following.join(0.01)

@@ -16,8 +16,10 @@ from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.models import after_load
 from brisk.runtime.models.after_load import tidy_up
 from brisk.runtime.models.loader import Loader
+from brisk.runtime.models.yielding import Yielding
 from brisk.runtime.settings import ArtefactUse
 from brisk.stub.runtime_client.runtime_process import allocator_settings
+from support.runtime.gates import LAZY
 
 
 class Knot:
@@ -34,16 +36,27 @@ def knot() -> Iterator[weakref.ref[Knot]]:
     gc.enable()
 
 
+def beside_a_run() -> Yielding:
+    yielding = Yielding()
+    yielding.attend([LAZY])
+    return yielding
+
+
 def test_it_waits_for_the_end_of_requests_and_then_collects(knot: weakref.ref[Knot]) -> None:
-    moments = [False, False, True]
-    assert tidy_up(lambda timeout_s: moments.pop(0))
-    assert not moments
+    yielding, looks = beside_a_run(), iter(range(3))
+
+    def await_load(timeout_s: float) -> bool:
+        yielding.attend([LAZY] if next(looks) < 2 else [])
+        return False
+
+    assert tidy_up(yielding, await_load)
+    assert list(looks) == []
     assert knot() is None
 
 
 def test_a_load_that_comes_meanwhile_goes_first(knot: weakref.ref[Knot]) -> None:
-    moments = [False, None]
-    assert not tidy_up(lambda timeout_s: moments.pop(0))
+    loads = [False, True]
+    assert not tidy_up(beside_a_run(), lambda timeout_s: loads.pop(0))
     assert knot() is not None
 
 
@@ -51,7 +64,7 @@ def test_requests_without_an_end_do_not_keep_it_for_ever(
     knot: weakref.ref[Knot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(after_load, "LONGEST_WAIT_S", 0.01)
-    assert tidy_up(lambda timeout_s: False)
+    assert tidy_up(beside_a_run(), lambda timeout_s: False)
     assert knot() is None
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from brisk.runtime.models.yielding import LONGEST_YIELD_S, YieldToRealtime
+from brisk.runtime.models.yielding import LONGEST_YIELD_S, Yielding
 from brisk.runtime.worker.batch import Run
 from brisk.scheduling.job import JobClass
-from brisk.segments.starting import Lanes
+from brisk.segments.starting import start_lanes
 from brisk.segments.table import LayerTable
 from support.runtime.gates import job, run_of
 from support.runtime.requests import ASession, a_table
@@ -25,7 +25,7 @@ class _Time:
     def __init__(self, ends_s: float) -> None:
         self.now_s = 0.0
         self.ends_s = ends_s
-        self.yielding: YieldToRealtime | None = None
+        self.yielding: Yielding | None = None
 
     def clock(self) -> float:
         return self.now_s
@@ -36,9 +36,9 @@ class _Time:
             self.yielding.attend([])
 
 
-def _yielding(ends_s: float) -> tuple[YieldToRealtime, _Time]:
+def _yielding(ends_s: float) -> tuple[Yielding, _Time]:
     time = _Time(ends_s)
-    time.yielding = YieldToRealtime(time.clock, time.sleep)
+    time.yielding = Yielding(time.clock, time.sleep)
     return time.yielding, time
 
 
@@ -71,9 +71,9 @@ def test_a_run_does_not_wait_for_its_own_layers_nor_anyone_for_a_normal_run() ->
 def test_lanes_ask_before_each_layer_and_a_closed_table_waits_for_nothing() -> None:
     asked: list[int] = []
     table = a_table()
-    lanes = Lanes(table, 1, lambda asking: asked.append(asking.loaded))
-    assert table.wait(5.0)
-    lanes.close()
+    (lane,) = start_lanes(table, 2, lambda asking: asked.append(asking.loaded))
+    lane.join(5.0)
+    table.close()
     assert asked == [0, 1, 2, 3]  # once more to find that none is left
     yielding, time = _yielding(ends_s=1e9)
     yielding.attend([_run(a_table(), JobClass.REALTIME)])

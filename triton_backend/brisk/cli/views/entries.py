@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -12,9 +13,9 @@ from brisk.cli.commands.models import model_file
 from brisk.errors import InvalidModelError
 from brisk.graph.program import ContainerKind, Dimension, Program, ValueType, Variable
 from brisk.graph.reader import read_program
-from brisk.pipelines import is_pipeline, read_pipeline
+from brisk.pipelines import TensorType, is_pipeline, read_pipeline
 from brisk.protocol.datatypes import BY_ELEMENT_NAME, config_name
-from brisk.stub.config.signature import TensorSignature, model_signature
+from brisk.stub.config.signature import model_signature
 from brisk.view.entry_text import SCHEMA
 
 
@@ -28,8 +29,8 @@ def configuration_text(model_directory: Path, max_batch_size: int) -> str:
     path = model_file(model_directory)
     if is_pipeline(path):
         signature = model_signature(path)
-        inputs = tuple(map(_variable, signature.inputs))
-        outputs = tuple(map(_variable, signature.outputs))
+        inputs = tuple(starmap(_variable, signature.inputs.items()))
+        outputs = tuple(starmap(_variable, signature.outputs.items()))
     else:
         program = read_program(path)
         inputs, outputs = program.inputs, program.outputs
@@ -86,12 +87,12 @@ def _data_type(variable: Variable, kind: str) -> str:
 # Pipelines.
 
 
-def _variable(tensor: TensorSignature) -> Variable:
+def _variable(name: str, tensor: TensorType) -> Variable:
     """A dynamic first size is the batch, one for all."""
     shape: tuple[Dimension, ...] | None = tensor.shape
-    if shape and shape[0] == -1:
+    if shape and shape[0] is None:
         shape = ("batch", *shape[1:])
-    return Variable(tensor.name, ValueType(tensor.datatype.element_name, shape))
+    return Variable(name, ValueType(tensor.element, shape))
 
 
 def pipeline_text(path: Path) -> Iterator[str]:
@@ -107,9 +108,9 @@ def pipeline_text(path: Path) -> Iterator[str]:
         f"{description.policy} split, {description.replanning} planning"
     )
     for kind, tensors in (("input", signature.inputs), ("output", signature.outputs)):
-        for tensor in tensors:
-            dims = "of unknown rank" if tensor.shape is None else list(tensor.shape)
-            yield f"  {kind} {tensor.name}: {tensor.datatype.name} {dims}"
+        for name, tensor in tensors.items():
+            dims = "of unknown rank" if tensor.shape is None else [size or -1 for size in tensor.shape]
+            yield f"  {kind} {name}: {BY_ELEMENT_NAME[tensor.element or ''].name} {dims}"
     for node in description.nodes:
         sources = ", ".join(f"{tensor} = {source}" for tensor, source in node.inputs.items())
         yield f"node {node.name} ({sources})"

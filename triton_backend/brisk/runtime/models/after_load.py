@@ -16,8 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from brisk.errors import BriskError
 from brisk.graph.files.mapping import make_private
@@ -27,10 +26,10 @@ from brisk.runtime.log import say
 from brisk.runtime.models.background_prepare import SegmentPreparer
 from brisk.runtime.models.entry import LoadState, SessionEntry
 from brisk.runtime.models.session import Session
-from brisk.runtime.models.yielding import LONGEST_WAIT_S, Idle
+from brisk.runtime.models.yielding import LONGEST_WAIT_S, Yielding
 from brisk.runtime.ready import import_what_files_need
 from brisk.runtime.settings import ArtefactUse
-from brisk.segments.table import LayerTable
+from brisk.segments.table import EXECUTOR, LayerTable
 from brisk.segments.timeline import EventKind
 from brisk.telemetry import count, metrics
 from brisk.telemetry.events import SPANS
@@ -41,41 +40,38 @@ LONGEST_PAUSE_S = 0.1
 _LANES_LOOK_S = 1.0
 
 
-class _UpkeepTask(NamedTuple):
-    """Of the model at ``path``."""
-
-    perform: Callable[[], None]
-    path: Path
-    stands_back: bool
-
-
 class Upkeep:
     """One thread, in the order in which sessions came."""
 
     def __init__(
-        self, device: str, threads: int, artefacts: ArtefactUse, caches: CacheWatch, idle: Idle
+        self,
+        device: str,
+        threads: int,
+        artefacts: ArtefactUse,
+        caches: CacheWatch,
+        yielding: Yielding,
     ) -> None:
-        self._idle = idle
+        self._yielding = yielding
         self._caches = caches
         self._preparer: SegmentPreparer | None = None
         if artefacts is ArtefactUse.BUILD and device == "cpu":
             self._preparer = SegmentPreparer(threads)
-        self._tasks: queue.SimpleQueue[_UpkeepTask] = queue.SimpleQueue()
+        self._tasks = queue.SimpleQueue[tuple[SessionEntry, Callable[[], None]]]()
         threading.Thread(target=self._run, name="brisk-upkeep", daemon=True).start()
 
     def look_after(self, entry: SessionEntry, session: Session) -> None:
         """``session`` is what the entry's load has come to."""
-        perform = functools.partial(self._look_after, entry, session, self._idle.expect())
-        self._tasks.put(_UpkeepTask(perform, entry.path, entry.stands_back))
+        perform = functools.partial(self._look_after, entry, session, self._yielding.expect())
+        self._tasks.put((entry, perform))
 
     def _run(self) -> None:
         while True:
-            task = self._tasks.get()
+            entry, perform = self._tasks.get()
             try:
-                standing_back(task.perform) if task.stands_back else task.perform()
+                standing_back(perform) if entry.stands_back else perform()
             except Exception as error:  # noqa: BLE001  # other sessions need this thread
-                say(f"{task.path}: {type(error).__name__}: {error}")
-            del task  # a session that nobody needs any more must not live on here
+                say(f"{entry.path}: {type(error).__name__}: {error}")
+            del entry, perform  # a session that nobody needs any more must not live on here
 
     def _look_after(self, entry: SessionEntry, session: Session, until_s: float) -> None:
         """``until_s``: how long what is not urgent waits for calm."""
@@ -85,11 +81,11 @@ class Upkeep:
                 return
         awaits_artefact = False
         try:
-            if not session.starts_with_substitutes():  # else in the first gaps between requests
-                self._idle.await_calm(until_s)
+            if not session.starts_with_substitutes:  # else in the first gaps between requests
+                self._yielding.await_calm(until_s)
             may_go_on = self._between(table, until_s)
             is_warm = _succeeds(session, lambda: session.load_warm(may_go_on))
-            self._idle.await_calm(until_s)  # a start is for its first requests
+            self._yielding.await_calm(until_s)  # a start is for its first requests
             report_start(session, entry.labels)
             caches = self._caches.open(session) if is_warm else None
             awaits_artefact = self._preparer is not None and session.wants_artefact
@@ -111,7 +107,7 @@ class Upkeep:
 
         def tell(is_there: bool) -> None:
             perform = functools.partial(self._adopt, entry, reference, is_there)
-            self._tasks.put(_UpkeepTask(perform, entry.path, entry.stands_back))
+            self._tasks.put((entry, perform))
 
         preparer.build_later(session.path, session.taps, tell)
 
@@ -126,9 +122,9 @@ class Upkeep:
         try:
             if not is_there:
                 return
-            may_go_on = self._between(session.table, self._idle.expect())
+            may_go_on = self._between(session.table, self._yielding.expect())
             if _succeeds(session, lambda: session.adopt_prepared(may_go_on)):
-                self._idle.pause(LONGEST_PAUSE_S)
+                self._yielding.pause(LONGEST_PAUSE_S)
                 gc.collect()
                 give_back()
         finally:
@@ -137,7 +133,7 @@ class Upkeep:
     def _pause(self) -> None:
         """For a gap between requests, unless another session waits to be looked after."""
         if self._tasks.empty():
-            self._idle.pause(LONGEST_PAUSE_S)
+            self._yielding.pause(LONGEST_PAUSE_S)
 
     def _between(self, table: LayerTable[Any], until_s: float) -> Callable[[], bool]:
         """Whether the session is still wanted; blocks for a gap between requests, ``until_s`` at
@@ -145,7 +141,7 @@ class Upkeep:
         """
 
         def may_go_on() -> bool:
-            self._idle.await_gap(until_s)
+            self._yielding.await_gap(until_s)
             return not table.is_closed
 
         return may_go_on
@@ -166,13 +162,13 @@ def report_start(session: Session, labels: tuple[str, str]) -> None:
     """Once for each session, under the model and version of ``labels``."""
     origin = session.origin
     count(metrics.STARTS, (*labels, origin))
-    events = session.recorder.events()
+    events = session.table.recorder.events()
     for kind in EventKind:
         if total_ns := sum(each.end_ns - each.start_ns for each in events if each.kind is kind):
             count(metrics.START_SECONDS, (*labels, origin, kind.value), total_ns)
     made = [event for event in events if event.kind is EventKind.CREATE]
     for where, stolen in (("lane", False), ("stolen", True)):
-        number = sum(event.stolen is stolen for event in made)
+        number = sum((event.lane == EXECUTOR) is stolen for event in made)
         count(metrics.LOADED_LAYERS, (*labels, origin, where), number)
     # CLOCK_MONOTONIC is what both of Python's clocks read.
     for event in events:
@@ -188,18 +184,18 @@ SPARE_BYTES = 64 << 20
 _LOOK_S = 0.002
 
 
-def tidy_up(is_free: Callable[[float], bool | None]) -> bool:
-    """Collect what is unreachable and return free memory to the system, at a quiet moment.
+def tidy_up(yielding: Yielding, await_load: Callable[[float], bool]) -> bool:
+    """Collect what is unreachable and return free memory to the system, while no request runs.
 
-    ``is_free`` is given a time-out: whether no request runs; None where something more urgent
-    than this is to be done. Then nothing is, and the result is False.
+    ``await_load``: whether a load is asked for, within a time-out. Where it is, nothing is done,
+    and the result is False.
     """
     until_s = time.monotonic() + LONGEST_WAIT_S
-    while not (free := is_free(_LOOK_S)):
-        if free is None:
-            return False
-        if time.monotonic() > until_s:
+    while not await_load(_LOOK_S):
+        if not yielding.is_serving or time.monotonic() > until_s:
             break
+    else:
+        return False
     gc.collect()
     give_back()
     return True
@@ -210,28 +206,17 @@ def give_back(spare: int = SPARE_BYTES) -> bool:
 
     False, changing nothing, where it is not, or the C library cannot tell.
     """
-    library = _library()
+    library = ctypes.CDLL(None)
     if not hasattr(library, "mallinfo2"):  # glibc before 2.33, or another C library
         return False
     library.mallinfo2.restype = _Statistics
-    if library.mallinfo2().fordblks <= spare:
+    if library.mallinfo2().fields[8] <= spare:
         return False
     library.malloc_trim(0)
     return True
 
 
 class _Statistics(ctypes.Structure):
-    """``struct mallinfo2``: of it ``fordblks``, bytes of the heap that are free."""
+    """``struct mallinfo2``; its ninth field is ``fordblks``, bytes of the heap that are free."""
 
-    _fields_: ClassVar = [
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-        )
-    ]
-
-
-@functools.cache
-def _library() -> Any:
-    return ctypes.CDLL(None)
+    _fields_: ClassVar = [("fields", ctypes.c_size_t * 10)]

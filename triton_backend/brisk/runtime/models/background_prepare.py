@@ -110,10 +110,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if not step_aside():
         return 1
-    return _prepare(arguments.model, arguments.threads, arguments.tap)
-
-
-def _prepare(model: Path, threads: int, taps: Collection[str]) -> int:
+    model, threads, taps = arguments.model, arguments.threads, arguments.tap
     from brisk.segments.prepared.preparation import is_prepared, prepare
 
     try:

@@ -17,7 +17,7 @@ from brisk.runtime.log import say
 from brisk.runtime.models.after_load import Upkeep, tidy_up
 from brisk.runtime.models.entry import LoadState, SessionEntry
 from brisk.runtime.models.session import Servable, Session, load_session
-from brisk.runtime.models.yielding import Idle, LoneLoad, YieldToRealtime
+from brisk.runtime.models.yielding import LoneLoad, Yielding
 from brisk.runtime.settings import ArtefactUse
 from brisk.runtime.worker.tracing import LOADS
 from brisk.scheduling.job import RANKS, JobClass
@@ -34,13 +34,6 @@ class LoadOutcome:
     entry: SessionEntry
     session: Servable | None
     error: BriskError | None
-
-
-@dataclass(frozen=True, slots=True)
-class LoadCompletion:
-    """All layers of the session are loaded; nothing of its load runs any more."""
-
-    entry: SessionEntry
 
 
 Task = TypeVar("Task")
@@ -108,10 +101,9 @@ class Loader:
         self._artefacts = artefacts
         self._tasks: LoadQueue[SessionEntry | None] = LoadQueue()
         """None: give memory back."""
-        self._outcomes: deque[LoadOutcome | LoadCompletion] = deque()
-        self._yielding = YieldToRealtime()
-        self._idle = Idle()
-        self._upkeep = Upkeep(device, threads, artefacts, caches, self._idle)
+        self._outcomes: deque[LoadOutcome | SessionEntry] = deque()
+        self._yielding = Yielding()
+        self._upkeep = Upkeep(device, threads, artefacts, caches, self._yielding)
         threading.Thread(target=self._run, name="brisk-loader", daemon=True).start()
 
     def load(self, entry: SessionEntry) -> None:
@@ -132,15 +124,16 @@ class Loader:
         Called by the worker before and after each stretch of computing.
         """
         self._yielding.attend(runs)
-        self._idle.attend(bool(runs))
 
-    def tell(self, outcome: LoadOutcome | LoadCompletion) -> None:
+    def tell(self, outcome: LoadOutcome | SessionEntry) -> None:
         """Let ``take`` give an outcome, wherever it was made."""
         self._outcomes.append(outcome)
         self._wake()
 
-    def take(self) -> LoadOutcome | LoadCompletion | None:
-        """The next outcome; None where there is none. A completion comes after its session."""
+    def take(self) -> LoadOutcome | SessionEntry | None:
+        """The next outcome, then the entry, once all layers of its session are loaded and nothing
+        of its load runs any more; None where there is neither.
+        """
         return self._outcomes.popleft() if self._outcomes else None
 
     def _run(self) -> None:
@@ -149,14 +142,8 @@ class Loader:
             if entry is not None:
                 self._load(entry)
                 del entry  # what it knows of a session must not outlive that in this thread
-            elif not tidy_up(self._is_free):
+            elif not tidy_up(self._yielding, self._tasks.await_task):
                 self.give_memory_back()
-
-    def _is_free(self, timeout_s: float) -> bool | None:
-        """Whether no request runs; None where a load is asked for, within the time-out."""
-        if self._tasks.await_task(timeout_s):
-            return None
-        return not self._idle.is_serving
 
     def _load(self, entry: SessionEntry) -> None:
         begin_ns = time.monotonic_ns()
@@ -164,13 +151,13 @@ class Loader:
         is_lone = entry.asker.strikes > 0
         if is_lone:
             self.lone.enter()
-        session, error = standing_back(make) if entry.stands_back else make()
+        session = standing_back(make) if entry.stands_back else make()
         name = f"load {entry.path.name}"
         SPANS.add(LOADS, name, begin_ns, time.monotonic_ns(), str(entry.path))
-        if session is None:
+        if isinstance(session, BriskError):
             if is_lone:
                 self.lone.leave()
-            self.tell(LoadOutcome(entry, None, error))
+            self.tell(LoadOutcome(entry, None, session))
             return
         # Set here, before any lane can say that the load has gone further.
         entry.reach(LoadState.RUNNABLE)
@@ -179,10 +166,10 @@ class Loader:
             self.lone.go_on_in(session.table)
         self.tell(LoadOutcome(entry, session, None))
         # Registered behind the outcome, so that the completion comes after it.
-        session.table.when_loaded(functools.partial(self.tell, LoadCompletion(entry)))
+        session.table.when_loaded(functools.partial(self.tell, entry))
         self._upkeep.look_after(entry, session)
 
-    def _make_runnable(self, entry: SessionEntry) -> tuple[Session | None, BriskError | None]:
+    def _make_runnable(self, entry: SessionEntry) -> Session | BriskError:
         """The session, or what is wrong."""
         entry.begin()
 
@@ -192,14 +179,11 @@ class Loader:
         wanted = reject if self._artefacts is not ArtefactUse.OFF else None
         give_way, tuning = self._yielding.give_way, entry.asker.tuning
         try:
-            session = load_session(
-                entry.path, self._device, self._threads, wanted, give_way, tuning
-            )
+            return load_session(entry.path, self._device, self._threads, wanted, give_way, tuning)
         except BriskError as error:
-            return None, error
+            return error
         except Exception as error:  # noqa: BLE001  # whatever a load raises must reach its askers
             text = f"loading {entry.path} failed: {type(error).__name__}: {error}"
             failed = InternalError(text)
             failed.__cause__ = error  # which may be a lack of memory
-            return None, failed
-        return session, None
+            return failed

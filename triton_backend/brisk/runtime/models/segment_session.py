@@ -23,9 +23,14 @@ from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.program import SegmentProgram
 from brisk.segments.session import OrtSession
 from brisk.segments.source import Source
-from brisk.segments.starting import StartingSegments, start_segments, without_collections
+from brisk.segments.starting import (
+    StartingSegments,
+    start_lanes,
+    start_segments,
+    without_collections,
+)
 from brisk.segments.table import GiveWay
-from brisk.segments.timeline import EventKind, Recorder, clock_ns
+from brisk.segments.timeline import EventKind, clock_ns
 from brisk.segments.values import Value
 from brisk.tuning import SessionTuning
 
@@ -42,13 +47,23 @@ class _ModelFile:
     taps: Collection[str]
     tuning: SessionTuning
 
-    def open(self, *, is_awaited: bool = False) -> BareModel:
+    def open(self, *, takes_optional: bool = False, is_awaited: bool = False) -> BareModel:
+        """As ``BareModel`` says."""
         from brisk.segments.model.sources import BareModel
 
-        return BareModel(self.path, self.threads, self.taps, self.tuning, is_awaited=is_awaited)
+        return BareModel(
+            self.path,
+            self.threads,
+            self.taps,
+            self.tuning,
+            takes_optional=takes_optional,
+            is_awaited=is_awaited,
+        )
 
 
 class SegmentSession(Session):
+    starts_with_substitutes = True
+
     def __init__(
         self, file: _ModelFile, starting: StartingSegments, give_way: GiveWay | None
     ) -> None:
@@ -58,7 +73,6 @@ class SegmentSession(Session):
         self.path = file.path
         self.starting = starting
         self.table = starting.table
-        self.recorder = starting.recorder
         self.inputs, self.outputs = (*plan.inputs, *plan.fixed), plan.outputs
         self._fixed = frozenset(variable.name for variable in plan.fixed)
         self._stamp = _stamp(file.path)
@@ -68,12 +82,12 @@ class SegmentSession(Session):
         self.load_ns = 0
         self.taps = file.taps
         self.weight_bytes = source.weight_bytes
-        self._tuning = file.tuning
+        self._file = file
         self._keeps_answers = file.tuning.keeps_answers and not source.is_optimised_elsewhere
         """Whether the model's prepared form can be used for it."""
         kind = "the model" if source.origin == "model" else "its artefact"
         self.summary = f"{count} segment{'s'[: count != 1]} by ONNX Runtime from {kind}"
-        starting.start_lanes(file.threads, give_way)
+        start_lanes(starting.table, file.threads, give_way)
 
     @property
     def origin(self) -> str:
@@ -88,7 +102,7 @@ class SegmentSession(Session):
         found = find_prepared(self.path, self.taps)
         if found is None:
             return False
-        prepared = PreparedModel(found, self.path, self.threads, self.taps, self._tuning)
+        prepared = PreparedModel(found, self.path, self.threads, self.taps, self._file.tuning)
         if prepared.plan.segments != self.starting.program.plan.segments:
             return False
         with exchange_attempt(self.path) as may_be_tried:
@@ -116,16 +130,10 @@ class SegmentSession(Session):
         Raises BriskError.
         """
         if self._taking_optional is None:
-            from brisk.segments.model.sources import BareModel
-
             if _stamp(self.path) != self._stamp:
                 raise InvalidModelError(f"{self.path} has changed since it was loaded")
-            source = BareModel(self.path, self.threads, (), self._tuning, takes_optional=True)
-            self._taking_optional = start_segments(source, 1, Recorder()).program
+            self._taking_optional = start_segments(self._file.open(takes_optional=True)).program
         return self._taking_optional
-
-    def starts_with_substitutes(self) -> bool:
-        return True
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
         """As ``Session.load_warm``; a model of whose exchange workers have died stays as it is."""
@@ -156,7 +164,6 @@ def load_segment_session(
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
 ) -> SegmentSession:
     """As ``load_session``. Raises InvalidModelError where ONNX Runtime does not take the model."""
-    recorder = Recorder()
     started_ns = clock_ns()
     with without_collections():
         file = _ModelFile(path, threads, tapped_values(latest(path)), tuning)
@@ -168,35 +175,28 @@ def load_segment_session(
                 bare = file.open(is_awaited=may_be_optimised)
                 bare.check()
             source = bare
-        starting = start_segments(source, threads, recorder)
-    recorder.add("parse", EventKind.PARSE, None, started_ns)
+        starting = start_segments(source)
+    starting.table.recorder.add("parse", EventKind.PARSE, None, started_ns)
     return SegmentSession(file, starting, give_way)
 
 
 def _prepared(file: _ModelFile, reject: Callable[[ArtefactError], None]) -> MendedModel | None:
     """The model's prepared form; None where there is none that can be used."""
     found = find_prepared(file.path, file.taps)
-    if found is None:
-        return None
     try:
-        prepared = PreparedModel(found, file.path, file.threads, file.taps, file.tuning)
+        return None if found is None else MendedModel(found, file, reject)
     except ArtefactError as error:
         reject(error)
         return None
-    return MendedModel(prepared, file, reject)
 
 
-class MendedModel(Source):
+class MendedModel(PreparedModel):
     """A prepared model, of which what turns out to be damaged comes from the model's own file."""
 
-    origin = "artefact"
-
     def __init__(
-        self, prepared: PreparedModel, file: _ModelFile, reject: Callable[[ArtefactError], None]
+        self, path: Path, file: _ModelFile, reject: Callable[[ArtefactError], None]
     ) -> None:
-        self.plan = prepared.plan
-        self.weight_bytes = prepared.weight_bytes
-        self._prepared = prepared
+        super().__init__(path, file.path, file.threads, file.taps, file.tuning)
         self._file = file
         self._reject = reject
         self._lock = threading.Lock()
@@ -204,7 +204,7 @@ class MendedModel(Source):
 
     def open(self, index: int) -> OrtSession:
         try:
-            return self._prepared.open(index)
+            return super().open(index)
         except ArtefactError as error:
             return self._mend(error).open(index)
 
@@ -212,7 +212,7 @@ class MendedModel(Source):
         if self._bare is not None:
             return self._bare.open_warm(index)
         try:
-            return self._prepared.open_warm(index)
+            return super().open_warm(index)
         except ArtefactError as error:
             return self._mend(error).open_warm(index)
 

@@ -15,7 +15,6 @@ from brisk.graph.program import ContainerKind, Variable
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.segments.table import GiveWay, LayerTable
-from brisk.segments.timeline import Recorder
 from brisk.segments.values import Value
 from brisk.tuning import SessionTuning
 
@@ -46,7 +45,7 @@ class Due(NamedTuple):
     deadline_ns: int | None
 
 
-class Servable(Protocol):
+class Servable(ABC):
     """``load_ns``: what it took until it could run; ``summary``: one line for the log.
 
     ``threads``: how many compute a run. ``table``: its parts, ``caches``: its early exits; None
@@ -54,25 +53,20 @@ class Servable(Protocol):
     mapped from. ``has_steady_runs``: whether what a run took predicts the next one.
     """
 
-    @property
-    def load_ns(self) -> int: ...
-    @property
-    def summary(self) -> str: ...
-    @property
-    def threads(self) -> int: ...
-    @property
-    def weight_bytes(self) -> int: ...
-    @property
-    def has_steady_runs(self) -> bool: ...
-    @property
-    def table(self) -> LayerTable[Any] | None: ...
-    @property
-    def caches(self) -> SessionCaches | None: ...
+    load_ns: int
+    summary: str
+    threads: int
+    table: LayerTable[Any] | None = None
+    caches: SessionCaches | None = None
+    weight_bytes = 0
+    has_steady_runs = True
 
     @property
     def is_loading(self) -> bool:
         """Whether lanes still load parts of it."""
+        return self.table is not None and self.table.is_loading
 
+    @abstractmethod
     def start(
         self,
         inputs: Mapping[str, Value],
@@ -87,6 +81,7 @@ class Servable(Protocol):
         quicker for them, a pipeline may choose other networks.
         """
 
+    @abstractmethod
     def cached_runs(
         self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
     ) -> Sequence[CachedRun]:
@@ -97,31 +92,25 @@ class Servable(Protocol):
 
     def close(self) -> None:
         """Let what loads it end soon; called when nobody needs it any more."""
+        if self.table is not None:
+            self.table.close()
 
 
-class Session(ABC):
-    """One network; a Servable. ``inputs`` and ``outputs``: what it takes and gives.
+class Session(Servable):
+    """One network. ``inputs`` and ``outputs``: what it takes and gives.
 
     Its parts are loaded by lanes once it can run, or by the first request where it is faster.
-    ``taps``: values that its parts end behind, for learned caches.
+    ``taps``: values that its parts end behind, for learned caches. ``starts_with_substitutes``:
+    whether warm solutions are still to take over (PASK VI, NNV12 3.5).
     """
 
-    weight_bytes = 0
-    has_steady_runs = True
-    taps: Collection[str] = ()
     path: Path
-    load_ns: int
-    summary: str
-    threads: int
-    caches: SessionCaches
     table: LayerTable[Any]
-    recorder: Recorder
+    caches: SessionCaches
     inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]
-
-    @property
-    def is_loading(self) -> bool:
-        return self.table.is_loading
+    taps: Collection[str] = ()
+    starts_with_substitutes = False
 
     @property
     @abstractmethod
@@ -133,15 +122,6 @@ class Session(ABC):
     def wants_artefact(self) -> bool:
         """Whether there was none that could be used, to the end, and one could be made."""
 
-    @abstractmethod
-    def start(
-        self,
-        inputs: Mapping[str, Value],
-        requested: Sequence[str],
-        agreement: float | None = None,
-        dues: Sequence[Due] = (),
-    ) -> Frame: ...
-
     def cached_runs(
         self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
     ) -> Sequence[CachedRun]:
@@ -150,10 +130,6 @@ class Session(ABC):
         from brisk.runtime.early_exit.audits import CachedRun
 
         return [CachedRun(self, cast("ExitingFrame", frame), inputs, labels)]
-
-    @abstractmethod
-    def starts_with_substitutes(self) -> bool:
-        """Whether warm solutions are still to take over (PASK VI, NNV12 3.5)."""
 
     @abstractmethod
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
@@ -165,9 +141,6 @@ class Session(ABC):
         Raises BriskError where a session of it cannot be made.
         """
         return False
-
-    def close(self) -> None:
-        self.table.close()
 
 
 def load_session(

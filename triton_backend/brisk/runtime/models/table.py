@@ -16,7 +16,7 @@ from brisk.pipelines import is_pipeline, read_pipeline
 from brisk.protocol import request_flags
 from brisk.protocol.records import Infer, LoadModel
 from brisk.runtime.models.entry import Binding, LoadState, SessionEntry
-from brisk.runtime.models.loader import LoadCompletion, Loader, LoadOutcome
+from brisk.runtime.models.loader import Loader, LoadOutcome
 from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.runtime.requests.connections import Peer
 from brisk.runtime.requests.sequences import Sequences
@@ -101,9 +101,9 @@ class SessionTable:
         self._pipelines.assemble()
         return waiting
 
-    def complete(self, completion: LoadCompletion) -> None:
+    def complete(self, entry: SessionEntry) -> None:
         """Every layer is loaded."""
-        completion.entry.marks.clear()
+        entry.marks.clear()
         self._pipelines.assemble()
 
     def withdraw(self, peer: Peer, request: int) -> bool:
@@ -215,7 +215,7 @@ def identity_of(path: str, tuning: SessionTuning = SessionTuning()) -> str:  # n
     except (OSError, ValueError) as error:
         raise InvalidModelError(f"model file {path!r} cannot be read: {error}") from error
     state = [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in files]
-    own = "" if tuning.is_default else f":{tuning}:{list(_states(tuning))}"
+    own = "" if tuning == SessionTuning() else f":{tuning}:{list(_states(tuning))}"
     return f"{os.path.realpath(path)}:{state}{own}"
 
 

@@ -73,7 +73,6 @@ class TorchSession(Session):
         self.path = path
         self.loaded = starting.loaded
         self.table = starting.table
-        self.recorder = starting.recorder
         self.inputs, self.outputs = program.inputs, program.outputs
         self.threads = threads
         self.caches = SessionCaches()
@@ -99,9 +98,6 @@ class TorchSession(Session):
     def _torch_frame(self, inputs: Mapping[str, Value], requested: Sequence[str]) -> ArrayFrame:
         values = {name: from_numpy(self._shaped(name, inputs[name]), _CPU) for name in inputs}
         return ArrayFrame(self.loaded, values, requested)
-
-    def starts_with_substitutes(self) -> bool:
-        return False
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
         provider = provider_of(self._device)
@@ -130,7 +126,7 @@ def load_torch_session(
 ) -> TorchSession:
     """As ``load_session``."""
     import_torch(threads)
-    starting = start_program(path, torch.device(device), threads)
+    starting = start_program(path, torch.device(device))
     return TorchSession(path, device, starting, threads, give_way)
 
 
@@ -176,7 +172,7 @@ def compare(path: Path, threads: int, provider: Any, run_torch: RunModel) -> Com
     Raises InvalidModelError where ONNX Runtime does not take the model.
     """
     source = BareModel(path, threads, longest_ns=math.inf, provider=provider)
-    program = open_warm_program(source, threads)
+    program = open_warm_program(source)
 
     def run_ours(inputs: Mapping[str, Value]) -> Mapping[str, Value]:
         return run_serially(program, inputs)
@@ -206,7 +202,7 @@ def _first_answers(
     """Inputs of the first sizes that both take, and their answers."""
     for size in SIZES:
         try:
-            inputs = {name: each.numpy() for name, each in made_up(program.plan, size).items()}
+            inputs = made_up(program.plan, size)
             ours, theirs = (run(inputs) for run in runs)
         except Exception:  # noqa: BLE001  # made-up inputs need not suit a model
             continue

@@ -33,13 +33,14 @@ _YIELD_LOOK_S = 0.001
 _LOOK_S = 0.002
 
 
-class YieldToRealtime:
-    """Loads that wait while a real-time request of another model computes.
+class Yielding:
+    """Loads wait while a real-time request of another model computes, and work that nobody waits
+    for until it disturbs no request.
 
-    A load beside it takes processor time, memory bandwidth and, in its Python parts, the
+    A load beside a request takes processor time, memory bandwidth and, in its Python parts, the
     interpreter's lock. So its lanes stop between two layers, for a bounded time each, so that a
-    load ends however many requests there are. ``attend`` is the worker's main thread's,
-    ``give_way`` any lane's.
+    load ends however many requests there are. ``attend`` is the worker's main thread's, all else
+    any other thread's.
     """
 
     def __init__(
@@ -47,16 +48,22 @@ class YieldToRealtime:
         clock_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        self.is_serving = False
         self._urgent: LayerTable[Any] | None = None
         """Of the real-time run in progress; None: there is none, or it is a pipeline's."""
+        self._served_s = -CALM_S
         self._clock_s = clock_s
         self._sleep = sleep
 
     def attend(self, runs: Sequence[Run]) -> None:
-        """``runs``: those in progress, the last one computes."""
-        self._urgent = None
-        if runs and runs[-1].job_class is JobClass.REALTIME:
-            self._urgent = runs[-1].session.table
+        """Called before and after each stretch of computing. ``runs``: those in progress, the
+        last one computes.
+        """
+        if self.is_serving and not runs:
+            self._served_s = self._clock_s()
+        self.is_serving = bool(runs)
+        is_urgent = runs and runs[-1].job_class is JobClass.REALTIME
+        self._urgent = runs[-1].session.table if is_urgent else None
 
     def give_way(self, table: LayerTable[Any]) -> None:
         """Called by a lane of ``table`` before each layer. A run's own layers do not wait."""
@@ -66,35 +73,12 @@ class YieldToRealtime:
                 return
             self._sleep(_YIELD_LOOK_S)
 
-
-class Idle:
-    """Moments in which work that nobody waits for disturbs no request.
-
-    ``attend`` is the worker's main thread's, all else any other thread's.
-    """
-
-    def __init__(
-        self,
-        clock_s: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self.is_serving = False
-        self._served_s = -CALM_S
-        self._clock_s = clock_s
-        self._sleep = sleep
-
     def expect(self) -> float:
         """A model has just been loaded, so a request is likely to come at once. How long what
         follows the load should wait for calm, a time of the clock.
         """
         self._served_s = self._clock_s()
         return self._served_s + LONGEST_WAIT_S
-
-    def attend(self, is_serving: bool) -> None:
-        """Called before and after each stretch of computing."""
-        if self.is_serving and not is_serving:
-            self._served_s = self._clock_s()
-        self.is_serving = is_serving
 
     def await_gap(self, until_s: float) -> None:
         """Block until no request is computed, or until a time of the clock."""
@@ -107,11 +91,10 @@ class Idle:
 
     def await_calm(self, until_s: float) -> None:
         """Block until none has been for CALM_S, or until a time of the clock."""
-        while self._is_lively() and self._clock_s() < until_s:
+        while (
+            self.is_serving or self._clock_s() - self._served_s < CALM_S
+        ) and self._clock_s() < until_s:
             self._sleep(CALM_S)  # seldom: each look takes the interpreter's lock from a request
-
-    def _is_lively(self) -> bool:
-        return self.is_serving or self._clock_s() - self._served_s < CALM_S
 
 
 class LoneLoad:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import cast
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from brisk.pipelines.query import POLICIES, NetworkVariant, Query, QueryNode, Re
 from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.models.entry import LoadState, SessionEntry
 from brisk.runtime.models.loader import LoadOutcome
-from brisk.runtime.models.session import Due, Frame, Session
+from brisk.runtime.models.session import Due, Frame, Servable, Session
 from brisk.runtime.pipelines.frame import (
     NetworkRun,
     NodeNetworks,
@@ -55,8 +55,8 @@ LONG_RUN_NS = 300_000_000
 QUANTUM_NS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineSession:
+@dataclass(slots=True, eq=False)
+class PipelineSession(Servable):
     """What a binding of a pipeline has where another one has a Session.
 
     ``signature`` is what it takes and gives. Used by the worker's main thread alone.
@@ -67,22 +67,15 @@ class PipelineSession:
     nodes: Mapping[str, NodeNetworks]
     load_ns: int
     labels: tuple[str, str]
-    threads: ClassVar[int] = 1
-    weight_bytes: ClassVar[int] = 0
-    has_steady_runs: ClassVar[bool] = False
-    """They are as long as their time allows."""
-    is_loading: ClassVar[bool] = False
-    """Its networks have been loaded before it was made."""
-    table: ClassVar[None] = None
-    caches: ClassVar[None] = None
+    threads: int = 1
+    """Of its networks' sessions."""
+    summary: str = field(init=False)
+    has_steady_runs = False  # they are as long as their time allows
 
-    def close(self) -> None:
-        """Its networks are freed by whoever counts their users."""
-
-    @property
-    def summary(self) -> str:
+    def __post_init__(self) -> None:
         counts = ", ".join(f"{n} ×{len(node.variants)}" for n, node in self.nodes.items())
-        return f"pipeline of {len(self.nodes)} nodes ({counts}) in {self.load_ns / 1e6:.0f} ms"
+        milliseconds = self.load_ns / 1e6
+        self.summary = f"pipeline of {len(self.nodes)} nodes ({counts}) in {milliseconds:.0f} ms"
 
     def start(
         self,

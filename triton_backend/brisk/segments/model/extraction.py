@@ -12,15 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 import onnx
-from onnx import (
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    TensorProto,
-    TypeProto,
-    ValueInfoProto,
-    helper,
-)
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from brisk.paths import shown
 from brisk.segments.model.cutting import NodeSpan
@@ -82,16 +74,15 @@ def extract(
         return [Segment(SegmentSpec(0, inputs, outputs, (), _words(graph, spans[0])), model)]
     names = names_of(graph)
     pieces = list(_pieces(graph, names, _with_outputs(names, spans)))
-    crossing = {name for each in pieces for name in (*each.spec.inputs, *each.spec.outputs)}
+    crossing = {name for spec, *_ in pieces for name in (*spec.inputs, *spec.outputs)}
     types = _border_types(model, names, typed or model, crossing)
     known = {**types, **{info.name: info.type for info in graph.output}}
     initialisers = {tensor.name: tensor for tensor in graph.initializer}
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
     segments = []
-    for piece in pieces:
-        spec, read = piece.spec, piece.reads
+    for spec, span, read in pieces:
         proto = GraphProto(name=f"{graph.name or 'model'}:{spec.index}")
-        proto.node.extend(graph.node[piece.span.start : piece.span.stop])
+        proto.node.extend(graph.node[span.start : span.stop])
         proto.initializer.extend(tensor for name, tensor in initialisers.items() if name in read)
         proto.sparse_initializer.extend(t for name, t in sparse.items() if name in read)
         if spec.index:
@@ -99,7 +90,8 @@ def extract(
         else:
             proto.input.extend(info for info in graph.input if info.name in read)
         proto.output.extend(_info(name, known) for name in spec.outputs)
-        proto.value_info.extend(info for info in graph.value_info if info.name in piece.makes)
+        makes = set(chain.from_iterable(names.makes[span.start : span.stop]))
+        proto.value_info.extend(info for info in graph.value_info if info.name in makes)
         whole = ModelProto(
             ir_version=model.ir_version,
             opset_import=model.opset_import,
@@ -110,17 +102,10 @@ def extract(
     return segments
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """What a span of nodes reads and makes."""
-
-    spec: SegmentSpec
-    span: NodeSpan
-    reads: Collection[str]
-    makes: Collection[str]
-
-
-def _pieces(graph: GraphProto, names: NodeNames, spans: Iterable[NodeSpan]) -> Iterator[_Piece]:
+def _pieces(
+    graph: GraphProto, names: NodeNames, spans: Iterable[NodeSpan]
+) -> Iterator[tuple[SegmentSpec, NodeSpan, Collection[str]]]:
+    """Of each span what crosses its borders, and the names that its nodes read."""
     last_use = names.last_use
     produced = [info.name for info in graph.input]
     for index, span in enumerate(spans):
@@ -133,8 +118,7 @@ def _pieces(graph: GraphProto, names: NodeNames, spans: Iterable[NodeSpan]) -> I
             name for name in crossing if last_use.get(name, -1) < span.stop and name in produced
         )
         produced = [name for name in crossing if name not in dead]
-        spec = SegmentSpec(index, inputs, outputs, dead, _words(graph, span))
-        yield _Piece(spec, span, reads, makes)
+        yield SegmentSpec(index, inputs, outputs, dead, _words(graph, span)), span, reads
 
 
 def _with_outputs(names: NodeNames, spans: Sequence[NodeSpan]) -> Iterator[NodeSpan]:
@@ -194,15 +178,13 @@ def _constant_tensor(node: NodeProto) -> TensorProto | None:
     (attribute,) = node.attribute
     if attribute.name == "value" and attribute.HasField("t"):
         return attribute.t
-    if attribute.name == "value_float":
-        return helper.make_tensor("", TensorProto.FLOAT, (), [attribute.f])
-    if attribute.name == "value_int":
-        return helper.make_tensor("", TensorProto.INT64, (), [attribute.i])
-    if attribute.name == "value_floats":
-        return helper.make_tensor("", TensorProto.FLOAT, [len(attribute.floats)], attribute.floats)
-    if attribute.name == "value_ints":
-        return helper.make_tensor("", TensorProto.INT64, [len(attribute.ints)], attribute.ints)
-    return None
+    element, values, shape = {
+        "value_float": (TensorProto.FLOAT, [attribute.f], []),
+        "value_int": (TensorProto.INT64, [attribute.i], []),
+        "value_floats": (TensorProto.FLOAT, attribute.floats, [len(attribute.floats)]),
+        "value_ints": (TensorProto.INT64, attribute.ints, [len(attribute.ints)]),
+    }.get(attribute.name, (None, None, None))
+    return None if element is None else helper.make_tensor("", element, shape, values)
 
 
 def _info(name: str, types: Mapping[str, TypeProto]) -> ValueInfoProto:

@@ -185,8 +185,7 @@ def _refer(tensor: TensorProto, name: str, offset: int, size: int) -> None:
     del tensor.external_data[:]
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", name), ("offset", str(offset)), ("length", str(size))):
-        entry = tensor.external_data.add()
-        entry.key, entry.value = key, value
+        tensor.external_data.add(key=key, value=value)
 
 
 def _external(path: Path, tensor: TensorProto, files: dict[str, memoryview]) -> memoryview:

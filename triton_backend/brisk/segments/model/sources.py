@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from onnx import GraphProto, ModelProto
 
-from brisk.errors import InvalidModelError
 from brisk.graph.files.tensors import read_tensor
 from brisk.graph.files.value_types import from_type_proto
 from brisk.graph.program import Variable
@@ -71,7 +70,7 @@ class BareModel(Source):
         file = read_model_file(path)
         normalise(file.proto)
         optional = () if takes_optional else _fix_optional(file.proto.graph)
-        self._file = file
+        self.file = file
         self._threads = threads
         self._tuning = tuning
         self._provider = provider
@@ -79,27 +78,20 @@ class BareModel(Source):
         self._warm: dict[int, OrtSession] = {}
         """By segment, sessions that are warm from the start, until they are shared."""
         self._is_awaited = is_awaited
-        spans, typed = cut_points(file.proto, path.stat().st_size, longest_ns, taps)
+        size = path.stat().st_size
+        spans, typed = cut_points(file.proto, size, longest_ns, taps)
         defaults = _take_defaults(file.proto, file)
-        self._segments: Sequence[Segment] = extract(file.proto, spans, typed)
+        self.segments: Sequence[Segment] = extract(file.proto, spans, typed)
         self.is_optimised_elsewhere = file.own_format is not None
-        self.weight_bytes = sum(data.nbytes for data in file.files.values()) or _size(path)
-        self.plan = _plan(typed, self._segments, defaults, optional)
-
-    @property
-    def segments(self) -> Sequence[Segment]:
-        return self._segments
-
-    @property
-    def file(self) -> ModelFile:
-        return self._file
+        self.weight_bytes = sum(data.nbytes for data in file.files.values()) or size
+        self.plan = _plan(typed, self.segments, defaults, optional)
 
     def check(self) -> None:
         """Make every session, since only that tells whether ONNX Runtime takes the model.
 
         Raises InvalidModelError naming the segment that it does not take.
         """
-        indices = range(len(self._segments))
+        indices = range(len(self.segments))
         if min(len(indices), self._threads) == 1:
             self._opened.update((index, self._open_first(index)) for index in indices)
             return
@@ -114,7 +106,7 @@ class BareModel(Source):
         key = self._key(index)
         if key is not None and (found := running(key)) is not None:
             return found
-        made = first or self._open(self._segments[index], Form.OPTIMISED)
+        made = first or self._open(index, [Form.OPTIMISED])[0]
         # of a file that was written to meanwhile nobody knows what the session holds
         if key is not None and key == self._key(index):
             made = shared(key, lambda: made)
@@ -124,10 +116,10 @@ class BareModel(Source):
         """All that the segment's warm session is made from; None where that is not digested:
         weights that are too large, a model in another format, operators of a library.
         """
-        if self._file.own_format is not None or self._tuning.operator_libraries:
+        if self.file.own_format is not None or self._tuning.operator_libraries:
             return None
-        proto, weights = ModelProto(), self._file.weights
-        proto.CopyFrom(self._segments[index].proto)
+        proto, weights = ModelProto(), self.file.weights
+        proto.CopyFrom(self.segments[index].proto)
         in_place = [tensor for tensor in proto.graph.initializer if tensor.name in weights]
         sizes = [weights[tensor.name].data.nbytes for tensor in in_place]
         if sum(sizes) > MOST_DIGESTED_BYTES:
@@ -137,29 +129,25 @@ class BareModel(Source):
             tensor.ClearField("external_data")  # files of other names may hold the same
             digest.update(weights[tensor.name].data.data)
         digest.update(proto.SerializeToString(deterministic=True))
-        is_alone = len(self._segments) == 1
+        is_alone = len(self.segments) == 1
         return digest.digest(), self._threads, self._tuning, repr(self._provider), is_alone
 
     def close(self) -> None:
         """Warm sessions have copies of the weights; the file need not be mapped for them."""
-        self._segments, self._file = (), ModelFile(self._file.path, ModelProto(), {}, {})
+        self.segments, self.file = (), ModelFile(self.file.path, ModelProto(), {}, {})
 
     def _open_first(self, index: int) -> OrtSession:
-        segment = self._segments[index]
-        form = self._first_form(segment)
-        try:
-            session = self._open(segment, form)
-        except InvalidModelError:  # some operators are computed by what optimising makes of them
-            form = Form.OPTIMISED
-            session = self._open(segment, form)
+        first = self._first_form(self.segments[index])
+        # some operators are computed by what optimising makes of them alone
+        session, form = self._open(index, list(dict.fromkeys((first, Form.OPTIMISED))))
         if form is Form.OPTIMISED:
             self._warm[index] = session
         return session
 
     def _first_form(self, segment: Segment) -> Form:
         """What answers soonest (NNV12, 3.1)."""
-        graph, weights = segment.proto.graph, self._file.weights
-        if not self._is_awaited or self._file.own_format is not None:
+        graph, weights = segment.proto.graph, self.file.weights
+        if not self._is_awaited or self.file.own_format is not None:
             return Form.IN_PLACE
         held = [weights[each.name] for each in graph.initializer if each.name in weights]
         bytes_held = sum(each.data.nbytes for each in held)
@@ -168,23 +156,16 @@ class BareModel(Source):
             most = SCALED_BACK_BYTES
         return Form.OPTIMISED if bytes_held <= most else Form.IN_PLACE
 
-    def _open(self, segment: Segment, form: Form) -> OrtSession:
+    def _open(self, index: int, forms: Sequence[Form]) -> tuple[OrtSession, Form]:
         return open_segment(
-            segment,
-            self._file,
-            form,
+            self.segments[index],
+            self.file,
+            forms,
             self._threads,
             self._tuning,
-            is_one_of_several=segment.proto is not self._file.proto,
+            is_one_of_several=len(self.segments) > 1,
             provider=self._provider,
         )
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # removed since it was read
-        return 0
 
 
 def _fix_optional(graph: GraphProto) -> tuple[Variable, ...]:

@@ -47,25 +47,16 @@ LEAST_GAIN = 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class KeptWeight:
-    """``blob``: its number; ``kind``: its TensorProto type."""
-
-    name: str
-    kind: int
-    shape: tuple[int, ...]
-    blob: int
-
-
-@dataclass(frozen=True, slots=True)
 class KeptSegment:
-    """``proto``: number of the blob with its ONNX model.
+    """``proto``: number of the blob with its ONNX model; ``blobs``: of those of ``weights``.
 
     ``gain``: time of a run without packed weights over that with them; None: not measured.
     ``digest``: of all that a session is made from, by which equal segments are known.
     """
 
     proto: int
-    weights: tuple[KeptWeight, ...]
+    weights: tuple[Weight, ...]
+    blobs: tuple[int, ...]
     gain: float | None
     digest: str
 
@@ -154,8 +145,8 @@ class PreparedModel(Source):
             return None
         session = self._shared(index, manner)
         if manner.packs:
-            for weight in self.kept[index].weights:  # it computes on copies of most of them
-                self._container.drop_pages(weight.blob)
+            for blob in self.kept[index].blobs:  # it computes on copies of most of them
+                self._container.drop_pages(blob)
         return session
 
     def _warm_manner(self, index: int) -> _Manner | None:
@@ -181,13 +172,9 @@ class PreparedModel(Source):
     def _open(self, index: int, manner: _Manner) -> OrtSession:
         kept, container = self.kept[index], self._container
         proto = container.copied(kept.proto)
-        container.verify_all([each.blob for each in kept.weights], self._threads)
-        weights = [
-            Weight(each.name, container.view(each.blob), each.kind, each.shape)
-            for each in kept.weights
-        ]
+        container.verify_all(kept.blobs, self._threads)
         try:
-            return open_saved(proto, weights, self._threads, self._tuning, **manner._asdict())
+            return open_saved(proto, kept.weights, self._threads, self._tuning, **manner._asdict())
         except Exception as error:
             raise ArtefactError(
                 f"{self.path}: ONNX Runtime cannot load segment {index} "
@@ -216,16 +203,17 @@ class PreparedModel(Source):
         return KeptSegment(
             record["proto"],
             tuple(self._weight(*each) for each in record["weights"]),
+            tuple(blob for _, _, _, blob in record["weights"]),
             None if gain is None else float(gain),
             str(record["digest"]),
         )
 
-    def _weight(self, name: str, kind: int, shape: Sequence[int], blob: int) -> KeptWeight:
+    def _weight(self, name: str, kind: int, shape: Sequence[int], blob: int) -> Weight:
         if not all(type(size) is int and size >= 0 for size in shape):
             raise ArtefactError(f"{self.path}: weight '{name}' has shape {shape}")
-        if prod(shape) * dtype_of_element(kind).itemsize != self._container.size(blob):
+        if prod(shape) * dtype_of_element(kind).itemsize != self._container.place(blob).size:
             raise ArtefactError(f"{self.path}: weight '{name}' has another size than its blob")
-        return KeptWeight(str(name), kind, tuple(shape), blob)
+        return Weight(str(name), self._container.view(blob), kind, tuple(shape))
 
 
 def open_saved(

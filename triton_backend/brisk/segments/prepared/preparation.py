@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,7 +17,6 @@ import numpy as np
 
 from brisk.artefacts import store
 from brisk.artefacts.container import ContainerDraft
-from brisk.artefacts.identity import identify, stamps
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.segments.model.sources import BareModel
 from brisk.segments.prepared.form import (
@@ -65,24 +64,18 @@ def is_prepared(model: Path, threads: int, taps: Collection[str] = ()) -> bool:
     return True
 
 
-def _do_nothing() -> None:
-    return None
-
-
 def prepare(
     model: Path,
     threads: int,
     taps: Collection[str] = (),
-    breathe: Callable[[], None] = _do_nothing,
     disk_factor: float = DISK_FACTOR,
 ) -> Preparation:
     """Make the prepared form of a model, for this machine; in memory at a time: one segment.
 
-    ``threads``: to measure with. ``taps``: values behind which the model is cut. ``breathe`` is
-    called between steps, and may raise to stop. ``disk_factor``: what it may take, as a multiple
-    of the model's files. Raises OSError where nothing can be written, UnavailableError where
-    another process is at it, InvalidModelError where the model cannot be prepared or changes
-    meanwhile.
+    ``threads``: to measure with. ``taps``: values behind which the model is cut. ``disk_factor``:
+    what it may take, as a multiple of the model's files. Raises OSError where nothing can be
+    written, UnavailableError where another process is at it, InvalidModelError where the model
+    cannot be prepared or changes meanwhile.
     """
     started_s = time.monotonic()
     directory = store.writable_directory(model)
@@ -93,9 +86,9 @@ def prepare(
         _sweep(directory, target.name)
         folder = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=directory))  # of mode 0700
         try:
-            made = _Making(model, threads, taps, folder, breathe, disk_factor)
+            made = _Making(model, threads, taps, folder, disk_factor)
             store.publish(target, made.write)
-            if stamps(made.home, made.names) != made.before:
+            if store.stamps(made.home, made.names) != made.before:
                 target.unlink(missing_ok=True)
                 raise InvalidModelError(f"{model} has changed while it was prepared")
         finally:
@@ -123,21 +116,20 @@ class _Making:
         threads: int,
         taps: Collection[str],
         folder: Path,
-        breathe: Callable[[], None],
         disk_factor: float,
     ) -> None:
         self._model, self._threads, self._taps = model, threads, taps
-        self._folder, self._breathe = folder, breathe
+        self._folder = folder
         real = Path(os.path.realpath(model))
         self.home = real.parent
-        seen = stamps(self.home, [real.name])
+        seen = store.stamps(self.home, [real.name])
         self.source = BareModel(model, threads, taps)
         data_files = self.source.file.files.keys() - {model.name}
         self.names = sorted({real.name, *data_files})
-        self.before = stamps(self.home, self.names)
+        self.before = store.stamps(self.home, self.names)
         if self.before[real.name] != seen[real.name]:
             raise InvalidModelError(f"{model} has changed while it was prepared")
-        self.identity = identify(self.home, self.names)
+        self.identity = store.identify(self.home, self.names)
         self._most_bytes = _SPARE_BYTES + int(
             disk_factor * sum(stamp[0] for stamp in self.before.values())
         )
@@ -146,7 +138,7 @@ class _Making:
         self.gains: list[float | None] = []
 
     def write(self, file: BinaryIO) -> None:
-        draft = ContainerDraft(file, self._breathe)
+        draft = ContainerDraft(file)
         content: dict[str, Any] = {
             "fingerprint": fingerprint(self._taps),
             "identity": self.identity,
@@ -163,10 +155,8 @@ class _Making:
         folder = self._folder / str(index)
         folder.mkdir()
         saved, session = save_optimised(segment, file, self._threads, folder)
-        self._breathe()
         self.gains.append(self._try(index, saved, session))
         del session
-        self._breathe()
         whole = hashlib.blake2b(saved.proto, digest_size=16)
         record = {
             "proto": draft.add(np.frombuffer(saved.proto, np.uint8), is_indexed=True),
@@ -207,7 +197,6 @@ class _Making:
         again = trial.run(spec, session)
         check_alike(label, outputs, again, trial.run(spec, plain.session))
         del again, session
-        self._breathe()
         packed = open_saved(saved.proto, saved.weights, self._threads, packs=True)
         gain = packing_gain(trial, spec, plain.session, packed.session)
         trial.go_on(spec, outputs)

@@ -19,7 +19,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 from onnx.external_data_helper import _get_all_tensors
 
 from brisk.errors import InvalidModelError
-from brisk.graph.files.element_types import dtype_of_element
+from brisk.graph.files.element_types import PACKED, dtype_of_element
 from brisk.graph.files.mapping import PAGE_BYTES
 from brisk.graph.files.tensors import external_range
 from brisk.segments.model.extraction import Segment
@@ -111,14 +111,13 @@ def _take_weights(proto: ModelProto, content: np.ndarray, label: str) -> tuple[W
             continue
         data = _range(tensor, content, label)
         weight = Weight(tensor.name, data, tensor.data_type, tuple(tensor.dims))
-        if weight.is_packed or not weight.data.size:
+        if weight.kind in PACKED or not weight.data.size:
             continue
         if weight.data.size != prod(weight.shape) * dtype_of_element(weight.kind).itemsize:
             raise InvalidModelError(f"{label}: '{tensor.name}' was saved with another size")
         found.append(weight)
         del tensor.external_data[:]
-        entry = tensor.external_data.add()
-        entry.key, entry.value = "location", NOWHERE[1]
+        tensor.external_data.add(key="location", value=NOWHERE[1])
     for tensor in _get_all_tensors(proto):
         if (
             tensor.data_location == TensorProto.EXTERNAL

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from brisk.errors import InvalidModelError
-from brisk.graph.files.element_types import element_of_dtype
-from brisk.graph.program import ContainerKind, Variable
-from brisk.segments.session import onnxruntime
+from brisk.graph.files.element_types import dtype_of_name
+from brisk.graph.program import ContainerKind
 from brisk.segments.source import SegmentPlan, SegmentSpec
+from brisk.segments.values import to_ort_value
 
 SIZES = (128, 224, 32, 1)
 """Tried in turn for dimensions that a model leaves open; the first one is 1."""
@@ -30,13 +30,15 @@ class SegmentTrial:
 
     def __init__(self, plan: SegmentPlan) -> None:
         self._plan = plan
+        self._inputs: dict[str, np.ndarray] = {}  # whose memory ``values`` show
         self.values: dict[str, Any] | None = None
 
     def run_first(self, segment: SegmentSpec, session: Any) -> list[Any] | None:
         """The first segment's outputs, of the first sizes that it takes."""
         for size in SIZES:
             try:
-                self.values = made_up(self._plan, size)
+                self._inputs = made_up(self._plan, size)
+                self.values = {name: to_ort_value(each) for name, each in self._inputs.items()}
             except (KeyError, TypeError, ValueError):
                 break
             if (outputs := self.run(segment, session)) is not None:
@@ -48,13 +50,11 @@ class SegmentTrial:
         """The segment's outputs; None where these inputs do not suit the model."""
         if self.values is None:
             return None
-        feeds = {name: self.values[name]._ortvalue for name in segment.inputs}
+        feeds = {name: self.values[name] for name in segment.inputs}
         try:
-            found = session._sess.run_with_ort_values(feeds, list(segment.outputs), None)
+            return list(session._sess.run_with_ort_values(feeds, list(segment.outputs), None))
         except Exception:  # noqa: BLE001  # made-up inputs need not suit a model
             return None
-        make = onnxruntime().OrtValue
-        return [make(each) for each in found]
 
     def go_on(self, segment: SegmentSpec, outputs: list[Any]) -> None:
         assert self.values is not None
@@ -104,50 +104,35 @@ def _bits(value: Any) -> Any:
     return (value.data_type(), value.shape(), ctypes.string_at(value.data_ptr(), size))
 
 
-def made_up(plan: SegmentPlan, size: int) -> dict[str, Any]:
-    """Inputs as OrtValues by name, open dimensions of ``size`` but for the first, which is 1.
+def made_up(plan: SegmentPlan, size: int) -> dict[str, np.ndarray]:
+    """Inputs by name, open dimensions of ``size`` but for the first, which is 1.
 
     Raises ValueError, KeyError and TypeError for inputs that cannot be made up.
     """
     rng = np.random.default_rng(0)
-    return {
-        each.name: _value(each, size, rng, plan.defaults.get(each.name)) for each in plan.inputs
-    }
-
-
-def _value(
-    variable: Variable,
-    size: int,
-    rng: np.random.Generator,
-    default: np.ndarray | None,
-) -> Any:
-    kind = variable.type
-    if kind.container is not ContainerKind.TENSOR or kind.dtype is None:
-        raise ValueError(f"input '{variable.name}' is no tensor of a known type")
-    if default is not None:
-        array = default
-    else:
+    found = {}
+    for variable in plan.inputs:
+        kind = variable.type
+        if kind.container is not ContainerKind.TENSOR or kind.dtype is None:
+            raise ValueError(f"input '{variable.name}' is no tensor of a known type")
+        if variable.name in plan.defaults:
+            found[variable.name] = plan.defaults[variable.name]
+            continue
         if kind.shape is None:
             raise ValueError(f"input '{variable.name}' has any shape")
         shape = [
             each if isinstance(each, int) else (size if axis else 1)
             for axis, each in enumerate(kind.shape)
         ]
-        array = _array(kind.dtype, shape, rng)
-    make = onnxruntime().OrtValue
-    if array.dtype.kind == "V":
-        bits = array.view(f"u{array.dtype.itemsize}")
-        return make.ortvalue_from_numpy_with_onnx_type(bits, element_of_dtype(kind.dtype))
-    return make.ortvalue_from_numpy(array)
+        found[variable.name] = _array(kind.dtype, shape, rng)
+    return found
 
 
-def _array(dtype: str, shape: list[int], rng: np.random.Generator) -> np.ndarray:
+def _array(name: str, shape: list[int], rng: np.random.Generator) -> np.ndarray:
     """Numbers of a normal distribution; ones where they may be indices, lengths or masks."""
-    import ml_dtypes
-
-    if dtype == "string":
+    dtype = dtype_of_name(name)
+    if dtype.kind == "O":
         return np.full(shape, "a", object)
-    made = np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
-    if made.kind in "biu":
-        return np.ones(shape, made)
-    return rng.standard_normal(shape).astype(made)
+    if dtype.kind in "biu":
+        return np.ones(shape, dtype)
+    return rng.standard_normal(shape).astype(dtype)
