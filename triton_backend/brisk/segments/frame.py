@@ -46,8 +46,6 @@ class SegmentFrame:
         """Segments done so far."""
         return self._position
 
-    layers_done = position
-
     @property
     def upcoming(self) -> str:
         """The next segment in words, for traces; empty where there is none."""

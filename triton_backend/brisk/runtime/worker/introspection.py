@@ -126,7 +126,7 @@ class Observation:
                 model.path[-MAX_PATH_CHARACTERS:],
                 () if caches is None else caches.exits()[:MAX_EXITS],
                 0 if caches is None else caches.cascade.revision,
-                0 if caches is None else caches.tally.rows,
+                0 if caches is None else caches.rows,
                 0 if table is None else len(table),
                 0 if table is None else table.loaded,
                 0 if table is None else table.lanes_at_work,
