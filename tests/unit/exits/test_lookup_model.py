@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from brisk.exits.cascade import Exit
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.heads.distance_gate import summary
-from brisk.exits.heads.lookup import LookUp, SoftmaxLookUp, empty_look_up, network_of, weights_of
+from brisk.exits.heads.lookup import LookUp, empty_look_up, network_of, weights_of
 from brisk.exits.heads.lookup_model import OPSET, LookUpModel
 from brisk.exits.heads.predictors import CATALOGUE, variant
 from brisk.exits.learning import exporting
@@ -62,17 +62,6 @@ def test_a_model_says_what_its_network_says(name: str, shape: tuple[int, ...]) -
     again = network_of(Exit(ExitPoint(1, "v"), name, shape, CLASSES, data, 0.0, 0))
     for key, array in weights_of(network).items():
         np.testing.assert_array_equal(weights_of(again)[key], array)
-
-
-def test_the_softmax_alone_has_a_model_too() -> None:
-    rows = torch.randn(5, 4, 6, 6)
-    network = trained("Pool(4096)", (4, 6, 6), rows)
-    plain = SoftmaxLookUp(network.predictor, network.selector, network.gate)
-    found = LookUpModel(export_look_up(plain, (4, 6, 6)), (4, 6, 6), CLASSES)(rows.numpy())
-    with torch.no_grad():
-        _, scores, _ = plain(rows)
-    np.testing.assert_allclose(found.scores, scores.numpy(), atol=1e-5)
-    assert found.near.all()
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

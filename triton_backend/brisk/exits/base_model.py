@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from brisk.segments.model.sources import BareModel
 from brisk.segments.program import SegmentProgram
 from brisk.segments.source import SegmentPlan
 from brisk.segments.starting import open_warm_program
+
+BATCH_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,3 +108,18 @@ def run_base(
             f"values have {sorted(rows)} rows for one batch"
         )
     return hidden, distribution
+
+
+def run_in_batches(
+    base: BaseModel,
+    points: Sequence[ExitPoint],
+    scores: Scores,
+    inputs: Mapping[str, np.ndarray],
+) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
+    """As ``run_base``, of any number of rows, ``BATCH_ROWS`` at a time."""
+    for start in range(0, len(next(iter(inputs.values()))), BATCH_ROWS):
+        part = {
+            name: np.ascontiguousarray(array[start : start + BATCH_ROWS])
+            for name, array in inputs.items()
+        }
+        yield run_base(base, points, scores, part)

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import torch
+from onnx import TensorProto, helper
 
 from brisk.exits.adaptation.features import gather, look_at
 from brisk.exits.base_model import BaseModel, load_base, load_graph, taps_of
@@ -22,8 +25,7 @@ from brisk.exits.cascade import Cascade, Level
 from brisk.exits.data.samples import Samples
 from brisk.exits.guarantee.audit import CascadeAudit
 from brisk.exits.guarantee.calibration import Promise, calibrate
-from brisk.exits.heads.lookup import SoftmaxLookUp, network_of
-from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.heads.lookup import LookUp, network_of
 from brisk.exits.model_graph import read_graph
 from brisk_client.benchmarks.exits.data import ExitCase
 from brisk_client.benchmarks.exits.runs import Other, classes_of
@@ -106,6 +108,35 @@ def load_for(model: Path, cascade: Cascade) -> BaseModel:
     return load_graph(graph, 1, taps_of(points, cascade.scores, graph))
 
 
+class SoftmaxLookUp(LookUp):
+    """The same predictor without selector, gate and floor: its greatest probability decides."""
+
+    def decide(
+        self, logits: torch.Tensor, distances: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        score = logits.softmax(1).max(1).values
+        return score, torch.ones_like(score, dtype=torch.bool)
+
+
+def softmax_model(look_up: bytes) -> bytes:
+    """As ``SoftmaxLookUp.decide``, of a look-up's ONNX model."""
+    model = onnx.load_model_from_string(look_up)
+    outputs = list(model.graph.output)
+    made = onnx.utils.Extractor(model).extract_model(["hidden"], ["logits"])
+    made.graph.initializer.append(helper.make_tensor("nothing", TensorProto.FLOAT, (), [0.0]))
+    made.graph.node.extend(
+        [
+            helper.make_node("Softmax", ["logits"], ["shares"], axis=1),
+            helper.make_node("ReduceMax", ["shares"], ["score"], axes=[1], keepdims=0),
+            helper.make_node("GreaterOrEqual", ["score", "nothing"], ["near"]),
+        ]
+    )
+    del made.graph.output[:]
+    made.graph.output.extend(outputs)
+    data: bytes = made.SerializeToString()
+    return data
+
+
 def softmax_cascade(base: BaseModel, cascade: Cascade, case: ExitCase) -> Cascade | None:
     """With calibrated thresholds on the softmax (GATI, Fig. 23); None where nothing is proved.
 
@@ -114,8 +145,7 @@ def softmax_cascade(base: BaseModel, cascade: Cascade, case: ExitCase) -> Cascad
     own = [network_of(exit_) for exit_ in cascade.exits]
     networks = [SoftmaxLookUp(one.predictor, one.selector, one.gate).eval() for one in own]
     exits = tuple(
-        dataclasses.replace(exit_, model=export_look_up(network, exit_.shape, exit_.variant))
-        for exit_, network in zip(cascade.exits, networks, strict=True)
+        dataclasses.replace(exit_, model=softmax_model(exit_.model)) for exit_ in cascade.exits
     )
     level = cascade.levels[0]
     saved_s = [exit_.saved_s for exit_ in exits]

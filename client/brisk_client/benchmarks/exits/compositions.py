@@ -93,13 +93,13 @@ def figure_checks(label: str, rows: Sequence[Mapping[str, Any]]) -> list[Check]:
 
 def _variant_rows(case: ExitCase, found: Exploration, accuracy: float) -> Iterator[dict[str, Any]]:
     """At the least threshold that keeps ``accuracy`` on tuning rows; counted on the evaluation."""
-    assembly = found.studied.assembly
-    looked = look_through(found.studied, case.evaluation)
-    for one, seen in zip(assembly.tried, looked, strict=True):
+    studied = found.studied
+    looked = look_through(studied, case.evaluation)
+    for one, seen in zip(studied.tried, looked, strict=True):
         hits = seen.scores >= threshold_for(one.tune.scores, one.tune.right, accuracy)
         yield {
             "model": case.name,
-            "side": f"{one.variant}@{assembly.points[one.point].position}",
+            "side": f"{one.variant}@{studied.points[one.point].position}",
             "variant": one.variant,
             "behind_share": found.problem.reach_s[one.point] / found.problem.total_s,
             "right": float(seen.right.mean()),
@@ -174,10 +174,9 @@ def _chain_rows(
 
 def _cascade(found: Exploration, settings: ExplorationSettings, chain: Chain) -> Cascade:
     """The chain at the thresholds at which composition has counted its hits."""
-    assembly = found.studied.assembly
-    thresholds = tuple(composed_threshold(assembly.tried[index], settings) for index in chain)
-    finalist = Finalist(True, chain, thresholds, found.problem.total_s)
-    return assembly.unproved(finalist, settings.accuracy)
+    tried = found.studied.tried
+    thresholds = tuple(composed_threshold(tried[index], settings) for index in chain)
+    return found.studied.unproved(Finalist(True, chain, thresholds, found.problem.total_s))
 
 
 def _only(

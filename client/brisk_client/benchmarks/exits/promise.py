@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from brisk.exits.base_model import run_base
+from brisk.exits.base_model import run_in_batches
 from brisk.exits.cascade import Exit
-from brisk.exits.data.collecting import BATCH_ROWS, bind_rows
 from brisk.exits.data.samples import Samples
 from brisk.exits.exploration import ExplorationSettings
 from brisk.exits.exploration.composition import Tried, composition_problem
@@ -31,9 +30,10 @@ from brisk.exits.exploration.selection import Chosen, decide
 from brisk.exits.exploration.trial import evaluate
 from brisk.exits.guarantee.calibration import (
     CascadeCount,
-    Looked,
+    Scored,
     count_cascade,
     in_order,
+    joined,
     lower_bound,
     upper_bound,
 )
@@ -63,21 +63,19 @@ class SplitTally:
     lengths: Counter[int] = field(default_factory=Counter)
 
 
-def look_through(studied: Studied, samples: Samples) -> list[Looked]:
+def look_through(studied: Studied, samples: Samples) -> list[Scored]:
     """``samples`` through every trained variant, in order."""
-    assembly = studied.assembly
     networks = []
-    for one in assembly.tried:
-        point, shape = assembly.points[one.point], tuple(one.example.shape[1:])
-        made = Exit(point, one.variant, shape, assembly.scores.classes, one.model, 0.0, 0)
+    for one in studied.tried:
+        point, classes = studied.points[one.point], studied.scores.classes
+        made = Exit(point, one.variant, one.shape, classes, one.model, 0.0, 0)
         networks.append(network_of(made))
-    parts: list[list[Looked]] = [[] for _ in networks]
-    for start in range(0, len(samples), BATCH_ROWS):
-        inputs = bind_rows(samples.take(slice(start, start + BATCH_ROWS)))
-        hidden, teacher = run_base(studied.base, assembly.points, assembly.scores, inputs)
-        for part, one, network in zip(parts, assembly.tried, networks, strict=True):
+    parts: list[list[Scored]] = [[] for _ in networks]
+    read = studied.base, studied.points, studied.scores, samples.inputs
+    for hidden, teacher in run_in_batches(*read):
+        for part, one, network in zip(parts, studied.tried, networks, strict=True):
             part.append(evaluate(network, torch.tensor(hidden[one.point]), teacher.argmax(1)))
-    return [_joined(part) for part in parts]
+    return [joined(part) for part in parts]
 
 
 def promise_rows(
@@ -90,7 +88,7 @@ def promise_rows(
         *(part for part in (case.evaluation, case.pool) if part is not None),
     ]
     pool = [look_through(studied, part) for part in parts]
-    looked = [_joined(list(ones)) for ones in zip(*pool, strict=True)]
+    looked = [joined(list(ones)) for ones in zip(*pool, strict=True)]
     sizes = len(division.tune), len(division.calibrate)
     tallies = split_often(studied, settings, looked, sizes, SPLITS[quick])
     rest = len(looked[0].scores) - sum(sizes)
@@ -106,7 +104,7 @@ def promise_rows(
 def split_often(
     studied: Studied,
     settings: ExplorationSettings,
-    pool: Sequence[Looked],
+    pool: Sequence[Scored],
     sizes: tuple[int, int],
     splits: int,
 ) -> dict[float, SplitTally]:
@@ -120,7 +118,7 @@ def split_often(
         chosen = _chosen(studied, settings, pool, tune, calibrate)
         if chosen is None:
             continue
-        seen = in_order([_rows(pool[index], rest) for index in chosen.tried])
+        seen = in_order([pool[index].take(rest) for index in chosen.tried])
         for level in chosen.levels:
             _note(tallies[level.accuracy], count_cascade(seen, level.thresholds), level.accuracy)
     return tallies
@@ -129,19 +127,18 @@ def split_often(
 def _chosen(
     studied: Studied,
     settings: ExplorationSettings,
-    pool: Sequence[Looked],
+    pool: Sequence[Scored],
     tune: np.ndarray,
     calibrate: np.ndarray,
 ) -> Chosen | None:
     """What the product makes of these rows; None where it proves nothing."""
-    assembly = studied.assembly
     tried: list[Tried] = [
-        dataclasses.replace(one, tune=_rows(seen, tune), held_out=_rows(seen, calibrate))
-        for one, seen in zip(assembly.tried, pool, strict=True)
+        dataclasses.replace(one, tune=seen.take(tune), held_out=seen.take(calibrate))
+        for one, seen in zip(studied.tried, pool, strict=True)
     ]
     problems = {
         synchronous: composition_problem(
-            *(tried, assembly.points, studied.cost, studied.profile, settings, synchronous)
+            *(tried, studied.points, studied.cost, studied.profile, settings, synchronous)
         )
         for synchronous in settings.look_ups.modes
     }
@@ -203,15 +200,3 @@ def exact_interval(successes: int, trials: int) -> tuple[float, float]:
     """Of a probability, with confidence ``INTERVAL`` (Clopper and Pearson, two-sided)."""
     each = 1 - (1 - INTERVAL) / 2
     return lower_bound(successes, trials, each), upper_bound(successes, trials, each)
-
-
-def _rows(looked: Looked, rows: np.ndarray) -> Looked:
-    return Looked(looked.scores[rows], looked.right[rows], looked.near[rows])
-
-
-def _joined(parts: Sequence[Looked]) -> Looked:
-    return Looked(
-        np.concatenate([part.scores for part in parts]),
-        np.concatenate([part.right for part in parts]),
-        np.concatenate([part.near for part in parts]),
-    )

@@ -15,7 +15,7 @@ from brisk.exits.exploration.composition import Candidate, CompositionProblem, O
 from brisk.exits.exploration.measuring import BaseProfile, LaneCost
 from brisk.exits.exploration.selection import Chosen
 from brisk.exits.exploration.settings import LookUps
-from brisk.exits.guarantee.calibration import Looked, count_cascade, in_order
+from brisk.exits.guarantee.calibration import Scored, count_cascade, in_order
 from brisk_client.benchmarks.exits import promise as exit_promise
 from brisk_client.benchmarks.exits.compositions import (
     ALL,
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timing
 POOL, TUNE, CALIBRATE = 6000, 600, 800
 
 
-def pool_of(exits: int, seed: int) -> list[Looked]:
+def pool_of(exits: int, seed: int) -> list[Scored]:
     """Scores that say how likely a prediction is right; later exits know more."""
     random = np.random.default_rng(seed)
     hardness = random.uniform(0, 1, POOL)
@@ -40,20 +40,21 @@ def pool_of(exits: int, seed: int) -> list[Looked]:
     for index in range(exits):
         known = np.clip(1.3 + 0.3 * index - hardness, 0.3, 1)
         right = random.uniform(0, 1, POOL) < known
-        looked.append(Looked(known.astype(np.float32), right, np.ones(POOL, bool)))
+        looked.append(Scored(known.astype(np.float32), right, np.ones(POOL, bool)))
     return looked
 
 
-def studied_of(pool: Sequence[Looked]) -> Any:
+def studied_of(pool: Sequence[Scored]) -> Any:
     """Exits at a third and two thirds of a model of 3 ms, of which a look-up takes 20 us."""
     points = [SimpleNamespace(position=10 * (index + 1)) for index in range(len(pool))]
     reach_s = {0: 0.0, **{point.position: 1e-3 * (i + 1) for i, point in enumerate(points)}}
     tried = [
-        Tried(index, "Pool(4096)", 2e-5, b"", 1000, np.zeros((1, 4), np.float32), one, one)
+        Tried(index, "Pool(4096)", 2e-5, b"", 1000, (4,), one, one)
         for index, one in enumerate(pool)
     ]
     return SimpleNamespace(
-        assembly=SimpleNamespace(tried=tried, points=points),
+        tried=tried,
+        points=points,
         cost=LaneCost(0.0, 0.0),
         profile=BaseProfile(reach_s, 3e-3, 3e-3),
     )
@@ -93,7 +94,7 @@ def test_a_procedure_that_proves_nothing_is_found_out(monkeypatch: pytest.Monkey
 
 def test_a_split_is_judged_by_rows_that_it_has_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = np.arange(POOL, dtype=np.float32)
-    pool = [Looked(numbers, np.ones(POOL, bool), np.ones(POOL, bool))]
+    pool = [Scored(numbers, np.ones(POOL, bool), np.ones(POOL, bool))]
     used: list[set[float]] = []
     judged: list[set[float]] = []
 

@@ -8,10 +8,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 
 from brisk.exits.data.samples import Samples
+from brisk.exits.heads.lookup import empty_look_up
+from brisk.exits.heads.lookup_model import LookUpModel
+from brisk.exits.learning.exporting import export_look_up
 from brisk_client.benchmarks.exits import tails as exit_tails
 from brisk_client.benchmarks.exits import video as exit_video
+from brisk_client.benchmarks.exits.alternatives import SoftmaxLookUp, softmax_model
 from brisk_client.benchmarks.exits.runs import BARE, ExitBench, Version
 from brisk_client.benchmarks.exits.tails import TailCase, tail_rows
 from brisk_client.benchmarks.exits.video import READINGS, squares_of, video_intervals
@@ -50,6 +55,19 @@ def test_sides_in_turns_are_judged_by_the_bare_model(tmp_path: Path) -> None:
 def _classes(model: Served, rows: np.ndarray) -> np.ndarray:
     found: np.ndarray = model.whole.run({"image": rows})["scores"].argmax(1)
     return found
+
+
+def test_the_softmax_alone_has_a_model_too() -> None:
+    shape = (4, 6, 6)
+    rows = torch.randn(5, *shape)
+    network = empty_look_up("Pool(4096)", shape, 7)
+    plain = SoftmaxLookUp(network.predictor, network.selector, network.gate)
+    data = softmax_model(export_look_up(network, shape))
+    found = LookUpModel(data, shape, 7)(rows.numpy())
+    with torch.no_grad():
+        _, scores, _ = plain(rows)
+    np.testing.assert_allclose(found.scores, scores.numpy(), atol=1e-5)
+    assert found.near.all()
 
 
 def test_every_request_of_the_tails_misses_every_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from brisk.exits.exploration.shortlist import (
     apart,
     finalists,
 )
-from brisk.exits.guarantee.calibration import Looked
+from brisk.exits.guarantee.calibration import Scored
 from brisk.exits.model_graph import ExitPoint
 
 SETTINGS = ExplorationSettings(accuracy=0.97, confidence=0.95)
@@ -54,14 +54,13 @@ def tried(point: int, hits: float, wrong: float, seed: int) -> Tried:
     """A cache that scores ``hits`` of the inputs above a half; a share ``wrong`` of these is."""
     random = np.random.default_rng(seed)
 
-    def looked() -> Looked:
+    def looked() -> Scored:
         hit = np.arange(ROWS) % 100 < hits * 100
         scores = np.where(hit, random.uniform(0.5, 1, ROWS), random.uniform(0, 0.5, ROWS))
         right = np.where(hit, random.uniform(size=ROWS) >= wrong, random.uniform(size=ROWS) < 0.5)
-        return Looked(scores.astype(np.float32), right, np.ones(ROWS, bool))
+        return Scored(scores.astype(np.float32), right, np.ones(ROWS, bool))
 
-    example = np.zeros((1, 4), np.float32)
-    return Tried(point, "Pool(4096)", 0.01, b"", 100, example, looked(), looked())
+    return Tried(point, "Pool(4096)", 0.01, b"", 100, (4,), looked(), looked())
 
 
 def problem_of(caches: list[Tried], lookup_s: float, burden_s: float) -> CompositionProblem:
@@ -119,7 +118,7 @@ def test_held_out_rows_have_no_say_in_what_is_raced() -> None:
     other = [
         dataclasses.replace(
             one,
-            held_out=Looked(
+            held_out=Scored(
                 random.uniform(size=ROWS).astype(np.float32),
                 random.uniform(size=ROWS) < 0.5,
                 np.ones(ROWS, bool),
@@ -163,7 +162,7 @@ def test_chains_tested_together_share_the_error() -> None:
     few = [tried(point, 0.0, 0.0, point) for point in range(3)]
     hits = np.arange(ROWS) < 110
     for index, one in enumerate(few):
-        looked = Looked(hits.astype(np.float32), hits, np.ones(ROWS, bool))
+        looked = Scored(hits.astype(np.float32), hits, np.ones(ROWS, bool))
         few[index] = dataclasses.replace(one, tune=looked, held_out=looked)
     composer = Composer(problem_of(few, 0.0, 0.001), True, few, SETTINGS.promise)
     chains = [Finalist(True, (index,), (0.5,), 0.9) for index in range(3)]

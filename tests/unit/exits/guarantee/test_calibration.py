@@ -19,6 +19,7 @@ from brisk.exits.guarantee.calibration import (
     threshold_for,
     upper_bound,
 )
+from support.exits.scored import scored_near
 
 DIFFICULTIES = 2_000_000
 
@@ -36,7 +37,7 @@ def drawn(random: np.random.Generator, inputs: int, exits: int = 3) -> Scored:
         chance = 1 / (1 + np.exp((difficulty - reach) * 14))
         scores.append(np.clip(1 - difficulty + random.normal(0, 0.12, inputs), 0, 1))
         right.append(random.uniform(0, 1, inputs) < 0.1 + 0.9 * chance)
-    return Scored(np.array(scores, np.float32), np.array(right))
+    return scored_near(np.array(scores, np.float32), np.array(right))
 
 
 def answered(count: CascadeCount) -> float:
@@ -94,14 +95,14 @@ def test_an_uncalibrated_choice_breaks_the_promise_far_more_often() -> None:
 def test_an_exit_sees_only_what_those_before_it_miss() -> None:
     scores = np.array([[0.9, 0.9, 0.1, 0.1], [0.9, 0.1, 0.9, 0.9]], np.float32)
     right = np.array([[True, True, False, True], [False, True, True, False]])
-    count = count_cascade(Scored(scores, right), (0.5, 0.5))
+    count = count_cascade(scored_near(scores, right), (0.5, 0.5))
     assert count.exits == (ExitCount(2, 2), ExitCount(2, 1))
     assert count.wrong_anywhere == 2  # the first input too: its second look-up would be wrong
 
 
 def test_an_infinite_threshold_answers_nothing() -> None:
     scores = np.array([[np.inf, 1.0]], np.float32)
-    count = count_cascade(Scored(scores, np.ones((1, 2), bool)), (float("inf"),))
+    count = count_cascade(scored_near(scores, np.ones((1, 2), bool)), (float("inf"),))
     assert count.exits == (ExitCount(0, 0),)
 
 
@@ -126,7 +127,7 @@ def test_an_exit_that_cannot_prove_itself_does_not_take_the_others_down() -> Non
     scores = np.array([[0.9] * 20 + [0.1] * 980, [0.9] * 1000], np.float32)
     right = np.ones((2, 1000), bool)
     right[0, 20:] = False
-    scored = Scored(scores, right)
+    scored = scored_near(scores, right)
     found = calibrate(scored, scored, Promise(0.99, 0.95), answered)
     assert found is not None
     assert found.thresholds[0] == float("inf")
@@ -135,8 +136,8 @@ def test_an_exit_that_cannot_prove_itself_does_not_take_the_others_down() -> Non
 
 def test_an_input_that_an_exit_finds_far_is_answered_by_no_later_one() -> None:
     scores = np.array([[0.0, 0.9], [0.9, 0.9]], np.float32)
-    right, far = np.ones((2, 2), bool), np.array([[True, False], [False, False]])
-    scored = Scored(scores, right, far)
+    right, near = np.ones((2, 2), bool), np.array([[False, True], [True, True]])
+    scored = Scored(scores, right, near)
     assert count_cascade(scored, (0.5, 0.5)).exits == (ExitCount(1, 1), ExitCount(0, 0))
 
 
@@ -144,7 +145,7 @@ def test_an_exit_that_is_not_looked_up_finds_nothing_far() -> None:
     """Else the calibration would not count what later exits answer in its stead."""
     scores = np.array([[0.0, 0.0], [0.9, 0.9]], np.float32)
     right = np.array([[True, True], [False, True]])
-    scored = Scored(scores, right, np.array([[True, False], [False, False]]))
+    scored = Scored(scores, right, np.array([[False, True], [True, True]]))
     count = count_cascade(scored, (float("inf"), 0.5))
     assert count.exits == (ExitCount(0, 0), ExitCount(2, 1))
     assert count.wrong_anywhere == 1

@@ -13,6 +13,7 @@ from brisk.exits.adaptation.validation import (
     most_promising,
 )
 from brisk.exits.guarantee.calibration import CascadeCount, Promise, Scored, count_cascade
+from support.exits.scored import scored_near
 
 PROMISE = Promise(0.97, 0.95)
 
@@ -21,7 +22,7 @@ def drawn(random: np.random.Generator, rows: int, worst: float, exits: int = 2) 
     """Scores that say how sure to be: mistakes are the likelier the lower they are."""
     scores = random.uniform(0.01, 1, (exits, rows))
     right = random.uniform(0, 1, (exits, rows)) > worst * (1 - scores) ** 2
-    return Scored(scores.astype(np.float32), right)
+    return scored_near(scores.astype(np.float32), right)
 
 
 def answered(count: CascadeCount) -> float:
@@ -71,7 +72,7 @@ def test_a_sequence_answers_more_from_step_to_step_and_leaves_other_exits_out() 
 def test_what_no_score_lets_through_is_never_answered() -> None:
     scores = np.zeros((1, 200), np.float32)
     scores[0, :40] = 0.9
-    steps = list(answering_more_and_more(frozenset({0}), Scored(scores, scores > 0)))
+    steps = list(answering_more_and_more(frozenset({0}), scored_near(scores, scores > 0)))
     assert all(step[0] > 0 for step in steps)
     assert steps[-1][0] == np.float32(0.9)
 

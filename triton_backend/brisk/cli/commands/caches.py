@@ -102,7 +102,16 @@ def train(
     from brisk.exits.model_graph import read_graph
     from brisk.exits.scores import find_scores
 
-    _check_options(accuracy, confidence, miss_cost, look_ups, points, threads, jobs)
+    for name, share in (("accuracy", accuracy), ("confidence", confidence)):
+        _check(name, share, 0.5 <= share < 1, "from 0.5 to below 1")
+    _check("miss-cost", miss_cost, 0 < miss_cost <= 1, "above 0, at most 1")
+    for name, number in (("points", points), ("threads", threads), ("jobs", jobs)):
+        _check(name, number, number is None or number >= 1, "at least 1")
+    ways = [way.value for way in LookUps]
+    if look_ups not in ways:
+        raise InvalidConfigurationError(
+            f"--look-ups must be one of {', '.join(ways)}, not '{look_ups}'"
+        )
     names = [name.strip() for name in variants.split(";")] if variants else None
     chosen = [variant(name) for name in names] if names else CATALOGUE
     settings = ExplorationSettings(
@@ -218,31 +227,9 @@ def _read(file: Path, path: Path) -> Cascade:
         raise InvalidModelError(f"'{path}' is ignored by the server: {error}") from error
 
 
-def _check_options(
-    accuracy: float,
-    confidence: float,
-    miss_cost: float,
-    look_ups: str,
-    points: int,
-    threads: int,
-    jobs: int | None,
-) -> None:
-    """Raises InvalidConfigurationError naming the option that is wrong."""
-    from brisk.exits.exploration.settings import LookUps
-
-    for name, value in (("accuracy", accuracy), ("confidence", confidence)):
-        if not 0.5 <= value < 1:
-            raise InvalidConfigurationError(f"--{name} must be from 0.5 to below 1, not {value}")
-    if not 0 < miss_cost <= 1:
-        raise InvalidConfigurationError(f"--miss-cost must be above 0, at most 1, not {miss_cost}")
-    for name, number in (("points", points), ("threads", threads), ("jobs", jobs)):
-        if number is not None and number < 1:
-            raise InvalidConfigurationError(f"--{name} must be at least 1, not {number}")
-    ways = [way.value for way in LookUps]
-    if look_ups not in ways:
-        raise InvalidConfigurationError(
-            f"--look-ups must be one of {', '.join(ways)}, not '{look_ups}'"
-        )
+def _check(name: str, value: float | None, fits: bool, expected: str) -> None:
+    if value is not None and not fits:
+        raise InvalidConfigurationError(f"--{name} must be {expected}, not {value}")
 
 
 def _bytes(text: str) -> int:
@@ -271,12 +258,12 @@ def _work_folder(file: Path, samples: Samples, more: Samples | None, seed: int) 
     import hashlib
 
     from brisk.exits.files.artefact import digest_of
+    from brisk.ownership import cache_directory
 
     digest = hashlib.sha256(f"{digest_of(file)} {seed}".encode())
     for part in (samples, more):
         for name, array in sorted(part.inputs.items()) if part is not None else ():
             digest.update(name.encode() + array.tobytes())
-    base = Path(os.environ.get("BRISK_CACHE_DIR") or Path.home() / ".cache" / "brisk")
-    folder = base / "training" / digest.hexdigest()[:32]
+    folder = cache_directory() / "training" / digest.hexdigest()[:32]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder

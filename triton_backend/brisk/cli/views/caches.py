@@ -62,7 +62,7 @@ def print_exploration(console: Console, found: Exploration, settings: Exploratio
     for index, one in enumerate(found.problem.candidates):
         table.add_row(
             "*" if index in found.chosen else "",
-            str(found.points[one.point].position),
+            str(found.studied.points[one.point].position),
             one.variant,
             f"{one.hit_rate:.1%}",
             f"{one.accuracy:.2%}",
@@ -85,18 +85,10 @@ def print_exploration(console: Console, found: Exploration, settings: Exploratio
             f"measured on samples, in turns: {theirs * 1e3:.2f} ms without caches, "
             f"{ours * 1e3:.2f} ms with ({theirs / ours:.2f} times as fast)"
         )
-        late_s = (
-            sum(
-                exit_.burden_s
-                for exit_, threshold in zip(
-                    found.cascade.exits, found.cascade.levels[0].thresholds, strict=True
-                )
-                if math.isfinite(threshold)
-            )
-            if found.cascade is not None
-            else 0.0
-        )
-        console.print(f"an input that every cache misses takes {late_s / theirs:.1%} longer")
+        if found.cascade is not None:
+            level = zip(found.cascade.exits, found.cascade.levels[0].thresholds, strict=True)
+            late_s = sum(exit_.burden_s for exit_, threshold in level if math.isfinite(threshold))
+            console.print(f"an input that every cache misses takes {late_s / theirs:.1%} longer")
 
 
 def print_cascade(console: Console, cascade: Cascade) -> None:

@@ -109,7 +109,11 @@ def pipeline_text(path: Path) -> Iterator[str]:
     )
     for kind, tensors in (("input", signature.inputs), ("output", signature.outputs)):
         for name, tensor in tensors.items():
-            dims = "of unknown rank" if tensor.shape is None else [size or -1 for size in tensor.shape]
+            dims = (
+                "of unknown rank"
+                if tensor.shape is None
+                else [size or -1 for size in tensor.shape]
+            )
             yield f"  {kind} {name}: {BY_ELEMENT_NAME[tensor.element or ''].name} {dims}"
     for node in description.nodes:
         sources = ", ".join(f"{tensor} = {source}" for tensor, source in node.inputs.items())

@@ -67,7 +67,6 @@ class Adapter:
         self._reserve(reference)
         self._base = base
         self._settings = settings
-        self._seen: dict[bytes, Material] = {}
         self._fit, self._select, self._held_out = (
             gather(base, cascade, part.inputs)
             for part in (reference.fit, reference.select, reference.held_out)
@@ -136,42 +135,30 @@ class Adapter:
 
     def _recent(self, now_s: float) -> dict[Use, Material]:
         """By use: the window's samples, those to fit drawn by recency, others if recent."""
-        samples = self.window.samples()
-        fresh = [sample for sample in samples if sample.digest not in self._seen]
+        fresh = [sample for sample in self.window.samples() if sample.seen is None]
         if fresh:
             inputs = {
                 name: np.stack([sample.inputs[name] for sample in fresh])
                 for name in fresh[0].inputs
             }
             made = gather(self._base, self.cascade, inputs)
-            is_finite = made.finite_rows()
-            for row, sample in enumerate(fresh):
-                if is_finite[row]:
-                    self._seen[sample.digest] = made.take([row])
+            for row, is_finite in enumerate(made.finite_rows()):
+                if is_finite:
+                    fresh[row].seen = made.take([row])
                 else:  # nothing is learned where there are no numbers
-                    self.window.drop(sample)
-            samples = self.window.samples()
-        kept = {sample.digest for sample in samples}
-        self._seen = {key: value for key, value in self._seen.items() if key in kept}
+                    self.window.drop(fresh[row])
+        samples = self.window.samples()
         settings, parts = self._settings, {}
+        oldest_s = now_s - JUDGED_HALF_LIVES * settings.half_life_s
         for use in Use:
             chosen = [sample for sample in samples if sample.use is use]
             if use is Use.FIT:
-                rows = recent_choice(
-                    [sample.arrived_s for sample in chosen],
-                    now_s,
-                    settings.half_life_s,
-                    settings.fit_rows,
-                    settings.seed,
-                )
+                arrived_s = [sample.arrived_s for sample in chosen]
+                recency = settings.half_life_s, settings.fit_rows, settings.seed
+                chosen = [chosen[row] for row in recent_choice(arrived_s, now_s, *recency)]
             else:  # what is proved is proved of the traffic as it is now, each source once
-                chosen = newest_of_sources(chosen)
-                oldest_s = now_s - JUDGED_HALF_LIVES * settings.half_life_s
-                rows = np.array(
-                    [row for row, sample in enumerate(chosen) if sample.arrived_s >= oldest_s],
-                    np.int64,
-                )
-            found = [self._seen[chosen[row].digest] for row in rows]
+                chosen = [one for one in newest_of_sources(chosen) if one.arrived_s >= oldest_s]
+            found = [sample.seen for sample in chosen if sample.seen is not None]
             parts[use] = joined(found) if found else self._fit.take([])
         return parts
 

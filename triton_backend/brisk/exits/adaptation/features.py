@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from brisk.exits.base_model import BaseModel, run_base
+from brisk.exits.base_model import BaseModel, run_in_batches
 from brisk.exits.cascade import Cascade
-from brisk.exits.data.collecting import BATCH_ROWS
-from brisk.exits.guarantee.calibration import Looked, Scored, in_order
+from brisk.exits.guarantee.calibration import Scored, in_order
 from brisk.exits.heads.distance_gate import summary
 from brisk.exits.heads.lookup import LookUp, network_of
 from brisk.exits.learning.predictor import features_of, last_layer
@@ -66,15 +65,9 @@ def joined(parts: Sequence[Material]) -> Material:
 def gather(base: BaseModel, cascade: Cascade, inputs: Mapping[str, np.ndarray]) -> Material:
     """Run the base model on the rows of ``inputs``. Precondition: it was loaded with ``taps_of``
     the cascade's points."""
-    rows = len(next(iter(inputs.values())))
     points = [exit_.point for exit_ in cascade.exits]
     parts = []
-    for start in range(0, rows, BATCH_ROWS):
-        values = {
-            name: np.ascontiguousarray(array[start : start + BATCH_ROWS])
-            for name, array in inputs.items()
-        }
-        found, distribution = run_base(base, points, cascade.scores, values)
+    for found, distribution in run_in_batches(base, points, cascade.scores, inputs):
         hidden = [torch.tensor(value) for value in found]
         with torch.no_grad():
             features = tuple(
@@ -108,11 +101,11 @@ def predicted(network: LookUp, index: int, material: Material) -> Predicted:
     return Predicted(logits, distances, material.teacher.argmax(1))
 
 
-def decided(network: LookUp, rows: Predicted) -> Looked:
+def decided(network: LookUp, rows: Predicted) -> Scored:
     """What selector and gate of ``network`` make of rows that its predictor has seen."""
     with torch.no_grad():
         score, near = network.decide(rows.logits, rows.distances)
-    return Looked(score.numpy(), (rows.logits.argmax(1) == rows.classes).numpy(), near.numpy())
+    return Scored(score.numpy(), (rows.logits.argmax(1) == rows.classes).numpy(), near.numpy())
 
 
 def look_at(networks: Sequence[LookUp], material: Material) -> Scored:

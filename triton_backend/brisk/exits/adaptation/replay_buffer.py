@@ -14,6 +14,7 @@ from enum import Enum
 
 import numpy as np
 
+from brisk.exits.adaptation.features import Material
 from brisk.exits.sources import Sources, digests
 
 
@@ -33,9 +34,10 @@ REMEMBERED_SOURCES = 16_384
 """Of traffic. One that comes back behind half as many others or more may change sides."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class BufferedSample:
-    """One row of a request. ``inputs``: arrays without the batch dimension, of this process."""
+    """One row of a request. ``inputs``: arrays without the batch dimension, of this process.
+    ``seen``: what the base model has made of it, once it has run."""
 
     digest: bytes
     inputs: Mapping[str, np.ndarray]
@@ -43,6 +45,7 @@ class BufferedSample:
     size_bytes: int
     source: int
     use: Use
+    seen: Material | None = None
 
 
 class SampleWindow:
@@ -109,7 +112,10 @@ class SampleWindow:
     def _add(self, sample: BufferedSample) -> None:
         self.offered += 1
         before = self._samples.pop(sample.digest, None)
-        self._bytes += sample.size_bytes - (before.size_bytes if before is not None else 0)
+        if before is not None:
+            sample.seen = before.seen
+            self._bytes -= before.size_bytes
+        self._bytes += sample.size_bytes
         self._samples[sample.digest] = sample
         while len(self._samples) > self._most_rows or self._bytes > self._most_bytes:
             _, oldest = self._samples.popitem(last=False)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from brisk.exits.adaptation.features import Material, Predicted, decided, predicted
-from brisk.exits.guarantee.calibration import Looked
+from brisk.exits.guarantee.calibration import Scored, joined
 from brisk.exits.heads.lookup import LookUp
 from brisk.exits.learning.predictor import (
     PredictorSettings,
@@ -63,7 +63,7 @@ def retrain(
     select: Material,
     strange: Strange,
     settings: AdaptationSettings,
-) -> tuple[LookUp, Looked]:
+) -> tuple[LookUp, Scored]:
     """A copy of exit ``index``'s network, fitted anew; the original is left as it is. And the rows
     of ``select``, each as judged by a selector that never saw it.
 
@@ -100,7 +100,7 @@ def retrain(
         ]
         order = np.argsort(np.concatenate(halves))
         final = _selected(changed, rows, learned, kept, strange.kinds, settings)
-    return final, Looked.joined(unseen).take(order)
+    return final, joined(unseen).take(order)
 
 
 def _selected(

@@ -30,6 +30,7 @@ from brisk.exits.guarantee.calibration import (
     CascadeCount,
     Promise,
     Scored,
+    Thresholds,
     choices_of_exits,
     count_cascade,
     fewest_to_prove,
@@ -54,7 +55,6 @@ SPARE = 1.15
 MOST_EXITS = 4
 """Of which all choices are considered; of more, those that first training considers."""
 
-Thresholds = tuple[float, ...]
 Value = Callable[[CascadeCount], float]
 
 
@@ -96,7 +96,6 @@ def most_promising(
             if not answers or min(answers) < fewest:
                 continue
             steps.append(thresholds)
-
             if expected.keeps(scaled(count, share)):
                 worth = max(worth, value(count))
         if steps:
@@ -171,25 +170,23 @@ def judge(
     before_s = saved(count_cascade(served, cascade.levels[0].thresholds))
     proving, refuting = look_at(networks, recent), look_at(networks, original)
     levels: list[Level] = []
-    after_s = 0.0
     for level in cascade.levels:
         promise = Promise(level.accuracy, cascade.confidence)
         found = calibrate_cautiously(tune, proving, promise, saved)
-        first = not levels
-        if found is not None:
-            broken = refutation(count_cascade(refuting, found.thresholds), promise)
-            if broken and first:
-                return Judgement((), f"on original inputs {broken}", (before_s, 0.0))
-            if not broken:
-                levels.append(Level(level.accuracy, found.thresholds, found.count))
-        if first and not levels:
-            text = (
-                f"accuracy {level.accuracy:.2%} cannot be proved with confidence "
-                f"{cascade.confidence:.0%} on {len(recent)} held-out recent inputs"
+        broken = found and refutation(count_cascade(refuting, found.thresholds), promise)
+        if found is not None and not broken:
+            levels.append(Level(level.accuracy, found.thresholds, found.count))
+        elif not levels:
+            reason = (
+                f"on original inputs {broken}"
+                if broken
+                else (
+                    f"accuracy {level.accuracy:.2%} cannot be proved with confidence "
+                    f"{cascade.confidence:.0%} on {len(recent)} held-out recent inputs"
+                )
             )
-            return Judgement((), text, (before_s, 0.0))
-        if first:
-            after_s = saved(count_cascade(proving, levels[0].thresholds))
+            return Judgement((), reason, (before_s, 0.0))
+    after_s = saved(count_cascade(proving, levels[0].thresholds))
     if after_s <= max(before_s * (1 + LEAST_GAIN), 0.0):
         text = (
             f"it saves {after_s * 1e3:.3f} ms of a recent input on average, "

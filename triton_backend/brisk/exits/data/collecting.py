@@ -10,12 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from brisk.errors import InvalidModelError
-from brisk.exits.base_model import BaseModel, run_base
+from brisk.exits.base_model import BaseModel, run_base, run_in_batches
 from brisk.exits.data.samples import Samples
 from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import Scores
-
-BATCH_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,43 +49,31 @@ def collect(
     if teacher_file.exists() and all(file.exists() for file in files):
         advance(len(samples))
     else:
-        teacher = _run_all(base, points, scores, samples, files, advance)
+        writers: list[np.memmap] = []
+        teacher = np.empty((len(samples), scores.classes), np.float32)
+        start = 0
+        for hidden, distribution in run_in_batches(base, points, scores, samples.inputs):
+            if not writers:
+                writers = [
+                    np.lib.format.open_memmap(  # type: ignore[no-untyped-call]  # numpy
+                        file, "w+", np.float32, (len(samples), *value.shape[1:])
+                    )
+                    for file, value in zip(files, hidden, strict=True)
+                ]
+            rows = slice(start, start + len(distribution))
+            for writer, value in zip(writers, hidden, strict=True):
+                writer[rows] = value
+            teacher[rows] = distribution
+            start += len(distribution)
+            advance(len(distribution))
+        for writer in writers:
+            writer.flush()
         # Written last: it says that all are complete.
         unfinished = teacher_file.with_suffix(".unfinished.npy")
         np.save(unfinished, teacher)
         unfinished.replace(teacher_file)
-    hidden = tuple(np.load(file, mmap_mode="r") for file in files)
-    return Collected(hidden, np.load(teacher_file))
-
-
-def _run_all(
-    base: BaseModel,
-    points: Sequence[ExitPoint],
-    scores: Scores,
-    samples: Samples,
-    files: Sequence[Path],
-    advance: Callable[[int], None],
-) -> np.ndarray:
-    """The distributions; what is at ``points`` is in ``files`` then."""
-    writers: list[np.memmap] = []
-    teacher = np.empty((len(samples), scores.classes), np.float32)
-    for start in range(0, len(samples), BATCH_ROWS):
-        part = samples.take(slice(start, start + BATCH_ROWS))
-        hidden, distribution = run_base(base, points, scores, bind_rows(part))
-        if not writers:
-            writers = [
-                np.lib.format.open_memmap(  # type: ignore[no-untyped-call]  # numpy
-                    file, "w+", np.float32, (len(samples), *value.shape[1:])
-                )
-                for file, value in zip(files, hidden, strict=True)
-            ]
-        for writer, value in zip(writers, hidden, strict=True):
-            writer[start : start + len(value)] = value
-        teacher[start : start + len(distribution)] = distribution
-        advance(len(part))
-    for writer in writers:
-        writer.flush()
-    return teacher
+    mapped = tuple(np.load(file, mmap_mode="r") for file in files)
+    return Collected(mapped, np.load(teacher_file))
 
 
 MOST_UNCERTAIN = 0.6

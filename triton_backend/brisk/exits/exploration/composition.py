@@ -10,7 +10,8 @@ import numpy as np
 
 from brisk.exits.exploration.measuring import BaseProfile, LaneCost
 from brisk.exits.exploration.settings import ExplorationSettings
-from brisk.exits.guarantee.calibration import Looked, threshold_for
+from brisk.exits.guarantee.calibration import Scored, threshold_for
+from brisk.exits.heads.lookup_model import Shape
 from brisk.exits.model_graph import ExitPoint
 
 
@@ -96,8 +97,7 @@ COMPOSED_STRICTNESS = 0.6
 class Tried:
     """A trained variant: its costs, and its scores on the rows to tune and to calibrate with.
 
-    ``lookup_s``: in the thread that runs the model. ``model``: the look-up as ONNX. ``example``:
-    one hidden output, float32 [1, ...].
+    ``lookup_s``: in the thread that runs the model. ``model``: the look-up as ONNX.
     """
 
     point: int
@@ -105,9 +105,9 @@ class Tried:
     lookup_s: float
     model: bytes
     memory_bytes: int
-    example: np.ndarray
-    tune: Looked
-    held_out: Looked
+    shape: Shape
+    tune: Scored
+    held_out: Scored
 
 
 def composition_problem(
@@ -135,7 +135,7 @@ def composition_problem(
         if synchronous:
             burden_s = stop_s + cost.wake_s + one.lookup_s
         else:
-            burden_s = cost.stops * stop_s + cost.burden_s
+            burden_s = 2 * stop_s + cost.burden_s
         candidates.append(
             Candidate(
                 point=one.point,

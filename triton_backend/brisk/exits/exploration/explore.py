@@ -43,45 +43,34 @@ from brisk.exits.scores import Scores, find_scores
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Assembly:
-    """What any cascade is made of.
+class Studied:
+    """What was measured of the model and of every trained variant: what cascades are made of.
 
-    ``problems`` by whether look-ups are synchronous. ``boundaries``: points at which the model may
-    stop, each with the seconds to there. ``confidence``: of all promises.
+    ``base`` stops at every explored point and at the scores. ``problems`` by whether look-ups are
+    synchronous; ``cost`` and ``profile`` are what they were made with. ``boundaries``: points at
+    which the model may stop, each with the seconds to there.
     """
 
     graph: ModelGraph
-    threads: int
+    base: BaseModel
     digest: str
     scores: Scores
     points: Sequence[ExitPoint]
     tried: Sequence[Tried]
     problems: Mapping[bool, CompositionProblem]
+    cost: LaneCost
+    profile: BaseProfile
     boundaries: Mapping[ExitPoint, float]
-    confidence: float
-
-    def _cascade(
-        self, synchronous: bool, chosen: Sequence[int], levels: Sequence[Level], mean_s: float
-    ) -> Cascade:
-        """``mean_s`` is expected of it."""
-        return Cascade(
-            model_digest=self.digest,
-            scores=self.scores,
-            exits=tuple(self._exit(synchronous, index) for index in chosen),
-            levels=tuple(levels),
-            confidence=self.confidence,
-            expected=Expected(self.problems[synchronous].total_s, mean_s),
-            synchronous=synchronous,
-        )
+    settings: ExplorationSettings
 
     def of(self, chosen: Chosen) -> Cascade:
         """What is served."""
         return self._cascade(chosen.synchronous, chosen.tried, chosen.levels, chosen.latency_s)
 
-    def unproved(self, finalist: Finalist, accuracy: float) -> Cascade:
+    def unproved(self, finalist: Finalist) -> Cascade:
         """At thresholds that nothing has proved yet, to be timed."""
         nothing = CascadeCount(0, tuple(ExitCount(0, 0) for _ in finalist.chosen), 0)
-        level = Level(accuracy, finalist.thresholds, nothing)
+        level = Level(self.settings.accuracy, finalist.thresholds, nothing)
         return self._cascade(finalist.synchronous, finalist.chosen, (level,), finalist.latency_s)
 
     def raced(
@@ -91,28 +80,39 @@ class Assembly:
         inputs: Sequence[Mapping[str, np.ndarray]],
     ) -> list[Verification]:
         """Each of them against the model."""
-        models: dict[tuple[str, ...], BaseModel] = {}
-        for one in cascades:
-            if one.taps not in models:
-                models[one.taps] = load_graph(self.graph, self.threads, one.taps)
+        threads, taps = self.settings.threads, dict.fromkeys(one.taps for one in cascades)
+        models = {each: load_graph(self.graph, threads, each) for each in taps}
         return race(whole, [(models[one.taps], one) for one in cascades], inputs)
 
+    def _cascade(
+        self, synchronous: bool, chosen: Sequence[int], levels: tuple[Level, ...], mean_s: float
+    ) -> Cascade:
+        return Cascade(
+            model_digest=self.digest,
+            scores=self.scores,
+            exits=tuple(self._exit(synchronous, index) for index in chosen),
+            levels=levels,
+            confidence=self.settings.confidence,
+            expected=Expected(self.profile.total_s, mean_s),
+            synchronous=synchronous,
+        )
+
     def _exit(self, synchronous: bool, index: int) -> Exit:
-        problem = self.problems[synchronous]
-        one, candidate = self.tried[index], problem.candidates[index]
+        problem, one = self.problems[synchronous], self.tried[index]
+        candidate, point = problem.candidates[index], self.points[one.point]
         end_s = problem.reach_s[one.point] + candidate.lookup_s
-        point, wait_s = self.points[one.point], candidate.lookup_s
+        noticed = None if synchronous else noticed_at(point, candidate.lookup_s, self.boundaries)
         return Exit(
             point=point,
             variant=one.variant,
-            shape=tuple(one.example.shape[1:]),
+            shape=one.shape,
             classes=self.scores.classes,
             model=one.model,
             lookup_s=one.lookup_s,
             memory_bytes=one.memory_bytes,
             saved_s=max(0.0, problem.total_s - end_s),
             burden_s=candidate.burden_s,
-            noticed_at=None if synchronous else noticed_at(point, wait_s, self.boundaries),
+            noticed_at=noticed,
         )
 
 
@@ -137,20 +137,6 @@ KEPT = "at-values"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Studied:
-    """What was measured of the model and of every trained variant: what composition starts from.
-
-    ``cost`` as ``composition_problem`` takes it. ``base`` stops at every explored point and at
-    the scores.
-    """
-
-    assembly: Assembly
-    cost: LaneCost
-    profile: BaseProfile
-    base: BaseModel
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Exploration:
     """``cascade`` is None where the model is better served without; ``reason`` says why.
 
@@ -161,7 +147,6 @@ class Exploration:
     cascade: Cascade | None
     reason: str
     problem: CompositionProblem
-    points: tuple[ExitPoint, ...]
     chosen: tuple[int, ...]
     skipped: int
     verification: Verification | None
@@ -216,27 +201,30 @@ def explore(
     cost = LaneCost(0.0, 0.0)
     if tried:
         one = tried[0]
-        ready = LookUpModel(one.model, tuple(one.example.shape[1:]), scores.classes)
-        cost = lane_cost(stopping, first, ready, one.example)
+        exit_ = Exit(
+            *(points[one.point], one.variant, one.shape, scores.classes),
+            *(one.model, one.lookup_s, one.memory_bytes),
+        )
+        cost = lane_cost(stopping, scores, exit_, first)
     problems = {
         synchronous: composition_problem(tried, points, cost, profile, settings, synchronous)
         for synchronous in settings.look_ups.modes
     }
-    assembly = Assembly(
-        *(graph, threads, digest_of(model_file), scores, points, tried, problems),
-        {point: everywhere_s[point.position] for point in everywhere},
-        settings.confidence,
+    boundaries = {point: everywhere_s[point.position] for point in everywhere}
+    studied = Studied(
+        *(graph, base, digest_of(model_file), scores, points, tried, problems),
+        *(cost, profile, boundaries, settings),
     )
     rows = division.tune[:RACED_ROWS]
     inputs = [bind_rows(samples.take(slice(row, row + 1))) for row in rows]
     progress.stage("racing", 1)
-    found = _choose(assembly, whole, inputs, settings) if tried else absence
+    found = _choose(studied, whole, inputs) if tried else absence
     cascade, verification, reason = None, None, ""
     problem, chosen = next(iter(problems.values())), tuple[int, ...]()
     if isinstance(found, Chosen):
         problem, chosen = found.problem, found.tried
-        cascade = assembly.of(found)
-        [verification] = assembly.raced(whole, [cascade], inputs)
+        cascade = studied.of(found)
+        [verification] = studied.raced(whole, [cascade], inputs)
         if verification.cascade_s >= verification.base_s:
             cascade = None
             reason = (
@@ -247,28 +235,24 @@ def explore(
         reason = found
     progress.advance()
     return Exploration(
-        *(cascade, reason, problem, points, chosen),
+        *(cascade, reason, problem, chosen),
         len(points) * len(settings.variants) - len(trials),
         verification,
         None if samples.labels is None else float((answers.argmax(1) == samples.labels).mean()),
-        Studied(assembly, cost, profile, base),
+        studied,
     )
 
 
 def _choose(
-    assembly: Assembly,
-    whole: BaseModel,
-    inputs: Sequence[Mapping[str, np.ndarray]],
-    settings: ExplorationSettings,
+    studied: Studied, whole: BaseModel, inputs: Sequence[Mapping[str, np.ndarray]]
 ) -> Chosen | str:
     """As ``decide`` says; a race on this machine names the fastest."""
 
     def fastest(entered: Sequence[Finalist]) -> Finalist:
-        cascades = [assembly.unproved(one, settings.accuracy) for one in entered]
-        times = assembly.raced(whole, cascades, inputs)
-        return winner(list(zip(entered, times, strict=True)), settings.miss_cost)
+        times = studied.raced(whole, [studied.unproved(one) for one in entered], inputs)
+        return winner(list(zip(entered, times, strict=True)), studied.settings.miss_cost)
 
-    return decide(assembly.problems, assembly.tried, settings, fastest)
+    return decide(studied.problems, studied.tried, studied.settings, fastest)
 
 
 def _choose_points(

@@ -8,18 +8,20 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum, auto
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
 from brisk.exits.base_model import BaseModel
-from brisk.exits.cascade import Cascade
+from brisk.exits.cascade import Cascade, Exit, Expected, Level
+from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
 from brisk.exits.heads.lookup_model import ReadyLookUp
 from brisk.exits.model_graph import ExitPoint
+from brisk.exits.scores import Scores
 from brisk.exits.serving.frame import ExitingFrame, find_places
-from brisk.exits.serving.lane import LookUpLane, LookUpOutcome, Ticket, look_up
+from brisk.exits.serving.lane import LookUpLane, look_up
 
 WARM_UP, RUNS = 5, 60
 LOOK_UP_WARM_UP, LOOK_UPS = 3, 60
@@ -145,103 +147,53 @@ def look_up_seconds(
 TURNS = 100
 """In which the burden of a look-up is measured: a few hundredths of the model's time."""
 
+MISSING, HITTING = 2.0, -1.0
+"""Thresholds that no score and that every score reaches."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaneCost:
     """``handover_s``: what a look-up in the lane takes longer than in the same thread, until the
     frame notices. What one that misses adds to the base model's time: ``burden_s`` in the lane,
     and, in the model's own thread, ``wake_s`` besides the look-up itself.
-
-    ``stops``: boundaries at which a model has to stop for an exit that is looked up in the lane.
     """
 
     handover_s: float
     burden_s: float
     wake_s: float = 0.0
-    stops: int = 2
 
 
 def lane_cost(
-    base: BaseModel,
-    inputs: Mapping[str, np.ndarray],
-    ready: ReadyLookUp,
-    hidden: np.ndarray,
+    base: BaseModel, scores: Scores, exit_: Exit, inputs: Mapping[str, np.ndarray]
 ) -> LaneCost:
-    """Measured by running the model without a look-up, with one in the lane in its first half that
-    misses or hits, and with one in this thread there, in turns, which are compared within each.
+    """Measured by running the model without a look-up, and with one at ``exit_`` in the lane and
+    in this thread, that misses or hits, in turns, which are compared within each.
 
     ``base`` stops at every boundary that a cache may have: there its thread notices soon what the
     lane has found.
     """
     lane = LookUpLane()
+    runs = [run_of(base, None, lane)]
+    for synchronous in (False, True):
+        for threshold in (MISSING, HITTING):
+            level = Level(1.0, (threshold,), CascadeCount(0, (ExitCount(0, 0),), 0))
+            unproved = (exit_,), (level,), 1.0, Expected(0.0, 0.0), synchronous
+            runs.append(run_of(base, Cascade("", scores, *unproved), lane))
 
-    def once(_: int) -> dict[_Way, _Turn]:
-        made = {}
-        for way in random.sample(list(_Way), len(_Way)):
-            threshold = -1.0 if way is _Way.HITTING else 2.0
-            ticket = Ticket(0, ready, threshold, hidden[:1], (0,))
-            made[way] = _run_with(base, inputs, ticket, lane, way)
-        return made
+    def once(_: int) -> list[float]:
+        taken = [0.0] * len(runs)
+        for number in random.sample(range(len(runs)), len(runs)):
+            taken[number] = taken_s(partial(runs[number], inputs))
+        return taken
 
-    turns = repeat(once, WARM_UP, TURNS)
+    turns = np.array(repeat(once, WARM_UP, TURNS))
     lane.close()
-
-    def median(of: Callable[[dict[_Way, _Turn]], float]) -> float:
-        return statistics.median(map(of, turns))
-
-    alone_s = median(lambda one: one[_Way.WITHIN].look_up_s)
-    noticed_s = median(lambda one: one[_Way.HITTING].look_up_s)
-    beside_s = median(lambda one: one[_Way.MISSING].whole_s - one[_Way.NONE].whole_s)
-    within_s = median(lambda one: one[_Way.WITHIN].whole_s - one[_Way.NONE].whole_s) - alone_s
-    return LaneCost(max(0.0, noticed_s - alone_s), max(0.0, beside_s), max(0.0, within_s))
-
-
-class _Way(Enum):
-    """Of a look-up in a run: not at all, in the lane, in the model's own thread."""
-
-    NONE = auto()
-    MISSING = auto()
-    HITTING = auto()
-    WITHIN = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """A run of the model; ``look_up_s``: until its frame, or this thread, had the outcome."""
-
-    whole_s: float
-    look_up_s: float
-
-
-def _run_with(
-    base: BaseModel,
-    inputs: Mapping[str, np.ndarray],
-    ticket: Ticket,
-    lane: LookUpLane,
-    way: _Way,
-) -> _Turn:
-    """One run, the ticket looked up behind its first quarter; it ends with a hit."""
-    quarter = len(base.plan.segments) // 4
-    offered_s = noticed_s = None
-    frame = base.start(inputs)
-    started_s = time.perf_counter()
-    finished = False
-    while not finished:
-        finished = frame.step()
-        if offered_s is None and frame.position >= quarter:
-            ticket.hidden = ticket.hidden.copy()
-            offered_s = time.perf_counter()
-            if way is _Way.WITHIN:
-                found = look_up(ticket.look_up, ticket.hidden, ticket.threshold)
-                ticket.outcome = found or LookUpOutcome((), None)
-            elif way is not _Way.NONE:
-                lane.offer(ticket)
-        if noticed_s is None and ticket.outcome is not None:
-            noticed_s = time.perf_counter()
-            finished = finished or way is _Way.HITTING
-    ended_s = time.perf_counter()
-    look_up_s = (noticed_s or ended_s) - (offered_s or started_s)
-    return _Turn(ended_s - started_s, look_up_s)
+    bare_s, lane_miss_s, lane_hit_s, own_miss_s, own_hit_s = turns.T
+    handover_s, burden_s, own_s = (
+        float(np.median(more_s))
+        for more_s in (lane_hit_s - own_hit_s, lane_miss_s - bare_s, own_miss_s - bare_s)
+    )
+    return LaneCost(max(0.0, handover_s), max(0.0, burden_s), max(0.0, own_s - exit_.lookup_s))
 
 
 RACE_WARM_UP = 6
@@ -272,21 +224,6 @@ class Verification:
         return self.late_s <= (miss_cost or math.inf) * self.base_s or 1 - self.hit_rate < TAIL
 
 
-@dataclass(slots=True, eq=False)
-class _Runner:
-    """One side: its times by row, and the rows that it answered early."""
-
-    run: Callable[[Mapping[str, np.ndarray]], bool]
-    taken_s: list[float] = field(default_factory=list)
-    is_hit: list[bool] = field(default_factory=list)
-
-    def take(self, inputs: Mapping[str, np.ndarray]) -> None:
-        started_s = time.perf_counter()
-        is_hit = self.run(inputs)
-        self.taken_s.append(time.perf_counter() - started_s)
-        self.is_hit.append(is_hit)
-
-
 def race(
     whole: BaseModel,
     sides: Sequence[tuple[BaseModel, Cascade]],
@@ -300,27 +237,45 @@ def race(
     Precondition: there are inputs.
     """
     lane = LookUpLane()
-    loaded = (whole, *(cut for cut, _ in sides))
-    bare = {id(each): _runner(each, None, lane) for each in loaded}
-    runners = [_runner(cut, cascade, lane) for cut, cascade in sides]
-    everyone = [*bare.values(), *runners]
+    loaded = list(dict.fromkeys([whole, *(cut for cut, _ in sides)]))
+    runs = [run_of(each, None, lane) for each in loaded]
+    runs += [run_of(cut, cascade, lane) for cut, cascade in sides]
+    times, hits = [], []
     begun_s = time.perf_counter()
     for turn, values in enumerate([*inputs[:RACE_WARM_UP], *inputs]):
-        first = turn % len(everyone)
-        for runner in (*everyone[first:], *everyone[:first]):
-            runner.take(values)
+        taken, is_hit = [0.0] * len(runs), [False] * len(runs)
+        for place in range(len(runs)):
+            number = (turn + place) % len(runs)
+            started_s = time.perf_counter()
+            is_hit[number] = runs[number](values)
+            taken[number] = time.perf_counter() - started_s
+        times.append(taken)
+        hits.append(is_hit)
         if turn > RACE_WARM_UP + FEWEST_ROWS and time.perf_counter() - begun_s > RACE_SECONDS:
             break
     lane.close()
-    warm = min(RACE_WARM_UP, len(inputs))
-    return [
-        _verified(bare[id(whole)], bare[id(cut)], runner, warm)
-        for (cut, _), runner in zip(sides, runners, strict=True)
-    ]
+    by_run_s, hit_by_run = (
+        np.array(each)[len(inputs[:RACE_WARM_UP]) :].T for each in (times, hits)
+    )
+    found = []
+    for number, (cut, _) in enumerate(sides, start=len(loaded)):
+        is_missed = ~hit_by_run[number]
+        late_s = (by_run_s[number] - by_run_s[loaded.index(cut)])[is_missed]
+        found.append(
+            Verification(
+                _mean(by_run_s[0]),
+                _mean(by_run_s[number]),
+                float(hit_by_run[number].mean()),
+                float(np.median(late_s)) if len(late_s) else 0.0,
+            )
+        )
+    return found
 
 
-def _runner(cut: BaseModel, cascade: Cascade | None, lane: LookUpLane) -> _Runner:
-    """Of the model with its caches; None: the bare model."""
+def run_of(
+    cut: BaseModel, cascade: Cascade | None, lane: LookUpLane
+) -> Callable[[Mapping[str, np.ndarray]], bool]:
+    """Runs the model with its caches, None: bare; whether any row was answered early."""
     places = None if cascade is None else find_places(cut.plan, cut.graph, cascade)
 
     def run(inputs: Mapping[str, np.ndarray]) -> bool:
@@ -333,25 +288,8 @@ def _runner(cut: BaseModel, cascade: Cascade | None, lane: LookUpLane) -> _Runne
             pass
         return frame.has_early_answers
 
-    return _Runner(run)
+    return run
 
 
-def _verified(bare: _Runner, same: _Runner, runner: _Runner, warm: int) -> Verification:
-    late_s = [
-        ours_s - theirs_s
-        for ours_s, theirs_s, is_hit in zip(
-            runner.taken_s[warm:], same.taken_s[warm:], runner.is_hit[warm:], strict=True
-        )
-        if not is_hit
-    ]
-    return Verification(
-        _mean(bare.taken_s[warm:]),
-        _mean(runner.taken_s[warm:]),
-        statistics.mean(runner.is_hit[warm:]),
-        statistics.median(late_s) if late_s else 0.0,
-    )
-
-
-def _mean(times: list[float]) -> float:
-    kept = sorted(times)[: max(1, len(times) * 9 // 10)]
-    return statistics.mean(kept)
+def _mean(times_s: np.ndarray) -> float:
+    return float(np.sort(times_s)[: max(1, len(times_s) * 9 // 10)].mean())

@@ -19,7 +19,7 @@ from brisk.exits.exploration.composition import Tried
 from brisk.exits.exploration.measuring import Between, look_up_seconds
 from brisk.exits.exploration.settings import Progress
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
-from brisk.exits.guarantee.calibration import Looked
+from brisk.exits.guarantee.calibration import Scored
 from brisk.exits.heads.distance_gate import DistanceGate, summary
 from brisk.exits.heads.lookup import LookUp, Selector, empty_look_up, load_weights, weights_of
 from brisk.exits.heads.lookup_model import LookUpModel
@@ -170,7 +170,7 @@ def tensor_of(hidden: np.ndarray, rows: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(picked)
 
 
-def evaluate(network: LookUp, hidden: torch.Tensor, answers: np.ndarray) -> Looked:
+def evaluate(network: LookUp, hidden: torch.Tensor, answers: np.ndarray) -> Scored:
     """One exit on rows of which the base model gives ``answers``, classes int64 [rows]."""
     classes, scores, near = [], [], []
     with torch.inference_mode():
@@ -180,7 +180,7 @@ def evaluate(network: LookUp, hidden: torch.Tensor, answers: np.ndarray) -> Look
             scores.append(score.numpy())
             near.append(is_near.numpy())
     right = np.concatenate(classes) == answers
-    return Looked(np.concatenate(scores), right, np.concatenate(near))
+    return Scored(np.concatenate(scores), right, np.concatenate(near))
 
 
 def run_trials(trials: Sequence[Trial], jobs: int, advance: Callable[[], None]) -> None:
@@ -239,7 +239,7 @@ def measure_trials(
                 lookup_s=look_up_seconds(LookUpModel(model, shape, classes), one, between),
                 model=model,
                 memory_bytes=2 * len(model) + one.nbytes,
-                example=one,
+                shape=shape,
                 tune=tune,
                 held_out=held_out,
             )

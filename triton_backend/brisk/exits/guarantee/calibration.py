@@ -51,56 +51,41 @@ def fewest_to_prove(probability: float, confidence: float) -> int:
     return math.ceil(math.log(1 - confidence) / math.log(probability))
 
 
+Thresholds = tuple[float, ...]
+"""Of all exits of a cascade, in its order; infinite: it answers nothing."""
+
 STRICTNESS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0)
 """Proposals: the share of the allowed disagreement that each may use up on the tuning data."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """Inputs through every exit of a cascade, in its order.
+    """Inputs through one exit, [inputs], or all of a cascade in its order, [exits, inputs].
 
-    ``scores`` float32 [exits, inputs]; ``right`` bool [exits, inputs]: the prediction is the base
-    model's class. ``far``, where given: it lies far from the exit's training data; once an exit
-    that answers finds so, no later one answers either.
+    ``scores`` float32; ``right``: the prediction is the base model's class; ``near``: the input is
+    like the exit's training data, bool both. Once an exit that answers finds that it is not, no
+    later one answers either.
     """
-
-    scores: np.ndarray
-    right: np.ndarray
-    far: np.ndarray | None = None
-
-    def take(self, rows: np.ndarray) -> Scored:
-        """The inputs numbered ``rows``."""
-        far = None if self.far is None else self.far[:, rows]
-        return Scored(self.scores[:, rows], self.right[:, rows], far)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Looked:
-    """Inputs through one exit, [inputs] each: scores and right as in ``Scored``; ``near`` its
-    training data, without which no later exit answers either."""
 
     scores: np.ndarray
     right: np.ndarray
     near: np.ndarray
 
-    def take(self, rows: np.ndarray | slice) -> Looked:
+    def take(self, rows: np.ndarray | slice) -> Scored:
         """The inputs of ``rows``."""
-        return Looked(self.scores[rows], self.right[rows], self.near[rows])
-
-    @classmethod
-    def joined(cls, parts: Sequence[Looked]) -> Looked:
-        """The inputs of all parts, one after the other."""
-        columns = zip(*((part.scores, part.right, part.near) for part in parts), strict=True)
-        return cls(*map(np.concatenate, columns))
+        return Scored(self.scores[..., rows], self.right[..., rows], self.near[..., rows])
 
 
-def in_order(parts: Sequence[Looked]) -> Scored:
+def joined(parts: Sequence[Scored]) -> Scored:
+    """The inputs of all parts, one after the other."""
+    columns = zip(*((part.scores, part.right, part.near) for part in parts), strict=True)
+    return Scored(*(np.concatenate(column, -1) for column in columns))
+
+
+def in_order(parts: Sequence[Scored]) -> Scored:
     """Single exits put together as a cascade."""
-    return Scored(
-        np.array([part.scores for part in parts]),
-        np.array([part.right for part in parts]),
-        ~np.array([part.near for part in parts]),
-    )
+    columns = zip(*((part.scores, part.right, part.near) for part in parts), strict=True)
+    return Scored(*map(np.stack, columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +143,7 @@ class Promise:
 class Calibration:
     """The thresholds to use, and the held-out counts that prove them."""
 
-    thresholds: tuple[float, ...]
+    thresholds: Thresholds
     count: CascadeCount
 
 
@@ -176,8 +161,8 @@ def count_cascade(scored: Scored, thresholds: Sequence[float]) -> CascadeCount:
         answered = hit & waiting
         exits.append(ExitCount(int(answered.sum()), int((answered & right).sum())))
         waiting &= ~hit
-        if scored.far is not None and np.isfinite(limits[index]):
-            waiting &= ~scored.far[index]
+        if np.isfinite(limits[index]):
+            waiting &= scored.near[index]
     wrong = (hits & ~scored.right).any(0)
     return CascadeCount(hits.shape[1], tuple(exits), int(wrong.sum()))
 
@@ -197,7 +182,7 @@ def threshold_for(scores: np.ndarray, right: np.ndarray, accuracy: float) -> flo
 
 def propose(
     tuning: Scored, accuracy: float, strictness: Sequence[float] = STRICTNESS
-) -> list[tuple[float, ...]]:
+) -> list[Thresholds]:
     """Thresholds of the whole cascade: one set for each strictness and each choice of exits."""
     proposals = [
         proposal
@@ -220,7 +205,7 @@ def propose_for(
     tuning: Scored,
     accuracy: float,
     strictness: Sequence[float] = STRICTNESS,
-) -> list[tuple[float, ...]]:
+) -> list[Thresholds]:
     """For these exits, the strictest first: each exit's least threshold at which it is accurate
     enough on what those before it miss."""
     least = (1 - share * (1 - accuracy) for share in strictness)
@@ -232,7 +217,7 @@ def thresholds_by(
     tuning: Scored,
     choice: Collection[int],
     threshold_of: Callable[[np.ndarray, np.ndarray], float],
-) -> tuple[float, ...]:
+) -> Thresholds:
     """Of each exit ``threshold_of`` the scores that reach it and whether they are right; an exit
     that is not of the ``choice`` has an infinite one."""
     waiting = np.ones(tuning.scores.shape[1], bool)
@@ -243,8 +228,8 @@ def thresholds_by(
             threshold = threshold_of(scores[waiting], right[waiting])
         thresholds.append(threshold)
         waiting &= ~(scores >= threshold)
-        if tuning.far is not None and math.isfinite(threshold):
-            waiting &= ~tuning.far[index]
+        if math.isfinite(threshold):
+            waiting &= tuning.near[index]
     return tuple(thresholds)
 
 
@@ -264,18 +249,18 @@ def calibrate(
 
 
 def in_sequence(
-    proposals: Collection[tuple[float, ...]],
+    proposals: Collection[Thresholds],
     tuning: Scored,
     rows: int,
     promise: Promise,
     value: Callable[[CascadeCount], float],
-) -> list[tuple[float, ...]]:
+) -> list[Thresholds]:
     """``proposals`` as ``rows`` held-out inputs are to test them: from safe to bold, each of
     greater ``value`` than those before it."""
     share = rows / max(tuning.scores.shape[1], 1)
     counts = {thresholds: count_cascade(tuning, thresholds) for thresholds in proposals}
     answering = [p for p in counts if any(e.answered for e in counts[p].exits)]
-    kept: list[tuple[float, ...]] = []
+    kept: list[Thresholds] = []
     for p in sorted(answering, key=lambda p: -promise.margin(scaled(counts[p], share))):
         # No test is spent on what would not be used.
         if not kept or value(counts[p]) > value(counts[kept[-1]]):
@@ -284,7 +269,7 @@ def in_sequence(
 
 
 def tested(
-    sequence: Sequence[tuple[float, ...]], held_out: Scored, promise: Promise
+    sequence: Sequence[Thresholds], held_out: Scored, promise: Promise
 ) -> Calibration | None:
     """The last of ``sequence`` before the first that is not proved; None where that is the first
     one."""

@@ -126,19 +126,6 @@ class LookUp(nn.Module):
         self.floor.fill_(max(reached, doubted) if reached > 0 else 0.0)
 
 
-class SoftmaxLookUp(LookUp):
-    """The same predictor without selector, gate and floor: its greatest probability decides.
-
-    What learned caches are compared with (GATI, Fig. 23).
-    """
-
-    def decide(
-        self, logits: torch.Tensor, distances: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        score = logits.softmax(1).max(1).values
-        return score, torch.ones_like(score, dtype=torch.bool)
-
-
 def empty_look_up(name: str, shape: Shape, classes: int) -> LookUp:
     """An untrained look-up in the form that is served."""
     predictor = variant(name).build(shape, classes, normalised=False)
@@ -173,11 +160,6 @@ def network_of(exit_: Exit) -> LookUp:
         for tensor in graph.initializer
         if not tensor.name.startswith("constant.")
     }
-    if "floor" not in tensors:  # its softmax alone decides
-        network = empty_look_up(exit_.variant, exit_.shape, exit_.classes)
-        state = {name: torch.tensor(array) for name, array in tensors.items()}
-        network.load_state_dict(state, strict=False)
-        return SoftmaxLookUp(network.predictor, network.selector, network.gate).eval()
     with torch.device("meta"):  # no memory for what the file may lack
         network = empty_look_up(exit_.variant, exit_.shape, exit_.classes)
     load_weights(network, tensors)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -14,22 +14,17 @@ from brisk.errors import InvalidConfigurationError
 from brisk.exits.heads.lookup_model import Shape
 
 
-class Build(Protocol):
-    """A fresh network: float32 [rows, *shape] to logits float32 [rows, classes]."""
-
-    def __call__(self, shape: Shape, classes: int, normalised: bool = True) -> nn.Module:
-        """``normalised``: to train; else in the form that ``settled`` gives."""
-
-
 @dataclass(frozen=True, slots=True)
 class Variant:
     """An architecture (GATI, section 3.1, Table 3), its name as the paper writes it.
 
+    ``build(shape, classes, normalised=True)``: a fresh network, float32 [rows, *shape] to logits
+    float32 [rows, classes]; ``normalised``: to train, else in the form that ``settled`` gives.
     ``least_side``: of the images that it reads; 0: it reads hidden outputs of any shape.
     """
 
     name: str
-    build: Build
+    build: Callable[..., nn.Module]
     least_side: int = 0
 
     def applies(self, shape: Shape) -> bool:

@@ -17,7 +17,7 @@ from torch import nn
 
 from brisk.errors import InternalError
 from brisk.exits.heads.distance_gate import summary
-from brisk.exits.heads.lookup import FARTHEST, FLOOR, LookUp, SoftmaxLookUp
+from brisk.exits.heads.lookup import FARTHEST, FLOOR, LookUp
 from brisk.exits.heads.lookup_model import (
     INPUT,
     IR_VERSION,
@@ -53,14 +53,16 @@ def export_look_up(
 def _written(network: LookUp, shape: Shape, variant: str) -> bytes:
     writer = _Writer({name: value.numpy() for name, value in network.state_dict().items()})
     writer.predictor(network.predictor, shape)
-    if isinstance(network, SoftmaxLookUp):
-        writer.add(SOFTMAX_DECISION, nothing=0.0)
-    else:
-        gate = GATE.replace("SUMMARY", writer.summary(shape))
-        writer.add(gate, nothing=0.0, smallest_distance=SMALLEST_DISTANCE, column=[1])
-        limits = {"least_logarithm": FLOOR, "nearest": -FARTHEST, "farthest": FARTHEST}
-        width = [network.selector.width]
-        writer.add(SELECTOR, nothing=0.0, column=[1], width=width, **limits)
+    writer.add(
+        GATE.replace("SUMMARY", writer.summary(shape)) + SELECTOR,
+        nothing=0.0,
+        column=[1],
+        smallest_distance=SMALLEST_DISTANCE,
+        least_logarithm=FLOOR,
+        nearest=-FARTHEST,
+        farthest=FARTHEST,
+        width=[network.selector.width],
+    )
     graph = helper.make_graph(
         writer.nodes,
         f"look-up {variant}".strip(),
@@ -84,13 +86,6 @@ def _written(network: LookUp, shape: Shape, variant: str) -> bytes:
     data: bytes = made.SerializeToString()
     return data
 
-
-SOFTMAX_DECISION = """
-    shares = Softmax <axis = 1> (logits)
-    score = ReduceMax <axes = [1], keepdims = 0> (shares)
-    near = GreaterOrEqual (score, nothing)
-"""
-"""As ``SoftmaxLookUp.decide``; in ONNX's text form, a dot in a weight's name being ``_``."""
 
 GATE = """
     centred = Sub (SUMMARY, gate_mean)
@@ -119,7 +114,7 @@ GATE = """
     near = And (is_close, is_number)
 """
 """From the hidden output's summary to its nearness, as the gate in ``LookUp.decide``; what is no
-number is not near."""
+number is not near. In ONNX's text form, a dot in a weight's name being ``_``."""
 
 SELECTOR = """
     logarithms = LogSoftmax (logits)
@@ -259,11 +254,10 @@ def _compare(network: LookUp, shape: Shape) -> None:
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(CHECKED_ROWS, *shape, generator=generator).relu_()
     with torch.no_grad():
-        if not isinstance(open_, SoftmaxLookUp):
-            logits = open_.predictor(hidden)
-            distances = open_.gate.distance(summary(hidden), logits.argmax(1))
-            open_.gate.limit.copy_(distances.double().mean().clamp_min(1e-3) * 2)
-            open_.floor.zero_()
+        logits = open_.predictor(hidden)
+        distances = open_.gate.distance(summary(hidden), logits.argmax(1))
+        open_.gate.limit.copy_(distances.double().mean().clamp_min(1e-3) * 2)
+        open_.floor.zero_()
         wanted, scores, near = (each.numpy() for each in open_(hidden))
     classes = wanted.shape[1]
     found = LookUpModel(_written(open_, shape, ""), shape, classes)(hidden.numpy())

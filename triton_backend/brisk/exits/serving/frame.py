@@ -122,18 +122,21 @@ class ExitingFrame:
         Raises InvalidRequestError as ``SegmentFrame`` does.
         """
         self._frame = SegmentFrame(program, inputs, requested)
-        self._cascade = cascade
+        self.cascade = cascade
+        """The version that answers."""
         self._places = places
         self._level = level
         self._lane = lane
         self._switched_off = switched_off
         self._requested = None if requested is None else tuple(requested)
         self._rows = tuple(range(_row_count(inputs)))
-        self._total = len(self._rows)
+        self.rows = len(self._rows)
+        """Of the whole batch."""
         self._tickets: list[Ticket] = []
         self._leaving: set[int] = set()
         self._far: set[int] = set()
-        self._answers: list[Answer] = []
+        self.answers: list[Answer] = []
+        """Of all rows that are answered so far."""
         self._given = 0
         self.looked = [0] * len(cascade.exits)
         """By exit: rows that were looked up."""
@@ -141,11 +144,6 @@ class ExitingFrame:
         """By exit: this thread's time for looking up, or for handing it to the lane."""
         self.error: Exception | None = None
         """What a look-up has raised: its rows were left to the model."""
-
-    @property
-    def rows(self) -> int:
-        """Of the whole batch."""
-        return self._total
 
     @property
     def position(self) -> int:
@@ -178,30 +176,20 @@ class ExitingFrame:
 
     def take_answers(self) -> list[Answer]:
         """Rows answered since the last call."""
-        fresh = self._answers[self._given :]
-        self._given = len(self._answers)
+        fresh = self.answers[self._given :]
+        self._given = len(self.answers)
         return fresh
-
-    @property
-    def answers(self) -> Sequence[Answer]:
-        """All rows answered so far."""
-        return self._answers
-
-    @property
-    def cascade(self) -> Cascade:
-        """The version that answers."""
-        return self._cascade
 
     def exit_name(self, exit_index: int | None) -> str:
         """What ``brisk caches show`` calls it; ``model`` for the base model itself."""
-        return "model" if exit_index is None else self._cascade.exits[exit_index].name
+        return "model" if exit_index is None else self.cascade.exits[exit_index].name
 
     def answerers(self, rows: Sequence[int]) -> list[str]:
         """Who answered each of ``rows``, by name; nothing where it was the model alone.
 
         Precondition: they are answered.
         """
-        exits = {row: answer.exit_index for answer in self._answers for row in answer.rows}
+        exits = {row: answer.exit_index for answer in self.answers for row in answer.rows}
         if all(exits[row] is None for row in rows):
             return []
         return [self.exit_name(exits[row]) for row in rows]
@@ -209,12 +197,12 @@ class ExitingFrame:
     @property
     def has_early_answers(self) -> bool:
         """Whether an exit has answered any row."""
-        return any(answer.exit_index is not None for answer in self._answers)
+        return any(answer.exit_index is not None for answer in self.answers)
 
     def answer_of(self, rows: Sequence[int]) -> dict[str, np.ndarray] | None:
         """The requested outputs of ``rows``, in that order; None while one is not answered."""
         found = dict.fromkeys(rows)
-        parts = [answer for answer in self._answers if not found.keys().isdisjoint(answer.rows)]
+        parts = [answer for answer in self.answers if not found.keys().isdisjoint(answer.rows)]
         order = [row for answer in parts for row in answer.rows]
         places = {row: place for place, row in enumerate(order)}
         if not parts or not found.keys() <= places.keys():
@@ -230,9 +218,9 @@ class ExitingFrame:
         """The requested outputs, rows in their order. Precondition: the job is finished."""
         if self._rows:
             raise InternalError(f"{len(self._rows)} rows are not answered yet")
-        if len(self._answers) == 1 and list(self._answers[0].rows) == list(range(self._total)):
-            return dict(self._answers[0].values)
-        values = self.answer_of(range(self._total))
+        if len(self.answers) == 1 and list(self.answers[0].rows) == list(range(self.rows)):
+            return dict(self.answers[0].values)
+        values = self.answer_of(range(self.rows))
         if values is None:
             raise InternalError("a row was answered by nobody")
         return values
@@ -241,21 +229,19 @@ class ExitingFrame:
         threshold = self._level.thresholds[index]
         if threshold == math.inf or index in self._switched_off:
             return
-        exit_, hidden = self._cascade.exits[index], self._frame.value_at(value)
+        exit_, hidden = self.cascade.exits[index], self._frame.value_at(value)
         if hidden.shape != (len(self._rows), *exit_.shape):
             return
         begun_ns = time.monotonic_ns()
+        ticket = Ticket(index, exit_.look_up, threshold, hidden, self._rows)
         if self._lane is None:
-            outcome = look_up(exit_.look_up, hidden, threshold)
-            if outcome is not None:
-                ticket = Ticket(index, exit_.look_up, threshold, hidden, self._rows)
-                ticket.outcome = outcome
+            ticket.outcome = look_up(exit_.look_up, hidden, threshold)
+            if ticket.outcome is not None:
                 self._tickets.append(ticket)
-        else:
-            ticket = Ticket(index, exit_.look_up, threshold, hidden, self._rows)
-            if not self._lane.offer(ticket):
-                return
+        elif self._lane.offer(ticket):
             self._tickets.append(ticket)
+        else:
+            return
         self.looked[index] += len(self._rows)
         self.spent_ns[index] += time.monotonic_ns() - begun_ns
 
@@ -285,8 +271,8 @@ class ExitingFrame:
             return
         rows = tuple(ticket.rows[outcome.hits[place]] for place in fresh)
         logits = outcome.logits if len(fresh) == len(outcome.hits) else outcome.logits[fresh]
-        values = self._places.tail.finish(as_form(logits, self._cascade.scores.form))
-        self._answers.append(Answer(rows, self._wanted(values), ticket.exit_index, logits))
+        values = self._places.tail.finish(as_form(logits, self.cascade.scores.form))
+        self.answers.append(Answer(rows, self._wanted(values), ticket.exit_index, logits))
         self._leaving.update(rows)
 
     def _answer_rest(self) -> None:
@@ -297,7 +283,7 @@ class ExitingFrame:
         if len(own) < len(self._rows):
             values = {name: value[own] for name, value in values.items()}
         if rows:
-            self._answers.append(Answer(rows, values, None, None))
+            self.answers.append(Answer(rows, values, None, None))
         self._rows = ()
 
     def _wanted(self, values: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:

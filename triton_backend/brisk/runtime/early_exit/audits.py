@@ -122,6 +122,8 @@ class Auditor(Generic[Context]):
 
     def _classes(self, question: Question) -> list[int]:
         """Raises OSError and ValueError where the process does not answer."""
+        import pickle  # not where a worker starts
+
         if self._process is not None and self._process.poll() is not None:
             self.end()  # it was idle for long
         if self._process is None:
@@ -134,17 +136,17 @@ class Auditor(Generic[Context]):
         given, told = self._process.stdin, self._process.stdout
         assert given is not None
         assert told is not None
-        given.write(json.dumps(_header(question)).encode() + b"\n")
-        for array in question.inputs.values():
-            given.write(np.ascontiguousarray(array).data)
+        asked = question.model, question.digest, question.scores, dict(question.inputs)
+        pickle.dump(asked, given)
         given.flush()
         line = told.readline()
         if not line:
             raise OSError(f"its process ended with status {self._process.wait()}")
-        answer = json.loads(line)
-        if "error" in answer:
-            say(f"an audit of {question.model} failed: {answer['error']}")
-        return [int(each) for each in answer.get("classes", ())]
+        classes: list[int] | str = json.loads(line)
+        if isinstance(classes, str):
+            say(f"an audit of {question.model} failed: {classes}")
+            return []
+        return classes
 
     def end(self) -> None:
         """End the process, if there is one; the auditor's own thread, or nobody is served."""
@@ -152,19 +154,6 @@ class Auditor(Generic[Context]):
             self._process.kill()
             with contextlib.suppress(BrokenPipeError), self._process:
                 self._process = None
-
-
-def _header(question: Question) -> dict[str, object]:
-    """What is said of a question before the bytes of its inputs, in their order."""
-    scores = question.scores
-    return {
-        "model": str(question.model),
-        "digest": question.digest,
-        "scores": [scores.value, scores.position, scores.classes, scores.form.value],
-        "inputs": [
-            [name, array.dtype.name, list(array.shape)] for name, array in question.inputs.items()
-        ],
-    }
 
 
 AUDITED_SHARE = 0.05
@@ -234,8 +223,8 @@ def _count(run: CachedRun) -> None:
     served = session.caches.note(frame)
     if served is None:
         return
-    if frame.error is not None and not served.tally.has_failed:
-        served.tally.has_failed = True
+    if frame.error is not None and not served.has_failed:
+        served.has_failed = True
         tell(f"model '{labels[0]}': a look-up of its caches failed: {frame.error!r:.200}")
     _count_changes(session, labels)
     for index in served.review():

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,10 +38,6 @@ if TYPE_CHECKING:
     from brisk.runtime.early_exit.served_caches import ServedCaches
 
 
-_Task = tuple[tuple[str, int], ...]
-"""Models and when their caches were trained (mtime, ns): another set takes another process."""
-
-
 class Adaptation:
     """One process for all models. ``interval_s`` 0: none.
 
@@ -52,7 +48,8 @@ class Adaptation:
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._task: _Task = ()
+        self._task: tuple[tuple[str, int], ...] = ()
+        """Models and when their caches were trained (mtime, ns); others take another process."""
         self._started_s = -math.inf
         self._is_done = False
 
@@ -172,13 +169,10 @@ class CacheWatch:
                 except (OSError, BriskError) as error:
                     say(f"caches of {each.session.path}: {type(error).__name__}: {error}")
             if self._adaptation is not None:
-                self._learn(self._adaptation, watched)
-
-    def _learn(self, adaptation: Adaptation, watched: Sequence[_Watched]) -> None:
-        try:
-            adaptation.look(each.session.path for each in watched)
-        except OSError as error:
-            say(f"learned caches cannot learn: {error}")
+                try:
+                    self._adaptation.look(each.session.path for each in watched)
+                except OSError as error:
+                    say(f"learned caches cannot learn: {error}")
 
     def _look(self, watched: _Watched) -> None:
         session = watched.session

@@ -60,18 +60,18 @@ class Sampler:
     def sample(self, runs: Iterable[CachedRun]) -> None:
         """Before the last answer of a run is sent, while its inputs are there: copy some."""
         for run in runs:
-            if self._share and self._random.random() < self._share:
-                self._take(run)
-
-    def _take(self, run: CachedRun) -> None:
-        copies = run.copies()
-        if copies is None:
-            return
-        with contextlib.suppress(queue.Full):
-            self._taken.put_nowait((run.session.path, copies))
-        if self._writer is None:
-            self._writer = threading.Thread(target=self._run, name="brisk-samples", daemon=True)
-            self._writer.start()
+            if not self._share or self._random.random() >= self._share:
+                continue
+            copies = run.copies()
+            if copies is None:
+                continue
+            with contextlib.suppress(queue.Full):
+                self._taken.put_nowait((run.session.path, copies))
+            if self._writer is None:
+                self._writer = threading.Thread(
+                    target=self._run, name="brisk-samples", daemon=True
+                )
+                self._writer.start()
 
     def _run(self) -> None:
         buffers: dict[Path, _Buffer] = {}

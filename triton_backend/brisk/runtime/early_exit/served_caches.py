@@ -11,7 +11,7 @@ from brisk.exits.base_model import BaseModel, load_graph
 from brisk.exits.cascade import Cascade
 from brisk.exits.files.artefact import digest_of, read_cascade
 from brisk.exits.files.container import DamagedFileError
-from brisk.exits.guarantee.audit import CascadeAudit
+from brisk.exits.guarantee.audit import CascadeAudit, ExitAudit
 from brisk.exits.guarantee.calibration import upper_bound
 from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import ExitingFrame, Places, find_places, has_taps
@@ -35,22 +35,14 @@ class ExitUse:
     spent_ns: int = 0
 
 
-@dataclass(slots=True)
-class Tally:
-    """Of runs that are finished: rows that could have been answered early, and were, by exit."""
-
-    rows: int = 0
-    answered: Counter[int] = field(default_factory=Counter)
-    uses: dict[int, ExitUse] = field(default_factory=dict)
-    has_failed: bool = False
-    """Whether a look-up has raised something, which is told once."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ServedCaches:
     """``base``: the model, cut behind the exits. ``spared``: by exit, the share of it behind that.
-    ``costly``: exits that cost more than they spare, with that in words. All but the first four
-    fields are the worker's main thread's.
+
+    The rest is the worker's main thread's, of runs that are finished. ``rows``: that could have
+    been answered early; ``answered``: that were, by exit. ``costly``: exits that cost more than
+    they spare, with that in words. ``has_failed``: a look-up has raised something, which is told
+    once.
     """
 
     base: BaseModel
@@ -58,8 +50,11 @@ class ServedCaches:
     places: Places
     spared: tuple[float, ...]
     audit: CascadeAudit
-    tally: Tally = field(default_factory=Tally)
+    rows: int = 0
+    answered: Counter[int] = field(default_factory=Counter)
+    uses: dict[int, ExitUse] = field(default_factory=dict)
     costly: dict[int, str] = field(default_factory=dict)
+    has_failed: bool = False
 
     @classmethod
     def of(cls, cascade: Cascade, base: BaseModel) -> ServedCaches:
@@ -80,17 +75,16 @@ class ServedCaches:
 
     def note(self, frame: ExitingFrame) -> None:
         """Count a run that is finished."""
-        tally = self.tally
-        tally.rows += frame.rows
+        self.rows += frame.rows
         for index, looked in enumerate(frame.looked):
             if looked:
-                use = tally.uses.setdefault(index, ExitUse())
+                use = self.uses.setdefault(index, ExitUse())
                 use.looked += looked
                 use.spent_ns += frame.spent_ns[index]
         for answer in frame.answers:
             if answer.exit_index is not None:
-                tally.answered[answer.exit_index] += len(answer.rows)
-                tally.uses[answer.exit_index].answered += len(answer.rows)
+                self.answered[answer.exit_index] += len(answer.rows)
+                self.uses[answer.exit_index].answered += len(answer.rows)
 
     def review(self) -> list[int]:
         """Switch off exits that cost more than they spare; which ones.
@@ -100,7 +94,7 @@ class ServedCaches:
         bound, over ``REVIEWED_ROWS`` rows, each of which is reviewed once.
         """
         found = []
-        for index, use in self.tally.uses.items():
+        for index, use in self.uses.items():
             if use.looked < REVIEWED_ROWS:
                 continue
             exit_ = self.cascade.exits[index]
@@ -113,22 +107,18 @@ class ServedCaches:
                     f"{spared_s * 1e3:.3f} ms each, for {cost_s * 1e3:.3f} ms a look-up"
                 )
                 found.append(index)
-            self.tally.uses[index] = ExitUse()
+            self.uses[index] = ExitUse()
         return found
 
     def exits(self) -> tuple[ExitStatus, ...]:
         """What each exit has come to."""
         found = []
         for index, exit_ in enumerate(self.cascade.exits):
-            audit = self.audit.exits.get(index)
-            audited, agreed = (0, 0) if audit is None else (audit.audited, audit.agreed)
-            state = "on"
-            if index in self.audit.switched_off:
-                state = "off: promise"
-            elif index in self.costly:
-                state = "off: cost"
-            answered = self.tally.answered[index]
-            found.append(ExitStatus(exit_.name, answered, audited, agreed, state))
+            audit = self.audit.exits.get(index) or ExitAudit(self.audit.accuracy)
+            state = "off: cost" if index in self.costly else "on"
+            state = "off: promise" if audit.is_off else state
+            answered = self.answered[index]
+            found.append(ExitStatus(exit_.name, answered, audit.audited, audit.agreed, state))
         return tuple(found)
 
 

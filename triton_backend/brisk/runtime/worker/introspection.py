@@ -133,7 +133,7 @@ class Observation:
             model.path[-MAX_TEXT_CHARACTERS:],
             caches.exits()[:MAX_EXITS] if caches else (),
             caches.cascade.revision if caches else 0,
-            caches.tally.rows if caches else 0,
+            caches.rows if caches else 0,
             len(table) if table else 0,
             table.loaded if table else 0,
             table.lanes_at_work if table else 0,
