@@ -23,11 +23,11 @@ from brisk.protocol.records import LoadModel, TensorForm
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.sync_wait import EYES_OPEN_NS
-from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.command_line import bars, benchmark_parser, run_command
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.surroundings import environment, wait_until_gone
 from brisk_client.benchmarks.harness.timed_reply import TimedReply
-from brisk_client.report import Check, Report, plot_bars
+from brisk_client.report import Report, check_limit
 from brisk_client.tails import quantile, tail_or_shortage
 
 LIMIT_MS = 0.15
@@ -79,9 +79,8 @@ def run(quick: bool = False, threads: int = 1) -> Report:
             with_pauses += _ask(connection, image, paused, IDLE_S)
     report.rows += summarise_parts("back to back", back_to_back)
     report.rows += summarise_parts(f"{IDLE_S * 1e3:g} ms idle between", with_pauses)
-    found_ms = report.rows[0]["p50_us"] / 1e3
     text = f"p50 of the hop back to back, {image.nbytes / 1e3:.0f} KB input, ms"
-    report.checks.append(Check(text, found_ms, f"<= {LIMIT_MS}", found_ms <= LIMIT_MS))
+    report.checks.append(check_limit(text, report.rows[0]["p50_us"] / 1e3, "<=", LIMIT_MS))
     return report
 
 
@@ -89,11 +88,7 @@ def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where the check holds."""
     parser = benchmark_parser("hop", __doc__, "fewer requests")
     parser.add_argument("--threads", type=int, default=1, help="threads of the runtime")
-    chosen = parser.parse_args(arguments)
-    report = run(chosen.quick, chosen.threads)
-    return deliver(
-        report, chosen, lambda folder: plot_bars(report, folder, "p50_us", "requests", "part")
-    )
+    return run_command(parser, arguments, run, bars("p50_us", "requests", "part"))
 
 
 def summarise_parts(requests: str, samples: Sequence[HopTimes]) -> list[dict[str, Any]]:

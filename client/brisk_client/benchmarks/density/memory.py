@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brisk_client.benchmarks.engines.model_inputs import make_inputs
-from brisk_client.benchmarks.engines.onnxruntime_prepared import open_session
 from brisk_client.benchmarks.engines.process import run_apart
+from brisk_client.benchmarks.engines.registry import open_session
 from brisk_client.benchmarks.harness.served_server import kind_of
 
 _SHARED = ("/memfd:", "/dev/shm/", "/dev/zero")

@@ -41,14 +41,13 @@ _NUMBERS = "biufc"
 
 @dataclass(frozen=True, slots=True)
 class GivenInputs:
-    """What the user said of inputs, by input name: arrays, numbers to fill with, shapes."""
+    """What the user said of inputs, by name: arrays, of which one number fills, and shapes."""
 
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
-    fills: Mapping[str, float] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def names(self) -> set[str]:
-        return {*self.arrays, *self.fills, *self.shapes}
+        return {*self.arrays, *self.shapes}
 
 
 NOTHING_GIVEN = GivenInputs()
@@ -56,7 +55,9 @@ NOTHING_GIVEN = GivenInputs()
 
 def add_input_option(parser: argparse.ArgumentParser) -> None:
     """``--input``; ``read_given`` reads what it collects."""
-    parser.add_argument("--input", action="append", default=[], metavar="NAME=…", help=INPUT_HELP)
+    parser.add_argument(
+        "--input", dest="inputs", action="append", default=[], metavar="NAME=…", help=INPUT_HELP
+    )
 
 
 def add_models_option(parser: argparse.ArgumentParser) -> None:
@@ -84,8 +85,7 @@ def models_in(folders: Sequence[Path]) -> list[Path]:
         files = [
             file
             for file in sorted(folder.rglob("*.onnx"))
-            if file.is_file()
-            and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+            if file.is_file() and "/." not in f"/{file.relative_to(folder)}"
         ]
         if not files:
             raise UnusableArgumentError(f"{folder} holds no *.onnx file, nor does a folder in it")
@@ -135,24 +135,26 @@ def read_given(texts: Iterable[str]) -> GivenInputs:
     Raises UnusableArgumentError for a text of no known form, and for a file that cannot be read.
     """
     arrays: dict[str, np.ndarray] = {}
-    fills: dict[str, float] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, is_pair, value = text.rpartition("=")
-        if not is_pair:
-            if not text.endswith(".npz"):
-                raise UnusableArgumentError(f"--input {text}: expected {INPUT_HELP}")
-            arrays |= _read_arrays(Path(text))
-        elif name.endswith(":shape"):
-            shapes[name.removesuffix(":shape")] = _shape_of(text, value)
-        elif value.endswith(".npy"):
-            arrays[name] = _read_array(Path(value))
-        else:
-            try:
-                fills[name] = float(value)
-            except ValueError as error:
-                raise UnusableArgumentError(f"--input {text}: expected {INPUT_HELP}") from error
-    return GivenInputs(arrays, fills, shapes)
+        try:
+            if name.endswith(":shape"):
+                sizes = tuple(int(size) for size in value.split(","))
+                if min(sizes) < 1:
+                    raise ValueError(value)
+                shapes[name.removesuffix(":shape")] = sizes
+            elif not is_pair and text.endswith(".npz"):
+                arrays |= _read_arrays(Path(text))
+            elif is_pair and value.endswith(".npy"):
+                arrays[name] = _read_array(Path(value))
+            elif is_pair:
+                arrays[name] = np.array(float(value))
+            else:
+                raise ValueError(text)
+        except ValueError as error:
+            raise UnusableArgumentError(f"--input {text}: expected {INPUT_HELP}") from error
+    return GivenInputs(arrays, shapes)
 
 
 def make_inputs(
@@ -177,7 +179,7 @@ def make_inputs(
         raise UnusableArgumentError(f"{model.name} has no input '{unknown[0]}'; it has: {known}")
     beside = model.with_name(f"{model.stem}.inputs.npz")
     arrays = _read_arrays(beside) if beside.is_file() else {}
-    given = GivenInputs({**arrays, **given.arrays}, given.fills, given.shapes)
+    given = GivenInputs({**arrays, **given.arrays}, given.shapes)
     sizes = {**dict.fromkeys(_batch_names(wanted), 1), **sizes}
     random = np.random.default_rng(0)
     return {value.name: _input(value, graph, sizes, given, random) for value in wanted}
@@ -206,15 +208,12 @@ def _input(
         kind = value.type.WhichOneof("value") or "of no type"
         raise UnusableArgumentError(f"input '{name}' is no tensor ({kind}), which is not measured")
     dtype = _dtype(value)
-    if name in given.arrays:
-        return _checked(value, given.arrays[name], dtype)
-    shape = given.shapes.get(name) or _shape(value, graph, sizes, given.fills)
-    if name in given.fills:
-        if dtype.kind not in _NUMBERS:
-            raise UnusableArgumentError(
-                f"input '{name}' is of texts; {given.fills[name]:g} is none"
-            )
-        return np.full(shape, given.fills[name]).astype(dtype)
+    array = given.arrays.get(name)
+    if array is not None and array.ndim:
+        return _checked(value, array, dtype)
+    shape = given.shapes.get(name) or _shape(value, graph, sizes, is_filled=array is not None)
+    if array is not None:
+        return _checked(value, np.full(shape, array), dtype)
     return _drawn(name, shape, dtype, random)
 
 
@@ -237,11 +236,12 @@ def _shape(
     value: onnx.ValueInfoProto,
     graph: onnx.GraphProto,
     sizes: Mapping[str, int],
-    fills: Mapping[str, float],
+    *,
+    is_filled: bool,
 ) -> tuple[int, ...]:
     declared = value.type.tensor_type
     if not declared.HasField("shape"):
-        if value.name in fills:
+        if is_filled:
             return ()
         raise UnusableArgumentError(
             f"input '{value.name}' declares no shape; give one: --input {value.name}:shape=1,2,3"
@@ -328,13 +328,3 @@ def _read_array(file: Path) -> np.ndarray:
     if not isinstance(array, np.ndarray):
         raise UnusableArgumentError(f"{file} holds no single array (.npy)")
     return array
-
-
-def _shape_of(text: str, value: str) -> tuple[int, ...]:
-    try:
-        shape = tuple(int(size) for size in value.split(","))
-    except ValueError:
-        shape = (0,)
-    if min(shape) < 1:
-        raise UnusableArgumentError(f"--input {text}: expected positive sizes, as 1,3,224,224")
-    return shape

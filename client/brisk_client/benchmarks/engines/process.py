@@ -23,13 +23,11 @@ from typing import Any
 import numpy as np
 
 from brisk_client.benchmarks.engines.agreement import load_answers, load_arrays, save_answers
-from brisk_client.benchmarks.harness.sampling import Burst, time_inferences
+from brisk_client.benchmarks.harness.sampling import Burst, one_line, time_inferences
 
 _START_TIME_OUT_S = 300.0
 _APART_TIME_OUT_S = 900.0
 _GRACE_S = 60.0
-
-REASON_CHARACTERS = 400
 
 
 class EngineUnavailableError(Exception):
@@ -39,7 +37,7 @@ class EngineUnavailableError(Exception):
 class EngineChild:
     """A module run as a program: a line of JSON first, then one for each line that it is told.
 
-    A context manager that ends the process. What else a library prints is passed over.
+    ``close`` ends the process. What else a library prints is passed over.
     """
 
     def __init__(
@@ -47,9 +45,8 @@ class EngineChild:
         module: str,
         arguments: list[str],
         environment: Mapping[str, str],
-        time_out_s: float = _START_TIME_OUT_S,
     ) -> None:
-        """Waits for the first answer, which ``first`` then is. Raises EngineUnavailableError."""
+        """Waits until it says that it is ready. Raises EngineUnavailableError."""
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
@@ -60,7 +57,7 @@ class EngineChild:
             bufsize=0,
         )
         try:
-            self.first = self._read(time_out_s)
+            self._read(_START_TIME_OUT_S)
         except BaseException:
             self.close()
             raise
@@ -75,10 +72,6 @@ class EngineChild:
             raise EngineUnavailableError(self._end()) from error
         return self._read(time_out_s)
 
-    def wait(self) -> None:
-        """Until it ends by itself."""
-        self._process.wait(_GRACE_S)
-
     def close(self) -> None:
         self._process.kill()
         self._process.wait(_GRACE_S)
@@ -86,12 +79,6 @@ class EngineChild:
             if stream is not None:
                 stream.close()
         self._said.close()
-
-    def __enter__(self) -> EngineChild:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _read(self, time_out_s: float) -> dict[str, Any]:
         stream = self._process.stdout
@@ -150,17 +137,24 @@ def tell_failure(error: Exception) -> None:
     tell(error=f"{type(error).__name__}: {error}")
 
 
-def run_apart(module: str, *arguments: object) -> str:
-    """What ``python -m module`` prints. Raises EngineUnavailableError with the last it said."""
+def run_apart(
+    module: str, *arguments: object, environment: Mapping[str, str] | None = None
+) -> str:
+    """What ``python -m module`` prints. Raises EngineUnavailableError with the last it said.
+
+    ``environment`` adds to this process's.
+    """
     ended = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=_APART_TIME_OUT_S,
+        env={**os.environ, **(environment or {})},
         check=False,
     )
     if ended.returncode:
-        lines = ended.stderr.strip().splitlines() or [f"status {ended.returncode}"]
+        said = ended.stderr.strip() or ended.stdout.strip()
+        lines = said.splitlines() or [f"status {ended.returncode}"]
         raise EngineUnavailableError(lines[-1])
     return ended.stdout
 
@@ -174,12 +168,6 @@ def describe_end(status: int, said: str) -> str:
     return f"{how}: {lines[-1]}" if lines else how
 
 
-def one_line(text: str) -> str:
-    """An engine's message, which may be pages long, on one line of REASON_CHARACTERS at most."""
-    line = " ".join(text.split())
-    return line if len(line) <= REASON_CHARACTERS else f"{line[:REASON_CHARACTERS]} …"
-
-
 def processor_s() -> float:
     """User and system time of this process so far."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -188,11 +176,14 @@ def processor_s() -> float:
 
 def _serve(engine: str, model: Path, threads: int, inputs_file: str, outputs_file: str) -> None:
     """The child: load, warm up, say so, then a burst for each line of standard input."""
-    from brisk_client.benchmarks.engines.registry import ENGINES
+    from brisk_client.benchmarks.engines.registry import WARM
 
     inputs = load_arrays(inputs_file)
     try:
-        infer = partial(ENGINES[engine](model, threads), inputs)
+        opened = WARM[engine].open(model, None, threads)
+        infer = partial(opened.infer, inputs)
+        infer()
+        opened.settle()
         save_answers(outputs_file, infer())
         warm_until_s = time.monotonic() + 1.0
         for _ in range(1000):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from pathlib import Path
 
-from brisk.triton.backend_directory import assemble
-from brisk.triton.locate import ServerInstallation
 from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
 
 ONNXRUNTIME = "onnxruntime"
@@ -25,6 +22,7 @@ _EXPECTED = (
 def add_peers_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peer-backends",
+        dest="peers",
         type=Path,
         metavar="DIR",
         help="other backends to measure, as onnxruntime/libtriton_onnxruntime.so",
@@ -57,15 +55,6 @@ def onnxruntime_backend(folder: Path) -> Path:
     _check_folder(folder)
     _check_library(folder / ONNXRUNTIME)
     return folder / ONNXRUNTIME
-
-
-def place_peer(source: Path, backends: Path, installation: ServerInstallation) -> None:
-    """Make ``backends`` a server's directory with this backend and without Brisk."""
-    assemble(backends, installation, names=())
-    target = backends / source.name
-    if target.is_symlink():
-        target.unlink()  # the installation's own of that name
-    shutil.copytree(source, target)
 
 
 def _check_folder(folder: Path) -> None:

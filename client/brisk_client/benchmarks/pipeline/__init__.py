@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, run_command
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.sampling import summarise
 from brisk_client.benchmarks.pipeline.networks import TrainedNetworks, trained_networks
@@ -96,9 +96,7 @@ def _requests(
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("pipeline", __doc__, "fewer requests")
-    chosen = parser.parse_args(arguments)
-    report = run(chosen.quick)
-    return deliver(report, chosen, lambda folder: _plot(report, folder))
+    return run_command(parser, arguments, run, _plot)
 
 
 def _measure(

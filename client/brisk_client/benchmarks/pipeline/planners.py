@@ -162,27 +162,22 @@ def node_inputs(task: str) -> tuple[str, ...]:
     return {PLATE: ("plate",), "join": ()}.get(task, ("image",))
 
 
-def _begin(
-    network: PipelineNetwork, image: np.ndarray, signature: Signature, agreement: float | None
-) -> NetworkRun:
+def _run(
+    network: PipelineNetwork, image: np.ndarray, agreement: float | None
+) -> tuple[int, NetworkRun]:
+    """Run it to its end; how long that takes."""
     outputs = [each.name for each in network.session.outputs]
     inputs = {"image": image}
-    return NetworkRun(network, inputs, outputs, signature, agreement)
-
-
-def _end_ns(run: NetworkRun) -> int:
-    """Run it to its end; how long that takes."""
+    run = NetworkRun(network, inputs, outputs, Signature.of(inputs), agreement)
     begun_ns = time.monotonic_ns()
     while not run.step():
         pass
-    return time.monotonic_ns() - begun_ns
+    return time.monotonic_ns() - begun_ns, run
 
 
 def _takes_ns(network: PipelineNetwork, image: np.ndarray) -> float:
     """The median of some whole runs: objectives must not follow a moment's noise."""
-    signature = Signature.of({"image": image})
-    runs = (_begin(network, image, signature, WHOLE_MODEL) for _ in range(TIMED))
-    return statistics.median(_end_ns(run) for run in runs)
+    return statistics.median(_run(network, image, WHOLE_MODEL)[0] for _ in range(TIMED))
 
 
 def _output(version: Path, task: str, node: Mapping[str, Any]) -> str:
@@ -198,8 +193,8 @@ def _read(
     """What each reader takes for the plate, and whether caches answer it."""
     found = {}
     for name, network in session.nodes[PLATE].variants.items():
-        run = _begin(network, inputs["plate"], Signature.of(inputs), None)
-        found[name] = _end_ns(run), run.is_all_early
+        taken_ns, run = _run(network, inputs["plate"], None)
+        found[name] = taken_ns, run.is_all_early
     return found
 
 

@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, run_command
 from brisk_client.benchmarks.harness.machine import new_report
+from brisk_client.benchmarks.harness.served_entries import SAMPLES
 from brisk_client.benchmarks.harness.served_server import benchmark_server
 from brisk_client.benchmarks.pressure.clients import pressure_clients
 from brisk_client.benchmarks.pressure.sampling import report_memory, sampled_memory, since
 from brisk_client.report import Report, plot_bars
 from brisk_client.tails import quantile, tail_or_shortage
-
-REPOSITORY = Path(__file__).resolve().parents[4] / "model_repository"
 
 GROWTH_LIMIT = 0.02
 
@@ -42,8 +41,8 @@ def run(quick: bool = False, clients: int = 64, seconds: float = 60.0) -> Report
     packages = ("torch", "tritonclient", "numpy")
     report = new_report("pressure", packages, NOTES, clients=clients, seconds=seconds)
     with (
-        benchmark_server(REPOSITORY, {}) as server,
-        pressure_clients(REPOSITORY, server, clients, WARM_UP_S, seconds) as outcome_of,
+        benchmark_server(SAMPLES, {}) as server,
+        pressure_clients(server, clients, WARM_UP_S, seconds) as outcome_of,
         sampled_memory(server) as samples,
     ):
         outcome = outcome_of()
@@ -61,14 +60,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = benchmark_parser("pressure", __doc__, "twelve seconds")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
-    chosen = parser.parse_args(arguments)
-    report = run(chosen.quick, chosen.clients, chosen.seconds)
+    return run_command(parser, arguments, run, _plot)
 
-    def plot(folder: Path) -> None:
-        plot_bars(report, folder, "p50_ms", "kind", "what")
-        plot_bars(report, folder, "last_mib", "kind", "what")
 
-    return deliver(report, chosen, plot)
+def _plot(report: Report, folder: Path) -> None:
+    plot_bars(report, folder, "p50_ms", "kind", "what")
+    plot_bars(report, folder, "last_mib", "kind", "what")
 
 
 def _latency(values: Sequence[float], seconds: float) -> dict[str, Any]:

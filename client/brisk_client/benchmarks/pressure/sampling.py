@@ -97,9 +97,8 @@ def growth(samples: Sequence[MemorySample], name: str, window_s: float) -> float
     if not samples or samples[-1].at_s < 2 * window_s - INTERVAL_S:
         raise ValueError(f"the samples are shorter than twice {window_s:g} s")
     last_s = samples[-1].at_s
-    first = [sample.held_bytes[name] for sample in samples if sample.at_s <= window_s]
-    last = [sample.held_bytes[name] for sample in samples if sample.at_s > last_s - window_s]
-    before, after = statistics.fmean(first), statistics.fmean(last)
+    before = statistics.fmean(s.held_bytes[name] for s in samples if s.at_s <= window_s)
+    after = statistics.fmean(s.held_bytes[name] for s in samples if s.at_s > last_s - window_s)
     if not before:
         return 0.0 if not after else float("inf")
     return after / before - 1

@@ -10,14 +10,13 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk_client.benchmarks import density
-from brisk_client.benchmarks.density import ENTRIES, IDLE, MODEL, PEER, all_checks
+from brisk_client.benchmarks.density import BRISK, ENTRIES, IDLE, MODEL, PEER, all_checks
 from brisk_client.benchmarks.density.memory import (
     ProcessMemory,
     read_rollup,
     read_shared,
     shared_once,
 )
-from brisk_client.benchmarks.density.servers import BRISK
 from brisk_client.benchmarks.harness.served_server import kind_of
 from brisk_client.benchmarks.start.sides import PYTHON
 
@@ -139,7 +138,7 @@ def test_real_servers_are_started_answer_rightly_and_their_memory_is_read(tmp_pa
     file = tmp_path / "tiny.onnx"
     opsets = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), file)
-    report = density.run(entries=2, starts=1, threads=1, small=str(file), large=str(file))
+    report = density.run(entries=2, rounds=1, threads=1, model=str(file), large=str(file))
     rows = {(row["part"], row["engine"]): row for row in report.rows}
     assert not [row for row in report.rows if "reason" in row]
     for engine in (BRISK, PYTHON):
